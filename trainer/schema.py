@@ -1,0 +1,344 @@
+"""The trainer's contract: model shape, run configuration and log record kinds.
+
+Standard library and pyyaml only, so that the advisor and its command line can read and write it
+without importing torch. `docs/file-formats.md` describes the same fields for people.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SCHEMA = 1
+
+FAMILIES = ("nanochat", "gpt2", "llama")
+PRECISIONS = ("auto", "bf16", "fp16", "fp32")
+DEVICES = ("auto", "cpu", "cuda")
+OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("cosine", "wsd")
+ACTIVATION_CHECKPOINTING = ("none", "full")
+
+
+class ConfigError(ValueError):
+    """A run configuration cannot be used; `problems` names everything wrong with it at once."""
+
+    def __init__(self, problems: list[str]):
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+class Outcome(StrEnum):
+    """How a run or a burst ended: a value in the data, never an exception to be matched by text."""
+
+    COMPLETED = "completed"
+    STOPPED = "stopped"  # a signal, a guard or a stop condition; a checkpoint was written
+    OUT_OF_MEMORY = "out_of_memory"
+    DIVERGED = "diverged"  # the loss or the gradient norm stopped being finite
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """Everything that fixes the parameter count and the FLOPs of a decoder-only transformer."""
+
+    family: str
+    depth: int  # transformer blocks
+    width: int  # residual stream
+    heads: int  # query heads
+    kv_heads: int  # key/value heads (grouped-query attention when smaller than heads)
+    ffn_width: int
+    vocab_size: int  # rows of the embedding table, padding included
+    seq_len: int  # context length; also the rows of learned positions (gpt2)
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    def problems(self) -> list[str]:
+        """Say everything that keeps this shape from being built."""
+        found = []
+        if self.family not in FAMILIES:
+            found.append(f"model.family: {self.family!r} is not one of {', '.join(FAMILIES)}{_close(self.family, FAMILIES)}")
+        for name in ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len"):
+            if getattr(self, name) < 1:
+                found.append(f"model.{name}: {getattr(self, name)} must be at least 1")
+        if found:
+            return found
+        if self.width % self.heads:
+            found.append(f"model.width: {self.width} is not a multiple of heads ({self.heads})")
+        if self.heads % self.kv_heads:
+            found.append(f"model.heads: {self.heads} is not a multiple of kv_heads ({self.kv_heads})")
+        if self.family != "gpt2" and not self.width % self.heads and self.head_dim % 2:
+            found.append(f"model: head size {self.head_dim} is odd, rotary positions need an even one")
+        return found
+
+
+def make_shape(
+    family: str,
+    *,
+    depth: int,
+    vocab_size: int,
+    seq_len: int,
+    width: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    ffn_width: int | None = None,
+) -> ModelShape:
+    """Complete a shape from its family's proportions; what is given wins over what is derived.
+
+    nanochat: width 64·depth rounded up to a multiple of 128, heads of 128, FFN 4·width
+    (karpathy/nanochat, handbook §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small
+    is depth 12; larger published sizes give their width). llama: width 128·depth, heads of 128,
+    SwiGLU of 8/3·width rounded up to a multiple of 256 (LLaMA-7B is depth 32: 4096 and 11008).
+    Raises ConfigError with every problem at once.
+    """
+    if family not in FAMILIES:
+        raise ConfigError([f"family: {family!r} is not one of {', '.join(FAMILIES)}{_close(family, FAMILIES)}"])
+    unit, head = {"nanochat": (64, 128), "gpt2": (64, 64), "llama": (128, 128)}[family]
+    width = width if width is not None else _round_up(unit * depth, head)
+    heads = heads if heads is not None else max(1, width // head)
+    if ffn_width is None:
+        ffn_width = _round_up(-(-8 * width // 3), 256) if family == "llama" else 4 * width
+    shape = ModelShape(
+        family=family,
+        depth=depth,
+        width=width,
+        heads=heads,
+        kv_heads=kv_heads if kv_heads is not None else heads,
+        ffn_width=ffn_width,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+    )
+    if problems := shape.problems():
+        raise ConfigError(problems)
+    return shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where the tokens come from: a folder written by `advisor data prepare`, or a synthetic stream."""
+
+    path: str | None = None  # folder with tokens.bin, meta.json, tokenizer.json; None: synthetic tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    name: str = "adamw"  # muon: torch.optim.Muon for matrices inside blocks, AdamW for the rest
+    learning_rate: float = 3e-4  # peak
+    muon_learning_rate: float = 0.02  # peak, matrices only
+    beta1: float = 0.9
+    beta2: float = 0.95
+    weight_decay: float = 0.1  # on matrices only
+    grad_clip: float | None = 1.0  # None: norm logged, nothing clipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    name: str = "cosine"
+    warmup_steps: int = 0
+    final_fraction: float = 0.1  # of the peak learning rate
+    decay_fraction: float = 0.2  # wsd only: last part of the steps, linear
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    every_steps: int | None = None  # None: only at the end
+    tokens: int = 65536  # validation tokens per evaluation; 0: never evaluate
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    every_steps: int | None = None
+    every_seconds: float | None = 900.0
+    keep: int = 2
+    final: bool = True  # write one at the end of a completed run
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossStop:
+    """Stop with a checkpoint if the smoothed loss is above `above` at or after `step`."""
+
+    step: int
+    above: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopConfig:
+    max_seconds: float | None = None  # wall clock, earlier attempts at the same run folder included
+    loss: tuple[LossStop, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetryConfig:
+    hz: float | None = None  # None: 10 on CUDA, 2 on CPU; 0: off. At most 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training run, complete: `python -m trainer run.yaml --out DIR` needs nothing else."""
+
+    model: ModelShape
+    steps: int
+    micro_batch: int  # sequences per device per forward pass
+    grad_accum: int = 1  # micro-batches per optimizer step and device
+    name: str = "run"
+    schema: int = SCHEMA
+    seed: int = 1337
+    device: str = "auto"
+    precision: str = "auto"  # auto: bf16 on CUDA with bf16 units, fp16 on CUDA without, fp32 on CPU
+    tf32: bool = True
+    compile: bool = False  # torch.compile, block by block
+    activation_checkpointing: str = "none"
+    data: DataConfig = field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+
+    def tokens_per_step(self, world_size: int = 1) -> int:
+        """Tokens of one optimizer step over all devices (the global batch)."""
+        return self.micro_batch * self.grad_accum * self.model.seq_len * world_size
+
+    def problems(self) -> list[str]:
+        """Say everything that keeps this configuration from running."""
+        found = self.model.problems()
+        if self.schema > SCHEMA:
+            found.append(f"schema: {self.schema} was written by a newer version (this one reads up to {SCHEMA})")
+        for name in ("steps", "micro_batch", "grad_accum"):
+            if getattr(self, name) < 1:
+                found.append(f"{name}: {getattr(self, name)} must be at least 1")
+        choices = {
+            "device": (self.device, DEVICES),
+            "precision": (self.precision, PRECISIONS),
+            "activation_checkpointing": (self.activation_checkpointing, ACTIVATION_CHECKPOINTING),
+            "optimizer.name": (self.optimizer.name, OPTIMIZERS),
+            "schedule.name": (self.schedule.name, SCHEDULES),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                found.append(f"{name}: {value!r} is not one of {', '.join(allowed)}{_close(value, allowed)}")
+        return found + self._range_problems()
+
+    def _range_problems(self) -> list[str]:
+        checks = {
+            "optimizer.learning_rate": self.optimizer.learning_rate > 0,
+            "optimizer.muon_learning_rate": self.optimizer.muon_learning_rate > 0,
+            "optimizer.beta1": 0 <= self.optimizer.beta1 < 1,
+            "optimizer.beta2": 0 <= self.optimizer.beta2 < 1,
+            "optimizer.weight_decay": self.optimizer.weight_decay >= 0,
+            "optimizer.grad_clip": self.optimizer.grad_clip is None or self.optimizer.grad_clip > 0,
+            "schedule.warmup_steps": self.schedule.warmup_steps >= 0,
+            "schedule.final_fraction": 0 <= self.schedule.final_fraction <= 1,
+            "schedule.decay_fraction": 0 <= self.schedule.decay_fraction <= 1,
+            "eval.every_steps": self.eval.every_steps is None or self.eval.every_steps >= 1,
+            "eval.tokens": self.eval.tokens >= 0,
+            "checkpoint.every_steps": self.checkpoint.every_steps is None or self.checkpoint.every_steps >= 1,
+            "checkpoint.every_seconds": self.checkpoint.every_seconds is None or self.checkpoint.every_seconds > 0,
+            "checkpoint.keep": self.checkpoint.keep >= 1,
+            "stop.max_seconds": self.stop.max_seconds is None or self.stop.max_seconds > 0,
+            "telemetry.hz": self.telemetry.hz is None or 0 <= self.telemetry.hz <= 100,
+        }
+        return [f"{name}: out of range" for name, ok in checks.items() if not ok]
+
+
+def to_dict(record: Any) -> Any:
+    """Turn a configuration dataclass into plain dicts and lists for YAML or JSON."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_dict(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, tuple | list):
+        return [to_dict(item) for item in record]
+    return record
+
+
+def config_from_dict(raw: Any) -> RunConfig:
+    """Read a run configuration from plain dicts; raises ConfigError with every problem at once."""
+    problems: list[str] = []
+    config = _build(RunConfig, raw, "", problems)
+    if not problems and config is not None:
+        problems += config.problems()
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def load_config(path: str | Path) -> RunConfig:
+    """Read a run configuration from a YAML file; raises ConfigError or OSError."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}"]) from error
+    return config_from_dict(raw)
+
+
+def dump_config(config: RunConfig) -> str:
+    """Write a run configuration as YAML text that `load_config` reads back unchanged."""
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def _build(cls: type, raw: Any, where: str, problems: list[str]) -> Any:
+    """Build a dataclass from a dict, adding to `problems` instead of raising; None if it cannot be built."""
+    if not isinstance(raw, dict):
+        problems.append(f"{where or 'config'}: expected a mapping, found {type(raw).__name__}")
+        return None
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    prefix = f"{where}." if where else ""
+    for key in raw:
+        if key not in known:
+            problems.append(f"{prefix}{key}: unknown setting{_close(str(key), tuple(known))}")
+    values, before = {}, len(problems)
+    for name, spec in known.items():
+        if name in raw:
+            values[name] = _convert(hints[name], raw[name], prefix + name, problems)
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            problems.append(f"{prefix}{name}: missing")
+    return cls(**values) if len(problems) == before else None
+
+
+def _convert(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+    """Check one value against its annotation; whole floats become ints, ints become floats, nothing else moves."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        if value is None:
+            return None
+        hint = next(a for a in args if a is not type(None))
+        return _convert(hint, value, where, problems)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            problems.append(f"{where}: expected a list, found {value!r}")
+            return ()
+        return tuple(_convert(args[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, where, problems)
+    if isinstance(value, bool) != (hint is bool):
+        problems.append(f"{where}: expected {hint.__name__}, found {value!r}")
+    elif hint is float and isinstance(value, int | str):
+        try:
+            return float(value)  # YAML reads 3e-4 as text
+        except ValueError:
+            problems.append(f"{where}: expected a number, found {value!r}")
+    elif hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    elif not isinstance(value, hint):
+        problems.append(f"{where}: expected {hint.__name__}, found {value!r}")
+    return value
+
+
+def _close(name: str, names: tuple[str, ...]) -> str:
+    match = difflib.get_close_matches(str(name), names, n=1)
+    return f" (did you mean {match[0]}?)" if match else ""
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return max(1, -(-value // multiple)) * multiple
