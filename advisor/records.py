@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.schema import ModelShape
+from trainer.schema import ModelShape, RunConfig
 
 
 class Basis(StrEnum):
@@ -94,3 +94,88 @@ class WallClock:
     evals_seconds: Estimate
     checkpoints_seconds: Estimate
     total_seconds: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanPrediction:
+    """What a plan promises of its run; what `compare` scores. None: not predicted."""
+
+    parameters: int
+    flops_per_token: float
+    step_seconds: Estimate
+    tokens_per_second: Estimate
+    mfu: Estimate | None
+    peak_allocated_bytes: Estimate | None
+    peak_reserved_bytes: Estimate | None
+    wall_clock: WallClock
+    cost_usd: Estimate | None
+    energy_kwh: Estimate | None
+    loss: Estimate | None  # validation loss at the end, nats per token; None outside the laws' range
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What the user wants. None: not constrained."""
+
+    gpu: str
+    gpus: int = 1
+    family: str = "nanochat"
+    seq_len: int | None = None  # None: the calibration's
+    vocab_size: int | None = None  # None: the data's tokenizer, else the calibration's
+    budget_usd: float | None = None
+    deadline_seconds: float | None = None
+    tokens: int | None = None
+    depth: int | None = None
+    data: str | None = None  # token folder
+    ratio: float | None = None  # tokens per counted parameter
+    ratio_counts: str = "matrices+head"  # matrices+head | total | matrices: which parameters the ratio counts
+    usd_per_hour: float | None = None  # per GPU; None: the catalog's price, 0 on one's own machine
+    usd_per_kwh: float | None = None
+    micro_batch: int | None = None
+    global_batch_tokens: int | None = None
+    precision: str = "auto"
+    compile: bool | None = None
+    activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
+    optimizer: str = "adamw"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One configuration that was weighed; `rejected` says in words why it was not chosen (None: chosen or merely beaten)."""
+
+    depth: int
+    width: int
+    parameters: int
+    micro_batch: int
+    grad_accum: int
+    steps: int
+    tokens: int
+    epochs: float | None
+    tokens_per_second: Estimate
+    peak_reserved_bytes: Estimate | None
+    total_seconds: Estimate
+    cost_usd: Estimate | None
+    loss: Estimate | None
+    score: float  # lower is better; what the search ordered by
+    rejected: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A recommendation, complete: the run, what it promises and everything that rests on."""
+
+    id: str
+    created: str  # ISO 8601, UTC
+    goal: Goal
+    run: RunConfig
+    workload: Workload
+    usd_per_hour: float | None  # all GPUs together
+    price_source: str
+    prediction: PlanPrediction
+    ratio: float  # tokens per counted parameter of the chosen run
+    chosen: Candidate
+    considered: tuple[Candidate, ...]
+    reasons: tuple[str, ...]  # why this one, in words
+    warnings: tuple[str, ...]
+    inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices it rests on
+    schema: int = 1
