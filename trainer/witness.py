@@ -1,0 +1,69 @@
+"""Witnesses of the machine's own speed: a fixed kernel timed beside the work, and stolen CPU time.
+
+Rented and virtual machines drift (a factor of two within minutes on shared hosts). A step that takes
+10 % longer while the reference kernel takes 10 % longer says something about the machine, not the model.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+_CPU_SIZE, _CPU_REPEATS = 512, 8  # about 10 ms on two server cores: long enough to average over scheduling
+_CUDA_SIZE, _CUDA_REPEATS = 4096, 4  # about 1 ms on a 2022 datacentre card
+_CUDA_CAPABILITY_BF16 = (8, 0)
+
+
+class ReferenceKernel:
+    """A fixed chain of matrix products on one device, timed with `measure`."""
+
+    def __init__(self, device: torch.device):
+        cuda = device.type == "cuda"
+        size, self._repeats = (_CUDA_SIZE, _CUDA_REPEATS) if cuda else (_CPU_SIZE, _CPU_REPEATS)
+        dtype = torch.float32
+        if cuda:
+            modern = torch.cuda.get_device_capability(device) >= _CUDA_CAPABILITY_BF16
+            dtype = torch.bfloat16 if modern else torch.float16
+        generator = torch.Generator().manual_seed(0)  # data-dependent clocks: never zeros
+        self._left = torch.randn(size, size, generator=generator).to(device, dtype)
+        self._right = torch.randn(size, size, generator=generator).to(device, dtype)
+        self._out = torch.empty_like(self._left)
+        self._device = device
+        self.measure()  # the first call pays for set-up
+
+    @torch.no_grad()
+    def measure(self) -> float:
+        """Seconds of one pass; synchronises the device."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        began = time.perf_counter()
+        for _ in range(self._repeats):
+            torch.mm(self._left, self._right, out=self._out)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter() - began
+
+
+class StealMeter:
+    """The share of CPU time the hypervisor gave to others since the last reading; None where /proc/stat has none."""
+
+    def __init__(self) -> None:
+        self._last = _cpu_ticks()
+
+    def fraction(self) -> float | None:
+        now, last = _cpu_ticks(), self._last
+        self._last = now
+        if now is None or last is None or now[1] <= last[1]:
+            return None
+        return (now[0] - last[0]) / (now[1] - last[1])
+
+
+def _cpu_ticks() -> tuple[int, int] | None:
+    """(stolen, total) clock ticks of all CPUs since boot, from the first line of /proc/stat (Linux, proc(5))."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(x) for x in file.readline().split()[1:9]]
+    except OSError:
+        return None
+    return (fields[7], sum(fields)) if len(fields) == 8 else None
