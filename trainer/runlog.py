@@ -1,0 +1,255 @@
+"""The run log, `log.jsonl`: its writer and its reader side by side. No torch.
+
+One JSON object per line; `docs/file-formats.md` lists the kinds and their fields.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.schema import SCHEMA
+
+Record = dict[str, Any]
+
+# Ends a line that a crash left unfinished: such a line stays in the file, is no data and is skipped by readers.
+TORN_MARK = b" <torn>"
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these, every such string is a number
+_LINES_PER_PARSE = 4096  # parsed as one JSON array: field names are shared between lines, which halves the memory
+
+
+class RunLogError(ValueError):
+    """A run log cannot be read; the message names the file and the line."""
+
+
+class RunLogWriter:
+    """Appends records to a run log, one write to the file each, so that a reader sees whole lines soon."""
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], float] = time.time):
+        """Open for appending, ending a line torn by a crash first; raises OSError."""
+        self._clock = clock
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - held open for the whole run
+        self._torn = False
+        self._end_last_line(Path(path))
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one record with its `kind` and `time` (Unix seconds); raises OSError, as on a full disk.
+
+        Numbers that are not finite become the strings "nan", "inf" and "-inf".
+        """
+        record = {"kind": kind, "time": round(self._clock(), 3), **_without_non_finite(fields)}
+        line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        if self._torn:
+            line = TORN_MARK + b"\n" + line
+        rest = memoryview(line)
+        while rest:  # an unbuffered file may take only a part
+            written = self._file.write(rest)
+            rest = rest[written:]
+            self._torn = len(rest) > 0
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        self._file.close()
+
+    def __enter__(self) -> RunLogWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _end_last_line(self, path: Path) -> None:
+        tail = _unfinished_tail(path)
+        if not tail:
+            return
+        try:
+            json.loads(tail)
+        except ValueError:
+            self._torn = True  # the next record ends it with the mark
+        else:
+            self._file.write(b"\n")  # only the line's end was missing
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog:
+    """A whole run, all attempts together. Each record also has `attempt` (1…): the header it came after.
+
+    `steps` and `evals` are the run's one history, by step: what an attempt did after the step from which a later one
+    resumed, and anything done twice, is in `superseded` (time spent, state lost). The other kinds are events, all kept.
+    """
+
+    headers: tuple[Record, ...]
+    steps: tuple[Record, ...]
+    evals: tuple[Record, ...]
+    checkpoints: tuple[Record, ...]
+    witnesses: tuple[Record, ...]
+    messages: tuple[Record, ...]
+    compiles: tuple[Record, ...]
+    finals: tuple[Record, ...]
+    superseded: tuple[Record, ...]
+
+    @property
+    def attempts(self) -> int:
+        """How many times the run was started."""
+        return len(self.headers)
+
+    @property
+    def header(self) -> Record | None:
+        """The newest attempt's header; None before the first was written."""
+        return self.headers[-1] if self.headers else None
+
+    @property
+    def final(self) -> Record | None:
+        """How the newest attempt ended; None while it runs, or when it died without a word."""
+        if self.finals and self.finals[-1]["attempt"] == self.attempts:
+            return self.finals[-1]
+        return None
+
+
+def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
+    """Read the whole lines from a byte offset on; give the records and the offset for the next call.
+
+    A last line still without its end is left for the next call. Raises RunLogError with the line of what is no
+    record, OSError when the file cannot be read.
+    """
+    path = Path(path)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < offset:
+            raise RunLogError(f"{path} is {size} bytes long, shorter than when it was last read ({offset})")
+        file.seek(offset)
+        data = file.read()
+    end = data.rfind(b"\n") + 1
+    lines = data[:end].split(b"\n")[:-1]
+    records: list[Record] = []
+    for start in range(0, len(lines), _LINES_PER_PARSE):
+        batch = lines[start : start + _LINES_PER_PARSE]
+        records += _parse_batch(path, offset, start, batch)
+    return records, offset + end
+
+
+def load_run_log(path: str | Path) -> RunLog:
+    """Read a whole run log; raises RunLogError with file and line, OSError when it cannot be read."""
+    records, _ = read_records(path)
+    by_kind: dict[str, list[Record]] = {}
+    histories: dict[str, dict[int, Record]] = {"step": {}, "eval": {}}
+    superseded: list[Record] = []
+    attempt = 0
+    for record in records:
+        kind = record["kind"]
+        if kind == "header":
+            attempt += 1
+            _check_schema(path, record)
+            for history in histories.values():
+                superseded += _rewind(history, record.get("resumed_from_step") or 0)
+        record["attempt"] = attempt
+        if kind in histories:
+            step = record["step"]
+            if step in histories[kind]:
+                superseded.append(histories[kind].pop(step))
+            histories[kind][step] = record
+        else:
+            by_kind.setdefault(kind, []).append(record)
+    return RunLog(
+        headers=tuple(by_kind.get("header", ())),
+        steps=_by_step(histories["step"]),
+        evals=_by_step(histories["eval"]),
+        checkpoints=tuple(by_kind.get("checkpoint", ())),
+        witnesses=tuple(by_kind.get("witness", ())),
+        messages=tuple(by_kind.get("message", ())),
+        compiles=tuple(by_kind.get("compile", ())),
+        finals=tuple(by_kind.get("final", ())),
+        superseded=tuple(superseded),
+    )
+
+
+def _without_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {key: _without_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_non_finite(item) for item in value]
+    return value
+
+
+def _unfinished_tail(path: Path) -> bytes:
+    """What follows the last line's end."""
+    with open(path, "rb") as file:
+        position = os.fstat(file.fileno()).st_size
+        tail = b""
+        while position > 0 and b"\n" not in tail:
+            start = max(0, position - 65536)
+            file.seek(start)
+            tail = file.read(position - start) + tail
+            position = start
+    return tail[tail.rfind(b"\n") + 1 :]
+
+
+def _parse_batch(path: Path, offset: int, start: int, lines: list[bytes]) -> list[Record]:
+    """Records of consecutive lines, the first of them `start` lines after `offset`; slowly only where one is wrong."""
+    sound = [line for line in lines if line.strip() and not line.endswith(TORN_MARK)]
+    try:
+        records = json.loads(b"[" + b",".join(sound) + b"]")
+        whole = len(records) == len(sound) and all(_is_record(record) for record in records)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise _first_wrong_line(path, offset, start, lines)
+    if b'"nan"' in (joined := b"".join(sound)) or b'inf"' in joined:
+        for record in records:
+            _restore_non_finite(record)
+    return records
+
+
+def _first_wrong_line(path: Path, offset: int, start: int, lines: list[bytes]) -> RunLogError:
+    with open(path, "rb") as file:
+        before = file.read(offset).count(b"\n") + start
+    for number, line in enumerate(lines, before + 1):
+        if not line.strip() or line.endswith(TORN_MARK):
+            continue
+        shown = line[:60].decode("utf-8", "replace")
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            return RunLogError(f"{path}, line {number}: not JSON ({error}): {shown}")
+        if not _is_record(record):
+            return RunLogError(f"{path}, line {number}: not a log record: {shown}")
+    raise AssertionError("the lines are sound one by one but not together")
+
+
+def _is_record(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        return False
+    return value["kind"] not in ("step", "eval") or type(value.get("step")) is int
+
+
+def _restore_non_finite(record: Record) -> None:
+    if record["kind"] in _NUMERIC_KINDS:
+        for key, value in record.items():
+            if isinstance(value, str) and value in _NON_FINITE:
+                record[key] = _NON_FINITE[value]
+
+
+def _check_schema(path: str | Path, header: Record) -> None:
+    schema = header.get("schema", SCHEMA)
+    if schema > SCHEMA:
+        raise RunLogError(f"{path} was written by a newer version (schema {schema}, this one reads up to {SCHEMA})")
+
+
+def _rewind(history: dict[int, Record], step: int) -> list[Record]:
+    """Take what lies after `step` out of the history."""
+    return [history.pop(later) for later in sorted(history) if later > step]
+
+
+def _by_step(history: dict[int, Record]) -> tuple[Record, ...]:
+    return tuple(history[step] for step in sorted(history))
