@@ -11,13 +11,14 @@ import difflib
 import types
 import typing
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 SCHEMA = 1
+Record = typing.TypeVar("Record")
 
 FAMILIES = ("nanochat", "gpt2", "llama")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
@@ -257,7 +258,7 @@ def to_dict(record: Any) -> Any:
         return {f.name: to_dict(getattr(record, f.name)) for f in dataclasses.fields(record)}
     if isinstance(record, tuple | list):
         return [to_dict(item) for item in record]
-    return record
+    return record.value if isinstance(record, Enum) else record
 
 
 def config_from_dict(raw: Any) -> RunConfig:
@@ -269,6 +270,15 @@ def config_from_dict(raw: Any) -> RunConfig:
     if problems or config is None:
         raise ConfigError(problems)
     return config
+
+
+def record_from_dict(cls: type[Record], raw: Any) -> Record:
+    """Build any of the frozen records from the plain dicts `to_dict` made; ConfigError names every bad field."""
+    problems: list[str] = []
+    record = _build(cls, raw, "", problems)
+    if problems or record is None:
+        raise ConfigError(problems)
+    return record
 
 
 def load_config(path: str | Path) -> RunConfig:
@@ -321,6 +331,12 @@ def _convert(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
         return tuple(_convert(args[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where, problems)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        allowed = tuple(str(member.value) for member in hint)
+        if value in allowed:
+            return hint(value)
+        problems.append(f"{where}: {value!r} is not one of {', '.join(allowed)}{_close(str(value), allowed)}")
+        return value
     if isinstance(value, bool) != (hint is bool):
         problems.append(f"{where}: expected {hint.__name__}, found {value!r}")
     elif hint is float and isinstance(value, int | str):

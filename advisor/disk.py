@@ -1,0 +1,124 @@
+"""Files on disk: atomic writes, YAML and JSON that fail in words, and where the advisor keeps its own folder."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.errors import AdvisorError
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml was compiled in
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+_HINTS = {
+    errno.ENOSPC: "the disk is full: free some space, or point ADVISOR_HOME (or --run-dir) at another disk",
+    errno.EDQUOT: "the disk quota is used up: free some space, or point ADVISOR_HOME (or --run-dir) elsewhere",
+    errno.EACCES: "this user may not use that path: choose another one, or set ADVISOR_HOME to a folder of yours",
+    errno.EPERM: "this user may not use that path: choose another one, or set ADVISOR_HOME to a folder of yours",
+    errno.EROFS: "the disk is mounted read-only: point ADVISOR_HOME (or --run-dir) at a writable folder",
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "that is a folder, a file was expected",
+    errno.ENOTDIR: "part of that path is a file, a folder was expected",
+    errno.EEXIST: "a file of that name is in the way",
+}
+
+
+def home_folder() -> Path:
+    """Where the advisor keeps what it learns: ADVISOR_HOME, else the platform's folder for user data."""
+    if home := os.environ.get("ADVISOR_HOME"):
+        return Path(home).expanduser()
+    try:
+        from platformdirs import user_data_dir  # some machines lack it; they set ADVISOR_HOME
+    except ImportError as error:
+        raise AdvisorError("the platformdirs package is missing and ADVISOR_HOME is not set",
+                           "export ADVISOR_HOME=~/.training-advisor") from error  # fmt: skip
+    return Path(user_data_dir("training-advisor", appauthor=False))
+
+
+@contextlib.contextmanager
+def disk_errors(action: str, path: str | Path) -> Iterator[None]:
+    """Turn an OSError into an AdvisorError that says what was tried, on which path, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise AdvisorError(f"cannot {action} {path}: {reason}", _HINTS.get(error.errno or 0)) from error
+
+
+def write_atomic(path: str | Path, text: str) -> None:
+    """Write a text file whole or not at all: temporary file, fsync, rename, fsync of the folder.
+
+    Parent folders are made. Raises AdvisorError; then an older file of that name is still there, untouched.
+    """
+    path = Path(path)
+    with disk_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)  # mkstemp gives 0600, which would keep a colleague from reading a run folder
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+
+def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
+    """Read a YAML mapping; `what` names the kind of file in errors ("plan", "calibration").
+
+    Raises AdvisorError when the file is missing, unreadable, not YAML, empty or not a mapping.
+    """
+    with disk_errors(f"read the {what}", path):
+        raw_bytes = Path(path).read_bytes()
+    try:
+        raw = yaml.load(raw_bytes, Loader=_LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise AdvisorError(f"the {what} {path} is not valid YAML: {' '.join(str(error).split())}",
+                           "mend that line, or make the file again") from error  # fmt: skip
+    return _mapping(raw, what, path)
+
+
+def dump_yaml(document: Any) -> str:
+    """Write plain dicts and lists as YAML text; lists of numbers stay on one line."""
+    return yaml.dump(document, Dumper=_DUMPER, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def read_json(path: str | Path, what: str) -> dict[str, Any]:
+    """Read a JSON object; raises AdvisorError when it is missing, torn or not an object."""
+    with disk_errors(f"read the {what}", path):
+        raw_bytes = Path(path).read_bytes()
+    try:
+        raw = json.loads(raw_bytes)
+    except ValueError as error:
+        raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", "mend that line, or remove the file") from error
+    return _mapping(raw, what, path)
+
+
+def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        found = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise AdvisorError(f"the {what} {path} should hold named fields, found {found}",
+                           "was the file only half written, or is it another kind of file?")  # fmt: skip
+    return raw
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":  # Windows cannot open folders; rename is enough there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
