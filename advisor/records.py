@@ -112,6 +112,8 @@ class PlanPrediction:
     cost_usd: Estimate | None
     energy_kwh: Estimate | None
     loss: Estimate | None  # validation loss at the end, nats per token; None outside the laws' range
+    reference_seconds: float | None = None  # the calibration's reference kernel (trainer.witness); None: not calibrated
+    drift_exponent: float = 0.0  # step time moves as (reference now / reference then) to this power
 
 
 @dataclass(frozen=True, kw_only=True)

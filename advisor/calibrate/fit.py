@@ -1,0 +1,181 @@
+"""Measured step times to a posterior: MAP in log coefficients, Laplace covariance, residual process.
+
+Pure: arrays in, records out. The equations are in docs/how-it-predicts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import least_squares
+
+from advisor.predict.prior import CoefficientPrior
+from advisor.predict.throughput import (
+    TERMS,
+    Z80,
+    Observation,
+    Posterior,
+    Rates,
+    Sizes,
+    coordinates,
+    kernel,
+    predict_log,
+    sizes,
+    tag,
+    terms,
+)
+from advisor.records import Workload
+
+_DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)  # candidates for the residual process' standard deviation
+_DISCREPANCY_PRIOR = (np.log(0.03), 0.7)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (handbook §3.1)
+_OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
+
+
+def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
+    """Fit the throughput model; with no observations the posterior is the prior.
+
+    `drift` is the standard deviation of the log of the machine's speed, passed through to predictions of later runs.
+    The residual process' width is the one with the highest Laplace evidence.
+    """
+    if not observations:
+        return _posterior_of_prior(rates, prior, drift)
+    z = sizes([o.workload for o in observations])
+    y = np.log([o.step_seconds for o in observations])
+    noise = np.array([o.noise for o in observations])
+    tags = tuple(tag(o.workload) for o in observations)
+    best = max((_fit_at(z, y, noise, rates, prior, d) for d in _DISCREPANCIES), key=lambda f: f.evidence)
+    noise = _down_weight(best, noise)
+    best = max((_fit_at(z, y, noise, rates, prior, d) for d in _DISCREPANCIES), key=lambda f: f.evidence)
+    return Posterior(
+        rates=rates,
+        theta=best.theta,
+        covariance=best.covariance,
+        discrepancy=best.discrepancy,
+        drift=drift,
+        points=coordinates(z),
+        gradients=best.gradients,
+        residuals=best.residuals,
+        noise=noise,
+        tags=tags,
+    )
+
+
+def _posterior_of_prior(rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
+    k = len(TERMS)
+    return Posterior(
+        rates=rates,
+        theta=prior.mean,
+        covariance=prior.covariance,
+        discrepancy=prior.discrepancy,
+        drift=drift,
+        points=np.zeros((0, 6)),
+        gradients=np.zeros((0, k)),
+        residuals=np.zeros(0),
+        noise=np.zeros(0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    theta: np.ndarray
+    covariance: np.ndarray
+    discrepancy: float
+    gradients: np.ndarray
+    residuals: np.ndarray
+    deviations: np.ndarray  # prior predictive standard deviation of each residual
+    evidence: float
+
+
+def _fit_at(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float) -> _Fit:
+    """MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
+    x, where = terms(z, rates), coordinates(z)
+    error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
+    chol, prior_chol = cholesky(error, lower=True), cholesky(prior.covariance, lower=True)
+
+    def residual(theta: np.ndarray) -> np.ndarray:
+        misfit = y - np.log(x @ np.exp(theta))
+        parts = solve_triangular(chol, misfit, lower=True), solve_triangular(prior_chol, theta - prior.mean, lower=True)
+        return np.concatenate(parts)
+
+    def jacobian(theta: np.ndarray) -> np.ndarray:
+        return np.vstack([-solve_triangular(chol, _gradient(x, theta), lower=True), np.linalg.inv(prior_chol)])
+
+    solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
+    precision = solution.jac.T @ solution.jac
+    covariance = np.linalg.inv(precision)
+    evidence = (
+        -solution.cost
+        - np.log(np.diag(chol)).sum()
+        - np.log(np.diag(prior_chol)).sum()
+        - 0.5 * np.linalg.slogdet(precision)[1]
+        - 0.5 * ((np.log(discrepancy) - _DISCREPANCY_PRIOR[0]) / _DISCREPANCY_PRIOR[1]) ** 2
+    )
+    return _Fit(
+        theta=solution.x,
+        covariance=covariance,
+        discrepancy=discrepancy,
+        gradients=_gradient(x, solution.x),
+        residuals=y - np.log(x @ np.exp(solution.x)),
+        deviations=np.sqrt(np.diag(error)),
+        evidence=float(evidence),
+    )
+
+
+def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """d log(step seconds) / dθ: the share of each term, shape (n, k)."""
+    scaled = x * np.exp(theta)
+    return scaled / scaled.sum(axis=1, keepdims=True)
+
+
+def _down_weight(fitted: _Fit, noise: np.ndarray) -> np.ndarray:
+    """Widen the noise of disturbed measurements so that each stands at the outlier limit (Huber's weights, once)."""
+    excess = np.abs(fitted.residuals) / fitted.deviations / _OUTLIER
+    return np.where(excess > 1, noise + fitted.deviations * (excess - 1), noise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Errors of predictions for configurations that the fit did not see."""
+
+    workloads: tuple[Workload, ...]
+    errors: np.ndarray  # predicted / actual - 1
+    inside: np.ndarray  # bool: actual within the 80 % interval, measurement noise included
+
+    @property
+    def median(self) -> float:
+        return float(np.median(np.abs(self.errors)))
+
+    @property
+    def p90(self) -> float:
+        return float(np.quantile(np.abs(self.errors), 0.9))
+
+    @property
+    def coverage(self) -> float:
+        return float(np.mean(self.inside))
+
+
+def score(posterior: Posterior, held: Sequence[Observation]) -> HeldOut:
+    """Predict configurations that were measured but not fitted (drift-corrected, so without the drift's width)."""
+    predicted = predict_log(posterior, sizes([o.workload for o in held]))
+    actual = np.log([o.step_seconds for o in held])
+    width = Z80 * np.sqrt(predicted.deviation**2 + np.array([o.noise for o in held]) ** 2)
+    gap = predicted.mean - actual
+    return HeldOut(workloads=tuple(o.workload for o in held), errors=np.expm1(gap), inside=np.abs(gap) <= width)
+
+
+def leave_one_out(
+    observations: Sequence[Observation], refit: Callable[[Sequence[Observation]], Posterior]
+) -> HeldOut | None:
+    """Leave each configuration out once; None with fewer than four."""
+    if len(observations) < 4:
+        return None
+    parts = [score(refit([*observations[:i], *observations[i + 1 :]]), [o]) for i, o in enumerate(observations)]
+    return HeldOut(
+        workloads=tuple(o.workload for o in observations),
+        errors=np.concatenate([p.errors for p in parts]),
+        inside=np.concatenate([p.inside for p in parts]),
+    )
+

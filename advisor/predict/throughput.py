@@ -1,0 +1,211 @@
+"""Step time of a workload: physical terms with uncertain coefficients, plus what they leave unexplained.
+
+    step seconds = Σ_k exp(θ_k) · x_k(workload, rates) · exp(r)
+
+x_k is the time term k would take at the device's rates if its coefficient were one (handbook §3.1); θ has a
+Gaussian prior, made posterior by a calibration; r is a Gaussian process over the workload's size that is pulled to the
+measured residuals near calibrated points and returns to zero, with its full width, away from them.
+`docs/how-it-predicts.md` derives the equations. Pure: no disk, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor import flops
+from advisor.records import Basis, Estimate, Workload
+
+TERMS = (
+    "matmul",  # matrix products at the measured rate; 1.0 = as fast as the best measured product
+    "attention",  # score and value products of attention
+    "traffic",  # passes of every layer activation through memory
+    "logits",  # passes of fp32 logits through memory
+    "weights",  # passes of fp32 weights through memory per micro-batch (casts, reads, gradient accumulation)
+    "layer_overhead",  # launches per layer and micro-batch
+    "micro_overhead",  # launches per micro-batch
+    "optimizer",  # passes of the 28 bytes per parameter that a fused AdamW must move
+    "step_overhead",  # launches per optimizer step
+)
+OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (handbook §3.2)
+Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± Z80 standard deviations
+_LENGTH_LOG2 = 1.0  # residuals of workloads a factor of two apart correlate by exp(-1/2)
+_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What the device does at best: the scale of every term."""
+
+    matmul_flops: float  # FLOP/s in the workload's precision
+    bandwidth: float  # bytes per second, read plus written
+    launch_seconds: float  # one dispatched operation on nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Many workloads as arrays of equal length: what the terms are computed from."""
+
+    layers: np.ndarray
+    width: np.ndarray
+    lanes: np.ndarray  # activation lanes per layer and token, in units of the width of a 4·width FFN block
+    attention_width: np.ndarray  # query heads × head size
+    seq_len: np.ndarray
+    vocab: np.ndarray
+    tokens: np.ndarray  # per micro-batch and device
+    grad_accum: np.ndarray
+    parameters: np.ndarray
+    block_matmul: np.ndarray  # matmul parameters inside blocks
+    head_matmul: np.ndarray
+    element_bytes: np.ndarray
+    recompute: np.ndarray  # 4/3 under full activation checkpointing, else 1
+    step_flops: np.ndarray  # per optimizer step (Muon's Newton-Schulz iterations)
+
+
+def sizes(workloads: Sequence[Workload]) -> Sizes:
+    """Gather workloads into arrays; shapes (n,)."""
+    columns = [_size_row(w) for w in workloads]
+    names = Sizes.__dataclass_fields__
+    return Sizes(**{n: np.array([c[n] for c in columns], dtype=float) for n in names})
+
+
+def _size_row(w: Workload) -> dict[str, float]:
+    s = w.shape
+    ffn_lanes = s.ffn_width * (2 if s.family == "llama" else 1)
+    return {
+        "layers": s.depth,
+        "width": s.width,
+        "lanes": (4 * s.width + ffn_lanes) / 8,
+        "attention_width": s.heads * s.head_dim,
+        "seq_len": s.seq_len,
+        "vocab": s.vocab_size,
+        "tokens": w.micro_tokens,
+        "grad_accum": w.grad_accum,
+        "parameters": flops.parameters(s),
+        "block_matmul": flops.matmul_parameters(s) - s.vocab_size * s.width,
+        "head_matmul": s.vocab_size * s.width,
+        "element_bytes": _ELEMENT_BYTES[w.precision],
+        "recompute": 4 / 3 if w.activation_checkpointing == "full" else 1.0,
+        "step_flops": _muon_flops(w) if w.optimizer == "muon" else 0.0,
+    }
+
+
+def _muon_flops(w: Workload) -> float:
+    """Newton-Schulz work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (handbook §1.2)."""
+    s = w.shape
+    kv = s.kv_heads * s.head_dim
+    mats = [(s.width, s.width)] * 2 + [(s.width, kv)] * 2 + [(s.width, s.ffn_width)] * (3 if s.family == "llama" else 2)
+    per_layer = sum(5 * (4 * min(a, b) ** 2 * max(a, b) + 2 * min(a, b) ** 3) for a, b in mats)
+    return float(s.depth * per_layer)
+
+
+def terms(z: Sizes, rates: Rates) -> np.ndarray:
+    """Seconds of each term at coefficient one, shape (n, len(TERMS)); handbook §3.1 with a weights and a layer-launch term."""
+    micro = z.grad_accum * z.tokens
+    flop, byte, launch = 1 / rates.matmul_flops, 1 / rates.bandwidth, rates.launch_seconds
+    columns = (
+        (6 * (z.block_matmul * z.recompute + z.head_matmul) * micro + z.step_flops) * flop,
+        12 * z.layers * z.attention_width * z.seq_len * micro * z.recompute * flop,
+        z.layers * z.lanes * z.element_bytes * micro * z.recompute * byte,
+        4 * z.vocab * micro * byte,
+        4 * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
+        z.layers * z.grad_accum * z.recompute * launch,
+        z.grad_accum * launch,
+        OPTIMIZER_BYTES * z.parameters * byte,
+        np.full_like(z.tokens, launch),
+    )
+    return np.stack(columns, axis=1)
+
+
+def coordinates(z: Sizes) -> np.ndarray:
+    """Where a workload lies, in factors of two, shape (n, 6): the axes of the residual process and of the domain."""
+    return np.log2(np.stack([z.layers, z.width, z.tokens, z.seq_len, z.vocab, z.grad_accum], axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """One configuration's measured step time, drift-corrected."""
+
+    workload: Workload
+    step_seconds: float
+    noise: float  # standard deviation of log step_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """Beliefs about one device: enough to predict any workload of the family it was fitted on."""
+
+    rates: Rates
+    theta: np.ndarray  # (k,) log coefficients
+    covariance: np.ndarray  # (k, k)
+    discrepancy: float  # standard deviation of the residual process r
+    drift: float  # standard deviation of the log of the machine's own speed between now and a later run
+    points: np.ndarray  # (m, 6) coordinates of calibrated configurations; m = 0 for a prior
+    gradients: np.ndarray  # (m, k) of log step seconds at the points
+    residuals: np.ndarray  # (m,) log measured minus log modelled
+    noise: np.ndarray  # (m,)
+    tags: tuple[str, ...] = ()  # the workload tag of each point, see `tag`
+
+
+def tag(w: Workload) -> str:
+    """What must agree for a measurement to say something about a workload's residual."""
+    return f"{w.shape.family}/{w.precision}/{'compile' if w.compile else 'eager'}/{w.activation_checkpointing}/{w.optimizer}"
+
+
+def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Squared-exponential correlation of residuals, shape (len(a), len(b))."""
+    square = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
+    return np.exp(-0.5 * square / _LENGTH_LOG2**2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogPrediction:
+    """Median and spread of log step seconds for n workloads."""
+
+    mean: np.ndarray  # (n,)
+    deviation: np.ndarray  # (n,) without the machine's drift
+    distance: np.ndarray  # (n,) to the nearest calibrated point, factors of two; inf for a prior
+    parts: np.ndarray  # (n, k) seconds per term at the posterior mode
+
+
+def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
+    """Universal kriging at the posterior mode: physical trend, plus the residual process, plus both uncertainties."""
+    x = terms(z, posterior.rates) * np.exp(posterior.theta)
+    total = x.sum(axis=1)
+    gradient = x / total[:, None]
+    where = coordinates(z)
+    scale = posterior.discrepancy**2
+    n = len(total)
+    mean, pull, variance = np.log(total), gradient, np.full(n, scale)
+    distance = np.full(n, np.inf)
+    if len(posterior.points):
+        cross = scale * kernel(where, posterior.points)
+        inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
+        weights = np.linalg.solve(inside, cross.T).T  # (n, m)
+        mean = mean + weights @ posterior.residuals
+        variance = np.maximum(scale - (weights * cross).sum(axis=1), 0.0)
+        pull = gradient - weights @ posterior.gradients
+        distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
+    variance = variance + np.einsum("ni,ij,nj->n", pull, posterior.covariance, pull)
+    return LogPrediction(mean=mean, deviation=np.sqrt(variance), distance=distance, parts=x)
+
+
+def interval(mean: float, deviation: float, basis: Basis) -> Estimate:
+    """An 80 % log-normal interval around exp(mean)."""
+    spread = Z80 * deviation
+    return Estimate(value=float(np.exp(mean)), low=float(np.exp(mean - spread)), high=float(np.exp(mean + spread)), basis=basis)
+
+
+def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> list[Basis]:
+    """Measured on a calibrated point, interpolated inside the box they span, extrapolated outside, prior without any."""
+    if not len(posterior.points):
+        return [Basis.PRIOR] * len(distance)
+    where = coordinates(z)
+    low, high = posterior.points.min(axis=0) - 1e-6, posterior.points.max(axis=0) + 1e-6
+    inside = ((where >= low) & (where <= high)).all(axis=1)
+    return [
+        Basis.MEASURED if d < 1e-6 else Basis.INTERPOLATED if ok else Basis.EXTRAPOLATED
+        for d, ok in zip(distance, inside, strict=True)
+    ]
