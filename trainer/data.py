@@ -1,0 +1,230 @@
+"""Training tokens by step number: a memory-mapped token folder, or a synthetic stream of the same interface.
+
+Sample i is a pure function of (seed, i): nothing is remembered between calls, so that resuming needs only the step.
+The random numbers are arithmetic written out here rather than a library's generator, whose streams may change between
+versions: a run resumed after an upgrade must still see the data it would have seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.schema import DataConfig
+from trainer.token_folder import PREPARE_HINT, TRAIN_FILE, VALIDATION_FILE, DataError, read_meta
+
+__all__ = ["DataError", "SyntheticTokens", "TokenFolder", "TokenSource", "open_tokens"]
+
+_SCANNED_TOKENS = 1 << 24  # how much of a file is checked for its largest token: 10 ms, whatever the file's size
+_RESET_OF_256 = 64  # synthetic: one token in four starts a new chain
+_VALIDATION_KEY = 0x7A11DA7E  # keeps synthetic validation samples apart from training samples
+
+# SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators"): increment, multipliers.
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_WORD = (1 << 64) - 1
+
+
+class TokenSource(Protocol):
+    """Where batches come from. `meta`, `bytes_per_token`, `unique_tokens` are None where there is no real text."""
+
+    meta: dict[str, Any] | None
+    bytes_per_token: float | None  # of the validation split: turns nats per token into bits per byte
+    unique_tokens: int | None  # training tokens before anything repeats; None: never repeats
+
+    def train_batch(
+        self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+
+def open_tokens(data: DataConfig, vocab_size: int, seq_len: int, seed: int) -> TokenSource:
+    """Open the configured tokens for windows of `seq_len`; raises DataError when they do not fit the model."""
+    if data.path is None:
+        return SyntheticTokens(vocab_size, seq_len, seed)
+    return TokenFolder(data.path, vocab_size, seq_len, seed)
+
+
+class TokenFolder:
+    """A folder written by `advisor data prepare`, read through the page cache without loading it."""
+
+    def __init__(self, path: str | Path, vocab_size: int, seq_len: int, seed: int):
+        self.meta: dict[str, Any] | None = read_meta(path)
+        _check_vocabulary(path, self.meta["vocab_size"], vocab_size)
+        self._seq_len, self._seed = seq_len, seed
+        self._train = _map_tokens(Path(path) / TRAIN_FILE, self.meta["dtype"], vocab_size, seq_len)
+        self._validation = _map_tokens(Path(path) / VALIDATION_FILE, self.meta["dtype"], vocab_size, seq_len)
+        self.unique_tokens: int | None = self.meta["tokens"]
+        self.bytes_per_token: float | None = self.meta["validation_bytes"] / self.meta["validation_tokens"]
+        # One window is given up so that each epoch can start at its own offset and cut the text elsewhere.
+        self._windows = max(1, (len(self._train) - seq_len) // seq_len)
+
+    def train_batch(
+        self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps count from 0.
+
+        An epoch visits each window once in an order of its own; a step holds the same samples however its global
+        batch is split into devices and micro-batches.
+        """
+        samples = _sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
+        return _cut(self._train, self._starts(samples), self._seq_len)
+
+    def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same batches on every call: about `tokens` validation tokens in windows spread evenly over the split.
+
+        All batches have one size (micro_batch, or fewer where there is less), so that the mean of their mean losses
+        is the mean over tokens.
+        """
+        available = (len(self._validation) - 1) // self._seq_len
+        windows, size = _eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
+        chosen = np.arange(windows) * available // max(windows, 1)
+        for first in range(0, windows, size):
+            yield _cut(self._validation, chosen[first : first + size] * self._seq_len, self._seq_len)
+
+    def _starts(self, samples: np.ndarray) -> np.ndarray:
+        """Where each sample's window begins in the token file."""
+        epochs, places = np.divmod(samples, self._windows)
+        room = min(self._seq_len, len(self._train) - self._windows * self._seq_len)
+        starts = np.empty_like(places)
+        for epoch in np.unique(epochs):  # one, or two where a batch straddles the end of an epoch
+            key = _mix(self._seed, int(epoch))
+            here = epochs == epoch
+            starts[here] = permute(places[here], self._windows, key) * self._seq_len + _mix(key, 1) % room
+        return starts
+
+
+class SyntheticTokens:
+    """An endless stream that a model can learn, in constant memory: chains of successive tokens.
+
+    A token is followed by its successor (modulo the vocabulary) three times in four, otherwise by a token drawn with
+    probability proportional to 1/rank. The entropy stays far below ln V (V = 65536: about 2.5 against 11.1 nats), so
+    a burst can prove that it trains, and the embedding rows are touched as unevenly as by real text.
+    """
+
+    meta: dict[str, Any] | None = None
+    bytes_per_token: float | None = None
+    unique_tokens: int | None = None
+
+    def __init__(self, vocab_size: int, seq_len: int, seed: int):
+        self._vocab_size, self._seq_len, self._seed = vocab_size, seq_len, seed
+
+    def train_batch(
+        self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps count from 0."""
+        samples = _sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
+        return self._batch(samples, self._seed)
+
+    def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same batches on every call, about `tokens` tokens in batches of one size, apart from training's."""
+        windows, size = _eval_windows(-(-tokens // self._seq_len), micro_batch)
+        for first in range(0, windows, size):
+            yield self._batch(np.arange(first, first + size), _mix(self._seed, _VALIDATION_KEY))
+
+    def _batch(self, samples: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
+        length = self._seq_len + 1
+        keys = np.array([_mix(seed, int(sample)) for sample in samples], dtype=np.uint64)
+        noise = _mix_array(keys[:, None] + np.arange(length, dtype=np.uint64))
+        restart = (noise & np.uint64(255)) < _RESET_OF_256
+        restart[:, 0] = True
+        at = np.flatnonzero(restart)
+        uniform = (noise.ravel()[at] >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        # Exponentiating a uniform number gives density 1/x: Zipf's law with exponent 1.
+        heads = np.minimum(np.exp(uniform * math.log(self._vocab_size)).astype(np.int64), self._vocab_size) - 1
+        flat = np.repeat(heads - at, np.diff(at, append=noise.size)) + np.arange(noise.size)
+        tokens = (flat % self._vocab_size).reshape(len(samples), length)
+        return _tensor(tokens[:, :-1]), _tensor(tokens[:, 1:])
+
+
+def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
+    """Send each of 0…count-1 to another of them, one to one, in an order chosen by `key`; no table is kept.
+
+    Alternates steps that are invertible on the next power of two (multiply by an odd number, add, fold the high half
+    onto the low) and repeats them for a result that falls outside ("cycle walking": Black and Rogaway 2002, "Ciphers
+    with arbitrary finite domains"), which keeps it a permutation of exactly `count`.
+    """
+    bits = max(1, (count - 1).bit_length())
+    mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
+    keys = [np.uint64(_mix(key, number)) for number in range(8)]
+    result = places.astype(np.uint64)
+    pending = np.arange(len(result))
+    while len(pending):
+        value = result[pending]
+        for multiplier, offset in zip(keys[::2], keys[1::2], strict=True):
+            value = (value * (multiplier | np.uint64(1)) + offset) & mask
+            value ^= value >> fold
+        result[pending] = value
+        pending = pending[value >= count]
+    return result.astype(np.int64)
+
+
+def _sample_numbers(
+    step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
+) -> np.ndarray:
+    first = ((step * grad_accum + micro_index) * world_size + rank) * micro_batch
+    return np.arange(first, first + micro_batch)
+
+
+def _eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
+    """How many windows to evaluate and how many of them make a batch, so that all batches are equally large."""
+    size = max(1, min(windows, micro_batch))
+    return windows // size * size, size
+
+
+def _cut(tokens: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[Tensor, Tensor]:
+    inputs = np.empty((len(starts), seq_len), dtype=np.int64)
+    targets = np.empty_like(inputs)
+    for row, start in enumerate(starts.tolist()):
+        window = tokens[start : start + seq_len + 1]
+        inputs[row], targets[row] = window[:-1], window[1:]
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+def _tensor(tokens: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(tokens))
+
+
+def _map_tokens(file: Path, dtype: str, vocab_size: int, seq_len: int) -> np.ndarray:
+    """Map a token file whose length `read_meta` has checked; it must hold a window and only the model's tokens."""
+    stored = np.dtype(dtype).newbyteorder("<")
+    count = file.stat().st_size // stored.itemsize
+    if count <= seq_len:
+        hint = "use a shorter sequence, or prepare more text"
+        if file.name == VALIDATION_FILE:
+            hint += " or a larger --validation-fraction"
+        raise DataError(f"{file} holds {count} tokens; one window of seq_len {seq_len} needs {seq_len + 1}", hint)
+    tokens = np.memmap(file, dtype=stored, mode="r").view(np.ndarray)  # plain arrays slice faster than memmaps
+    _check_vocabulary(file, int(tokens[:_SCANNED_TOKENS].max()) + 1, vocab_size)
+    return tokens
+
+
+def _check_vocabulary(where: str | Path, needed: int, vocab_size: int) -> None:
+    if needed > vocab_size:
+        command = f"{PREPARE_HINT.format(path='DIR')} --vocab-size {vocab_size}"
+        raise DataError(
+            f"{where} needs a vocabulary of {needed} tokens; the model has vocab_size {vocab_size}",
+            f"set model.vocab_size to at least {needed}, or prepare the text again: {command}",
+        )
+
+
+def _mix(key: int, number: int) -> int:
+    """A 64-bit hash of two integers."""
+    word = (key * _GOLDEN + number * 0xD1B54A32D192ED03) & _WORD
+    word = (word ^ word >> 30) * _MIX_1 & _WORD
+    word = (word ^ word >> 27) * _MIX_2 & _WORD
+    return word ^ word >> 31
+
+
+def _mix_array(words: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each uint64."""
+    words = words * np.uint64(_GOLDEN)
+    words = (words ^ words >> np.uint64(30)) * np.uint64(_MIX_1)
+    words = (words ^ words >> np.uint64(27)) * np.uint64(_MIX_2)
+    return words ^ words >> np.uint64(31)

@@ -1,0 +1,101 @@
+"""The token folder's format: its files, the fields of meta.json, and the only reader of that file.
+
+`trainer/prepare.py` writes the folder and `trainer/data.py` trains from it; `docs/file-formats.md` describes it for
+people. Standard library only, so that planning over a folder's metadata loads neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+
+TRAIN_FILE = "tokens.bin"
+VALIDATION_FILE = "val.bin"
+TOKENIZER_FILE = "tokenizer.json"
+META_FILE = "meta.json"
+FILES = (TRAIN_FILE, VALIDATION_FILE, TOKENIZER_FILE, META_FILE)
+
+ITEM_BYTES = {"uint16": 2, "uint32": 4}  # both little-endian
+
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "schema": int,
+    "created": str,
+    "vocab_size": int,
+    "dtype": str,
+    "end_of_text": int,
+    "documents": int,
+    "bytes": int,
+    "tokens": int,
+    "validation_tokens": int,
+    "validation_bytes": int,
+    "bytes_per_token": (float, int),
+    "sources": list,
+    "skipped": list,
+    "fingerprint": str,
+}
+
+PREPARE_HINT = "advisor data prepare FILES --out {path}"
+
+
+class DataError(ValueError):
+    """Training data that cannot be used; `hint` is the next step, often a command."""
+
+    def __init__(self, message: str, hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def read_meta(path: str | Path) -> dict[str, Any]:
+    """Read and check a token folder's metadata against the files beside it.
+
+    Returns the fields of `FIELDS`. Raises DataError when the folder or a file is missing, meta.json is not what
+    `prepare` writes, or a token file does not have the length it promises.
+    """
+    folder = Path(path)
+    hint = PREPARE_HINT.format(path=folder)
+    if not folder.is_dir():
+        what = "is a file, not a token folder" if folder.exists() else "does not exist"
+        raise DataError(f"token folder {folder} {what}", hint)
+    meta = _load_json(folder / META_FILE, hint)
+    _check_fields(meta, folder / META_FILE, hint)
+    for name, count in ((TRAIN_FILE, meta["tokens"]), (VALIDATION_FILE, meta["validation_tokens"])):
+        _check_length(folder / name, count * ITEM_BYTES[meta["dtype"]], hint)
+    return meta
+
+
+def _load_json(file: Path, hint: str) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{file.parent} is not a token folder: it has no {META_FILE}", hint) from None
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}", "check the file's permissions") from error
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both ValueErrors
+        raise DataError(f"{file} is damaged: {error}", hint) from error
+
+
+def _check_fields(meta: Any, file: Path, hint: str) -> None:
+    if not isinstance(meta, dict):
+        raise DataError(f"{file} is damaged: expected an object, found {type(meta).__name__}", hint)
+    schema = meta.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        upgrade = "upgrade training-advisor, or prepare the data again"
+        raise DataError(f"{file} has schema {schema}; this version reads up to {SCHEMA}", upgrade)
+    bad = [name for name, kind in FIELDS.items() if not isinstance(meta.get(name), kind)]
+    if bad:
+        raise DataError(f"{file} is damaged: missing or wrong {', '.join(bad)}", hint)
+    if meta["dtype"] not in ITEM_BYTES:
+        raise DataError(f"{file} is damaged: dtype {meta['dtype']!r} is not one of {', '.join(ITEM_BYTES)}", hint)
+
+
+def _check_length(file: Path, expected_bytes: int, hint: str) -> None:
+    try:
+        found_bytes = file.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}", hint) from error
+    if found_bytes != expected_bytes:
+        raise DataError(f"{file} holds {found_bytes} bytes where {META_FILE} promises {expected_bytes}", hint)
