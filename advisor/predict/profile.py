@@ -1,0 +1,132 @@
+"""Everything believed about one device, calibrated or not, and the one place that turns it into predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor import flops
+from advisor.catalog import GpuSpec, peak_flops
+from advisor.predict.memory import MemoryModel
+from advisor.predict.throughput import Posterior, basis_of, interval, predict_log, sizes
+from advisor.records import Basis, Estimate, Prediction, Workload
+
+_FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCosts:
+    """What a run costs besides its steps."""
+
+    startup_seconds: Estimate  # process start to loop start, without building the model
+    build_seconds_per_parameter: float
+    compile_seconds: Estimate  # 0 in eager mode
+    checkpoint_bytes_per_second: Estimate
+    forward_fraction: float  # share of a micro-step's time that is the forward pass with loss: what evaluation costs
+    watts: Estimate | None = None  # drawn by the device under load; None: not measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutSummary:
+    """Leave-one-configuration-out error of the calibration itself, drift-corrected."""
+
+    configurations: int
+    median: float
+    p90: float
+    coverage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One device: posterior of step time, memory model, run costs, and where they come from."""
+
+    key: str  # catalog key, or "cpu"
+    name: str
+    device_type: str  # cpu | cuda
+    spec: GpuSpec | None
+    device_memory_bytes: int | None
+    posterior: Posterior
+    memory: MemoryModel
+    costs: RunCosts
+    family: str | None = None  # what it was calibrated on; None: prior
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    precision: str = "bf16"
+    compile: bool = False
+    optimizer: str = "adamw"
+    activation_checkpointing: str = "none"
+    depths: tuple[int, ...] = ()
+    calibration_id: str | None = None
+    created: str | None = None
+    reference_seconds: float | None = None
+    drift_exponent: float = 0.0
+    held_out: HeldOutSummary | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def calibrated(self) -> bool:
+        return self.calibration_id is not None
+
+
+def predict_many(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
+    """Predict step time, throughput, MFU and memory of each workload on the profile's device."""
+    if not workloads:
+        return []
+    z = sizes(workloads)
+    logs = predict_log(profile.posterior, z)
+    bases = basis_of(profile.posterior, z, logs.distance)
+    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2)
+    steps = [interval(float(m), float(s), b) for m, s, b in zip(logs.mean, deviation, bases, strict=True)]
+    return [_prediction(profile, w, s) for w, s in zip(workloads, steps, strict=True)]
+
+
+def _prediction(profile: Profile, w: Workload, step: Estimate) -> Prediction:
+    tokens_per_second = inverse(step, w.step_tokens)
+    flops_per_token = flops.flops_per_token(w.shape)
+    peak = peak_flops(profile.spec, w.precision) if profile.spec else None
+    reserved = profile.memory.reserved_bytes(w)
+    return Prediction(
+        workload=w,
+        parameters=flops.parameters(w.shape),
+        flops_per_token=flops_per_token,
+        step_seconds=step,
+        tokens_per_second=tokens_per_second,
+        mfu=tokens_per_second.scaled(flops_per_token / (w.gpus * peak)) if peak else None,
+        peak_allocated_bytes=profile.memory.allocated_bytes(w),
+        peak_reserved_bytes=reserved,
+        device_memory_bytes=profile.device_memory_bytes,
+        fits=_fits(profile, w),
+    )
+
+
+def inverse(step: Estimate, amount: float) -> Estimate:
+    """amount / step: the interval's ends change places."""
+    return Estimate(value=amount / step.value, low=amount / step.high, high=amount / step.low, basis=step.basis)
+
+
+def _fits(profile: Profile, w: Workload) -> bool | None:
+    if profile.device_memory_bytes is None:
+        return None
+    return profile.memory.device_total_bytes(w).high <= _FIT_MARGIN * profile.device_memory_bytes
+
+
+def forward_fraction_prior() -> float:
+    """Forward is a third of forward plus backward (handbook §1.2: backward costs twice the forward FLOPs)."""
+    return 1 / 3
+
+
+def unknown_costs(device_type: str) -> RunCosts:
+    """Start-up, compilation and checkpoint speed where nothing was measured: wide, and marked as prior.
+
+    Start-up of 8-40 s (imports, CUDA context, model build, first batch) and cold block compilation of 15-90 s are the range
+    of published logs (handbook §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local NVMe.
+    """
+    return RunCosts(
+        startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),
+        build_seconds_per_parameter=5e-9,
+        compile_seconds=Estimate(value=35.0, low=12.0, high=100.0, basis=Basis.PRIOR),
+        checkpoint_bytes_per_second=Estimate(value=6e8, low=2e8, high=2e9, basis=Basis.PRIOR),
+        forward_fraction=forward_fraction_prior(),
+    )
