@@ -1,0 +1,23 @@
+"""Where the advisor reads what it ships with and keeps what it learns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def profiles_folder() -> Path:
+    """The shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_profiles"
+    return installed if installed.is_dir() else package.parent / "profiles"
+
+
+def advisor_home() -> Path:
+    """The user's own folder: ADVISOR_HOME, or else the platform's data folder. It need not exist yet."""
+    chosen = os.environ.get("ADVISOR_HOME")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs  # missing on some machines, where ADVISOR_HOME is set
+
+    return Path(platformdirs.user_data_dir("training-advisor", appauthor=False))

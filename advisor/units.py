@@ -1,0 +1,210 @@
+"""The only formatter and parser of money, time, bytes, tokens and rates.
+
+Inside the house numbers are plain floats in the unit of their field's name; here they become words and come
+back. A number without an interval shows three significant figures at most; one with an interval shows no
+digit that the interval does not support. None and non-finite numbers are "unknown".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from advisor.errors import AdvisorError
+from advisor.records import Estimate
+
+UNKNOWN = "unknown"
+SIGNIFICANT_FIGURES = 3
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formatter:
+    """Turn numbers of one kind into words: `format_seconds(5400)` is "90 min".
+
+    `steps` lists (from this magnitude on, divide by, suffix) in ascending order. Call it with one number, or use
+    `format_estimate` for a number with its interval: all three then share one unit.
+    """
+
+    steps: tuple[tuple[float, float, str], ...]
+    prefix: str = ""
+    exact_below: float = 0.0  # whole numbers under this are written out with thousands separators
+    cents: bool = False  # money: one decimal is written as two, zero as 0.00
+
+    def __call__(self, value: float | None) -> str:
+        if value is None or not math.isfinite(value):
+            return UNKNOWN
+        if abs(value) < self.exact_below and float(value).is_integer():
+            return f"{self._signed_prefix(value)}{abs(int(value)):,}{self.steps[0][2]}"
+        factor, suffix = self._unit(value)
+        text = _number(abs(value) / factor, place=None)
+        return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
+
+    def interval(self, value: float, low: float, high: float) -> str:
+        """The value with its interval, in the value's unit: "21 h (19-24 h)", "$24 ($21-28)"."""
+        if not math.isfinite(value):
+            return UNKNOWN
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return f"{self(value)} (interval {UNKNOWN})"
+        if low == high == value:
+            return self(value)
+        factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
+        place = _supported_place((high - low) / factor)
+        middle, bottom, top = (self._pad(_number(abs(x) / factor, place)) for x in (value, low, high))
+        prefixes = [self._signed_prefix(x) for x in (value, low, high)]
+        dash = "-" if low >= 0 else " to "
+        shown_top = top if low >= 0 else prefixes[2] + top
+        return f"{prefixes[0]}{middle}{suffix} ({prefixes[1]}{bottom}{dash}{shown_top}{suffix})"
+
+    def _unit(self, value: float) -> tuple[float, str]:
+        magnitude = _rounded(abs(value))  # 999,950 tokens are "1 M", not "1000 k"
+        if magnitude == 0:
+            return 1.0, next((suffix for _, factor, suffix in self.steps if factor == 1), self.steps[0][2])
+        chosen = self.steps[0]
+        for step in self.steps:
+            if magnitude >= step[0]:
+                chosen = step
+        return chosen[1], chosen[2]
+
+    def _signed_prefix(self, value: float) -> str:
+        return ("-" if value < 0 else "") + self.prefix
+
+    def _pad(self, text: str) -> str:
+        if not self.cents:
+            return text
+        if text == "0":
+            return "0.00"
+        return text + "0" if re.search(r"\.\d$", text) else text
+
+
+def _rounded(magnitude: float) -> float:
+    if magnitude == 0:
+        return 0.0
+    return round(magnitude, SIGNIFICANT_FIGURES - 1 - math.floor(math.log10(magnitude)))
+
+
+def _supported_place(width: float) -> int:
+    """The decimal place (power of ten) of the last digit that an interval of this width supports."""
+    return math.floor(math.log10(width / 2)) if width > 0 else -300
+
+
+def _number(magnitude: float, place: int | None) -> str:
+    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros."""
+    if magnitude == 0:
+        return "0"
+    first = math.floor(math.log10(_rounded(magnitude)))
+    finest = first - (SIGNIFICANT_FIGURES - 1)
+    # never coarser than its own first digit: 2 beside 200 stays 2; never finer than three figures
+    used = finest if place is None else max(finest, min(place, first))
+    value = round(magnitude, -used)
+    text = f"{value:,.{max(0, -used)}f}"
+    return text.rstrip("0").rstrip(".") if place is None and "." in text else text
+
+
+_SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
+
+format_usd = Formatter(steps=((0.0, 1.0, ""), (1e6, 1e6, " M")), prefix="$", cents=True)
+format_seconds = Formatter(
+    steps=(
+        (0.0, 1e-6, " µs"),
+        (1e-3, 1e-3, " ms"),
+        (1.0, 1.0, " s"),
+        (2 * MINUTE, MINUTE, " min"),
+        (2 * HOUR, HOUR, " h"),
+        (2 * DAY, DAY, " days"),
+    )
+)
+format_tokens = Formatter(steps=_SI, exact_below=1e3)
+format_count = Formatter(steps=(_SI[0], *_SI[2:]), exact_below=1e6)
+format_bytes = Formatter(
+    steps=((0.0, 1.0, " B"), (KIB, KIB, " KiB"), (MIB, MIB, " MiB"), (GIB, GIB, " GiB"), (TIB, TIB, " TiB")),
+    exact_below=KIB,
+)
+format_rate = Formatter(steps=tuple((start, factor, f"{suffix} tok/s") for start, factor, suffix in _SI))
+format_flops = Formatter(
+    steps=((0.0, 1.0, " FLOP/s"), (1e9, 1e9, " GFLOP/s"), (1e12, 1e12, " TFLOP/s"), (1e15, 1e15, " PFLOP/s"))
+)
+format_bandwidth = Formatter(steps=((0.0, 1e9, " GB/s"), (1e12, 1e12, " TB/s")))
+format_percent = Formatter(steps=((0.0, 0.01, " %"),))
+format_energy = Formatter(steps=((0.0, 1e-3, " Wh"), (1.0, 1.0, " kWh"), (1e3, 1e3, " MWh")))  # takes kWh
+format_watts = Formatter(steps=((0.0, 1.0, " W"), (1e4, 1e3, " kW")))
+format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a loss or a ratio
+
+
+def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:
+    """An estimate with its 80 % interval in one unit, rounded to what the interval supports; None is "unknown"."""
+    if estimate is None:
+        return UNKNOWN
+    return formatter.interval(estimate.value, estimate.low, estimate.high)
+
+
+# a comma only before groups of three: "1,200" is a number, "1,5" is somebody's one and a half and is refused
+_NUMBER = r"((?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)"
+_SECONDS_OF = {
+    **dict.fromkeys(("", "s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), MINUTE),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), HOUR),
+    **dict.fromkeys(("d", "day", "days"), DAY),
+    "ms": 1e-3,
+}
+_TOKENS_OF = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_BYTES_OF = {
+    **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
+    **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
+}
+_DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
+_USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
+_TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
+_BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 1048576"
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a duration; a bare number is seconds, "2:30" minutes:seconds. AdvisorError (exit 2) otherwise."""
+    clean = text.strip().lower()
+    clock = re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]\d(?:\.\d+)?)", clean)
+    if clock:
+        hours, minutes, seconds = clock.groups()
+        return int(hours or 0) * HOUR + int(minutes) * MINUTE + float(seconds)
+    if re.fullmatch(rf"(?:{_NUMBER}\s*[a-z]+\s*){{2,}}", clean):  # 1h30m
+        parts = re.findall(rf"{_NUMBER}\s*([a-z]+)", clean)
+        if all(unit in _SECONDS_OF for _, unit in parts):
+            return sum(_plain(number) * _SECONDS_OF[unit] for number, unit in parts)
+    return _parse_with_unit(text, _SECONDS_OF, "a duration", _DURATION_EXAMPLES)
+
+
+def parse_usd(text: str) -> float:
+    """Dollars of an amount of money; AdvisorError (exit 2) otherwise."""
+    clean = re.sub(r"^\$\s*|\s*(\$|usd|dollars?)$", "", text.strip().lower())
+    return _parse_with_unit(text, {"": 1, "k": 1e3}, "an amount of dollars", _USD_EXAMPLES, clean)
+
+
+def parse_tokens(text: str) -> int:
+    """A whole number of tokens, with k, M, B or T; AdvisorError (exit 2) otherwise."""
+    clean = re.sub(r"\s*tok(ens?)?$", "", text.strip().lower())
+    tokens = _parse_with_unit(text, _TOKENS_OF, "a number of tokens", _TOKENS_EXAMPLES, clean)
+    if abs(tokens - round(tokens)) > 1e-6 * max(1.0, tokens):
+        raise AdvisorError(f"{text!r} is not a whole number of tokens", _TOKENS_EXAMPLES, exit_code=2)
+    return round(tokens)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size; GiB is 1024³ and GB 1000³, a bare G is refused. AdvisorError (exit 2) otherwise."""
+    return round(_parse_with_unit(text, _BYTES_OF, "a size in bytes", _BYTES_EXAMPLES))
+
+
+def _parse_with_unit(text: str, factors: dict[str, float], what: str, examples: str, clean: str | None = None) -> float:
+    clean = text.strip().lower() if clean is None else clean
+    match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", clean)
+    if not match or match[2] not in factors:
+        raise AdvisorError(f"{text!r} is not {what}", examples, exit_code=2)
+    value = _plain(match[1]) * factors[match[2]]
+    if not math.isfinite(value):
+        raise AdvisorError(f"{text!r} is too large to be {what}", examples, exit_code=2)
+    return value
+
+
+def _plain(number: str) -> float:
+    return float(number.replace(",", "").replace("_", ""))
