@@ -1,0 +1,52 @@
+"""Click parameter types for the units people write: durations, dollars, tokens, bytes and lists of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from advisor.errors import AdvisorError
+from advisor.units import parse_bytes, parse_seconds, parse_tokens, parse_usd
+
+MOST_NUMBERS = 1000
+
+
+class Unit(click.ParamType):
+    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]):
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default, already in its unit
+        try:
+            return self._parse(value)
+        except AdvisorError as error:
+            self.fail(f"{error.message}; {error.hint}", param, ctx)
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from "4", "2,4,8" or "2-8" (both ends included), ascending and each once.
+
+    Raises AdvisorError (exit 2) for anything else.
+    """
+    found: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not 1 <= first <= last or last - first >= MOST_NUMBERS:
+            raise AdvisorError(f"{text!r} is not a list of whole numbers", "write it like 4, 2-8 or 2,4,8", exit_code=2)
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+SECONDS = Unit("duration", parse_seconds)
+USD = Unit("dollars", parse_usd)
+TOKENS = Unit("tokens", parse_tokens)
+BYTES = Unit("bytes", parse_bytes)
+NUMBERS = Unit("numbers", parse_numbers)

@@ -1,0 +1,136 @@
+"""Records to terminal and JSON. No arithmetic here: what is shown was computed elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+PLAIN_WIDTH = 140  # columns where output is not a terminal and COLUMNS does not say
+
+
+def to_plain(value: Any) -> Any:
+    """Turn records into what JSON can hold: dataclasses by field name, NaN and infinities as null, paths as text.
+
+    An Estimate becomes {value, low, high, basis}. Numpy scalars and arrays become numbers and lists. Anything else
+    raises TypeError: a record that JSON cannot hold is our mistake, not a string.
+    """
+    if value is None or isinstance(value, bool | int) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return to_plain(value.value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(to_plain(key)): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [to_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, datetime.date | datetime.datetime):
+        return value.isoformat()
+    if hasattr(value, "tolist"):  # numpy, which this module does not import
+        return to_plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON document to stdout: the only thing a command prints there under --json."""
+    sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_json_line(value: Any) -> None:
+    """Write one JSON object on one line to stdout, for row-by-row output."""
+    sys.stdout.write(json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@cache
+def console() -> Console:
+    """The console on stdout, for results."""
+    return _console(stderr=False)
+
+
+@cache
+def error_console() -> Console:
+    """The console on stderr, for progress and remarks, so that stdout holds results only."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PLAIN_WIDTH
+    return made
+
+
+def show(*renderables: Any) -> None:
+    """Print texts and tables to stdout; text is taken as it is, without markup."""
+    for item in renderables:
+        console().print(item)
+
+
+def remark(text: str) -> None:
+    """Print a line for the person, on stderr."""
+    error_console().print(text)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | None]],
+    *,
+    title: str | None = None,
+    right: Iterable[str] = (),
+    styles: Mapping[int, str] | None = None,
+) -> Table:
+    """A table of texts: `right` names the columns aligned right, `styles` gives a rich style per row number.
+
+    None in a cell is shown as "unknown".
+    """
+    made = Table(title=title and Text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
+    to_the_right = set(right)
+    for name in columns:
+        made.add_column(Text(name), justify="right" if name in to_the_right else "left", overflow="fold")
+    for number, row in enumerate(rows):
+        cells = [Text("unknown" if cell is None else cell) for cell in row]
+        made.add_row(*cells, style=(styles or {}).get(number))
+    return made
+
+
+@contextlib.contextmanager
+def progress(description: str, total: float | None) -> Iterator[Callable[..., None]]:
+    """A progress bar on stderr: yields `update(completed=None, advance=None, description=None, total=None)`.
+
+    Without a terminal nothing moves: a changed description is printed as a plain line instead.
+    """
+    err = error_console()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(description, total=total)
+        last = [description]
+
+        def update(**changes: Any) -> None:
+            text = changes.get("description")
+            if text is not None and text != last[0] and not err.is_terminal:
+                err.print(text)
+            last[0] = text or last[0]
+            bar.update(task, **changes)
+
+        yield update
