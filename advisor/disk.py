@@ -1,4 +1,4 @@
-"""Files on disk: atomic writes, YAML and JSON that fail in words, and where the advisor keeps its own folder."""
+"""Files on disk: atomic writes, and YAML and JSON that fail in words."""
 
 from __future__ import annotations
 
@@ -29,18 +29,6 @@ _HINTS = {
     errno.ENOTDIR: "part of that path is a file, a folder was expected",
     errno.EEXIST: "a file of that name is in the way",
 }
-
-
-def home_folder() -> Path:
-    """Where the advisor keeps what it learns: ADVISOR_HOME, else the platform's folder for user data."""
-    if home := os.environ.get("ADVISOR_HOME"):
-        return Path(home).expanduser()
-    try:
-        from platformdirs import user_data_dir  # some machines lack it; they set ADVISOR_HOME
-    except ImportError as error:
-        raise AdvisorError("the platformdirs package is missing and ADVISOR_HOME is not set",
-                           "export ADVISOR_HOME=~/.training-advisor") from error  # fmt: skip
-    return Path(user_data_dir("training-advisor", appauthor=False))
 
 
 @contextlib.contextmanager
@@ -102,7 +90,8 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = json.loads(raw_bytes)
     except ValueError as error:
-        raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", "mend that line, or remove the file") from error
+        hint = "mend that line, or remove the file"
+        raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", hint) from error
     return _mapping(raw, what, path)
 
 

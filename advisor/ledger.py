@@ -70,7 +70,8 @@ class Ledger:
             raise ValueError(f"scores of {', '.join(sorted(strangers))} handed in for run {run_id}")
         with self._transaction() as db:
             db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
-            db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", [_score_values(r) for r in rows])
+            values = [_score_values(row) for row in rows]
+            db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
 
     def scores(self, device: str | None = None) -> list[ScoreRow]:
         """Scores of one device key, or of all; oldest first."""
@@ -104,7 +105,7 @@ class Ledger:
         version = _version(db)  # again: another process may have upgraded it while this one waited
         if version > len(MIGRATIONS):
             raise AdvisorError(
-                f"the ledger {self.path} was written by a newer version (schema {version}, this one knows {len(MIGRATIONS)})",
+                f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})",
                 "upgrade training-advisor, or set ADVISOR_HOME to another folder",
             )
         for script in MIGRATIONS[version:]:
@@ -127,7 +128,8 @@ def _score_values(row: ScoreRow) -> tuple[object, ...]:
 def _score_row(values: tuple) -> ScoreRow:
     run_id, quantity, device_key, value, low, high, basis, actual, _log_error, _inside, created = values
     predicted = Estimate(value=value, low=low, high=high, basis=Basis(basis))
-    return ScoreRow(run_id=run_id, quantity=quantity, device_key=device_key, predicted=predicted, actual=actual, created=created)
+    return ScoreRow(run_id=run_id, quantity=quantity, device_key=device_key, predicted=predicted, actual=actual,
+                    created=created)  # fmt: skip
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -141,5 +143,5 @@ def _hint(error: sqlite3.DatabaseError, path: Path) -> str:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return f"move it aside (mv {path} {path}.damaged) and repeat: run folders are not touched, compare scores them again"
+        return f"move it aside (mv {path} {path}.damaged) and compare runs again: their folders are not touched"
     return "check that the folder is writable, or set ADVISOR_HOME to a folder of yours"

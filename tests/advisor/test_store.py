@@ -1,0 +1,330 @@
+import errno
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from plans import guess, small_plan, small_run
+
+from advisor.disk import disk_errors, read_yaml, write_atomic
+from advisor.errors import AdvisorError
+from advisor.ledger import MIGRATIONS
+from advisor.records import Basis, Estimate, Guards, LaunchRecord, RunRow, ScoreRow
+from advisor.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
+from advisor.store import write_run_config as write_config
+from trainer.schema import LossStop, StopConfig
+
+NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "home")
+
+
+def calibration(name="cpu-1", device="cpu", created="2026-11-20T00:00:00+00:00", **more):
+    head = {"schema": 1, "kind": "calibration", "id": name, "created": created}
+    return head | {"device": {"key": device, "name": "a CPU"}, "family": "nanochat", "bursts": [[0.1, 0.25]]} | more
+
+
+# Plans
+
+
+def test_a_plan_comes_back_equal(store, tmp_path):
+    plan = small_plan(run=small_run(stop=StopConfig(max_seconds=60.5, loss=(LossStop(step=5, above=9.5),))))
+    path = store.save_plan(plan, tmp_path / "plan.yaml")
+    assert store.load_plan(path) == plan
+    assert store.load_plan(store.save_plan(plan)) == plan
+    assert "measured" not in path.read_text() and "basis: extrapolated" in path.read_text()
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(value=finite, width=st.floats(0, 1e6), text=st.text(max_size=40), steps=st.integers(1, 10**12))
+def test_any_numbers_and_words_survive_the_plan_file(tmp_path_factory, value, width, text, steps):
+    estimate = Estimate(value=value, low=value - width, high=value + width, basis=Basis.PRIOR)
+    plan = small_plan(reasons=(text,), run=small_run(steps))
+    plan = replace(plan, prediction=replace(plan.prediction, step_seconds=estimate))
+    path = tmp_path_factory.mktemp("plans") / "plan.yaml"
+    write_atomic(path, dump_plan(plan))
+    assert load_plan(path) == plan
+
+
+def test_a_bad_plan_names_the_file_and_every_wrong_field(store, tmp_path):
+    path = store.save_plan(small_plan(), tmp_path / "plan.yaml")
+    raw = yaml.safe_load(path.read_text())
+    del raw["workload"]
+    raw["run"]["step"] = raw["run"].pop("steps")
+    raw["prediction"]["step_seconds"]["basis"] = "guessed"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(AdvisorError) as caught:
+        load_plan(path)
+    for part in (str(path), "workload: missing", "run.step: unknown", "did you mean steps", "run.steps: missing"):
+        assert part in caught.value.message
+    assert "prediction.step_seconds.basis: 'guessed'" in caught.value.message
+
+
+def test_a_plan_whose_run_cannot_work_is_refused(store, tmp_path):
+    path = store.save_plan(small_plan(run=small_run(micro_batch=0)), tmp_path / "plan.yaml")
+    with pytest.raises(AdvisorError, match="run.micro_batch: 0 must be at least 1"):
+        load_plan(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 0.6, 0.9])
+def test_a_plan_cut_anywhere_is_one_clear_error(store, tmp_path, share):
+    path = store.save_plan(small_plan(), tmp_path / "plan.yaml")
+    text = path.read_text()
+    path.write_text(text[: int(len(text) * share)])
+    with pytest.raises(AdvisorError) as caught:
+        load_plan(path)
+    assert str(path) in caught.value.message and caught.value.hint
+
+
+def test_a_plan_of_a_newer_version_says_so(store, tmp_path):
+    path = store.save_plan(replace(small_plan(), schema=99), tmp_path / "plan.yaml")
+    with pytest.raises(AdvisorError, match="newer version"):
+        load_plan(path)
+    with pytest.raises(AdvisorError, match="No such file"):
+        load_plan(tmp_path / "absent.yaml")
+
+
+# Writing
+
+
+def test_a_failed_write_leaves_the_older_file_and_no_litter(tmp_path):
+    path = tmp_path / "a.yaml"
+    write_atomic(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(path, "half \udc80")  # cannot be encoded: fails after the temporary file was opened
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.yaml"]
+
+
+def test_disk_errors_say_what_to_do(tmp_path):
+    with pytest.raises(AdvisorError) as caught, disk_errors("write", "x"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.message == "cannot write x: No space left on device" and "free some space" in caught.value.hint
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AdvisorError, match="cannot write"):
+        write_atomic(tmp_path / "file" / "below.yaml", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_reaches_the_user_in_words(store):
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200));"
+        "from advisor.disk import write_atomic; write_atomic(sys.argv[1], 'x' * 10_000)"
+    )
+    path = store.home / "plans" / "p.yaml"
+    write_atomic(path, "old")
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
+    assert "AdvisorError: cannot write" in done.stderr
+    assert path.read_text() == "old" and os.listdir(path.parent) == ["p.yaml"]
+
+
+def test_yaml_that_is_no_mapping_is_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("- 1\n- 2\n")
+    with pytest.raises(AdvisorError, match="found a list"):
+        read_yaml(tmp_path / "a.yaml", "plan")
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(AdvisorError, match="not valid YAML"):
+        read_yaml(tmp_path / "a.yaml", "plan")
+
+
+# Calibrations and observations
+
+
+def test_calibrations_are_listed_newest_first_and_found_by_id(store):
+    store.save_calibration(calibration("cpu-old", created="2026-01-01T00:00:00+00:00"))
+    path = store.save_calibration(calibration("cpu-new"))
+    store.save_calibration(calibration("h200-1", device="h200", created="2026-11-21T00:00:00+00:00"))
+    assert [entry.id for entry in store.list_calibrations()] == ["h200-1", "cpu-new", "cpu-old"]
+    assert store.load_calibration("cpu-new") == calibration("cpu-new") == store.load_calibration(path)
+    assert store.newest_calibration("cpu")["id"] == "cpu-new"
+    assert store.newest_calibration("cpu", family="gpt2") is None
+    assert store.newest_calibration("l4") is None
+    with pytest.raises(AdvisorError) as caught:
+        store.load_calibration("cpu-nwe")
+    assert "cpu-new" in caught.value.hint and caught.value.exit_code == 2
+
+
+def test_shipped_calibrations_are_read_but_the_users_own_win(tmp_path):
+    shipped = Store(tmp_path / "a")
+    shipped.save_calibration(calibration("theirs", created="2027-01-01T00:00:00+00:00"))
+    store = Store(tmp_path / "b", shipped=tmp_path / "a" / "calibrations")
+    assert store.newest_calibration("cpu")["id"] == "theirs"
+    assert store.list_calibrations()[0].shipped
+    store.save_calibration(calibration("mine"))
+    assert store.newest_calibration("cpu")["id"] == "mine"
+
+
+def test_the_list_reads_the_head_whatever_the_order_of_fields(store):
+    store.save_calibration(calibration())
+    path = store.home / "calibrations" / "other.yaml"
+    path.write_text(yaml.safe_dump(calibration("other"), sort_keys=True))  # bursts before id
+    listed = {(entry.id, entry.device_name) for entry in store.list_calibrations()}
+    assert listed == {("cpu-1", "a CPU"), ("other", "a CPU")}
+
+
+def test_a_damaged_calibration_is_named(store):
+    path = store.save_calibration(calibration())
+    path.write_text("schema: 1\nkind: calibration\n")
+    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a whole calibration: missing id, created, device"):
+        store.list_calibrations()
+    with pytest.raises(ValueError, match="missing device.key"):
+        store.save_calibration(calibration() | {"device": {}})
+
+
+def test_observations_are_kept_by_device_and_replaced_by_run(store):
+    store.add_observation("cpu:Xeon (R)", "run-1", {"step_seconds": 0.5})
+    store.add_observation("cpu:Xeon (R)", "run-1", {"step_seconds": 0.25})
+    store.add_observation("cpu:Xeon (R)", "run-2", {"step_seconds": 1.0})
+    assert [seen["step_seconds"] for seen in store.observations("cpu:Xeon (R)")] == [0.25, 1.0]
+    assert store.observations("h200") == []
+    assert store.forget_run("run-1") and len(store.observations("cpu:Xeon (R)")) == 1
+
+
+# Run folders
+
+
+def test_run_folders_of_one_second_do_not_collide(store):
+    first, second = store.new_run_folder("d4 / a", NOW), store.new_run_folder("d4 / a", NOW)
+    assert (first.name, second.name) == ("d4-a-20261121-030405", "d4-a-20261121-030405-2")
+
+
+def launch(**changes):
+    record = LaunchRecord(id="r1", name="small", attempt=1, launched_at="2026-11-21T03:04:05+00:00", host="h", pid=12,
+                          process_started=1.5, command=("python", "-m", "trainer"), usd_per_hour=2.5,
+                          guards=Guards(max_usd=1, max_seconds=60.0, loss=(LossStop(step=5, above=2.0),)))  # fmt: skip
+    return replace(record, **changes)
+
+
+def test_the_launch_record_comes_back_equal_and_names_the_run_in_a_copy(tmp_path):
+    write_launch(tmp_path / "a", launch())
+    assert read_launch(tmp_path / "a") == launch()
+    (tmp_path / "a").rename(tmp_path / "copied")
+    assert run_id(tmp_path / "copied") == "r1"
+    assert run_row(tmp_path / "copied").path == str(tmp_path / "copied")
+
+
+def test_a_folder_the_trainer_made_alone_has_a_name_too(tmp_path):
+    folder = tmp_path / "mine"
+    write_config(folder, small_run())
+    (folder / "log.jsonl").write_text(json.dumps({"kind": "header", "time": 1795230245.5}) + "\n")
+    assert read_launch(folder) is None
+    assert run_id(folder) == "mine-1795230245"
+    assert run_row(folder).created.startswith("2026-11-")
+    assert read_run_config(folder) == small_run()
+
+
+def test_a_torn_launch_record_is_one_clear_error(tmp_path):
+    (tmp_path / "run.json").write_text('{"id": "r1", "na')
+    with pytest.raises(AdvisorError, match="run.json is not valid JSON"):
+        read_launch(tmp_path)
+    (tmp_path / "run.json").write_text('{"id": "r1"}')
+    with pytest.raises(AdvisorError, match="name: missing"):
+        read_launch(tmp_path)
+
+
+def test_runs_are_found_by_path_name_prefix_and_latest(store, tmp_path):
+    inside = store.new_run_folder("alpha", NOW)
+    write_launch(inside, launch(id="alpha-1", name="alpha"))
+    outside = tmp_path / "elsewhere"
+    write_launch(outside, launch(id="beta-1", name="beta", launched_at="2026-11-22T00:00:00+00:00"))
+    with pytest.raises(AdvisorError, match="no run folder and no run is called beta"):
+        store.find_run("beta")
+    store.register_run(run_row(outside))
+    assert [row.id for row in store.runs()] == ["beta-1", "alpha-1"]
+    for word in ("beta", "be", "beta-1", "elsewhere", "latest", outside):
+        assert store.find_run(word) == outside
+    assert store.find_run("alpha") == inside
+    with pytest.raises(AdvisorError, match="did you mean alpha|no run") as caught:
+        store.find_run("alhpa")
+    assert "alpha" in caught.value.hint
+
+
+def test_an_ambiguous_or_vanished_run_is_said_so(store, tmp_path):
+    for name in ("a1", "a2"):
+        write_launch(tmp_path / name, launch(id=name, name="same"))
+        store.register_run(run_row(tmp_path / name))
+    with pytest.raises(AdvisorError, match="could be any of 2 runs"):
+        store.find_run("same")
+    store.register_run(RunRow(id="gone", name="gone", path=str(tmp_path / "nowhere"), created="2026-01-01"))
+    with pytest.raises(AdvisorError, match="the folder of run gone is gone"):
+        store.find_run("gone")
+    with pytest.raises(AdvisorError, match="holds no run"):
+        store.find_run(tmp_path)
+    with pytest.raises(AdvisorError, match="no run was started yet"):
+        Store(tmp_path / "empty").find_run("latest")
+
+
+# Ledger
+
+
+def score(run="r1", quantity="step_seconds", actual=1.05, device="cpu", created="2026-11-21"):
+    return ScoreRow(
+        run_id=run, quantity=quantity, device_key=device, predicted=guess(1.0), actual=actual, created=created
+    )
+
+
+def test_scoring_a_run_twice_replaces(store):
+    assert store.scores() == []
+    store.record_scores("r1", [score(), score(quantity="tokens_per_second")])
+    store.record_scores("r1", [score(actual=1.3)])
+    store.record_scores("r2", [score("r2", device="h200")])
+    assert store.scores() == [score(actual=1.3), score("r2", device="h200")]
+    assert store.scores("h200") == [score("r2", device="h200")]
+    assert not score(actual=1.3).inside and score().inside
+    assert score(actual=2.718281828459045).log_error == pytest.approx(1.0)
+    assert store.forget_run("r1") and not store.forget_run("r1")
+    assert store.scores("cpu") == []
+
+
+def test_scores_are_readable_without_this_program(store):
+    store.record_scores("r1", [score(actual=1.3)])
+    with sqlite3.connect(store.ledger.path) as db:
+        assert db.execute("SELECT run_id, quantity, inside, round(log_error, 4) FROM scores").fetchall() == [
+            ("r1", "step_seconds", 0, 0.2624)
+        ]
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_scores_of_another_run_are_refused(store):
+    with pytest.raises(ValueError, match="r2"):
+        store.record_scores("r1", [score("r2")])
+
+
+def test_eight_processes_write_one_new_ledger_together(store):
+    script = (
+        "import sys; from pathlib import Path; from advisor.ledger import Ledger; from advisor.records import *;"
+        "e = Estimate(value=1.0, low=0.5, high=2.0, basis=Basis.PRIOR); me = sys.argv[2];"
+        "l = Ledger(Path(sys.argv[1]));"
+        "[l.record_scores(f'{me}-{i}', [ScoreRow(run_id=f'{me}-{i}', quantity='q', device_key='cpu', "
+        "predicted=e, actual=1.0, created='2026')]) for i in range(5)]"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", script, str(store.ledger.path), str(i)]) for i in range(8)]
+    assert [child.wait(timeout=60) for child in children] == [0] * 8
+    assert len({row.run_id for row in store.scores()}) == 40
+
+
+def test_a_newer_or_damaged_ledger_is_left_alone(store):
+    store.record_scores("r1", [score()])
+    with sqlite3.connect(store.ledger.path) as db:
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    db.close()
+    with pytest.raises(AdvisorError, match="newer version"):
+        store.scores()
+    store.ledger.path.write_bytes(b"not a database" * 100)
+    with pytest.raises(AdvisorError) as caught:
+        store.scores()
+    assert "cannot be used" in caught.value.message and "mv " in caught.value.hint
