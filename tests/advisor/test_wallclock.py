@@ -1,0 +1,158 @@
+"""The bill of a run and the interval between checkpoints (handbook §6.1, §8 item 7)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
+from advisor.predict.profile import RunCosts
+from advisor.predict.wallclock import (
+    checkpoint_bytes,
+    checkpoint_count,
+    daly_interval_seconds,
+    eval_count,
+    seconds_with_interruptions,
+    wall_clock,
+    young_interval_seconds,
+)
+from advisor.records import Basis, Estimate
+from trainer.schema import CheckpointConfig, EvalConfig, OptimizerConfig, RunConfig, make_shape
+
+MINUTE = 60.0
+SHAPE = make_shape("nanochat", depth=12, vocab_size=65536, seq_len=1024)
+
+
+def measured(value, relative):
+    return Estimate(value=value, low=value * (1 - relative), high=value * (1 + relative), basis=Basis.MEASURED)
+
+
+COSTS = RunCosts(
+    startup_seconds=measured(10.0, 0.3),
+    build_seconds_per_parameter=0.0,
+    compile_seconds=measured(40.0, 0.5),
+    checkpoint_bytes_per_second=measured(1e9, 0.2),
+    forward_fraction=0.3,
+)
+
+
+def run_of(**changes):
+    plain = RunConfig(
+        model=SHAPE,
+        steps=1000,
+        micro_batch=8,
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=False),
+    )
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize(
+    ("between", "young", "daly"), [(24 * 60, 120, 116.69), (6 * 60, 60, 56.71), (15, 12.25, 9.141)]
+)
+def test_checkpoint_interval(between, young, daly):
+    """Writes of five minutes; the captions of Daly's figures give 117, 57 and 9.1 minutes."""
+    assert young_interval_seconds(5 * MINUTE, between * MINUTE) / MINUTE == pytest.approx(young, abs=0.005)
+    assert daly_interval_seconds(5 * MINUTE, between * MINUTE) / MINUTE == pytest.approx(daly, abs=0.006)
+
+
+def test_checkpoint_interval_when_writing_never_ends():
+    assert daly_interval_seconds(100.0, 20.0) == 20.0
+
+
+@pytest.mark.parametrize(("hours", "interval", "factor"), [(2, 10.5, 1.144), (8, 21, 1.058), (24, 37, 1.030)])
+def test_time_with_interruptions(hours, interval, factor):
+    mean = hours * 3600.0
+    best = daly_interval_seconds(30.0, mean)
+    assert best / MINUTE == pytest.approx(interval, abs=1.0)
+    total = seconds_with_interruptions(
+        1e5, interval_seconds=best, write_seconds=30.0, restart_seconds=300.0, mean_seconds=mean
+    )
+    assert total / 1e5 == pytest.approx(factor, abs=0.001)
+
+
+def test_the_bill_adds_up():
+    run = run_of(
+        compile=True,
+        grad_accum=2,
+        eval=EvalConfig(every_steps=100, tokens=8 * 1024 * 5),
+        checkpoint=CheckpointConfig(every_steps=400, every_seconds=None, final=True),
+    )
+    clock = wall_clock(run, measured(0.5, 0.1), COSTS)
+    assert clock.startup_seconds.value == 10.0 and clock.compile_seconds.value == 40.0
+    assert clock.steps_seconds.value == pytest.approx(500.0)
+    assert clock.evals_seconds.value == pytest.approx(10 * 5 * 0.3 * 0.5 / 2)
+    bytes_written = 3 * 12 * 185_597_952  # at 400, 800 and the end
+    assert clock.checkpoints_seconds.value == pytest.approx(bytes_written / 1e9)
+    assert clock.total_seconds.value == pytest.approx(10 + 40 + 500 + 3.75 + bytes_written / 1e9)
+
+
+def test_interval_of_the_bill_is_neither_the_sum_of_ends_nor_that_of_independent_steps():
+    clock = wall_clock(run_of(compile=True), measured(0.5, 0.1), COSTS)
+    above = clock.total_seconds.high - clock.total_seconds.value
+    assert above == pytest.approx(math.hypot(50.0, 3.0, 20.0))
+
+
+def test_eager_runs_do_not_pay_for_compilation_and_nothing_costs_nothing():
+    clock = wall_clock(run_of(), measured(0.5, 0.1), COSTS)
+    assert clock.compile_seconds == clock.evals_seconds == clock.checkpoints_seconds == known(0.0)
+    assert clock.total_seconds.basis == Basis.MEASURED
+
+
+def test_building_the_model_is_part_of_start_up():
+    costs = replace(COSTS, build_seconds_per_parameter=1e-8)
+    assert wall_clock(run_of(), measured(0.5, 0.1), costs).startup_seconds.value == pytest.approx(11.85597952)
+
+
+@pytest.mark.parametrize(("every", "count"), [(None, 1), (100, 10), (300, 4), (1000, 1), (2000, 1)])
+def test_evaluations_include_the_final_one_once(every, count):
+    assert eval_count(run_of(eval=EvalConfig(every_steps=every, tokens=1024))) == count
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        (CheckpointConfig(every_seconds=None, final=True), 1),
+        (CheckpointConfig(every_seconds=100.0, final=False), 9),
+        (CheckpointConfig(every_seconds=100.0, final=True), 10),
+        (CheckpointConfig(every_steps=250, every_seconds=None, final=True), 4),
+        (CheckpointConfig(every_steps=300, every_seconds=None, final=True), 4),
+        (CheckpointConfig(every_steps=250, every_seconds=900.0, final=True), 4),
+        (CheckpointConfig(every_steps=500, every_seconds=200.0, final=True), 2 + 4),
+    ],
+)
+def test_checkpoints_by_steps_by_time_and_at_the_end(settings, count):
+    assert checkpoint_count(run_of(checkpoint=settings), 1000.0) == count
+
+
+def test_muon_keeps_one_moment_for_block_matrices():
+    assert checkpoint_bytes(run_of()) == 12 * 185_597_952
+    assert checkpoint_bytes(run_of(optimizer=OptimizerConfig(name="muon"))) == 12 * 185_597_952 - 4 * 84_934_656
+
+
+POSITIVE = st.floats(1e-3, 1e6)
+
+
+@given(st.lists(st.tuples(POSITIVE, st.floats(0.01, 0.9)), min_size=1, max_size=6))
+def test_independent_sums_are_narrower_than_shared_ones(parts):
+    estimates = [measured(value, relative) for value, relative in parts]
+    shared, independent = sum_shared(*estimates), sum_independent(*estimates)
+    assert independent.value == pytest.approx(shared.value)
+    assert independent.high <= shared.high * (1 + 1e-9) and independent.low >= shared.low * (1 - 1e-9)
+
+
+@given(POSITIVE, st.floats(0.01, 0.9), POSITIVE, st.floats(0.01, 0.9))
+def test_a_product_lies_inside_the_product_of_its_ends(first, first_width, second, second_width):
+    a, b = measured(first, first_width), measured(second, second_width)
+    c = product(a, b)
+    assert a.low * b.low <= c.low * (1 + 1e-9) <= c.value * (1 + 2e-9)
+    assert c.value <= c.high * (1 + 1e-9) <= a.high * b.high * (1 + 2e-9)
+    assert reciprocal(reciprocal(a)).high == pytest.approx(a.high)
+
+
+def test_the_weakest_part_gives_the_basis_but_nothing_at_all_has_no_say():
+    prior = Estimate(value=1.0, low=0.5, high=2.0, basis=Basis.PRIOR)
+    assert sum_shared(measured(1.0, 0.1), prior).basis == Basis.PRIOR
+    assert sum_shared(measured(1.0, 0.1), known(0.0, Basis.PRIOR)).basis == Basis.MEASURED
