@@ -1,0 +1,310 @@
+"""One decoder-only transformer whose switches give the nanochat, GPT-2 and LLaMA shapes.
+
+Weights are fp32. Under autocast the model casts them itself, once per use, and keeps its residual stream in bf16 too
+(as nanochat does): letting autocast choose per operation would keep fp32 copies around every norm. With fp16, whose
+range a residual stream can leave, the stream stays fp32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer.loss import Pointwise, chunk_gradient, chunk_gradient_pure, linear_cross_entropy
+from trainer.schema import ModelShape
+
+_ROTARY_BASE = 10_000.0  # Su et al. 2021, "RoFormer"; nanochat and LLaMA use it too
+_INIT_STD = 0.02  # GPT-2 and LLaMA
+# Each compiled shape of block is one recompilation of the same code: a worker process meets many, where the compiler's
+# default of 8 would silently fall back to uncompiled code.
+_RECOMPILE_LIMIT = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Style:
+    """What distinguishes the families beyond their sizes."""
+
+    norm: str  # rms | rms_weight | layer
+    norm_eps: float
+    mlp: str  # relu2 | gelu | swiglu
+    bias: bool
+    rotary: bool
+    qk_norm: bool
+    embedding_norm: bool
+    tied: bool
+    softcap: float | None
+
+
+# nanochat as of December 2025 (karpathy/nanochat 92c6654); GPT-2: Radford et al. 2019; LLaMA: Touvron et al. 2023.
+_STYLES = {
+    "nanochat": _Style(
+        norm="rms", norm_eps=1e-6, mlp="relu2", bias=False, rotary=True, qk_norm=True,
+        embedding_norm=True, tied=False, softcap=15.0,
+    ),
+    "gpt2": _Style(
+        norm="layer", norm_eps=1e-5, mlp="gelu", bias=True, rotary=False, qk_norm=False,
+        embedding_norm=False, tied=True, softcap=None,
+    ),
+    "llama": _Style(
+        norm="rms_weight", norm_eps=1e-5, mlp="swiglu", bias=False, rotary=True, qk_norm=False,
+        embedding_norm=False, tied=False, softcap=None,
+    ),
+}  # fmt: skip
+
+
+def build_model(shape: ModelShape, *, activation_checkpointing: str = "none") -> Transformer:
+    """Build and initialise the model of a shape on the current default device, from the global random generator.
+
+    Under `torch.device("meta")` it holds no memory. "full" activation checkpointing keeps only each block's input and
+    recomputes the rest in the backward pass.
+    """
+    return Transformer(shape, activation_checkpointing=activation_checkpointing)
+
+
+class Transformer(nn.Module):
+    """Token ids (batch, time) to hidden states (batch, time, width), or with targets to the mean loss."""
+
+    def __init__(self, shape: ModelShape, *, activation_checkpointing: str = "none"):
+        super().__init__()
+        style = _STYLES[shape.family]
+        self.shape = shape
+        self.softcap = style.softcap
+        self.recompute = activation_checkpointing == "full"
+        self.embedding = _Embedding(shape.vocab_size, shape.width)
+        self.positions = None if style.rotary else _Embedding(shape.seq_len, shape.width)
+        self.embedding_norm = _norm(style, shape.width) if style.embedding_norm else None
+        self.blocks = nn.ModuleList(Block(shape, style) for _ in range(shape.depth))
+        self.final_norm = _norm(style, shape.width)
+        self.head = None if style.tied else Linear(shape.width, shape.vocab_size, bias=False)
+        rotary = _rotary_table(shape.seq_len, shape.head_dim) if style.rotary else None
+        self.register_buffer("rotary", rotary, persistent=False)
+        self._pointwise: Pointwise = chunk_gradient
+        initialise(self)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """The (vocabulary, width) matrix that turns hidden states into logits."""
+        return self.embedding.weight if self.head is None else self.head.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Hidden states after the final norm; with targets (batch, time) the mean loss in nats per token.
+
+        The loss is here too, so that DistributedDataParallel, which sees only forward, covers all of the model.
+        """
+        device_type = tokens.device.type
+        autocast = torch.is_autocast_enabled(device_type)
+        dtype = torch.get_autocast_dtype(device_type) if autocast else self.embedding.weight.dtype
+        with torch.autocast(device_type, enabled=False):
+            hidden = self._hidden(tokens, dtype)
+            if targets is None:
+                return hidden
+            return linear_cross_entropy(
+                hidden, self.head_weight, targets, softcap=self.softcap, pointwise=self._pointwise
+            )
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token."""
+        return self(tokens, targets)
+
+    def compile_blocks(self) -> None:
+        """Compile each block and the loss's pointwise part in place: another depth then costs no new compilation."""
+        import torch._dynamo.config as dynamo  # costs a second to import, and only compiled runs need it
+
+        dynamo.recompile_limit = _RECOMPILE_LIMIT
+        dynamo.accumulated_recompile_limit = 4 * _RECOMPILE_LIMIT
+        for block in self.blocks:
+            block.compile(dynamic=False)
+        self._pointwise = torch.compile(chunk_gradient_pure, dynamic=False)
+
+    def _hidden(self, tokens: Tensor, dtype: torch.dtype) -> Tensor:
+        time = tokens.shape[1]
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[:time]
+        if dtype == torch.bfloat16:
+            x = x.to(dtype)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        rotary = None if self.rotary is None else self.rotary[:, :time].to(dtype)
+        for block in self.blocks:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, rotary, dtype, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = block(x, rotary, dtype)
+        return self.final_norm(x).to(dtype)
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, shape: ModelShape, style: _Style):
+        super().__init__()
+        self.attention_norm = _norm(style, shape.width)
+        self.attention = Attention(shape, style)
+        self.mlp_norm = _norm(style, shape.width)
+        self.mlp = Mlp(shape, style)
+
+    def forward(self, x: Tensor, rotary: Tensor | None, dtype: torch.dtype) -> Tensor:
+        x = x + self.attention(self.attention_norm(x).to(dtype), rotary)
+        return x + self.mlp(self.mlp_norm(x).to(dtype))
+
+
+class Attention(nn.Module):
+    """Causal self-attention. Query, key and value keep matrices of their own: Muon orthogonalises each by itself."""
+
+    def __init__(self, shape: ModelShape, style: _Style):
+        super().__init__()
+        kv_width = shape.kv_heads * shape.head_dim
+        self.head_dim = shape.head_dim
+        self.grouped = shape.kv_heads != shape.heads
+        self.qk_norm = RmsNorm(shape.head_dim, style.norm_eps, weight=False) if style.qk_norm else None
+        self.query = Linear(shape.width, shape.width, bias=style.bias)
+        self.key = Linear(shape.width, kv_width, bias=style.bias)
+        self.value = Linear(shape.width, kv_width, bias=style.bias)
+        self.output = Linear(shape.width, shape.width, bias=style.bias)
+
+    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+        heads = (*x.shape[:2], -1, self.head_dim)
+        query, key, value = self.query(x).view(heads), self.key(x).view(heads), self.value(x).view(heads)
+        if rotary is not None:
+            query, key = _rotate(query, rotary), _rotate(key, rotary)
+        if self.qk_norm is not None:
+            query, key = self.qk_norm(query), self.qk_norm(key)
+        mixed = F.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=self.grouped
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    """ReLU² (So et al. 2021, "Primer"), tanh-GELU, or SwiGLU (Shazeer 2020) with its second input matrix."""
+
+    def __init__(self, shape: ModelShape, style: _Style):
+        super().__init__()
+        self.kind = style.mlp
+        self.gate = Linear(shape.width, shape.ffn_width, bias=False) if style.mlp == "swiglu" else None
+        self.up = Linear(shape.width, shape.ffn_width, bias=style.bias)
+        self.down = Linear(shape.ffn_width, shape.width, bias=style.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is not None:
+            return self.down(F.silu(self.gate(x)) * self.up(x))
+        if self.kind == "relu2":
+            return self.down(F.relu(self.up(x)).square())
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Linear(nn.Linear):
+    """A linear map in its input's type, from fp32 weights. `initialise` fills it: nn.Linear's own draw is skipped."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class _Embedding(nn.Embedding):
+    def reset_parameters(self) -> None:
+        pass
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm in its input's type, from fp32 weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
+class RmsNorm(nn.Module):
+    """x / rms(x) over the last dimension (Zhang and Sennrich 2019), with or without a weight."""
+
+    def __init__(self, width: int, eps: float, *, weight: bool):
+        super().__init__()
+        self.width, self.eps = width, eps
+        self.weight = nn.Parameter(torch.ones(width)) if weight else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+            y = _CpuRmsNorm.apply(x, self.eps)
+            return y if self.weight is None else y * self.weight.to(x.dtype)
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, (self.width,), weight, self.eps)
+
+
+class _CpuRmsNorm(torch.autograd.Function):
+    """PyTorch's rms_norm on the CPU is a chain of small operations, slower than its layer norm by ten times.
+
+    Backward, with y = x·r and r = 1/rms(x):  dx = r·(dy − y·mean(dy·y)).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_().to(x.dtype)
+        y = x * inverse
+        ctx.save_for_backward(y, inverse)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        y, inverse = ctx.saved_tensors
+        mean = (upstream * y).mean(-1, keepdim=True)
+        return torch.addcmul(upstream, y, mean, value=-1).mul_(inverse), None
+
+
+def initialise(model: Transformer) -> None:
+    """Draw all weights. Matrices that write to the residual stream start at zero (nanochat) or small (GPT-2, LLaMA).
+
+    The loss then starts at ln V, or for normal heads at most about 0.3 above it (handbook §7.1).
+    """
+    shape = model.shape
+    nanochat = shape.family == "nanochat"
+    for module in model.modules():
+        if isinstance(module, Linear):
+            if nanochat:  # uniform with the standard deviation 1/√fan_in
+                bound = math.sqrt(3 / module.in_features)
+                nn.init.uniform_(module.weight, -bound, bound)
+            else:
+                nn.init.normal_(module.weight, std=_INIT_STD)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for block in model.blocks:
+        for matrix in (block.attention.output.weight, block.mlp.down.weight):
+            if nanochat:
+                nn.init.zeros_(matrix)
+            else:  # GPT-2: the sum of 2·depth contributions keeps its size
+                nn.init.normal_(matrix, std=_INIT_STD / math.sqrt(2 * shape.depth))
+    nn.init.normal_(model.embedding.weight, std=1.0 if nanochat else _INIT_STD)
+    if model.positions is not None:
+        nn.init.normal_(model.positions.weight, std=_INIT_STD)
+    if model.head is not None:
+        # Half a nat of standard deviation in the first logits at any width; nanochat starts them near zero.
+        nn.init.normal_(model.head.weight, std=0.001 if nanochat else 0.5 / math.sqrt(shape.width))
+
+
+def _norm(style: _Style, width: int) -> nn.Module:
+    if style.norm == "layer":
+        return LayerNorm(width, eps=style.norm_eps)
+    return RmsNorm(width, style.norm_eps, weight=style.norm == "rms_weight")
+
+
+def _rotary_table(seq_len: int, head_dim: int) -> Tensor:
+    """Cosines and sines of position·base^(−2i/head_dim): (2, time, 1, head_dim / 2), fp32."""
+    frequencies = _ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    angles = torch.outer(torch.arange(seq_len, dtype=torch.float32), frequencies)
+    return torch.stack((angles.cos(), angles.sin())).unsqueeze(2)
+
+
+def _rotate(x: Tensor, rotary: Tensor) -> Tensor:
+    """Turn each pair (i, i + half) of a head's components by its position's angle; x (batch, time, heads, head_dim)."""
+    cos, sin = rotary
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
