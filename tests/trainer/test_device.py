@@ -1,0 +1,93 @@
+"""Choice of device and precision, memory peaks, and what counts as out of memory. Runs with or without a card."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from trainer.device import (
+    DeviceContext,
+    DeviceError,
+    describe_device,
+    is_out_of_memory,
+    peak_memory,
+    reset_peak_memory,
+    resolve_device,
+)
+
+CPU = DeviceContext(device=torch.device("cpu"), precision="fp32")
+
+
+@pytest.mark.parametrize("asked, given", [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
+def test_cpu_precision(asked, given):
+    context = resolve_device("cpu", asked)
+    assert context.precision == given and context.device == torch.device("cpu")
+
+
+def test_auto_takes_cuda_exactly_where_there_is_a_card():
+    assert resolve_device("auto", "auto").is_cuda == torch.cuda.is_available()
+
+
+def test_a_card_that_does_not_exist_is_an_error_with_the_count():
+    with pytest.raises(DeviceError, match=f"finds {torch.cuda.device_count()}"):
+        resolve_device("cuda", "auto", local_rank=99)
+
+
+@pytest.mark.parametrize(
+    "precision, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp32", torch.float32)]
+)
+def test_autocast_computes_in_the_precision(precision, dtype):
+    context = DeviceContext(device=torch.device("cpu"), precision=precision)
+    with context.autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+    assert context.grad_scaler().is_enabled() == (precision == "fp16")
+
+
+def test_the_description_names_this_machine():
+    described = describe_device(CPU, world_size=2)
+    assert described["type"] == "cpu" and described["count"] == 2
+    assert described["cpu_threads"] == torch.get_num_threads()
+    assert 0 < described["memory_bytes"] <= psutil.virtual_memory().total
+    assert described["compute_capability"] is None and described["cuda"] is None
+
+
+def test_resident_peak_sees_memory_that_was_given_back_and_can_be_reset():
+    reset_peak_memory(CPU)
+    before = peak_memory(CPU).resident_peak_bytes
+    held = bytearray(200 << 20)
+    held[::4096] = b"x" * len(held[::4096])
+    del held
+    after = peak_memory(CPU).resident_peak_bytes
+    assert after - before > 150 << 20
+    assert after >= psutil.Process().memory_info().rss
+    assert peak_memory(CPU).allocated_peak_bytes is None
+    reset_peak_memory(CPU)
+    assert peak_memory(CPU).resident_peak_bytes <= after
+
+
+def test_exhausted_memory_is_recognised_and_nothing_else():
+    with pytest.raises(RuntimeError) as failure:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(failure.value)
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(RuntimeError) as failure:
+        torch.ones(2) @ torch.ones(3)
+    assert not is_out_of_memory(failure.value)
+    assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
+
+
+def test_a_process_limited_in_memory_meets_the_same_exception():
+    """The allocator's words under a real limit, in a process of its own."""
+    program = (
+        "import resource, torch; from trainer.device import is_out_of_memory\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
+        "try: torch.zeros(16 << 30, dtype=torch.uint8)\n"
+        "except RuntimeError as error: print(is_out_of_memory(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "True", done.stderr

@@ -1,0 +1,192 @@
+"""The device a run uses: its choice, its precision, its memory. The only torch.cuda calls outside the loop's clock."""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PROC_STATUS, _PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+class DeviceError(RuntimeError):
+    """The configured device or precision does not exist here; the message says what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceContext:
+    """A resolved device and precision: never "auto"."""
+
+    device: torch.device
+    precision: str  # bf16 | fp16 | fp32
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass in this precision."""
+        dtype = _DTYPES.get(self.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+    def grad_scaler(self) -> torch.amp.GradScaler:
+        """Loss scaling for fp16; does nothing in the other precisions, whose range is wide enough."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+
+    def synchronise(self) -> None:
+        """Wait until the device has done all it was given."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """Most memory held so far. The device's are None on the CPU, where only the process is measured."""
+
+    allocated_peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    resident_peak_bytes: int
+
+
+def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool = True) -> DeviceContext:
+    """Choose device and precision, and make them the process's defaults; raises DeviceError when there are none such.
+
+    auto takes CUDA when there is a card; its precision is bf16 where the card computes in it, fp16 on older cards, and
+    fp32 on the CPU. `tf32` lets fp32 matrix products on CUDA round their inputs to 10 bits.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(f"device {name!r} is not one of auto, cpu, cuda")
+    cuda = torch.cuda.is_available() if name == "auto" else name == "cuda"
+    if not cuda:
+        return DeviceContext(device=torch.device("cpu"), precision="fp32" if precision == "auto" else precision)
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank >= found:
+        raise DeviceError(f"CUDA device {local_rank} was asked for; torch {torch.__version__} finds {found}")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    return DeviceContext(device=device, precision=_cuda_precision(precision))
+
+
+def describe_device(context: DeviceContext, world_size: int = 1) -> dict[str, Any]:
+    """The header's `device` field; what cannot be found out is None."""
+    described: dict[str, Any] = {
+        "type": context.device.type,
+        "name": _cpu_name(),
+        "memory_bytes": _host_memory_bytes(),
+        "compute_capability": None,
+        "driver": None,
+        "cuda": None,
+        "count": world_size,
+        "cpu_threads": torch.get_num_threads(),
+    }
+    if context.is_cuda:
+        properties = torch.cuda.get_device_properties(context.device)
+        described |= {
+            "name": properties.name,
+            "memory_bytes": properties.total_memory,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "driver": _driver_version(),
+            "cuda": torch.version.cuda,
+        }
+    return described
+
+
+def peak_memory(context: DeviceContext) -> PeakMemory:
+    """Peaks since the process began or `reset_peak_memory`."""
+    allocated = reserved = None
+    if context.is_cuda:
+        allocated = torch.cuda.max_memory_allocated(context.device)
+        reserved = torch.cuda.max_memory_reserved(context.device)
+    return PeakMemory(
+        allocated_peak_bytes=allocated, reserved_peak_bytes=reserved, resident_peak_bytes=_resident_peak_bytes()
+    )
+
+
+def reset_peak_memory(context: DeviceContext) -> None:
+    """Let the peaks start over from what is held now; the resident peak only where the kernel allows it."""
+    if context.is_cuda:
+        torch.cuda.reset_peak_memory_stats(context.device)
+    try:
+        _PROC_CLEAR_REFS.write_text("5")  # proc(5): resets the peak resident set
+    except OSError:
+        return  # not Linux, or not permitted: the peak stays the process's
+
+
+def release_memory(context: DeviceContext) -> None:
+    """Give cached device memory back, so that the next measurement starts from an empty allocator."""
+    if context.is_cuda:
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that memory, of the device or of the host, was exhausted.
+
+    CUDA and Python have types for it; PyTorch's CPU allocator only raises RuntimeError with its name in it.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+
+
+def _cuda_precision(precision: str) -> str:
+    native_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "auto":
+        return "bf16" if native_bf16 else "fp16"
+    if precision == "bf16" and not native_bf16:
+        raise DeviceError(f"{torch.cuda.get_device_name()} has no bf16 units; use precision fp16, fp32 or auto")
+    return precision
+
+
+def _resident_peak_bytes() -> int:
+    try:
+        lines = _PROC_STATUS.read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * 1024 if os.uname().sysname == "Linux" else peak  # KiB on Linux, bytes on macOS
+
+
+def _host_memory_bytes() -> int:
+    """Main memory, or less where the process's control group may use less."""
+    total = psutil.virtual_memory().total
+    for path in _CGROUP_LIMITS:
+        try:
+            limit = path.read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            total = min(total, int(limit))
+    return total
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _driver_version() -> str | None:
+    import pynvml  # only where there is a card
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return pynvml.nvmlSystemGetDriverVersion()
+    finally:
+        pynvml.nvmlShutdown()

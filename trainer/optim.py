@@ -1,0 +1,70 @@
+"""Optimizers and the learning rate over the steps."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trainer.schema import OptimizerConfig, ScheduleConfig
+
+_ADAM_EPS = 1e-8
+_MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
+
+
+def build_optimizers(model: nn.Module, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
+    """AdamW for everything, or with name "muon" Muon for the blocks' matrices and AdamW for the rest.
+
+    AdamW is the fused kernel: one pass over weights, gradients and moments, and no temporary copies. Weight decay is on
+    matrices only, embeddings included (as in nanoGPT). `set_learning_rate` scales the peak rates given here.
+    """
+    muon = [] if config.name != "muon" else [p for p in model.blocks.parameters() if p.dim() == 2]
+    taken = {id(p) for p in muon}
+    rest = [p for p in model.parameters() if id(p) not in taken]
+    groups = [
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizers: list[Optimizer] = [
+        torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=_ADAM_EPS,
+            fused=device.type in ("cpu", "cuda"),
+        )
+    ]
+    if muon:
+        rate = config.muon_learning_rate
+        optimizers.append(
+            torch.optim.Muon(muon, lr=rate, weight_decay=config.weight_decay, momentum=_MUON_MOMENTUM, nesterov=True)
+        )
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["peak_learning_rate"] = group["lr"]
+    return optimizers
+
+
+def set_learning_rate(optimizers: list[Optimizer], factor: float) -> None:
+    """Set every group's learning rate to `factor` times its peak."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak_learning_rate"] * factor
+
+
+def learning_rate_factor(schedule: ScheduleConfig, step: int, steps: int) -> float:
+    """The share of the peak learning rate at a step, counted from 0, of a run of `steps`.
+
+    Linear warm-up to the peak; then either half a cosine down to `final_fraction` (Loshchilov and Hutter 2016), or
+    constant with a linear descent over the last `decay_fraction` of the steps (warmup-stable-decay, Hu et al. 2024).
+    """
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    if schedule.name == "wsd":
+        decay_steps = max(1, round(schedule.decay_fraction * steps))
+        remaining = min(1.0, max(0.0, (steps - step) / decay_steps))
+        return schedule.final_fraction + (1 - schedule.final_fraction) * remaining
+    progress = min(1.0, (step - schedule.warmup_steps) / max(1, steps - schedule.warmup_steps))
+    return schedule.final_fraction + (1 - schedule.final_fraction) * 0.5 * (1 + math.cos(math.pi * progress))
