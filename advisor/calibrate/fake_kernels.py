@@ -1,0 +1,115 @@
+"""What a traced training step needs of torch: a ledger of live storages, and CUDA's kernels in the shape of CPU ones.
+
+Imports torch: `calibrate.trace` loads this module only when a trace is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+ALLOCATION_BYTES = 512  # the CUDA caching allocator rounds every request up to this (kMinBlockSize)
+
+
+class StorageLedger(TorchDispatchMode):
+    """Adds up the bytes of all live tensor storages and keeps the highest sum of each named phase.
+
+    `peaks` maps a phase to its highest live bytes, `marks` to the live bytes when it began. `scratch` maps an
+    operator to a function from its arguments to the scratch bytes that its kernel holds while it runs.
+    """
+
+    def __init__(self, scratch: dict[Any, Callable[..., int]]):
+        super().__init__()
+        self.live_bytes = 0
+        self.peaks: dict[str, int] = {}
+        self.marks: dict[str, int] = {}
+        self.phase: str | None = None
+        self._scratch = scratch
+        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, which must outlive it for the callback
+
+    def start(self, phase: str) -> None:
+        """Open a phase, closing the one before it; a phase may be opened again and keeps its highest peak."""
+        self.phase = phase
+        self.marks.setdefault(phase, self.live_bytes)
+        self.peaks[phase] = max(self.peaks.get(phase, 0), self.live_bytes)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self._enter(tensor.untyped_storage())
+        if self.phase is not None:
+            extra = self._scratch[func](*args) if func in self._scratch else 0
+            self.peaks[self.phase] = max(self.peaks[self.phase], self.live_bytes + extra)
+        return result
+
+    def _enter(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._seen:
+            return
+        held = math.ceil(storage.nbytes() / ALLOCATION_BYTES) * ALLOCATION_BYTES
+        self.live_bytes += held
+        self._seen[storage] = weakref.ref(storage, lambda _: self._leave(held))
+
+    def _leave(self, held: int) -> None:
+        self.live_bytes -= held
+
+
+def cuda_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
+    """A layer norm (two statistics per row) or rms norm (one) as CUDA computes it: one kernel, whatever the device.
+
+    It keeps its input and its statistics in fp32, and takes weight and bias in the input's type.
+    """
+    weight, bias = (None if p is None else p.to(x.dtype) for p in (weight, bias))
+    return _FusedNorm.apply(x, weight, bias, statistics)
+
+
+class _FusedNorm(torch.autograd.Function):
+    """A norm with the right sizes and lifetimes and no arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics: int) -> Tensor:
+        kept = x.new_empty((statistics, *x.shape[:-1]), dtype=torch.float32)
+        ctx.save_for_backward(x, kept, weight, bias)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        x, _, weight, bias = ctx.saved_tensors
+        by_weight, by_bias = (None if p is None else torch.empty_like(p) for p in (weight, bias))
+        return torch.empty_like(x), by_weight, by_bias, None
+
+
+def flash_backward_scratch(grad: Any, query: Any, key: Any, *_: Any) -> int:
+    """Scratch of CUDA's flash attention backward: dQ in float32, a float per query and head, dK and dV per query head.
+
+    Shapes (batch, heads, length, head size). Source: FlashAttention-2's mha_bwd as vendored by PyTorch, which pads the
+    length to 128 and the head size to 32, and expands dK and dV to the query heads when there are fewer of the former.
+    """
+    batch, heads, length, size = query.shape
+    length, size = math.ceil(length / 128) * 128, math.ceil(size / 32) * 32
+    expanded = 2 * heads * query.shape[2] * query.shape[3] * query.element_size() if key.shape[1] != heads else 0
+    return batch * (heads * length * (4 * size + 4) + expanded)
+
+
+def embedding_backward_scratch(grad: Any, indices: Any, *_: Any) -> int:
+    """Scratch of CUDA's embedding backward: the sorted indices and up to 1.1 float32 rows per token.
+
+    Source: EmbeddingBackwardKernel.cu sums in segments of ten rows, at least one segment per distinct token; an upper
+    bound, reached when no token repeats.
+    """
+    tokens, width = indices.numel(), grad.shape[-1]
+    return int(1.1 * tokens) * width * 4 + 6 * 8 * tokens
+
+
+CUDA_SCRATCH = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_backward_scratch,
+    torch.ops.aten.embedding_dense_backward.default: embedding_backward_scratch,
+}
