@@ -105,6 +105,7 @@ def table(
     None in a cell is shown as "unknown".
     """
     made = Table(title=title and Text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
+    made.show_header = any(columns)
     to_the_right = set(right)
     for name in columns:
         made.add_column(Text(name), justify="right" if name in to_the_right else "left", overflow="fold")

@@ -1,0 +1,297 @@
+"""GPU specifications and rental prices: exact rows with their sources, None where nothing is known.
+
+Reads profiles/gpus.csv and profiles/prices.csv (formats in profiles/README.md), and the user's own gpus.csv under
+ADVISOR_HOME. A name that could mean two cards is an error that lists them: never another card's number.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from advisor.errors import AdvisorError, close_matches
+from advisor.folders import advisor_home, profiles_folder
+
+GPU_COLUMNS = (
+    *("key", "nvml_names", "arch", "compute_capability", "memory_gb", "memory_mib_reported", "mem_bw_gbs"),
+    *("fp32_tflops", "tf32_dense_tflops", "fp16_dense_tflops", "bf16_dense_tflops", "fp8_dense_tflops", "tdp_w"),
+    *("interconnect", "sm_count", "l2_mb", "mamf_bf16_tflops", "source", "notes"),
+)
+PRICE_COLUMNS = (
+    *("provider", "instance_type", "region", "region_role", "gpu", "gpu_count", "gpu_mem_gb", "vcpus", "ram_gb"),
+    *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "source", "note"),
+)
+# offers of private hosts at one moment, not a list price that the next customer gets too
+MARKETPLACES = ("vast",)
+REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
+TERA, GIGA, MIB = 1e12, 1e9, 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One card as its datasheet has it. Rates are dense (never 2:4 sparse) FLOP/s; None: not published."""
+
+    key: str
+    nvml_names: tuple[str, ...]  # what drivers call it
+    architecture: str
+    compute_capability: str
+    memory_gb: float  # as marketed
+    reported_memory_bytes: int | None  # as the driver reports it
+    memory_bytes_per_second: float
+    fp32_flops: float | None
+    tf32_flops: float | None
+    fp16_flops: float | None
+    bf16_flops: float | None
+    fp8_flops: float | None
+    tdp_watts: float | None
+    interconnect: str
+    sm_count: int | None
+    l2_bytes: int | None
+    mamf_bf16_flops: float | None  # the best matmul rate anyone measured (max achievable matmul FLOP/s)
+    source: str
+    notes: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a program can count on: the driver's figure, else the marketed GB read as 1000³, its smallest sense."""
+        return self.reported_memory_bytes or int(self.memory_gb * GIGA)
+
+
+def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
+    """Dense peak FLOP/s of a matmul type: "bf16", "fp16", "fp8" or "fp32" (its TF32 rate where the card has one).
+
+    None where the datasheet gives no such rate (bf16 before Ampere).
+    """
+    if precision == "fp32":
+        return (spec.tf32_flops if tf32 else None) or spec.fp32_flops
+    return {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}[precision]
+
+
+def load_gpus() -> dict[str, GpuSpec]:
+    """All known cards by key: the shipped rows and, over them, the rows of ADVISOR_HOME/gpus.csv.
+
+    Raises AdvisorError with file and line for a row that cannot be read.
+    """
+    shipped = _read_gpus(profiles_folder() / "gpus.csv")
+    own = advisor_home() / "gpus.csv"
+    return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
+
+
+def find_gpu(name: str) -> GpuSpec | None:
+    """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous."""
+    gpus = load_gpus()
+    keys = _matching_keys(name, gpus)
+    return gpus[keys[0]] if len(keys) == 1 else None
+
+
+def require_gpu(name: str) -> GpuSpec:
+    """As find_gpu, but an unknown or ambiguous name is an AdvisorError (exit 2) that lists what it could be."""
+    gpus = load_gpus()
+    keys = _matching_keys(name, gpus)
+    if len(keys) == 1:
+        return gpus[keys[0]]
+    if keys:
+        raise AdvisorError(f"{name!r} could be any of: {', '.join(keys)}", "name one of these", exit_code=2)
+    close = close_matches(name.lower(), gpus)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceRow:
+    """One rentable machine type in one region, as a price list had it. Dollars are for the whole machine."""
+
+    provider: str
+    instance_type: str
+    region: str
+    region_role: str
+    gpu: str
+    gpu_count: float  # below 1: a share of a GPU
+    on_demand_usd_per_hour: float | None
+    spot_usd_per_hour: float | None
+    snapshot_date: datetime.date | None  # None: the list carries no date
+    source: str
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What some GPUs of one kind cost per hour, on demand, with the row that says so."""
+
+    row: PriceRow
+    gpus: int  # GPUs wanted
+    machines: int  # whole machines rented for them
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of everything rented, GPUs that stay idle included."""
+        assert self.row.on_demand_usd_per_hour is not None
+        return self.machines * self.row.on_demand_usd_per_hour
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        """The bill over the GPUs wanted."""
+        return self.usd_per_hour / self.gpus
+
+    def age_days(self, today: datetime.date) -> int | None:
+        """Days since the price list was read; None where it carries no date."""
+        return (today - self.row.snapshot_date).days if self.row.snapshot_date else None
+
+    @property
+    def source(self) -> str:
+        """Where the price comes from, in words: provider, machine, region, date."""
+        row = self.row
+        date = row.snapshot_date.isoformat() if row.snapshot_date else "undated"
+        machines = f"{self.machines} x " if self.machines > 1 else ""
+        return f"{row.provider} {machines}{row.instance_type}, {row.region}, on demand, {date}"
+
+
+def load_prices() -> tuple[PriceRow, ...]:
+    """Every shipped price row, in the file's order; raises AdvisorError with file and line for a broken one."""
+    return _read_prices(profiles_folder() / "prices.csv")
+
+
+def cheapest_price(gpu: str, gpus: int = 1, provider: str | None = None) -> Price | None:
+    """The smallest on-demand bill for `gpus` cards of this key; None when no price list has it.
+
+    One machine that holds them all goes before several, and its idle GPUs are paid for. Shares of a GPU and rows
+    without an on-demand price never count; a marketplace counts only when it is named or nobody else has the card.
+    """
+    rows = [row for row in load_prices() if row.gpu == gpu and (provider is None or row.provider == provider)]
+    offers = [
+        Price(row=row, gpus=gpus, machines=math.ceil(gpus / row.gpu_count))
+        for row in rows
+        if row.on_demand_usd_per_hour is not None and row.gpu_count >= 1
+    ]
+    listed = [offer for offer in offers if offer.row.provider not in MARKETPLACES]
+    single = [offer for offer in listed or offers if offer.machines == 1]
+    return min(single or listed or offers, key=lambda offer: offer.usd_per_hour, default=None)
+
+
+def _normal(name: str) -> str:
+    """A name without case, punctuation and maker: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla", "amd", "instinct"))
+
+
+def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
+    """Keys that a name can mean: an exact key or driver name alone, else every key that has all its parts."""
+    if name in gpus:
+        return [name]
+    wanted = _normal(name)
+    exact = [key for key, spec in gpus.items() if wanted in {_normal(n) for n in (key, *spec.nvml_names)}]
+    if exact or not wanted:
+        return exact
+    parts = set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "geforce", "tesla", "amd", "instinct"}
+    return [key for key in gpus if parts <= set(key.split("-")) | {key.replace("-", "")} or _starts(key, wanted)]
+
+
+def _starts(key: str, wanted: str) -> bool:
+    """Whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
+    words = key.split("-")
+    return any("".join(words[:count]) == wanted for count in range(1, len(words)))
+
+
+@cache
+def _read_gpus(path: Path) -> dict[str, GpuSpec]:
+    found: dict[str, GpuSpec] = {}
+    for line, row in _rows(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
+        spec = _gpu(row, f"{path}, line {line}")
+        if spec.key in found:
+            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
+        found[spec.key] = spec
+    return found
+
+
+def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
+    def number(column: str, factor: float = 1.0) -> float | None:
+        return _number(row, column, factor, where)
+
+    def whole(column: str, factor: float = 1.0) -> int | None:
+        value = number(column, factor)
+        return None if value is None else round(value)
+
+    memory_gb, bandwidth = number("memory_gb"), number("mem_bw_gbs", GIGA)
+    assert memory_gb is not None and bandwidth is not None  # required columns, checked by _rows
+    return GpuSpec(
+        key=row["key"],
+        nvml_names=tuple(name.strip() for name in row["nvml_names"].split(";") if name.strip()),
+        architecture=row["arch"],
+        compute_capability=row["compute_capability"],
+        memory_gb=memory_gb,
+        reported_memory_bytes=whole("memory_mib_reported", MIB),
+        memory_bytes_per_second=bandwidth,
+        fp32_flops=number("fp32_tflops", TERA),
+        tf32_flops=number("tf32_dense_tflops", TERA),
+        fp16_flops=number("fp16_dense_tflops", TERA),
+        bf16_flops=number("bf16_dense_tflops", TERA),
+        fp8_flops=number("fp8_dense_tflops", TERA),
+        tdp_watts=number("tdp_w"),
+        interconnect=row["interconnect"],
+        sm_count=whole("sm_count"),
+        l2_bytes=whole("l2_mb", MIB),
+        mamf_bf16_flops=number("mamf_bf16_tflops", TERA),
+        source=row["source"],
+        notes=row["notes"],
+    )
+
+
+@cache
+def _read_prices(path: Path) -> tuple[PriceRow, ...]:
+    return tuple(
+        _price(row, f"{path}, line {line}")
+        for line, row in _rows(path, PRICE_COLUMNS, ("provider", "instance_type", "gpu", "gpu_count", "source"))
+    )
+
+
+def _price(row: Mapping[str, str], where: str) -> PriceRow:
+    count = _number(row, "gpu_count", 1.0, where)
+    assert count is not None  # a required column
+    date = row["snapshot_date"]
+    return PriceRow(
+        provider=row["provider"],
+        instance_type=row["instance_type"],
+        region=row["region"],
+        region_role=row["region_role"],
+        gpu=row["gpu"],
+        gpu_count=count,
+        on_demand_usd_per_hour=_number(row, "on_demand_usd_per_hour", 1.0, where),
+        spot_usd_per_hour=_number(row, "spot_usd_per_hour", 1.0, where),
+        snapshot_date=datetime.date.fromisoformat(date) if date else None,
+        source=row["source"],
+        note=row["note"],
+    )
+
+
+def _rows(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
+    """Lines of a CSV file with their numbers; absent optional columns read as empty."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if absent := [name for name in required if name not in (reader.fieldnames or ())]:
+            raise AdvisorError(f"{path} lacks the column {', '.join(absent)}", "profiles/README.md gives the format")
+        for row in reader:
+            values = {name: (row.get(name) or "").strip() for name in columns}
+            if empty := [name for name in required if not values[name]]:
+                where = f"{path}, line {reader.line_num}"
+                raise AdvisorError(f"{where}: {', '.join(empty)} is empty", "profiles/README.md gives the format")
+            yield reader.line_num, values
+
+
+def _number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
+    """A positive number, or None for an empty cell: a price or rate of 0 is a hole in a list, not a number."""
+    text = row[column]
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise AdvisorError(f"{where}: {column} is {text!r}", "write a positive number, or nothing where it is unknown")
+    return value * factor

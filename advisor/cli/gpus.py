@@ -1,0 +1,149 @@
+"""`advisor gpus`: what the catalog knows of each card, and what renting it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import click
+
+from advisor.catalog import GpuSpec, Price, cheapest_price, load_gpus, load_prices, require_gpu
+from advisor.render import print_json, show, table
+from advisor.units import (
+    DAY,
+    format_bandwidth,
+    format_bytes,
+    format_flops,
+    format_seconds,
+    format_usd,
+    format_watts,
+)
+
+UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
+
+
+@click.command()
+@click.argument("gpu", required=False)
+@click.option("--gpus", "count", default=1, show_default=True, type=click.IntRange(1, 100_000), help="GPUs to rent.")
+@click.option("--provider", help="Only this provider's prices.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(gpu: str | None, count: int, provider: str | None, as_json: bool) -> None:
+    """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that card.
+
+    GPU is a key from the list, the name the driver gives, or a short name that fits only one card. Rates are
+    dense, without the factor of 2 for sparsity. Your own cards go into gpus.csv under ADVISOR_HOME.
+    """
+    today = datetime.date.today()
+    if gpu is None:
+        specs = list(load_gpus().values())
+        prices = {spec.key: cheapest_price(spec.key, count, provider) for spec in specs}
+        if as_json:
+            print_json([_plain(spec, prices[spec.key], today) for spec in specs])
+        else:
+            show(_list(specs, prices, count, today))
+        return
+    spec = require_gpu(gpu)
+    offers = _offers(spec.key, count, provider)
+    if as_json:
+        document = _plain(spec, cheapest_price(spec.key, count, provider), today)
+        print_json({**document, "prices": [_plain_price(offer, today) for offer in offers]})
+    else:
+        show(_facts(spec), "", _offer_table(offers, count, today) if offers else "price: unknown")
+
+
+def _offers(key: str, count: int, provider: str | None) -> list[Price]:
+    """Each provider's cheapest way to rent the cards, cheapest first."""
+    providers = sorted({row.provider for row in load_prices() if provider in (None, row.provider)})
+    found = [offer for name in providers if (offer := cheapest_price(key, count, name)) is not None]
+    return sorted(found, key=lambda offer: offer.usd_per_hour)
+
+
+def _plain(spec: GpuSpec, price: Price | None, today: datetime.date) -> dict:
+    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    return {**fields, "memory_bytes": spec.memory_bytes, "price": price and _plain_price(price, today)}
+
+
+def _plain_price(price: Price, today: datetime.date) -> dict:
+    return {
+        "usd_per_gpu_hour": price.usd_per_gpu_hour,
+        "usd_per_hour": price.usd_per_hour,
+        "gpus": price.gpus,
+        "machines": price.machines,
+        "provider": price.row.provider,
+        "instance_type": price.row.instance_type,
+        "region": price.row.region,
+        "snapshot_date": price.row.snapshot_date,
+        "age_days": price.age_days(today),
+        "source": price.row.source,
+        "note": price.row.note,
+    }
+
+
+def _list(specs: list[GpuSpec], prices: dict[str, Price | None], count: int, today: datetime.date):
+    dollars = "$/h" if count == 1 else f"$/h for {count}"
+    columns = ["gpu", "memory", "bandwidth", "bf16", "fp16", "fp32", "power", dollars, "price from", "price age"]
+    rows = [_list_row(spec, prices[spec.key], today) for spec in specs]
+    return table(columns, rows, right=set(columns) - {"gpu", "price from", "price age"})
+
+
+def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[str]:
+    return [
+        spec.key,
+        f"{spec.memory_gb:g} GB",
+        format_bandwidth(spec.memory_bytes_per_second),
+        format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
+        format_flops(spec.fp16_flops) if spec.fp16_flops else "-",
+        format_flops(spec.fp32_flops) if spec.fp32_flops else "-",
+        format_watts(spec.tdp_watts) if spec.tdp_watts else "-",
+        format_usd(price.usd_per_hour) if price else "-",
+        _from(price) if price else "-",
+        _age(price, today) if price else "-",
+    ]
+
+
+def _from(price: Price) -> str:
+    rented = round(price.machines * price.row.gpu_count)
+    return price.row.provider + (f" (a machine of {rented})" if rented > price.gpus else "")
+
+
+def _age(price: Price, today: datetime.date) -> str:
+    days = price.age_days(today)
+    return "undated" if days is None else format_seconds(days * DAY)
+
+
+def _facts(spec: GpuSpec):
+    facts = [
+        ("key", spec.key),
+        ("driver names", "; ".join(spec.nvml_names)),
+        ("architecture", f"{spec.architecture}, compute capability {spec.compute_capability or 'unknown'}"),
+        ("memory", f"{spec.memory_gb:g} GB; the driver reports {format_bytes(spec.reported_memory_bytes)}"),
+        ("memory bandwidth", format_bandwidth(spec.memory_bytes_per_second)),
+        ("bf16 / fp16 dense", f"{format_flops(spec.bf16_flops)} / {format_flops(spec.fp16_flops)}"),
+        ("fp32 / tf32 dense", f"{format_flops(spec.fp32_flops)} / {format_flops(spec.tf32_flops)}"),
+        ("fp8 dense", format_flops(spec.fp8_flops)),
+        ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
+        ("power limit", format_watts(spec.tdp_watts)),
+        ("interconnect", spec.interconnect or "unknown"),
+        ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
+        ("source", spec.source),
+        ("notes", spec.notes or "-"),
+    ]
+    return table(["", ""], facts)
+
+
+def _offer_table(offers: list[Price], count: int, today: datetime.date):
+    columns = ["provider", "machine", "region", "machines", "$/h", "$/GPU-h", "price age", "note"]
+    rows = [
+        [
+            offer.row.provider,
+            offer.row.instance_type,
+            offer.row.region,
+            str(offer.machines),
+            format_usd(offer.usd_per_hour),
+            format_usd(offer.usd_per_gpu_hour),
+            _age(offer, today),
+            offer.row.note.removeprefix(UNDATED).removeprefix("; "),
+        ]
+        for offer in offers
+    ]
+    return table(columns, rows, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:6])
