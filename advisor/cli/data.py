@@ -1,0 +1,115 @@
+"""`advisor data`: turn text into token folders, and look at them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor.errors import AdvisorError
+from advisor.render import print_json, progress, remark, show, table
+from advisor.units import format_bytes, format_count, format_number, format_tokens
+from trainer.token_folder import DataError, read_meta
+
+STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
+SHOWN_SKIPPED = 5
+
+
+@click.group()
+def command() -> None:
+    """Turn text into token files, and look at them."""
+
+
+@command.command()
+@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Token folder to write.")
+@click.option("--vocab-size", default=4096, show_default=True, help="Tokens of the vocabulary to train.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Use this tokenizer.json instead of training one.")
+@click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
+@click.option("--validation-fraction", default=0.01, show_default=True, help="Part of the text to hold out.")
+@click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def prepare(
+    inputs: tuple[Path, ...],
+    out: Path,
+    vocab_size: int,
+    tokenizer: Path | None,
+    text_key: str,
+    validation_fraction: float,
+    skip_bad: bool,
+    as_json: bool,
+) -> None:
+    """Turn text, JSON lines (.jsonl, .jsonl.gz), Parquet files or folders of them into a token folder.
+
+    Without INPUTS the sources of Python's standard library are used: real text that every machine has. The same
+    inputs and settings, prepared already, are not prepared again.
+    """
+    from trainer.prepare import prepare as prepare_tokens  # numpy and tokenizers: only where they are used
+
+    try:
+        with progress(STAGES["read"], total=100) as update:
+            meta = prepare_tokens(
+                list(inputs) or None,
+                out,
+                vocab_size=vocab_size,
+                tokenizer=tokenizer,
+                validation_fraction=validation_fraction,
+                text_key=text_key,
+                skip_bad=skip_bad,
+                on_progress=_percent(update),
+            )
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+    _report(out, meta, as_json)
+
+
+@command.command(name="show")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def show_folder(folder: Path, as_json: bool) -> None:
+    """Show what a token folder holds."""
+    try:
+        meta = read_meta(folder)
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+    _report(folder, meta, as_json)
+
+
+def _percent(update: Any):
+    """Forward progress to the bar once per percent: a corpus may have millions of documents."""
+    shown: tuple[str, int] = ("read", 0)
+
+    def report(stage: str, done: int, total: int) -> None:
+        nonlocal shown
+        now = (stage, 100 * done // max(total, 1))
+        if now != shown:
+            shown = now
+            update(description=STAGES[stage], completed=now[1])
+
+    return report
+
+
+def _report(folder: Path, meta: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"path": str(folder), **meta})
+        return
+    show(table(["", ""], _facts(folder, meta)))
+    for line in meta["skipped"][:SHOWN_SKIPPED]:
+        remark(f"left out: {line}")
+    if more := meta["skipped"][SHOWN_SKIPPED:]:
+        remark(f"left out: {len(more)} more, all in {folder / 'meta.json'}")
+
+
+def _facts(folder: Path, meta: dict[str, Any]) -> list[tuple[str, str]]:
+    held_out = f"{format_tokens(meta['validation_tokens'])} tokens, {format_bytes(meta['validation_bytes'])}"
+    return [
+        ("folder", str(folder)),
+        ("sources", "; ".join(meta["sources"])),
+        ("documents", format_count(meta["documents"])),
+        ("training", f"{format_tokens(meta['tokens'])} tokens, {format_bytes(meta['bytes'])}"),
+        ("validation", held_out),
+        ("bytes per token", format_number(meta["bytes_per_token"])),
+        ("vocabulary", f"{meta['vocab_size']} tokens, stored as {meta['dtype']}"),
+        ("created", meta["created"]),
+    ]

@@ -1,0 +1,339 @@
+"""Text to a token folder: survey the corpus, train or load a tokenizer, encode, publish the folder in one rename.
+
+The corpus is read twice, so that its size is limited by the disk and not by memory. Each document gets one random
+number: the smallest are held out for validation, the largest train the tokenizer, so that the two never overlap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import os
+import random
+import shutil
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from trainer.corpus import Corpus, PrepareError, gather
+from trainer.token_folder import (
+    FILES,
+    META_FILE,
+    SCHEMA,
+    TOKENIZER_FILE,
+    TRAIN_FILE,
+    VALIDATION_FILE,
+    DataError,
+    read_meta,
+)
+
+__all__ = ["PrepareError", "prepare"]
+
+END_OF_TEXT = "<|endoftext|>"
+_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # of others' tokenizers
+
+_SAMPLE_BYTES = 6_000_000  # what the tokenizer is trained on; more text hardly changes its merges and costs seconds
+_MIN_PIECE, _MAX_PIECE = 1 << 10, 1 << 20  # characters
+_BATCH_CHARS = 1 << 20  # encoded at once by the tokenizer's threads
+_MAX_SKIPPED_LISTED = 100
+
+Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, bytes in all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What one reading of the corpus found: sizes, what is held out, a sample for the tokenizer."""
+
+    documents: int
+    bytes: int
+    held_out: np.ndarray  # one flag per piece
+    sample: list[str]
+
+
+def prepare(
+    inputs: list[Path] | None,
+    out: Path,
+    *,
+    vocab_size: int = 4096,
+    tokenizer: Path | None = None,
+    validation_fraction: float = 0.01,
+    seed: int = 1337,
+    text_key: str = "text",
+    skip_bad: bool = False,
+    on_progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Turn text into the token folder `out` and return its metadata (fields: `token_folder.FIELDS`).
+
+    `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
+    `tokenizer` is a tokenizer.json to encode with; None trains a byte-level BPE of `vocab_size`. The same inputs and
+    settings, prepared already, return at once. Raises PrepareError, leaving `out` as it was.
+    """
+    _check_settings(vocab_size, validation_fraction)
+    report = on_progress or (lambda stage, done, total: None)
+    corpus = gather(inputs, text_key=text_key, skip_bad=skip_bad)
+    fingerprint = _fingerprint(corpus, tokenizer, vocab_size, validation_fraction, seed)
+    if meta := _prepared_before(out, fingerprint):
+        return meta
+    _refuse_occupied(out)
+    encoder = _load_tokenizer(tokenizer) if tokenizer else None
+    max_chars = int(min(max(corpus.stored_bytes * validation_fraction, _MIN_PIECE), _MAX_PIECE))
+    survey = _survey(corpus, max_chars, validation_fraction, seed, report)
+    if encoder is None:
+        report("tokenizer", 0, 1)
+        encoder = _train_tokenizer(survey.sample, vocab_size)
+    report("tokenizer", 1, 1)
+    with _published(out, survey.bytes) as folder:
+        counts = _encode(corpus, max_chars, encoder, survey, folder, report)
+        meta = _describe(corpus, encoder, survey, counts, fingerprint)
+        _write(folder / TOKENIZER_FILE, encoder.to_str().encode())
+        _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
+    return meta
+
+
+def _check_settings(vocab_size: int, validation_fraction: float) -> None:
+    if not 257 <= vocab_size < 1 << 32:
+        raise PrepareError(f"vocab_size {vocab_size}: a byte-level vocabulary needs at least 257", "--vocab-size 4096")
+    if not 0 < validation_fraction <= 0.5:
+        hint = "--validation-fraction 0.01 holds out one percent"
+        raise PrepareError(f"validation_fraction {validation_fraction} is not above 0 and at most 0.5", hint)
+
+
+def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fraction: float, seed: int) -> str:
+    """A hash of everything that decides the tokens: settings, and each file's path, size and modification time."""
+    digest = hashlib.sha256()
+    settings = [SCHEMA, None if tokenizer else vocab_size, fraction, seed, corpus.text_key, corpus.skip_bad]
+    digest.update(json.dumps(settings).encode())
+    for file in corpus.files:
+        status = file.stat()
+        digest.update(os.fsencode(file.resolve()) + f"|{status.st_size}|{status.st_mtime_ns}\n".encode())
+    if tokenizer:
+        digest.update(_read_tokenizer(tokenizer).encode())
+    return digest.hexdigest()
+
+
+def _prepared_before(out: Path, fingerprint: str) -> dict[str, Any] | None:
+    try:
+        meta = read_meta(out)
+    except DataError:  # absent or damaged: to be written
+        return None
+    return meta if meta["fingerprint"] == fingerprint and (out / TOKENIZER_FILE).is_file() else None
+
+
+def _refuse_occupied(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise PrepareError(f"{out} is a file", "name a folder with --out")
+    others = sorted(set(os.listdir(out)) - set(FILES)) if out.is_dir() else []
+    if others:
+        raise PrepareError(f"{out} is not a token folder: it holds {', '.join(others[:3])}", "name another --out")
+
+
+def _read_tokenizer(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrepareError(f"cannot read tokenizer {file}: {error}", "name a tokenizer.json file") from error
+
+
+def _load_tokenizer(file: Path) -> Tokenizer:
+    text = _read_tokenizer(file)
+    try:
+        encoder = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        reason = f"{file} is not a tokenizer: {error}"
+        raise PrepareError(reason, "name a tokenizer.json written by the tokenizers library") from error
+    encoder.no_truncation()  # saved tokenizers often cut or pad to their model's context
+    encoder.no_padding()
+    _end_of_text(encoder)
+    return encoder
+
+
+def _train_tokenizer(sample: list[str], vocab_size: int) -> Tokenizer:
+    """Train a byte-level BPE: any text can be encoded, and decoded back unchanged."""
+    encoder = Tokenizer(models.BPE())
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encoder.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    encoder.train_from_iterator(sample, trainer)
+    return encoder
+
+
+def _end_of_text(encoder: Tokenizer) -> int:
+    for name in (END_OF_TEXT, *_OTHER_END_OF_TEXT):
+        if (token := encoder.token_to_id(name)) is not None:
+            return token
+    raise PrepareError(
+        "the tokenizer has no end-of-text token", f"it needs one of {END_OF_TEXT} {' '.join(_OTHER_END_OF_TEXT)}"
+    )
+
+
+def _survey(corpus: Corpus, max_chars: int, fraction: float, seed: int, report: Progress) -> Survey:
+    draw = random.Random(seed).random  # the one generator whose stream Python promises to keep
+    keys, sizes = array("d"), array("Q")
+    sample: list[tuple[float, int, str]] = []
+    documents = sample_bytes = total_bytes = 0
+    expected_bytes = corpus.stored_bytes
+    for number, piece in enumerate(corpus.pieces(max_chars)):
+        key, size = draw(), len(piece.text.encode())
+        keys.append(key)
+        sizes.append(size)
+        documents += piece.starts_document
+        total_bytes += size
+        sample_bytes += size
+        heapq.heappush(sample, (key, number, piece.text))
+        while sample_bytes > _SAMPLE_BYTES:
+            sample_bytes -= len(heapq.heappop(sample)[2].encode())
+        report("read", total_bytes, max(total_bytes, expected_bytes))
+    held_out = _hold_out(np.array(keys), np.array(sizes), fraction, corpus)
+    texts = [text for _, number, text in sorted(sample, key=lambda item: item[1]) if not held_out[number]]
+    return Survey(documents=documents, bytes=total_bytes, held_out=held_out, sample=texts)
+
+
+def _hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpus) -> np.ndarray:
+    """Flag the pieces with the smallest keys until their bytes reach the fraction: at least one, never all."""
+    if len(keys) < 2:
+        skipped = f" ({len(corpus.skipped)} inputs were left out)" if corpus.skipped else ""
+        reason = f"{int(sizes.sum())} bytes of text are too few to hold out a part for validation{skipped}"
+        raise PrepareError(reason, "give more text: a few thousand bytes at the least")
+    order = np.argsort(keys, kind="stable")
+    count = int(np.searchsorted(np.cumsum(sizes[order]), fraction * sizes.sum())) + 1
+    held_out = np.zeros(len(keys), dtype=bool)
+    held_out[order[: min(count, len(keys) - 1)]] = True
+    return held_out
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What was written to one split."""
+
+    tokens: int = 0
+    bytes: int = 0
+
+
+def _encode(
+    corpus: Corpus, max_chars: int, encoder: Tokenizer, survey: Survey, folder: Path, report: Progress
+) -> tuple[Counts, Counts]:
+    """Write both splits, each piece ended by the end-of-text token; returns what training and validation hold."""
+    encoder.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
+    end, dtype = _end_of_text(encoder), np.dtype(_dtype(encoder)).newbyteorder("<")
+    splits = (Counts(), Counts())
+    with (folder / TRAIN_FILE).open("wb") as train, (folder / VALIDATION_FILE).open("wb") as validation:
+        files: tuple[IO[bytes], IO[bytes]] = (train, validation)
+        number = 0
+        for texts in _batches(corpus, max_chars, survey):
+            for text, encoding in zip(texts, encoder.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+                split = int(survey.held_out[number])
+                tokens = np.array([*encoding.ids, end], dtype=dtype)
+                files[split].write(tokens.tobytes())
+                splits[split].tokens += len(tokens)
+                splits[split].bytes += len(text.encode())
+                number += 1
+            report("encode", splits[0].bytes + splits[1].bytes, survey.bytes)
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+    _refuse_changed(splits[0].bytes + splits[1].bytes, survey.bytes)
+    return splits
+
+
+def _batches(corpus: Corpus, max_chars: int, survey: Survey) -> Iterator[list[str]]:
+    texts, chars, count = [], 0, 0
+    for piece in corpus.pieces(max_chars):
+        texts.append(piece.text)
+        chars, count = chars + len(piece.text), count + 1
+        if count > len(survey.held_out):
+            _refuse_changed(count, len(survey.held_out))
+        if chars >= _BATCH_CHARS:
+            yield texts
+            texts, chars = [], 0
+    if texts:
+        yield texts
+
+
+def _refuse_changed(found: int, expected: int) -> None:
+    if found != expected:
+        raise PrepareError("the inputs changed while they were being read", "run the same command again")
+
+
+def _dtype(encoder: Tokenizer) -> str:
+    return "uint16" if _vocab_size(encoder) <= 1 << 16 else "uint32"
+
+
+def _vocab_size(encoder: Tokenizer) -> int:
+    """One more than the largest token; a tokenizer with gaps has fewer entries than that."""
+    return max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _describe(
+    corpus: Corpus, encoder: Tokenizer, survey: Survey, counts: tuple[Counts, Counts], fingerprint: str
+) -> dict[str, Any]:
+    train, validation = counts
+    skipped = corpus.passed_over + corpus.skipped
+    if len(skipped) > _MAX_SKIPPED_LISTED:
+        skipped = [*skipped[:_MAX_SKIPPED_LISTED], f"and {len(skipped) - _MAX_SKIPPED_LISTED} more"]
+    return {
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "vocab_size": _vocab_size(encoder),
+        "dtype": _dtype(encoder),
+        "end_of_text": _end_of_text(encoder),
+        "documents": survey.documents,
+        "bytes": train.bytes,
+        "tokens": train.tokens,
+        "validation_tokens": validation.tokens,
+        "validation_bytes": validation.bytes,
+        "bytes_per_token": train.bytes / train.tokens,
+        "sources": corpus.sources,
+        "skipped": skipped,
+        "fingerprint": fingerprint,
+    }
+
+
+@contextmanager
+def _published(out: Path, text_bytes: int) -> Iterator[Path]:
+    """Give a temporary folder beside `out` that takes its place on success and vanishes otherwise."""
+    folder, out = None, out.absolute()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        folder.chmod(0o755)  # temporary folders are private to their owner
+        yield folder
+        _replace(folder, out)
+    except OSError as error:
+        needed = f"about {text_bytes / 1e6:.0f} MB are needed"
+        hint = f"free space on that disk ({needed}) or name another --out"
+        raise PrepareError(f"cannot write {out}: {error.strerror or error}", hint) from error
+    finally:
+        if folder is not None and folder.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, out: Path) -> None:
+    """Move a finished folder into place; an older token folder of that name gives way only now."""
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
+        os.rename(out, old / out.name)
+        os.rename(folder, out)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(folder, out)
+
+
+def _write(file: Path, content: bytes) -> None:
+    with file.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
