@@ -1,0 +1,244 @@
+"""A checkpoint's folder on disk: plain tensors and JSON, checksums, atomic names. Knows nothing of models.
+
+Tensors are written in the safetensors format (an 8-byte length, a JSON header, the raw bytes) one after the other:
+the checksum is taken on the way, host memory holds one tensor at a time, and a full disk is a plain OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from trainer.schema import SCHEMA
+
+MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
+
+_NAME = re.compile(r"step-(\d{8,})")
+_HIDDEN = re.compile(r"\.(step-\d{8,})\..*(partial|replaced)")
+_ROOM_FOR_TEXT_BYTES = 1 << 20  # state.json and the safetensors headers
+
+# The safetensors names of the element types a model or an optimizer may hold.
+_DTYPE_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written or read; the message says which, why, and what is still there."""
+
+
+class DamagedError(Exception):
+    """One checkpoint is not what was written: another may be."""
+
+
+def write_checkpoint(
+    folder: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]
+) -> tuple[Path, int]:
+    """Write `folder/step-N` with one file per entry of `tensors`, and `state.json`; give its path and bytes.
+
+    All files are on disk before the name appears. Raises CheckpointError with the bytes needed and free when the disk
+    is full or cannot be written; what was there is then untouched.
+    """
+    final = folder / f"step-{step:08d}"
+    partial = folder / f".{final.name}.{os.getpid()}.partial"
+    needed = sum(t.nbytes for part in tensors.values() for t in part.values()) + _ROOM_FOR_TEXT_BYTES
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if (free := shutil.disk_usage(folder).free) < needed:
+            raise CheckpointError(f"cannot write {final}: it needs {needed} bytes and {free} are free")
+        size = _write_folder(partial, tensors, state)
+        _put_in_place(partial, final)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        free = shutil.disk_usage(_nearest_existing(folder)).free
+        raise CheckpointError(f"cannot write {final}: {error} (it needs {needed} bytes, {free} are free)") from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return final, size
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first; none when the folder does not exist."""
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+def tidy(folder: Path) -> None:
+    """Remove what an interrupted write or deletion left; a checkpoint caught while it was being replaced comes back."""
+    for path in folder.glob(".step-*"):
+        match = _HIDDEN.fullmatch(path.name)
+        if match is None:
+            continue
+        if match[2] == "replaced" and not (folder / match[1]).exists():
+            with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
+                os.rename(path, folder / match[1])
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def set_aside(paths: list[Path]) -> None:
+    """Rename damaged checkpoints, so that they stay for a look but no longer count as any."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
+            os.rename(path, path.with_name(f"{path.name}.damaged-{time.time_ns()}"))
+
+
+def delete(path: Path) -> None:
+    """Delete a checkpoint; its name goes first, so that none is ever seen half deleted. Raises CheckpointError."""
+    doomed = path.with_name(f".{path.name}.{os.getpid()}.deleted.partial")
+    try:
+        os.rename(path, doomed)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        raise CheckpointError(f"cannot delete the old checkpoint {path}: {error}") from error
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Check every byte of a checkpoint and give its state; raises DamagedError, CheckpointError for a newer format."""
+    state = read_state(path)
+    check_files(path, state, checksums=True)
+    return state
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Read `state.json` and check its own checksum; raises DamagedError, CheckpointError for a newer format."""
+    try:
+        state = json.loads((path / STATE_FILE).read_bytes())
+    except OSError as error:
+        raise DamagedError(f"{STATE_FILE}: {error.strerror}") from error
+    except ValueError as error:
+        raise DamagedError(f"{STATE_FILE} is not JSON ({error})") from error
+    if not isinstance(state, dict) or state.pop("sha256", None) != _digest_of(state):
+        raise DamagedError(f"{STATE_FILE} does not match its checksum")
+    if state["schema"] > SCHEMA:
+        raise CheckpointError(
+            f"{path} was written by a newer version (schema {state['schema']}, this one reads up to {SCHEMA})"
+        )
+    return state
+
+
+def check_files(path: Path, state: dict[str, Any], *, checksums: bool) -> None:
+    """Check that the files are there with their sizes, and their checksums if asked; raises DamagedError."""
+    for name, expected in state["files"].items():
+        try:
+            size = (path / name).stat().st_size
+            if size != expected["bytes"]:
+                raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
+            if checksums and _digest_of_file(path / name) != expected["sha256"]:
+                raise DamagedError(f"{name} does not match its checksum")
+        except OSError as error:
+            raise DamagedError(f"{name}: {error.strerror}") from error
+
+
+def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a safetensors file, from its header alone; raises DamagedError."""
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except OSError as error:
+        raise DamagedError(f"{path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise DamagedError(f"{path.name} has no readable header") from error
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _write_folder(partial: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> int:
+    """Write all files of a checkpoint into a folder of its own, to disk; give their bytes."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    written = {name: _write_tensors(partial / name, part) for name, part in tensors.items()}
+    state = json.loads(json.dumps({**state, "files": written}))  # as it will be read: the checksum is of that
+    text = json.dumps({**state, "sha256": _digest_of(state)}, indent=1).encode()
+    with open(partial / STATE_FILE, "wb") as file:
+        file.write(text)
+        _to_disk(file)
+    _fsync_folder(partial)
+    return sum(entry["bytes"] for entry in written.values()) + len(text)
+
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Write one safetensors file; give its bytes and checksum."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.nbytes
+        entry = {"dtype": _DTYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = entry
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # the format wants the data aligned
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+        for raw in itertools.chain((len(text).to_bytes(8, "little"), text), map(_raw_bytes, tensors.values())):
+            file.write(raw)
+            digest.update(raw)
+        _to_disk(file)
+    return {"bytes": 8 + len(text) + end, "sha256": digest.hexdigest()}
+
+
+def _raw_bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Give the finished folder its name; one of the same name steps aside first and returns if that fails."""
+    aside = final.with_name(f".{final.name}.{os.getpid()}.replaced")
+    if final.exists():
+        os.rename(final, aside)
+    try:
+        os.rename(partial, final)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, final)
+        raise
+    _fsync_folder(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest_of(state: dict[str, Any]) -> str:
+    """Checksum of a state as JSON with sorted keys, its own checksum left out."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _digest_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _nearest_existing(folder: Path) -> Path:
+    while not folder.exists():
+        folder = folder.parent
+    return folder
