@@ -1,0 +1,37 @@
+"""Points in a device's time: the CPU's counter, or events in the CUDA stream, which cost no synchronisation."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from trainer.device import DeviceContext
+
+Stamp = float | torch.cuda.Event
+
+
+class Clock:
+    """Stamps on the timeline of one device, and the seconds between them."""
+
+    def __init__(self, context: DeviceContext):
+        self._cuda = context.is_cuda
+
+    def stamp(self) -> Stamp:
+        """This point: on CUDA, when the card will have done all it was given so far."""
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, stamp: Stamp) -> None:
+        """Wait until the device has reached a stamp."""
+        if self._cuda:
+            stamp.synchronize()
+
+    def between(self, start: Stamp, end: Stamp) -> float:
+        """Seconds from one stamp to a later one; both must have been reached."""
+        if self._cuda:
+            return start.elapsed_time(end) / 1000
+        return end - start

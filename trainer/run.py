@@ -1,0 +1,373 @@
+"""One full run: everything around the steps. Log, evaluations, checkpoints, signals, stop conditions, outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import os
+import platform
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from trainer.checkpoint import CheckpointError, prune
+from trainer.data import open_tokens
+from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
+from trainer.loop import StepRecord, Trainer, World
+from trainer.runlog import RunLogWriter, load_run_log
+from trainer.schema import SCHEMA, Outcome, RunConfig
+from trainer.telemetry import start_telemetry
+from trainer.witness import ReferenceKernel, StealMeter
+
+LOG_FILE, CHECKPOINT_FOLDER = "log.jsonl", "checkpoints"
+
+_WITNESS_EVERY_SECONDS = 5.0
+_SAY_EVERY_SECONDS = 5.0
+_LOSS_MEMORY = 0.9  # of the smoothed loss that stop conditions look at, per step
+_SKIPPED_STEPS_LIMIT = 25  # fp16: so many overflowing steps in a row bring the loss scale from 65,536 below 1
+_COMPILED_STEPS = 6  # the first of them compile, the last three show the steady pace
+
+
+def run(config: RunConfig, out_dir: str | Path) -> Outcome:
+    """Train as configured into a run folder, going on from its newest checkpoint if it has one.
+
+    Every way to end is an outcome in the log's last record; only a log that cannot be written raises (OSError,
+    RunLogError). Under torchrun all processes call this; the first one writes.
+    """
+    out_dir = Path(out_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    world = World.from_environment()
+    journal = _Journal(out_dir / LOG_FILE, world)
+    with _stop_signals() as signals:
+        try:
+            session = _Session(config, out_dir, world, journal, signals)
+            with session.telemetry(), _quiet_garbage_collector():
+                outcome, reason = session.train()
+        except (Exception, KeyboardInterrupt) as error:  # whatever went wrong is this run's outcome
+            traceback.print_exc(file=sys.stdout)
+            outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
+            reason = f"{type(error).__name__}: {error}"
+        journal.final(outcome, reason)
+    if dist.is_initialized() and outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED):
+        dist.destroy_process_group()  # after an error others may wait in a collective: leaving at once ends them
+    return outcome
+
+
+class _Journal:
+    """The log and the screen; the first process writes, the others stay silent."""
+
+    def __init__(self, path: Path, world: World):
+        self._writes = world.is_main
+        self.step = 0
+        self.attempt, self.earlier_seconds = 1, 0.0
+        if self._writes:
+            if path.exists():
+                self.attempt, self.earlier_seconds = _earlier_attempts(path)
+            self._log = RunLogWriter(path)
+        self._said = 0.0
+
+    def write(self, kind: str, **fields: Any) -> None:
+        if self._writes:
+            self._log.write(kind, **fields)
+
+    def message(self, level: str, text: str) -> None:
+        self.write("message", level=level, text=text)
+        self.say(f"{level}: {text}")
+
+    def write_step(self, record: StepRecord, steps: int) -> None:
+        self.step = record.step
+        self.write("step", **dataclasses.asdict(record))
+        if time.monotonic() - self._said >= _SAY_EVERY_SECONDS or record.step == steps:
+            self._said = time.monotonic()
+            self.say(f"step {record.step}/{steps}  loss {record.loss:.4f}  {record.seconds:.3f} s")
+
+    def final(self, outcome: Outcome, reason: str) -> None:
+        self.write("final", outcome=outcome.value, reason=reason, step=self.step, seconds=_process_seconds())
+        self.say(f"{outcome.value}: {reason}")
+
+    def say(self, text: str) -> None:
+        if self._writes:
+            print(text, flush=True)
+
+
+class _Signals:
+    """The name of the signal that asked this process to stop, once one has."""
+
+    received: str | None = None
+
+
+class _Session:
+    """One attempt at a run."""
+
+    def __init__(self, config: RunConfig, out_dir: Path, world: World, journal: _Journal, signals: _Signals):
+        self.config, self.out_dir, self.world = config, out_dir, world
+        self.journal, self.signals = journal, signals
+        context = resolve_device(config.device, config.precision, local_rank=world.local_rank, tf32=config.tf32)
+        self.context = context
+        if world.size > 1:
+            dist.init_process_group("nccl" if context.is_cuda else "gloo")
+        tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
+        reset_peak_memory(context)
+        self.trainer = Trainer(config, context, tokens, world)
+        self.checkpoints = out_dir / CHECKPOINT_FOLDER
+        restored = self.trainer.resume(self.checkpoints, lambda text: journal.message("warning", text)) or {}
+        self.smoothed_loss: float | None = restored.get("smoothed_loss")
+        self.resumed_from = journal.step = self.saved_step = self.trainer.steps_done
+        self.evaluated_step = 0
+        self.saved_at = time.monotonic()
+        self.skipped_in_a_row = 0
+        self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
+        self.compile_bill = _CompileBill(journal) if config.compile else None
+        journal.write("header", **self._header(tokens.meta))
+
+    def telemetry(self) -> Any:
+        """Samples the device beside the run, on the first process, unless switched off."""
+        hz = self.config.telemetry.hz
+        if not self.world.is_main or hz == 0:
+            return nullcontext()
+        return _stopped_at_the_end(start_telemetry(self.out_dir, os.getpid(), self.context.device.type, hz))
+
+    def train(self) -> tuple[Outcome, str]:
+        """Step until something ends the run; the last lines of `while` are the whole story."""
+        config, trainer = self.config, self.trainer
+        while trainer.steps_done < config.steps:
+            trainer.stop_requested = self._stop_reason() is not None
+            ending = self._settle(trainer.step())
+            if ending is None and self._something_is_due():
+                ending = self._settle(trainer.flush()) or self._do_what_is_due()
+            if ending is not None:
+                return self._end(*ending)
+        ending = self._settle(trainer.flush())
+        if ending is not None and ending[0] is Outcome.DIVERGED:
+            return self._end(*ending)
+        self._evaluate()
+        if config.checkpoint.final:
+            self._save()
+        return Outcome.COMPLETED, f"all {config.steps} steps done"
+
+    def _settle(self, record: StepRecord | None) -> tuple[Outcome, str] | None:
+        """Log a step and say whether it ends the run."""
+        if record is None:
+            return None
+        self.journal.write_step(record, self.config.steps)
+        if self.compile_bill is not None:
+            self.compile_bill.add(record.seconds)
+        return self._divergence(record) or self._stop(record)
+
+    def _divergence(self, record: StepRecord) -> tuple[Outcome, str] | None:
+        if not math.isfinite(record.loss):
+            return Outcome.DIVERGED, f"the loss was {record.loss} at step {record.step}"
+        overflowed = not math.isfinite(record.grad_norm)
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if overflowed else 0
+        if overflowed and self.context.precision != "fp16":
+            return Outcome.DIVERGED, f"the gradient norm was {record.grad_norm} at step {record.step}"
+        if self.skipped_in_a_row >= _SKIPPED_STEPS_LIMIT:  # fp16 skips such steps and lowers its loss scale
+            return Outcome.DIVERGED, f"{self.skipped_in_a_row} steps in a row overflowed fp16, up to step {record.step}"
+        return None
+
+    def _stop(self, record: StepRecord) -> tuple[Outcome, str] | None:
+        last = record.loss if self.smoothed_loss is None else self.smoothed_loss
+        self.smoothed_loss = _LOSS_MEMORY * last + (1 - _LOSS_MEMORY) * record.loss
+        for condition in self.config.stop.loss:
+            if record.step >= condition.step and self.smoothed_loss > condition.above:
+                return Outcome.STOPPED, (
+                    f"the smoothed loss {self.smoothed_loss:.4f} was above {condition.above} at step {record.step}"
+                )
+        if self.trainer.stop_agreed:
+            return Outcome.STOPPED, self._stop_reason() or "another process of this run was asked to stop"
+        return None
+
+    def _stop_reason(self) -> str | None:
+        """Why this process wants to stop; the processes agree on it through the trainer."""
+        if self.signals.received is not None:
+            return f"received {self.signals.received}"
+        limit = self.config.stop.max_seconds
+        if limit is not None and self.world.is_main:
+            seconds = self.journal.earlier_seconds + _process_seconds()
+            if seconds >= limit:
+                return f"{seconds:.0f} s had passed of the {limit:g} s allowed"
+        return None
+
+    def _something_is_due(self) -> bool:
+        return self._evaluation_due() or self._checkpoint_due() or (self.witness is not None and self.witness.due())
+
+    def _do_what_is_due(self) -> None:
+        if self._evaluation_due():
+            self._evaluate()
+        if self._checkpoint_due():
+            self._save()
+        if self.witness is not None and self.witness.due():
+            self.witness.measure(self.trainer)
+
+    def _evaluation_due(self) -> bool:
+        every = self.config.eval.every_steps
+        return every is not None and self.trainer.steps_done % every == 0 and self.config.eval.tokens > 0
+
+    def _checkpoint_due(self) -> bool:
+        config = self.config.checkpoint
+        if not self.world.is_main or self.trainer.steps_done == self.saved_step:
+            return False
+        if config.every_steps is not None and self.trainer.steps_done % config.every_steps == 0:
+            return True
+        return config.every_seconds is not None and time.monotonic() - self.saved_at >= config.every_seconds
+
+    def _end(self, outcome: Outcome, reason: str) -> tuple[Outcome, str]:
+        """A stopped run can go on later: it leaves a checkpoint. A diverged one has nothing worth keeping."""
+        record = self.trainer.flush()
+        if record is not None:
+            self.journal.write_step(record, self.config.steps)
+            if outcome is Outcome.STOPPED:
+                outcome, reason = self._divergence(record) or (outcome, reason)
+        if outcome is Outcome.STOPPED:
+            self._save()
+        return outcome, reason
+
+    def _evaluate(self) -> None:
+        step = self.trainer.steps_done
+        if self.config.eval.tokens == 0 or self.evaluated_step == step:
+            return
+        done = self.trainer.evaluate()
+        self.evaluated_step = step
+        per_token = self.trainer.tokens.bytes_per_token
+        bits = None if per_token is None else done.loss / math.log(2) / per_token
+        self.journal.write(
+            "eval", step=step, loss=done.loss, bits_per_byte=bits, tokens=done.tokens, seconds=done.seconds
+        )
+        self.journal.say(f"step {step}  validation loss {done.loss:.4f}  {done.tokens} tokens in {done.seconds:.2f} s")
+        gc.collect()
+
+    def _save(self) -> None:
+        """Write a checkpoint, unless this very step has one; a full disk is reported and does not end the run."""
+        step = self.trainer.steps_done
+        if not self.world.is_main or step == self.saved_step:
+            return
+        began = time.perf_counter()
+        self.saved_at, self.saved_step = time.monotonic(), step  # also when it fails: the next try is the next due one
+        try:
+            path, size = self.trainer.save(self.checkpoints, {"smoothed_loss": self.smoothed_loss})
+            prune(self.checkpoints, self.config.checkpoint.keep)
+        except CheckpointError as error:
+            self.journal.message("warning", str(error))
+            return
+        seconds = time.perf_counter() - began
+        self.journal.write("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
+        self.journal.say(f"step {step}  checkpoint {path}, {size} bytes in {seconds:.2f} s")
+
+    def _header(self, meta: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "attempt": self.journal.attempt,
+            "config": dataclasses.asdict(self.config),
+            "parameters": self.trainer.parameters,
+            "world_size": self.world.size,
+            "tokens_per_step": self.trainer.tokens_per_step,
+            "precision": self.context.precision,
+            "device": describe_device(self.context, self.world.size),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "data": meta,
+            "resumed_from_step": self.resumed_from,
+            "startup_seconds": _process_seconds(),
+        }
+
+
+class _Witness:
+    """Every few seconds between two steps, the machine's own speed. CPU runs: cards have clocks to read instead."""
+
+    def __init__(self, context: DeviceContext, journal: _Journal):
+        self._kernel, self._steal, self._journal = ReferenceKernel(context.device), StealMeter(), journal
+        self._measured_at = -math.inf
+
+    def due(self) -> bool:
+        return time.monotonic() - self._measured_at >= _WITNESS_EVERY_SECONDS
+
+    def measure(self, trainer: Trainer) -> None:
+        seconds = self._kernel.measure()
+        self._journal.write(
+            "witness", step=trainer.steps_done, reference_seconds=seconds, steal_fraction=self._steal.fraction()
+        )
+        self._measured_at = time.monotonic()
+        trainer.restart_clock()
+
+
+class _CompileBill:
+    """What the first steps cost beyond steady ones."""
+
+    def __init__(self, journal: _Journal):
+        self._journal, self._seconds = journal, []
+
+    def add(self, step_seconds: float) -> None:
+        if len(self._seconds) == _COMPILED_STEPS:
+            return
+        self._seconds.append(step_seconds)
+        if len(self._seconds) == _COMPILED_STEPS:
+            steady = sorted(self._seconds[-3:])[1]
+            self._journal.write("compile", seconds=max(0.0, sum(self._seconds) - _COMPILED_STEPS * steady))
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Signals]:
+    """SIGTERM and SIGINT ask to stop after the step in progress; a second SIGINT interrupts at once."""
+    signals = _Signals()
+
+    def receive(number: int, _frame: Any) -> None:
+        if signals.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        signals.received = signal.Signals(number).name
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _quiet_garbage_collector() -> Iterator[None]:
+    """Python's collector walks every object of torch in the middle of a step, up to half a second (handbook §7.3)."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextmanager
+def _stopped_at_the_end(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.stop()
+
+
+def _earlier_attempts(path: Path) -> tuple[int, float]:
+    """This attempt's number, and the seconds that earlier ones took: as they said, or up to their last record."""
+    log = load_run_log(path)
+    seconds = {final["attempt"]: final["seconds"] for final in log.finals}
+    kinds = (log.steps, log.evals, log.checkpoints, log.witnesses, log.superseded)
+    for number, header in enumerate(log.headers, 1):
+        last = max((r["time"] for kind in kinds for r in kind if r["attempt"] == number), default=header["time"])
+        seconds.setdefault(number, last - header["time"] + header["startup_seconds"])
+    return len(log.headers) + 1, sum(seconds.values())
+
+
+def _process_seconds() -> float:
+    """Since this process started, the interpreter's start and the imports included."""
+    return time.time() - psutil.Process().create_time()
