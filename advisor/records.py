@@ -55,8 +55,9 @@ class Workload:
     gpus: int = 1
     precision: str = "bf16"  # bf16 | fp16 | fp32, resolved: never "auto"
     compile: bool = False
-    activation_checkpointing: str = "none"  # none | full
+    activation_checkpointing: str = "none"  # none | full; published runs also: selective (some operations recomputed)
     optimizer: str = "adamw"  # adamw | muon
+    sharding: str = "none"  # none | optimizer | full: what data parallelism splits over the GPUs (ZeRO-1/2, FSDP)
 
     @property
     def micro_tokens(self) -> int:
@@ -140,6 +141,7 @@ class Goal:
     compile: bool | None = None
     activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
     optimizer: str = "adamw"
+    sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +213,7 @@ class LaunchRecord:
     guards: Guards = Guards()
     plan_id: str | None = None
     device_key: str | None = None
+    launcher: str = "local"  # local | replay: which launcher started it
     schema: int = 1
 
 

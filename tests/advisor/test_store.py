@@ -12,7 +12,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import guess, small_plan, small_run
 
 from advisor.disk import disk_errors, read_yaml, write_atomic
 from advisor.errors import AdvisorError
@@ -20,6 +19,7 @@ from advisor.ledger import MIGRATIONS
 from advisor.records import Basis, Estimate, Guards, LaunchRecord, RunRow, ScoreRow
 from advisor.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
 from advisor.store import write_run_config as write_config
+from tests.advisor.plans import guess, small_plan, small_run
 from trainer.schema import LossStop, StopConfig
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)

@@ -1,0 +1,74 @@
+"""What may end a run early: limits on dollars, hours and loss, turned into the trainer's own stop conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.errors import AdvisorError
+from advisor.records import Guards
+from trainer.schema import LossStop, RunConfig, StopConfig
+
+HOUR = 3600.0
+
+
+def make_guards(
+    config: RunConfig,
+    *,
+    usd_per_hour: float | None,
+    max_usd: float | None = None,
+    max_hours: float | None = None,
+    loss: Sequence[LossStop] = (),
+) -> Guards:
+    """Combine the limits asked for with those already in the configuration; the tightest time limit wins.
+
+    `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not
+    positive, and for dollars without a price to count them by.
+    """
+    limits = [config.stop.max_seconds]
+    if max_hours is not None:
+        limits.append(_positive("--max-hours", max_hours) * HOUR)
+    if max_usd is not None:
+        limits.append(_seconds_for(_positive("--max-usd", max_usd), usd_per_hour))
+    known = [seconds for seconds in limits if seconds is not None]
+    return Guards(max_usd=max_usd, max_hours=max_hours, max_seconds=min(known) if known else None,
+                  loss=(*config.stop.loss, *loss))  # fmt: skip
+
+
+def guarded(config: RunConfig, guards: Guards) -> RunConfig:
+    """The configuration with the guards as its stop conditions."""
+    return replace(config, stop=StopConfig(max_seconds=guards.max_seconds, loss=guards.loss))
+
+
+def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
+    """Say in words which guard will never bind."""
+    if guards.max_usd is not None and usd_per_hour == 0:
+        return ["--max-usd never stops this run: its price is $0 an hour. --max-hours limits its time"]
+    return []
+
+
+def parse_loss_stop(text: str) -> LossStop:
+    """Read "STEP:LOSS", as in 500:4.2 (stop if the smoothed loss is above 4.2 at or after step 500)."""
+    step, _, above = text.partition(":")
+    try:
+        stop = LossStop(step=int(step.replace("_", "")), above=float(above))
+    except ValueError:
+        stop = None
+    if stop is None or stop.step < 1 or not math.isfinite(stop.above):
+        example = "write it like 500:4.2, to stop if the loss is above 4.2 at step 500 or later"
+        raise AdvisorError(f"{text!r} is not STEP:LOSS", example, exit_code=2)
+    return stop
+
+
+def _positive(flag: str, value: float) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise AdvisorError(f"{flag}: {value:g} is not above zero", "leave it out for no limit", exit_code=2)
+    return value
+
+
+def _seconds_for(usd: float, usd_per_hour: float | None) -> float | None:
+    if usd_per_hour is None:
+        hint = "plan again with --price USD_PER_HOUR, or limit the time: --max-hours"
+        raise AdvisorError("--max-usd needs a price, and this plan has none", hint, exit_code=2)
+    return usd / usd_per_hour * HOUR if usd_per_hour > 0 else None

@@ -1,0 +1,131 @@
+"""Detached child processes: a session of their own, named for good by pid and start time, stopped in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from advisor.errors import AdvisorError
+
+# The wall clock may be set meanwhile, and a start reckoned from a log is inexact; no pid comes round in this time.
+START_TOLERANCE_SECONDS = 30.0
+
+_children: dict[int, subprocess.Popen] = {}  # ours, so that the dead do not stay as zombies while this process lives
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessId:
+    """One process for good: pids are used again, a pid with its start time is not."""
+
+    pid: int
+    started: float  # Unix seconds
+
+
+def start_detached(command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str]) -> ProcessId:
+    """Start a process that outlives this one and its terminal, with `folder` as its working directory.
+
+    Standard input is empty; standard output and error are appended to `output`. Raises AdvisorError.
+    """
+    try:
+        with open(output, "ab") as out:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # neither Ctrl-C nor the terminal's end reaches it
+            )
+    except OSError as error:
+        raise AdvisorError(f"cannot start {command[0]}: {error.strerror}", f"try it by hand in {folder}") from error
+    _children[child.pid] = child
+    try:
+        started = psutil.Process(child.pid).create_time()
+    except psutil.NoSuchProcess:
+        started = time.time()  # gone already: whoever asks will find it gone
+    return ProcessId(pid=child.pid, started=started)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """Whether this very process still runs on this machine; a zombie does not."""
+    return _find(process) is not None
+
+
+def ask_to_stop(process: ProcessId, *, workers_only: bool) -> None:
+    """Send SIGTERM; with `workers_only` to its children, as torchrun gives its workers only 30 s to save."""
+    found = _find(process)
+    if found is None:
+        return
+    targets = (found.children() if workers_only else []) or [found]
+    for target in targets:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            target.send_signal(signal.SIGTERM)
+
+
+def kill_tree(process: ProcessId) -> None:
+    """Kill a process with everything it started (workers of torchrun have sessions of their own)."""
+    found = _find(process)
+    if found is None:
+        return
+    for target in [*found.children(recursive=True), found]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            target.kill()
+
+
+def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
+    """Wait for a process to end; False when it still runs after the timeout."""
+    deadline = time.monotonic() + timeout_seconds
+    while is_alive(process):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def python_environment() -> dict[str, str]:
+    """This environment, with the folder of our packages found also by a child that starts elsewhere."""
+    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+    root = Path(__file__).resolve().parents[2]
+    if (root / "pyproject.toml").exists() or (root / ".git").exists():  # a checkout, perhaps not installed
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{root}{os.pathsep}{before}" if before else str(root)
+    return environment
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder's launch lock; AdvisorError when another process holds it. The system frees it if we die."""
+    import fcntl  # POSIX only, like everything that starts processes here
+
+    with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}") from error
+        yield
+
+
+def python_command(*arguments: str) -> tuple[str, ...]:
+    """The command that runs this very interpreter."""
+    return (sys.executable, *arguments)
+
+
+def _find(process: ProcessId) -> psutil.Process | None:
+    if child := _children.get(process.pid):
+        child.poll()  # reaps it if it has ended
+    try:
+        found = psutil.Process(process.pid)
+        same = abs(found.create_time() - process.started) <= START_TOLERANCE_SECONDS
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None

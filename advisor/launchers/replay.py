@@ -1,0 +1,98 @@
+"""Replays a recorded run into a folder, as a real child process: for tests, demos and pages without a device.
+
+`python -m advisor.launchers.replay RECORDING --out DIR --speed 20` writes the recording's log line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from advisor.launchers.base import this_host
+from advisor.launchers.local import LocalLauncher
+from advisor.launchers.process import python_command
+from advisor.store import CONFIG, LOG, Store
+from trainer.runlog import RunLogWriter, read_records
+from trainer.schema import Outcome
+
+
+class ReplayLauncher(LocalLauncher):
+    """A launcher whose runs are recordings: all around the trainer is real, its log lines were written before."""
+
+    name = "replay"
+
+    def __init__(self, store: Store, recording: Path, speed: float = 1.0):
+        """`recording` is a `log.jsonl`; `speed` 10 plays ten times faster than it happened, `inf` at once."""
+        super().__init__(store)
+        self.recording = recording
+        self.speed = speed
+
+    def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
+        """The command that replays the recording into a run folder."""
+        module = "advisor.launchers.replay"
+        where = (str(self.recording.resolve()), "--out", str(folder), "--speed", str(self.speed))
+        return python_command("-m", module, *where)
+
+
+class _Clock:
+    """The recording's own time, moved to now: a replay at any speed keeps the intervals that were recorded."""
+
+    def __init__(self, recorded_start: float):
+        self.shift_seconds = time.time() - recorded_start
+        self.recorded = recorded_start
+
+    def __call__(self) -> float:
+        return self.recorded + self.shift_seconds
+
+
+def replay(recording: Path, out: Path, speed: float) -> None:
+    """Write the recording's records to `out/log.jsonl`, waiting between them as long as was waited, over `speed`.
+
+    SIGTERM ends it with a final record, outcome `stopped`, as it would the trainer.
+    """
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    records, _ = read_records(recording)
+    clock = _Clock(records[0]["time"] if records else time.time())
+    begun = time.monotonic()
+    with RunLogWriter(out / LOG, clock=clock) as log:
+        step = 0
+        for record in records:
+            due_seconds = (record["time"] - records[0]["time"]) / speed
+            while not stopped and (left := begun + due_seconds - time.monotonic()) > 0:
+                time.sleep(min(left, 0.05))
+            if stopped:
+                log.write("final", outcome=Outcome.STOPPED.value, reason="SIGTERM", step=step,
+                          seconds=clock.recorded - records[0]["time"])  # fmt: skip
+                return
+            clock.recorded = record["time"]
+            step = record.get("step", step)
+            log.write(record["kind"], **_own(record))
+
+
+def _own(record: dict[str, Any]) -> dict[str, Any]:
+    """A record's fields, with this process in the header, so that the folder is this machine's."""
+    fields = {key: value for key, value in record.items() if key not in ("kind", "time")}
+    if record["kind"] == "header":
+        fields |= {"pid": os.getpid(), "host": this_host()}
+    return fields
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Replay a recording into a run folder (`run.yaml` must be there already or is not needed)."""
+    parser = argparse.ArgumentParser(prog="python -m advisor.launchers.replay", description=main.__doc__)
+    parser.add_argument("recording", type=Path, help=f"a {LOG} written by the trainer")
+    parser.add_argument("--out", type=Path, required=True, help=f"the run folder (with its {CONFIG})")
+    parser.add_argument("--speed", type=float, default=1.0)
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    replay(given.recording, given.out, given.speed)
+
+
+if __name__ == "__main__":
+    main()
