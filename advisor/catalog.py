@@ -78,7 +78,7 @@ def load_gpus() -> dict[str, GpuSpec]:
 
     Raises AdvisorError with file and line for a row that cannot be read.
     """
-    shipped = _read_gpus(profiles_folder() / "gpus.csv")
+    shipped = _shipped_gpus()
     own = advisor_home() / "gpus.csv"
     return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
 
@@ -199,6 +199,10 @@ def _starts(key: str, wanted: str) -> bool:
 
 
 @cache
+def _shipped_gpus() -> dict[str, GpuSpec]:
+    return _read_gpus(profiles_folder() / "gpus.csv")
+
+
 def _read_gpus(path: Path) -> dict[str, GpuSpec]:
     found: dict[str, GpuSpec] = {}
     for line, row in _rows(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):

@@ -1,0 +1,39 @@
+# Two commands set everything up on a fresh machine: `make quickstart` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: quickstart test accuracy docs clean
+
+quickstart: $(VENV)/core.stamp
+	$(BIN)/advisor quickstart
+
+test: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2 -q
+
+accuracy: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/accuracy.py
+
+docs: $(VENV)/core.stamp
+	$(BIN)/python -m advisor.cli.reference docs/cli.md
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find advisor trainer tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch by itself first: it is by far the largest, and its pin decides what everything else resolves to
+$(VENV)/core.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": try `make PYTHON=python3.12 ...`")'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): torch first, this takes minutes the first time"
+	$(PIP) torch
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/core.stamp
+	$(PIP) --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,124 @@
+"""The data in profiles/ is whole: every row usable, no known trap of price lists and datasheets left in it."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import re
+from collections import Counter
+
+import pytest
+
+from advisor.catalog import load_gpus, load_prices
+from advisor.folders import profiles_folder
+
+# read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own
+with (profiles_folder() / "gpus.csv").open(encoding="utf-8", newline="") as _file:
+    KEYS = [row["key"] for row in csv.DictReader(_file)]
+CONSUMER_OR_PRO = re.compile(r"^(rtx|quadro|a4000|a5000|a6000)")
+
+
+def test_sixty_one_cards_with_sources() -> None:
+    gpus = load_gpus()
+    assert len(gpus) == 61
+    for key, spec in gpus.items():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", key)
+        assert spec.source and spec.architecture and spec.nvml_names
+
+
+def test_no_two_cards_share_a_driver_name() -> None:
+    names = Counter(name.lower() for spec in load_gpus().values() for name in spec.nvml_names)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_card_is_consistent_with_itself(key: str) -> None:
+    spec = load_gpus()[key]
+    assert 4 <= spec.memory_gb <= 400
+    if spec.reported_memory_bytes:  # GB and GiB are mixed in marketing; ECC and firmware take up to 8 %
+        assert 0.92 * spec.memory_gb * 1e9 <= spec.reported_memory_bytes <= 1.002 * spec.memory_gb * 2**30
+    assert 100e9 <= spec.memory_bytes_per_second <= 10e12
+    rates = [spec.fp32_flops, spec.tf32_flops, spec.bf16_flops, spec.fp8_flops]
+    known = [rate for rate in rates if rate]
+    assert known == sorted(known)
+    assert known or spec.fp16_flops
+    if spec.mamf_bf16_flops:  # nobody measures more than the dense peak
+        assert 0.4 * spec.bf16_flops < spec.mamf_bf16_flops < spec.bf16_flops
+    assert spec.tdp_watts is None or 50 <= spec.tdp_watts <= 1500
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_tensor_rates_are_dense(key: str) -> None:
+    """From Ampere on fp8 is twice bf16 and bf16 twice TF32: a sparse figure in one column breaks the chain."""
+    spec = load_gpus()[key]
+    if spec.fp8_flops and spec.bf16_flops and spec.key not in ("gaudi2", "gaudi3", "tpu-v6e"):
+        assert spec.fp8_flops == pytest.approx(2 * spec.bf16_flops, rel=0.02)
+    if spec.tf32_flops and spec.bf16_flops and spec.architecture in ("Ampere", "Ada", "Hopper", "Blackwell"):
+        assert spec.bf16_flops == pytest.approx(2 * spec.tf32_flops, rel=0.03)
+    if spec.architecture in ("Turing", "Volta", "Pascal"):
+        assert spec.bf16_flops is None and spec.tf32_flops is None
+
+
+@pytest.mark.parametrize(
+    ("key", "bf16"),
+    [
+        ("b200", 2250e12),
+        ("h200-141gb-sxm", 989.4e12),
+        ("h100-80gb-sxm", 989.4e12),
+        ("h100-80gb-pcie", 756e12),
+        ("a100-80gb-sxm", 312e12),
+        ("l40s", 362e12),
+        ("l4", 121e12),
+        ("rtx-5090", 209.5e12),
+        ("rtx-4090", 165.2e12),
+        ("rtx-3090", 71.2e12),
+    ],
+)
+def test_dense_peaks_of_the_handbook(key: str, bf16: float) -> None:
+    assert load_gpus()[key].bf16_flops == pytest.approx(bf16)
+
+
+def test_three_hundred_and_eighteen_prices_of_known_cards() -> None:
+    prices, gpus = load_prices(), load_gpus()
+    assert len(prices) == 318
+    assert {row.gpu for row in prices} <= set(gpus)
+    keys = Counter((row.provider, row.instance_type, row.region) for row in prices)
+    assert [key for key, count in keys.items() if count > 1] == []
+
+
+def test_every_price_has_an_hourly_figure_and_a_source() -> None:
+    for row in load_prices():
+        assert row.on_demand_usd_per_hour or row.spot_usd_per_hour, row
+        assert row.source
+        assert row.snapshot_date is not None or "commit undated" in row.note or "OLD" in row.note, row
+
+
+def test_snapshot_dates_are_not_in_the_future() -> None:
+    dates = [row.snapshot_date for row in load_prices() if row.snapshot_date]
+    assert datetime.date(2025, 1, 1) < min(dates) <= max(dates) <= datetime.date.today()
+
+
+def test_sentinels_are_not_prices() -> None:
+    for row in load_prices():
+        for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
+            assert dollars is None or (dollars > 0 and dollars != 700.0), row
+
+
+def test_spot_is_below_on_demand() -> None:
+    for row in load_prices():
+        if row.on_demand_usd_per_hour and row.spot_usd_per_hour:
+            assert row.spot_usd_per_hour < row.on_demand_usd_per_hour, row
+
+
+def test_no_row_is_a_host_without_its_gpu() -> None:
+    """Dollars per GPU-hour of one card stay within what renting differs by; a host alone would be far below."""
+    for row in load_prices():
+        if row.on_demand_usd_per_hour is None or row.gpu_count < 1:
+            continue
+        per_gpu = row.on_demand_usd_per_hour / row.gpu_count
+        peak = load_gpus()[row.gpu].bf16_flops or load_gpus()[row.gpu].fp16_flops
+        # the cheapest host with a data-centre card asks about 0.2 cents per TFLOP/s and hour, a consumer card less
+        floor = 0.0008 if row.provider in ("vast", "verda") else 0.0015
+        if not CONSUMER_OR_PRO.match(row.gpu):
+            assert per_gpu >= floor * peak / 1e12, row
+        assert 0.05 <= per_gpu <= 30, row

@@ -1,0 +1,186 @@
+"""Numbers into words and back."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import AdvisorError
+from advisor.records import Basis, Estimate
+from advisor.units import (
+    Formatter,
+    format_bytes,
+    format_count,
+    format_energy,
+    format_estimate,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+    parse_bytes,
+    parse_seconds,
+    parse_tokens,
+    parse_usd,
+)
+
+FORMATTERS = [format_usd, format_seconds, format_tokens, format_count, format_bytes, format_rate, format_percent]
+
+
+def estimate(value: float, low: float, high: float) -> Estimate:
+    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+
+
+@pytest.mark.parametrize(
+    ("formatter", "value", "text"),
+    [
+        (format_seconds, 42, "42 s"),
+        (format_seconds, 540, "9 min"),
+        (format_seconds, 21 * 3600, "21 h"),
+        (format_seconds, 3.2 * 86400, "3.2 days"),
+        (format_seconds, 0.0123, "12.3 ms"),
+        (format_seconds, 0, "0 s"),
+        (format_seconds, 119.96, "2 min"),
+        (format_usd, 0, "$0.00"),
+        (format_usd, 0.0042, "$0.0042"),
+        (format_usd, 24.5, "$24.50"),
+        (format_usd, 1240, "$1,240"),
+        (format_usd, -3.2, "-$3.20"),
+        (format_tokens, 3.7e9, "3.7 B"),
+        (format_tokens, 999_950, "1 M"),
+        (format_tokens, 512, "512"),
+        (format_count, 12_800, "12,800"),
+        (format_count, 124_439_808, "124 M"),
+        (format_bytes, 3 * 2**30, "3 GiB"),
+        (format_bytes, 80 * 10**9, "74.5 GiB"),
+        (format_rate, 430_600, "431 k tok/s"),
+        (format_percent, 0.438, "43.8 %"),
+        (format_energy, 0.25, "250 Wh"),
+    ],
+)
+def test_formats(formatter: Formatter, value: float, text: str) -> None:
+    assert formatter(value) == text
+
+
+@pytest.mark.parametrize("formatter", FORMATTERS)
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_is_not_known_is_said(formatter: Formatter, value: float | None) -> None:
+    assert formatter(value) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("formatter", "numbers", "text"),
+    [
+        (format_seconds, (21.3 * 3600, 19.1 * 3600, 24.2 * 3600), "21 h (19-24 h)"),
+        (format_seconds, (21.37 * 3600, 20.9 * 3600, 21.8 * 3600), "21.4 h (20.9-21.8 h)"),
+        (format_seconds, (95.2, 88.4, 103.6), "95 s (88-104 s)"),
+        (format_usd, (24.31, 21.2, 28.4), "$24 ($21-28)"),
+        (format_usd, (0.0, 0.0, 0.0), "$0.00"),
+        (format_percent, (0.21, 0.02, 2.0), "20 % (2-200 %)"),
+        (format_percent, (0.0, -0.03, 0.05), "0 % (-3 to 5 %)"),
+        (format_usd, (0.0, -3.0, 5.0), "$0.00 (-$3 to $5)"),
+        (format_tokens, (1e6, 1e6, 1e6), "1 M"),
+        (format_seconds, (1.0, 0.9, math.inf), "1 s (interval unknown)"),
+    ],
+)
+def test_estimates_show_what_the_interval_supports(formatter: Formatter, numbers: tuple, text: str) -> None:
+    assert format_estimate(estimate(*numbers), formatter) == text
+
+
+def test_no_estimate_is_unknown() -> None:
+    assert format_estimate(None, format_seconds) == "unknown"
+
+
+@given(st.floats(min_value=1e-6, max_value=1e15))
+def test_shown_seconds_are_within_half_a_unit_of_the_third_figure(seconds: float) -> None:
+    number, unit = format_seconds(seconds).replace(",", "").split()
+    factor = {"µs": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "days": 86400}[unit]
+    assert float(number) * factor == pytest.approx(seconds, rel=0.0051)
+
+
+@given(
+    st.floats(min_value=1e-3, max_value=1e9), st.floats(min_value=0, max_value=2), st.floats(min_value=0, max_value=2)
+)
+def test_the_interval_is_never_shown_as_zero_or_with_more_than_three_figures(value, below, above) -> None:
+    text = format_estimate(estimate(value, value / (1 + below), value * (1 + above)), format_usd)
+    numbers = text.translate(str.maketrans("$()-,", "    \n")).replace("\n", "").replace("M", "").split()
+    for number in numbers:
+        assert float(number) > 0
+        assert len(number.replace(".", "").strip("0")) <= 3
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("45 min", 2700),
+        ("8h", 28800),
+        ("1.5d", 129600),
+        ("1h30m", 5400),
+        ("1 h 30 min", 5400),
+        ("2:30", 150),
+        ("8:00:00", 28800),
+        (" 2 Days ", 172800),
+        (".5h", 1800),
+        ("250ms", 0.25),
+    ],
+)
+def test_reads_durations(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (parse_usd, "$20", 20),
+        (parse_usd, "1,200", 1200),
+        (parse_usd, "0.35 USD", 0.35),
+        (parse_usd, "$1.5k", 1500),
+        (parse_tokens, "3.7B", 3_700_000_000),
+        (parse_tokens, "500k", 500_000),
+        (parse_tokens, "1e9", 10**9),
+        (parse_tokens, "131_072 tokens", 131_072),
+        (parse_bytes, "24GiB", 24 * 2**30),
+        (parse_bytes, "80 GB", 80 * 10**9),
+        (parse_bytes, "1024", 1024),
+    ],
+)
+def test_reads_money_tokens_and_bytes(parse, text: str, value: float) -> None:
+    assert parse(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        *((parse_seconds, text) for text in ("", "soon", "8 parsecs", "-5h", "1,5h", "nan", "inf", "2:75", "1h soon")),
+        *((parse_usd, text) for text in ("", "-3", "€20", "20 euros", "$")),
+        *((parse_tokens, text) for text in ("", "3.7 apples", "1.5", "1e999", "-1")),
+        *((parse_bytes, text) for text in ("16G", "16 giga", "", "-1GB")),
+    ],
+)
+def test_refuses_with_the_value_and_examples(parse, text: str) -> None:
+    with pytest.raises(AdvisorError) as caught:
+        parse(text)
+    assert repr(text) in caught.value.message
+    assert "write it like" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_number_or_one_clear_error(text: str) -> None:
+    for parse in (parse_seconds, parse_usd, parse_tokens, parse_bytes):
+        try:
+            value = parse(text)
+        except AdvisorError as error:
+            assert error.hint
+        else:
+            assert math.isfinite(value) and value >= 0
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_whole_tokens_read_back_exactly(tokens: int) -> None:
+    assert parse_tokens(str(tokens)) == parse_tokens(f"{tokens:,}") == tokens
