@@ -166,11 +166,12 @@ def gather(inputs: list[Path] | None, *, text_key: str = "text", skip_bad: bool 
 
 def _standard_library() -> Corpus:
     """The running interpreter's own sources, docstrings and language reference: real text that every machine has."""
+    apart = {"site-packages", "dist-packages", "encoded_modules"}  # the last are not UTF-8, on purpose
     root = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for file in _folder_files(root, Counter()):
         parts = file.relative_to(root).parts
-        if file.suffix == ".py" and not {"site-packages", "dist-packages"} & set(parts):
+        if file.suffix == ".py" and not apart & set(parts):
             found.append((bool({"test", "tests", "idle_test"} & set(parts)), file))
     files, total_bytes = [], 0
     for _, file in sorted(found):  # tests last: some distributions leave them out
@@ -181,7 +182,6 @@ def _standard_library() -> Corpus:
     if not files:
         raise PrepareError(f"no readable Python sources in {root}", "name text files or folders as inputs")
     version = ".".join(str(number) for number in sys.version_info[:3])
-    # Its tests include sources that are broken on purpose.
     return Corpus(files=files, sources=[f"Python {version} standard library"], skip_bad=True)
 
 
