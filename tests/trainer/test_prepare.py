@@ -151,6 +151,17 @@ def test_a_large_file_is_read_in_blocks_without_damage(tmp_path):
     assert "".join(pieces) == text[1:]  # without the byte-order mark
 
 
+def test_the_tokenizer_never_sees_held_out_text(tmp_path):
+    words = [chr(97 + n) * 3 + "xyz" for n in range(20)]
+    file = write_json_lines(tmp_path / "a.jsonl", [f"{word} " * 50 for word in words])
+    prepare([file], tmp_path / "out", vocab_size=600, validation_fraction=0.2)
+    training, validation = decoded(tmp_path / "out")
+    known = set(json.loads((tmp_path / "out" / "tokenizer.json").read_text())["model"]["vocab"])
+    assert all(text.split()[0] in known for text in training)
+    assert len(validation) == 4
+    assert not any(text.split()[0] in known for text in validation)
+
+
 def test_end_of_text_written_inside_a_text_is_text(tmp_path):
     texts = ["before<|endoftext|>after", *documents()]
     prepare([write_json_lines(tmp_path / "a.jsonl", texts)], tmp_path / "out", vocab_size=VOCAB)
