@@ -1,7 +1,7 @@
 """Which burst next: the one that narrows the coming decision most per second it costs.
 
-Pure: beliefs in, burst out. The decision is which depth and micro-batch to recommend, so the variance that counts is that
-of log step seconds at the configurations a plan would weigh, not at those that happen to be cheap to measure.
+Pure: beliefs in, burst out. The decision is which depth and micro-batch to recommend, so the variance that counts is
+that of log step seconds at the configurations a plan would weigh, not at those that happen to be cheap to measure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from advisor.predict.throughput import Posterior, Sizes, coordinates, kernel, predict_log, sizes, terms
 from advisor.records import Workload
 
-_VISIT_NOISE = 0.04  # expected standard deviation of one burst's log median, drift-corrected; the fit learns the real one
+_VISIT_NOISE = 0.04  # expected deviation of one burst's log median, drift-corrected; the fit learns the real one
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
@@ -27,11 +27,20 @@ class BurstCost:
     warmup_steps: int = 2
     least_steps: int = 3
     timed_seconds: float = 1.5
+    compile_seconds: float = 0.0  # for a block shape that was not compiled yet
+    compiled: frozenset[tuple[float, ...]] = frozenset()  # block shapes that were, see `block_shapes`
 
-    def seconds(self, parameters: np.ndarray, step_seconds: np.ndarray) -> np.ndarray:
-        """Expected wall seconds of one burst."""
+    def seconds(self, z: Sizes, step_seconds: np.ndarray) -> np.ndarray:
+        """Expected wall seconds of one burst of each workload, shape (n,)."""
         steps = np.maximum(self.least_steps, np.ceil(self.timed_seconds / step_seconds)) + self.warmup_steps
-        return self.fixed_seconds + self.build_seconds_per_parameter * parameters + steps * step_seconds
+        new = np.array([shape not in self.compiled for shape in block_shapes(z)])
+        build = self.fixed_seconds + self.build_seconds_per_parameter * z.parameters
+        return build + steps * step_seconds + self.compile_seconds * new
+
+
+def block_shapes(z: Sizes) -> list[tuple[float, ...]]:
+    """What a compiled block is specialised to: width, lanes, context length and micro-batch; never the depth."""
+    return list(zip(z.width, z.lanes, z.seq_len, z.tokens, strict=True))
 
 
 def ladder(most: int) -> list[int]:
@@ -44,8 +53,8 @@ def candidates(
 ) -> list[Workload]:
     """Every burst that could be run: each base shape at every micro-batch and context length that fits the memory.
 
-    `shapes` holds one workload per depth; accumulation of two micro-batches appears once per depth, at a small micro-batch,
-    since it separates per-step from per-micro-batch cost.
+    `shapes` holds one workload per depth; accumulation of two micro-batches appears once per depth, at a small
+    micro-batch, since it separates per-step from per-micro-batch cost.
     """
     found = []
     for base in shapes:
@@ -85,12 +94,13 @@ def choose(
 ) -> list[Workload]:
     """The next `count` bursts, greedily: most weighted variance removed per second, each assuming the ones before it.
 
-    Empty when nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian model the
-    variance that is left does not depend on what is measured (MacKay 1992, information-based objective functions).
+    Empty when nothing fits the seconds left. Conditioning on a burst needs no outcome: in a linearised Gaussian model
+    the variance that is left does not depend on what is measured (MacKay 1992, information-based objective
+    functions).
     """
     z = sizes(pool)
     covariance, mean = _joint(posterior, z)
-    price = cost.seconds(z.parameters, np.exp(mean))
+    price = cost.seconds(z, np.exp(mean))
     chosen: list[Workload] = []
     spent = 0.0
     for _ in range(count):

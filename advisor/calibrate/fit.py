@@ -30,7 +30,10 @@ from advisor.predict.throughput import (
 from advisor.records import Workload
 
 _DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)  # candidates for the residual process' standard deviation
-_DISCREPANCY_PRIOR = (np.log(0.03), 0.7)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (handbook §3.1)
+_DISCREPANCY_PRIOR = (
+    np.log(0.03),
+    0.7,
+)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (handbook §3.1)
 _OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
 
 
@@ -89,7 +92,9 @@ class _Fit:
     evidence: float
 
 
-def _fit_at(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float) -> _Fit:
+def _fit_at(
+    z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior, discrepancy: float
+) -> _Fit:
     """MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
     x, where = terms(z, rates), coordinates(z)
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
@@ -178,4 +183,3 @@ def leave_one_out(
         errors=np.concatenate([p.errors for p in parts]),
         inside=np.concatenate([p.inside for p in parts]),
     )
-

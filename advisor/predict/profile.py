@@ -10,9 +10,10 @@ import numpy as np
 from advisor import flops
 from advisor.catalog import GpuSpec, peak_flops
 from advisor.predict.memory import MemoryModel
-from advisor.predict.throughput import Posterior, basis_of, interval, predict_log, sizes
+from advisor.predict.throughput import Posterior, basis_of, interval, predict_log, sizes, tag
 from advisor.records import Basis, Estimate, Prediction, Workload
 
+_UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (handbook §3.2: up to 1.3x)
 _FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
 
 
@@ -77,9 +78,19 @@ def predict_many(profile: Profile, workloads: Sequence[Workload]) -> list[Predic
     z = sizes(workloads)
     logs = predict_log(profile.posterior, z)
     bases = basis_of(profile.posterior, z, logs.distance)
-    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2)
+    unlike = np.array([_unlikeness(profile.posterior, w) for w in workloads])
+    bases = [Basis.EXTRAPOLATED if u and b is not Basis.PRIOR else b for u, b in zip(unlike, bases, strict=True)]
+    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
     steps = [interval(float(m), float(s), b) for m, s, b in zip(logs.mean, deviation, bases, strict=True)]
     return [_prediction(profile, w, s) for w, s in zip(workloads, steps, strict=True)]
+
+
+def _unlikeness(posterior: Posterior, w: Workload) -> float:
+    """Extra log deviation for a workload of another family, precision, compilation… than the calibrated ones."""
+    if not posterior.tags or tag(w) in posterior.tags:
+        return 0.0
+    nearest = max(sum(a == b for a, b in zip(tag(w).split("/"), t.split("/"), strict=True)) for t in posterior.tags)
+    return _UNLIKE_DEVIATION * (len(tag(w).split("/")) - nearest) ** 0.5
 
 
 def _prediction(profile: Profile, w: Workload, step: Estimate) -> Prediction:
@@ -117,11 +128,12 @@ def forward_fraction_prior() -> float:
     return 1 / 3
 
 
-def unknown_costs(device_type: str) -> RunCosts:
+def unknown_costs() -> RunCosts:
     """Start-up, compilation and checkpoint speed where nothing was measured: wide, and marked as prior.
 
-    Start-up of 8-40 s (imports, CUDA context, model build, first batch) and cold block compilation of 15-90 s are the range
-    of published logs (handbook §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local NVMe.
+    Start-up of 8-40 s (imports, CUDA context, model build, first batch) and cold block compilation of 15-90 s are the
+    range of published logs (handbook §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local
+    NVMe.
     """
     return RunCosts(
         startup_seconds=Estimate(value=15.0, low=6.0, high=40.0, basis=Basis.PRIOR),

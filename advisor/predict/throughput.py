@@ -102,7 +102,9 @@ def _muon_flops(w: Workload) -> float:
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
-    """Seconds of each term at coefficient one, shape (n, len(TERMS)); handbook §3.1 with a weights and a layer-launch term."""
+    """Seconds of each term at coefficient one, shape (n, len(TERMS)); handbook §3.1 with a weights and a layer-launch
+    term.
+    """
     micro = z.grad_accum * z.tokens
     flop, byte, launch = 1 / rates.matmul_flops, 1 / rates.bandwidth, rates.launch_seconds
     columns = (
@@ -151,7 +153,8 @@ class Posterior:
 
 def tag(w: Workload) -> str:
     """What must agree for a measurement to say something about a workload's residual."""
-    return f"{w.shape.family}/{w.precision}/{'compile' if w.compile else 'eager'}/{w.activation_checkpointing}/{w.optimizer}"
+    how = "compile" if w.compile else "eager"
+    return f"{w.shape.family}/{w.precision}/{how}/{w.activation_checkpointing}/{w.optimizer}"
 
 
 def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -195,11 +198,14 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
 def interval(mean: float, deviation: float, basis: Basis) -> Estimate:
     """An 80 % log-normal interval around exp(mean)."""
     spread = Z80 * deviation
-    return Estimate(value=float(np.exp(mean)), low=float(np.exp(mean - spread)), high=float(np.exp(mean + spread)), basis=basis)
+    return Estimate(
+        value=float(np.exp(mean)), low=float(np.exp(mean - spread)), high=float(np.exp(mean + spread)), basis=basis
+    )
 
 
 def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> list[Basis]:
-    """Measured on a calibrated point, interpolated inside the box they span, extrapolated outside, prior without any."""
+    """Measured on a calibrated point, interpolated inside the box they span, extrapolated outside, prior without any.
+    """
     if not len(posterior.points):
         return [Basis.PRIOR] * len(distance)
     where = coordinates(z)

@@ -1,0 +1,78 @@
+"""Which device a calibration is about: what the user named against what the worker found, and its sensible defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from advisor.catalog import find_gpu, require_gpu
+from advisor.errors import AdvisorError
+
+_CUDA_FILL = 0.94  # of device memory: bursts may come near the ceiling, where running out is an observation
+_CPU_FILL = 0.6  # of what is free now: running out on a CPU would take the user's other programs along
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a calibration measures on a kind of device unless told otherwise."""
+
+    depths: tuple[int, ...]
+    seq_len: int
+    vocab_size: int
+    compile: bool
+    budget_seconds: float
+    most_micro_tokens: int
+
+
+CPU_DEFAULTS = Defaults(
+    depths=tuple(range(2, 9)), seq_len=256, vocab_size=4096, compile=False, budget_seconds=90.0, most_micro_tokens=8192
+)
+CUDA_DEFAULTS = Defaults(
+    depths=tuple(range(4, 21, 2)),
+    seq_len=2048,
+    vocab_size=32768,
+    compile=True,
+    budget_seconds=120.0,
+    most_micro_tokens=131072,
+)
+
+
+def device_for(asked: str) -> str:
+    """The worker's --device for a --gpu option; unknown names fail here, before any process starts."""
+    if asked in ("auto", "cpu"):
+        return asked
+    require_gpu(asked)
+    return "cuda"
+
+
+def resolve_key(asked: str, found: Mapping[str, Any]) -> str:
+    """The catalog key of the device at hand; raises AdvisorError when it is not the one that was asked for.
+
+    A card the catalog does not know gets a key made of its name: it can be calibrated all the same.
+    """
+    if found["type"] == "cpu":
+        if asked in ("auto", "cpu"):
+            return "cpu"
+        raise AdvisorError(
+            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({found['name']})",
+            "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
+        )
+    spec = find_gpu(found["name"])
+    key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", found["name"].lower()).strip("-")
+    if asked not in ("auto", key) and require_gpu(asked).key != key:
+        raise AdvisorError(
+            f"--gpu {asked}: this machine has a {found['name']} ({key})",
+            f"calibrate what is here: advisor calibrate --gpu {key}",
+        )
+    return key
+
+
+def fillable_bytes(found: Mapping[str, Any]) -> int:
+    """Memory that bursts may fill."""
+    if found["type"] == "cuda":
+        return int(_CUDA_FILL * found["memory_bytes"])
+    return int(_CPU_FILL * min(found["memory_bytes"], psutil.virtual_memory().available))

@@ -1,0 +1,171 @@
+"""From a raw calibration document to what the fits need: drift-corrected step times, rates, memory peaks, run costs.
+
+Pure: plain dicts in, records out. The document's fields are listed in docs/file-formats.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from advisor.predict.throughput import Observation, Rates
+from advisor.records import Workload
+from trainer.schema import ModelShape
+
+Burst = Mapping[str, Any]
+
+# Beliefs before the data speak, each from interleaved runs of small models on shared two-core hosts (docs/log.md).
+_EXPONENT_PRIOR = (0.7, 0.3)  # step time moves less than a pure product kernel: part of it is memory traffic
+_VISIT_PRIOR = (0.03, 4.0)  # one burst's log median scatters by 3 %, worth four bursts of evidence
+_DRIFT_FLOOR = 0.01
+_LONGER = 1.5  # a run lasts longer than a calibration and meets more of the machine's moods
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """The machine's own speed during a calibration, read from the reference kernel timed beside each burst."""
+
+    reference_seconds: float | None  # median; what later runs are compared with
+    exponent: float  # step time ∝ reference^exponent
+    deviation: float  # of log speed between the calibration and a later run
+    noise_floor: float  # standard deviation of one burst's log median after correction
+
+
+def workload_to_dict(w: Workload) -> dict[str, Any]:
+    """A workload as the flat mapping stored with each burst."""
+    s = w.shape
+    return {
+        "family": s.family,
+        "depth": s.depth,
+        "width": s.width,
+        "heads": s.heads,
+        "kv_heads": s.kv_heads,
+        "ffn_width": s.ffn_width,
+        "vocab_size": s.vocab_size,
+        "seq_len": s.seq_len,
+        "micro_batch": w.micro_batch,
+        "grad_accum": w.grad_accum,
+        "precision": w.precision,
+        "compile": w.compile,
+        "activation_checkpointing": w.activation_checkpointing,
+        "optimizer": w.optimizer,
+    }
+
+
+def workload_from_dict(raw: Mapping[str, Any], gpu: str) -> Workload:
+    """The inverse of `workload_to_dict`; raises KeyError on a missing field."""
+    shape_fields = ModelShape.__dataclass_fields__
+    rest = {k: raw[k] for k in raw if k not in shape_fields}
+    return Workload(shape=ModelShape(**{k: raw[k] for k in shape_fields}), gpu=gpu, **rest)
+
+
+def completed(bursts: Sequence[Burst]) -> list[Burst]:
+    """Bursts that ended well and proved that they trained."""
+    return [b for b in bursts if b["outcome"] == "completed" and b["trained"]]
+
+
+def drift_of(bursts: Sequence[Burst]) -> Drift:
+    """Estimate how step time follows the reference kernel, and how much the machine moved.
+
+    The exponent is a ridge regression of log step time on log reference time within configurations, pulled to its
+    prior; the noise floor is the scatter of repeated bursts that remains.
+    """
+    done = [b for b in completed(bursts) if b["reference_seconds"]]
+    if not done:
+        return Drift(reference_seconds=None, exponent=0.0, deviation=_DRIFT_FLOOR, noise_floor=_VISIT_PRIOR[0])
+    logs = np.log([statistics.median(b["reference_seconds"]) for b in done])
+    steps = np.log([statistics.median(b["step_seconds"]) for b in done])
+    groups = _groups(done)
+    step_gaps, reference_gaps = _centred(steps, groups), _centred(logs, groups)
+    exponent = _ridge(step_gaps, reference_gaps)
+    left = step_gaps - exponent * reference_gaps
+    freedom = len(left) - len(groups)
+    noise = np.sqrt(
+        (_robust_square(left, freedom) + _VISIT_PRIOR[1] * _VISIT_PRIOR[0] ** 2) / (freedom + _VISIT_PRIOR[1])
+    )
+    moved = _LONGER * exponent * float(np.std(logs))
+    return Drift(
+        reference_seconds=float(np.exp(np.median(logs))),
+        exponent=exponent,
+        deviation=max(_DRIFT_FLOOR, moved),
+        noise_floor=float(noise),
+    )
+
+
+def _groups(bursts: Sequence[Burst]) -> list[list[int]]:
+    """Indices of bursts of the same configuration."""
+    by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for i, burst in enumerate(bursts):
+        by_key[tuple(burst["workload"].values())].append(i)
+    return list(by_key.values())
+
+
+def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
+    out = np.zeros_like(values)
+    for g in groups:
+        out[g] = values[g] - values[g].mean()
+    return out
+
+
+def _ridge(y: np.ndarray, x: np.ndarray) -> float:
+    mean, deviation = _EXPONENT_PRIOR
+    noise = _VISIT_PRIOR[0] ** 2
+    exponent = ((x * y).sum() / noise + mean / deviation**2) / ((x * x).sum() / noise + 1 / deviation**2)
+    return float(np.clip(exponent, 0.0, 1.2))
+
+
+def _robust_square(left: np.ndarray, freedom: int) -> float:
+    """Sum of squares with each residual held within three median absolute deviations."""
+    if freedom <= 0:
+        return 0.0
+    limit = 3 * 1.4826 * float(np.median(np.abs(left[left != 0]))) if (left != 0).any() else 0.0
+    return float((np.clip(left, -limit, limit) ** 2).sum())
+
+
+def observations(bursts: Sequence[Burst], gpu: str, drift: Drift) -> list[Observation]:
+    """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
+    done = completed(bursts)
+    found = []
+    for group in _groups(done):
+        logs = [_corrected_log(done[i], drift) for i in group]
+        within = np.mean([_within_noise(done[i]) ** 2 for i in group])
+        found.append(
+            Observation(
+                workload=workload_from_dict(done[group[0]]["workload"], gpu),
+                step_seconds=float(np.exp(np.median(logs))),
+                noise=float(np.sqrt((drift.noise_floor**2 + within) / len(group))),
+            )
+        )
+    return found
+
+
+def _corrected_log(burst: Burst, drift: Drift) -> float:
+    log_step = float(np.log(statistics.median(burst["step_seconds"])))
+    if drift.reference_seconds is None or not burst["reference_seconds"]:
+        return log_step
+    return log_step - drift.exponent * float(
+        np.log(statistics.median(burst["reference_seconds"]) / drift.reference_seconds)
+    )
+
+
+def _within_noise(burst: Burst) -> float:
+    """Standard error of a burst's log median step (1.2533 σ/√n for the median of a normal sample), σ from the MAD."""
+    logs = np.log(burst["step_seconds"])
+    deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
+    return 1.2533 * deviation / np.sqrt(len(logs))
+
+
+def rates_of(ceilings: Mapping[str, Any]) -> Rates:
+    """The device's ceilings: best median product rate and copy bandwidth over the sizes tried, median launch."""
+    products = [2 * m["m"] * m["k"] * m["n"] / statistics.median(m["seconds"]) for m in ceilings["matmul"]]
+    copies = [c["bytes"] / statistics.median(c["seconds"]) for c in ceilings["copy"]]
+    return Rates(
+        matmul_flops=max(products),
+        bandwidth=min(copies),  # the copy that does not fit a cache
+        launch_seconds=statistics.median(ceilings["launch_seconds"]),
+    )

@@ -1,0 +1,156 @@
+"""The worker child process that runs bursts of the real trainer: started, asked, replaced when it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+
+_START_SECONDS = 180.0  # importing torch from a cold network disk
+
+
+class WorkerDied(Exception):
+    """The worker process ended or stopped answering; `outcome` is what that says of the burst it was running."""
+
+    def __init__(self, outcome: str, reason: str):
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """What the worker said of itself when it started."""
+
+    seconds: float  # process start to ready: imports and device initialisation
+    device: Mapping[str, Any]
+    torch: str
+    python: str
+
+
+class Worker:
+    """One `python -m trainer.worker`; use as a context manager so that it never outlives its caller."""
+
+    def __init__(self, device: str = "auto", log: Path | None = None, env: Mapping[str, str] | None = None):
+        self._device, self._log, self._env = device, log, env
+        self._process: subprocess.Popen[str] | None = None
+        self._answers: queue.Queue[str | None] = queue.Queue()
+        self.ready: Ready | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> Ready:
+        """Start the process if it is not running; raises AdvisorError when it cannot start."""
+        if self._process is not None and self._process.poll() is None and self.ready is not None:
+            return self.ready
+        began = time.perf_counter()
+        self._answers = queue.Queue()
+        stderr = open(self._log, "ab") if self._log else subprocess.DEVNULL  # noqa: SIM115 - handed to the child
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trainer.worker", "--device", self._device],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, **(self._env or {})},
+            )
+        finally:
+            if not isinstance(stderr, int):
+                stderr.close()
+        threading.Thread(target=_pump, args=(self._process, self._answers), daemon=True).start()
+        try:
+            hello = self._receive(_START_SECONDS)
+        except WorkerDied as error:
+            raise AdvisorError(
+                f"the calibration worker did not start: {error.reason}",
+                hint=f"read {self._log} for the reason" if self._log else "run `python -m trainer.worker` to see why",
+            ) from error
+        if hello["kind"] == "error":
+            raise AdvisorError(f"the calibration worker cannot use the device: {hello['reason']}")
+        self.ready = Ready(
+            seconds=time.perf_counter() - began, device=hello["device"], torch=hello["torch"], python=hello["python"]
+        )
+        return self.ready
+
+    def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        """Send one request and wait for its answer; raises WorkerDied, after which `start` starts another."""
+        self.start()
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._died("the worker was gone") from error
+        return self._receive(timeout)
+
+    def close(self) -> None:
+        """End the process; a second call does nothing."""
+        process, self._process, self.ready = self._process, None, None
+        if process is None or process.poll() is not None:
+            return
+        assert process.stdin is not None
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _receive(self, timeout: float) -> dict[str, Any]:
+        try:
+            line = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            self.close()
+            raise WorkerDied("timed_out", f"no answer within {timeout:.0f} s") from None
+        if line is None:
+            raise self._died("the worker ended")
+        return json.loads(line)
+
+    def _died(self, what: str) -> WorkerDied:
+        process = self._process
+        code = process.wait(10) if process is not None else None
+        self.close()
+        if code == -9:  # on Linux almost always the kernel's out-of-memory killer
+            return WorkerDied("out_of_memory", "killed (SIGKILL), as the kernel does when memory runs out")
+        return WorkerDied("failed", f"{what} (exit code {code})")
+
+
+def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):  # libraries may print; answers are JSON objects
+            answers.put(line)
+    answers.put(None)
+
+
+def disk_bytes_per_second(folder: Path, size: int = 64 << 20) -> float:
+    """Write speed to the disk that will hold checkpoints, flushed, from one temporary file of `size` bytes; OSError
+    if full.
+    """
+    block = os.urandom(1 << 20)
+    path = folder / f".speed-{os.getpid()}"
+    began = time.perf_counter()
+    try:
+        with open(path, "wb") as file:
+            for _ in range(size // len(block)):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        return size / (time.perf_counter() - began)
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,194 @@
+"""Raw calibration plus observed runs to a `Profile`; the prior's profile for a device that was never calibrated.
+
+The fit runs anew on each load (well under a second): raw measurements are the only truth on disk, so nothing can go
+stale.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from advisor.calibrate import evidence
+from advisor.calibrate.fit import HeldOut, fit, leave_one_out
+from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
+from advisor.errors import AdvisorError
+from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
+from advisor.predict.prior import CoefficientPrior, load_prior, measured_prior
+from advisor.predict.profile import HeldOutSummary, Profile, RunCosts, forward_fraction_prior, unknown_costs
+from advisor.predict.throughput import Observation, Posterior, Rates
+from advisor.records import Basis, Estimate
+from advisor.store import Store
+
+LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (handbook §3.2: 5-10 µs)
+_RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
+_STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm one faster
+
+
+def load_profile(
+    key: str, store: Store, *, family: str | None = None, precision: str | None = None, compile: bool | None = None
+) -> Profile:
+    """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
+
+    `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
+    for a CPU that was never calibrated, since no datasheet says what a CPU does.
+    """
+    key = key if key == "cpu" else _catalog_key(key, store)
+    document = store.newest_calibration(key, family) or store.newest_calibration(key)
+    if document is not None and evidence.completed(document["bursts"]):
+        return profile_of(document, store.observations(key))
+    if key == "cpu":
+        raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
+    return prior_profile(require_gpu(key), precision=precision, compile=compile)
+
+
+def _catalog_key(name: str, store: Store) -> str:
+    """A catalog key, or the key of a card that only a calibration knows."""
+    spec = find_gpu(name)
+    if spec is not None:
+        return spec.key
+    known = {entry.device_key for entry in store.list_calibrations()}
+    return name if name in known else require_gpu(name).key
+
+
+def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]] = ()) -> Profile:
+    """Fit everything a calibration document and later runs support."""
+    bursts, settings, device = document["bursts"], document["settings"], document["device"]
+    key = device["key"]
+    drift = evidence.drift_of(bursts)
+    seen = _with_runs(evidence.observations(bursts, key, drift), observed, key, drift)
+    rates = evidence.rates_of(document["ceilings"])
+    return Profile(
+        key=key,
+        name=device["name"],
+        device_type=device["type"],
+        spec=find_gpu(key) if key != "cpu" else None,
+        device_memory_bytes=device["memory_bytes"],
+        posterior=fit(seen, rates, measured_prior(), drift.deviation),
+        memory=corrected(load_memory_model(), memory_observations(bursts, key)),
+        costs=run_costs(document),
+        family=settings["family"],
+        seq_len=settings["seq_len"],
+        vocab_size=settings["vocab_size"],
+        precision=settings["precision"],
+        compile=settings["compile"],
+        optimizer=settings["optimizer"],
+        activation_checkpointing=settings["activation_checkpointing"],
+        depths=tuple(settings["depths"]),
+        calibration_id=document["id"],
+        created=document["created"],
+        reference_seconds=drift.reference_seconds,
+        drift_exponent=drift.exponent,
+        held_out=_summary(leave_one_out(seen, lambda some: fit(some, rates, measured_prior(), drift.deviation))),
+        sources=(f"calibration {document['id']}", *(f"run {o['run_id']}" for o in observed)),
+    )
+
+
+def _with_runs(
+    measured: list[Observation], observed: Sequence[Mapping[str, Any]], key: str, drift: evidence.Drift
+) -> list[Observation]:
+    """Add finished runs: each is one more, long, burst."""
+    runs = []
+    for run in observed:
+        seconds = run["step_seconds"]
+        if run.get("reference_seconds") and drift.reference_seconds:
+            seconds *= (drift.reference_seconds / run["reference_seconds"]) ** drift.exponent
+        workload = evidence.workload_from_dict(run["workload"], key)
+        runs.append(Observation(workload=workload, step_seconds=seconds, noise=_RUN_NOISE))
+    return merged([*measured, *runs])
+
+
+def merged(parts: Sequence[Observation]) -> list[Observation]:
+    """One observation per configuration: precision-weighted in log."""
+    by_workload: dict[Any, list[Observation]] = {}
+    for o in parts:
+        by_workload.setdefault(o.workload, []).append(o)
+    found = []
+    for workload, group in by_workload.items():
+        precision = np.array([o.noise**-2.0 for o in group])
+        mean = float((precision * np.log([o.step_seconds for o in group])).sum() / precision.sum())
+        found.append(
+            Observation(workload=workload, step_seconds=float(np.exp(mean)), noise=float(precision.sum() ** -0.5))
+        )
+    return found
+
+
+def memory_observations(bursts: Sequence[Mapping[str, Any]], key: str) -> list[MemoryObservation]:
+    """Measured peaks of every completed burst; on a CPU only the resident set is known."""
+    return [
+        MemoryObservation(
+            workload=evidence.workload_from_dict(b["workload"], key),
+            allocated_peak_bytes=b["allocated_peak_bytes"],
+            reserved_peak_bytes=b["reserved_peak_bytes"] if key != "cpu" else b["resident_peak_bytes"],
+            device_used_bytes=b["device_used_bytes"],
+        )
+        for b in evidence.completed(bursts)
+    ]
+
+
+def run_costs(document: Mapping[str, Any]) -> RunCosts:
+    """Start-up, build, compilation, disk and forward share as the calibration met them."""
+    done = evidence.completed(document["bursts"])
+    ready = document["environment"]["ready_seconds"]
+    builds = [b["build_seconds"] / max(1, b["parameters"]) for b in done]
+    compiles = [b["compile_seconds"] for b in done if b["compile_seconds"]] or [0.0]
+    disk = document["disk_bytes_per_second"]
+    shares = [
+        b["eval_seconds"] * b["workload"]["grad_accum"] / statistics.median(b["step_seconds"])
+        for b in done
+        if b["eval_seconds"]
+    ]
+    return RunCosts(
+        startup_seconds=_spread(ready, _STARTUP_SPREAD),
+        build_seconds_per_parameter=statistics.median(builds),
+        compile_seconds=_spread(max(compiles), 2.0),
+        checkpoint_bytes_per_second=_spread(disk, 2.0),
+        forward_fraction=statistics.median(shares) if shares else forward_fraction_prior(),
+    )
+
+
+def _spread(value: float, factor: float) -> Estimate:
+    return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
+
+
+def _summary(held: HeldOut | None) -> HeldOutSummary | None:
+    if held is None:
+        return None
+    return HeldOutSummary(configurations=len(held.errors), median=held.median, p90=held.p90, coverage=held.coverage)
+
+
+def prior_profile(spec: GpuSpec, *, precision: str | None = None, compile: bool | None = None) -> Profile:
+    """Beliefs about a card from its datasheet and published runs alone; raises AdvisorError when the datasheet has no
+    peak.
+    """
+    precision = precision or ("bf16" if spec.bf16_flops else "fp16")
+    compile = True if compile is None else compile
+    peak = peak_flops(spec, precision)
+    if peak is None:
+        raise AdvisorError(
+            f"{spec.key} has no {precision} matrix units",
+            f"choose another precision: --precision {'fp16' if spec.fp16_flops else 'fp32'}",
+            exit_code=2,
+        )
+    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile)
+    rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
+    return Profile(
+        key=spec.key,
+        name=spec.key,
+        device_type="cuda",
+        spec=spec,
+        device_memory_bytes=spec.memory_bytes,
+        posterior=_belief(rates, prior),
+        memory=load_memory_model(),
+        costs=unknown_costs(),
+        precision=precision,
+        compile=compile,
+        sources=(prior.source, f"profiles/gpus.csv row {spec.key}"),
+    )
+
+
+def _belief(rates: Rates, prior: CoefficientPrior) -> Posterior:
+    return fit((), rates, prior, drift=0.0)

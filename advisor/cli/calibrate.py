@@ -1,0 +1,201 @@
+"""`advisor calibrate`: short bursts of the real trainer on this device, and the model fitted to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor import render, units
+from advisor.cli.params import NUMBERS
+from advisor.errors import AdvisorError
+
+
+@click.command()
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here (l4, h200, …).")
+@click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
+@click.option(
+    "--depths", type=NUMBERS, help="Depths to choose from: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU."
+)
+@click.option("--seq-len", type=click.IntRange(min=16), help="Context length. Default: 256 on a CPU, 2048 on a GPU.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=2), help="Default: the data's, else 4096 on a CPU, 32768 on a GPU."
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Token folder from `advisor data prepare`; default: synthetic tokens.",
+)
+@click.option("--budget-seconds", type=click.FloatRange(min=15), help="Default: 90 on a CPU, 120 on a GPU.")
+@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option(
+    "--compile/--no-compile", "compile_", default=None, help="torch.compile, as the full run will. Default: on a GPU."
+)
+@click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
+@click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option(
+    "--price", type=click.FloatRange(min=0), help="Dollars per hour of this machine, to say what the calibration cost."
+)
+@click.option("--fresh", is_flag=True, help="Start over even if an interrupted calibration could be continued.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(as_json: bool, **options: Any) -> None:
+    """Measure this device: ceilings first, then training bursts where they narrow the decision most."""
+    document, profile = run(options)
+    summary = summarise(document, profile)
+    if as_json:
+        render.print_json(summary)
+    else:
+        show(summary, document, profile)
+
+
+def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """Calibrate as the options say; gives the raw document and the profile fitted to it."""
+    from advisor.calibrate.detect import device_for
+    from advisor.calibrate.measure import Worker
+    from advisor.calibrate.profiles import profile_of
+    from advisor.calibrate.session import calibrate
+    from advisor.predict.memory import load_memory_model
+    from advisor.store import default_store
+
+    store = default_store()
+    worker_log = store.home / "worker.log"
+    worker_log.parent.mkdir(parents=True, exist_ok=True)
+    with Worker(device_for(options["gpu"]), log=worker_log) as worker:
+        settings = resolve(options, worker.start().device)
+        with render.progress("starting", settings.budget_seconds) as update:
+
+            def on_event(event: Any) -> None:
+                update(completed=event.elapsed_seconds, description=f"burst {event.bursts + 1}: {event.text}")
+
+            document = calibrate(settings, worker, store, load_memory_model(), on_event, resume=not options["fresh"])
+    return document, profile_of(document, store.observations(settings.gpu))
+
+
+def resolve(options: dict[str, Any], found: Any) -> Any:
+    """Options plus the device at hand: settings with nothing left to decide."""
+    from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, fillable_bytes, resolve_key
+    from advisor.calibrate.session import Settings
+
+    defaults = CUDA_DEFAULTS if found["type"] == "cuda" else CPU_DEFAULTS
+    data = options["data"]
+    vocab_size = options["vocab_size"] or (data and _vocabulary(data)) or defaults.vocab_size
+    precision = options["precision"] if options["precision"] != "auto" else found["auto_precision"]
+    return Settings(
+        gpu=resolve_key(options["gpu"], found),
+        device=found["type"],
+        family=options["family"],
+        depths=options["depths"] or defaults.depths,
+        seq_len=options["seq_len"] or defaults.seq_len,
+        vocab_size=vocab_size,
+        data=str(data.resolve()) if data else None,
+        budget_seconds=options["budget_seconds"] or defaults.budget_seconds,
+        precision=precision,
+        compile=defaults.compile if options["compile_"] is None else options["compile_"],
+        activation_checkpointing=options["activation_checkpointing"],
+        optimizer=options["optimizer"],
+        memory_bytes=fillable_bytes(found),
+        most_micro_tokens=defaults.most_micro_tokens,
+        usd_per_hour=options["price"],
+    )
+
+
+def _vocabulary(folder: Path) -> int:
+    try:
+        return int(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["vocab_size"])
+    except (OSError, ValueError, KeyError) as error:
+        raise AdvisorError(
+            f"{folder} is not a token folder: {error}",
+            f"make one: advisor data prepare FILES --out {folder}",
+            exit_code=2,
+        ) from error
+
+
+def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:
+    """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
+    from advisor.predict.throughput import TERMS
+
+    bursts = document["bursts"]
+    rates = profile.posterior.rates
+    deviations = profile.posterior.covariance.diagonal() ** 0.5
+    return {
+        "calibration": document["id"],
+        "device": document["device"],
+        "settings": document["settings"],
+        "ceilings": {
+            "matmul_flops_per_second": rates.matmul_flops,
+            "bandwidth_bytes_per_second": rates.bandwidth,
+            "launch_seconds": rates.launch_seconds,
+        },
+        "bursts": len(bursts),
+        "outcomes": {o: sum(b["outcome"] == o for b in bursts) for o in {b["outcome"] for b in bursts}},
+        "coefficients": {
+            t: {"log_mean": float(m), "log_deviation": float(d)}
+            for t, m, d in zip(TERMS, profile.posterior.theta, deviations, strict=True)
+        },
+        "discrepancy": profile.posterior.discrepancy,
+        "drift_deviation": profile.posterior.drift,
+        "drift_exponent": profile.drift_exponent,
+        "held_out": asdict(profile.held_out) if profile.held_out else None,
+        "cost": document["cost"],
+    }
+
+
+def show(summary: dict[str, Any], document: dict[str, Any], profile: Any) -> None:
+    """The same for a person."""
+    rates, cost = profile.posterior.rates, document["cost"]
+    money = "" if cost["usd"] is None else f", {units.format_usd(cost['usd'])}"
+    render.show(
+        f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
+        f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch",
+        render.table(("burst", "bursts", "tokens/s", "step", "predicted when left out"), _rows(document, profile)),
+        _quality(profile),
+        f"calibration {document['id']}: {summary['bursts']} bursts in {units.format_seconds(cost['seconds'])}{money}",
+    )
+
+
+def _quality(profile: Any) -> str:
+    held = profile.held_out
+    if held is None:
+        return "too few configurations to hold one out: give it more seconds"
+    return (
+        f"held-out error (each configuration left out once): median {held.median:.1%}, p90 {held.p90:.1%}, "
+        f"{held.coverage:.0%} of {held.configurations} inside the 80 % interval; "
+        f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
+    )
+
+
+def _rows(document: dict[str, Any], profile: Any) -> list[tuple[str, ...]]:
+    from advisor.calibrate import evidence
+    from advisor.calibrate.fit import fit, leave_one_out
+    from advisor.calibrate.session import describe
+    from advisor.predict.prior import measured_prior
+
+    drift = evidence.drift_of(document["bursts"])
+    seen = evidence.observations(document["bursts"], profile.key, drift)
+    held = leave_one_out(seen, lambda some: fit(some, profile.posterior.rates, measured_prior(), drift.deviation))
+    gaps = [f"{e:+.1%}" for e in held.errors] if held else ["-"] * len(seen)
+    counts = [
+        sum(
+            evidence.workload_from_dict(b["workload"], profile.key) == o.workload
+            for b in evidence.completed(document["bursts"])
+        )
+        for o in seen
+    ]
+    rows = [
+        (
+            describe(o.workload),
+            str(n),
+            units.format_rate(o.workload.step_tokens / o.step_seconds),
+            units.format_seconds(o.step_seconds),
+            gap,
+        )
+        for o, n, gap in zip(seen, counts, gaps, strict=True)
+    ]
+    failed = [b for b in document["bursts"] if b["outcome"] != "completed"]
+    rows += [
+        (describe(evidence.workload_from_dict(b["workload"], profile.key)), "1", "-", b["outcome"], "-") for b in failed
+    ]
+    return rows

@@ -1,0 +1,217 @@
+"""Serve calibration bursts of the real trainer from one process: JSON requests on stdin, JSON lines on stdout.
+
+    {"op": "ceilings", "precision": "bf16", "seconds": 3}
+    {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
+
+Every answer has `kind`; how a burst ended is a value in it (`outcome`). After running out of memory on CUDA the
+process ends, since what the allocator then holds would falsify the next burst; the caller starts another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import platform
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import psutil
+import torch
+
+from trainer.ceilings import measure_ceilings
+from trainer.data import DataError, open_tokens
+from trainer.device import (
+    DeviceContext,
+    DeviceError,
+    describe_device,
+    is_out_of_memory,
+    peak_memory,
+    release_memory,
+    reset_peak_memory,
+    resolve_device,
+)
+from trainer.loop import StepRecord, Trainer
+from trainer.schema import Outcome, RunConfig, config_from_dict
+from trainer.witness import ReferenceKernel, StealMeter
+
+_STEADY_WITHIN = 0.10  # of the median of the last steps (handbook §7.3, with fewer steps since bursts are short)
+_LEAST_WARMUP = 2
+_WARMUP_SHARE = 0.4  # of the burst's limit: whatever is left must suffice to time some steps
+_DIGITS = 6
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Answer requests until stdin ends."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.worker", description=__doc__)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    device = parser.parse_args(arguments).device
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever libraries print must not mix with the answers
+    try:
+        server = _Server(resolve_device(device, "auto"))
+    except DeviceError as error:
+        _send(answers, {"kind": "error", "reason": str(error)})
+        return
+    _send(answers, server.hello())
+    for line in sys.stdin:
+        answer = server.answer(json.loads(line))
+        _send(answers, answer)
+        if server.spoiled:
+            return
+
+
+def _send(answers: TextIO, answer: dict[str, Any]) -> None:
+    answers.write(json.dumps(answer) + "\n")
+    answers.flush()
+
+
+@dataclass(kw_only=True)
+class _Timings:
+    """What one burst measured, filled while it runs so that an early end keeps it."""
+
+    warmup: list[StepRecord] = field(default_factory=list)
+    timed: list[StepRecord] = field(default_factory=list)
+    reference_seconds: list[float] = field(default_factory=list)
+
+
+class _Server:
+    def __init__(self, context: DeviceContext):
+        self._context = context
+        self._reference = ReferenceKernel(context.device)
+        self.spoiled = False
+
+    def hello(self) -> dict[str, Any]:
+        """The first answer: what this process found."""
+        device = describe_device(self._context) | {"auto_precision": self._context.precision}
+        return {"kind": "ready", "device": device, "torch": torch.__version__, "python": platform.python_version()}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "ceilings":
+            measured = measure_ceilings(self._context.device, request["precision"], request["seconds"])
+            release_memory(self._context)
+            return {"kind": "ceilings", **measured}
+        return {"kind": "burst", **self._burst(config_from_dict(request["config"]), request)}
+
+    def _burst(self, config: RunConfig, request: dict[str, Any]) -> dict[str, Any]:
+        """Train a little; every way to end gives an answer."""
+        self._clean()
+        resident_before = psutil.Process().memory_info().rss
+        timings, steal = _Timings(), StealMeter()
+        facts: dict[str, Any] = {"resident_before_bytes": resident_before}
+        outcome, reason = Outcome.COMPLETED, None
+        try:
+            self._train(config, request, timings, facts)
+        except (RuntimeError, MemoryError, DataError) as error:
+            outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
+            reason = f"{type(error).__name__}: {error}"[:500]
+            self.spoiled = outcome is Outcome.OUT_OF_MEMORY and self._context.is_cuda
+        losses = [r.loss for r in (*timings.warmup, *timings.timed)]
+        if outcome is Outcome.COMPLETED and not all(abs(x) < float("inf") for x in losses):
+            outcome, reason = Outcome.DIVERGED, "the loss stopped being finite"
+        facts |= {"steal_fraction": steal.fraction()}
+        return {"outcome": outcome.value, "reason": reason, **facts, **_measured(timings)}
+
+    def _train(self, config: RunConfig, request: dict[str, Any], timings: _Timings, facts: dict[str, Any]) -> None:
+        began = time.perf_counter()
+        context = resolve_device(config.device, config.precision, tf32=config.tf32)
+        tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
+        trainer = Trainer(config, context, tokens, phases_every=4)
+        context.synchronise()
+        facts |= {"parameters": trainer.parameters, "build_seconds": round(time.perf_counter() - began, _DIGITS)}
+        limit = began + request["limit_seconds"]
+        warmup_end = began + _WARMUP_SHARE * request["limit_seconds"]
+        while not _steady(timings.warmup, request["most_warmup"]) and (
+            len(timings.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
+        ):
+            timings.warmup.append(_one_step(trainer))
+        timed_end = min(limit, time.perf_counter() + request["seconds"])
+        while len(timings.timed) < request["least_steps"] or time.perf_counter() < timed_end:
+            timings.timed.append(_one_step(trainer))
+            timings.reference_seconds.append(self._reference.measure())
+            trainer.restart_clock()
+        facts |= _memory_facts(context)
+        facts["eval_seconds"] = _evaluation(trainer)
+
+    def _clean(self) -> None:
+        """Forget the last burst as far as the allocators allow, so that this one's peaks are its own."""
+        gc.collect()
+        release_memory(self._context)
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
+        reset_peak_memory(self._context)
+
+
+def _evaluation(trainer: Trainer) -> float | None:
+    """Seconds of the configured evaluation, the second time it is done; None where none is configured."""
+    if not trainer.config.eval.tokens:
+        return None
+    trainer.evaluate()
+    return round(trainer.evaluate().seconds, _DIGITS)
+
+
+def _one_step(trainer: Trainer) -> StepRecord:
+    """One step with its record read at once: between bursts nothing may stay on its way."""
+    record = trainer.step()
+    record = trainer.flush() or record
+    assert record is not None
+    return record
+
+
+def _steady(warmup: list[StepRecord], most: int) -> bool:
+    """Whether the last steps agree with each other, or there were enough of them."""
+    if len(warmup) >= most:
+        return True
+    if len(warmup) < _LEAST_WARMUP:
+        return False
+    last = [r.seconds for r in warmup[-3:]]
+    return max(last[-2:]) <= (1 + _STEADY_WITHIN) * statistics.median(last)
+
+
+def _memory_facts(context: DeviceContext) -> dict[str, Any]:
+    peak = peak_memory(context)
+    used = None
+    if context.is_cuda:
+        free, total = torch.cuda.mem_get_info(context.device)
+        used = total - free
+    return {
+        "allocated_peak_bytes": peak.allocated_peak_bytes,
+        "reserved_peak_bytes": peak.reserved_peak_bytes,
+        "resident_peak_bytes": peak.resident_peak_bytes,
+        "device_used_bytes": used,
+    }
+
+
+def _measured(timings: _Timings) -> dict[str, Any]:
+    """Raw step times, phases and the proof that the burst trained: a moving loss and a gradient."""
+    records = [*timings.warmup, *timings.timed]
+    losses, norms = [r.loss for r in records], [r.grad_norm for r in records]
+    steady = statistics.median(r.seconds for r in timings.timed) if timings.timed else 0.0
+    return {
+        "trained": len(set(losses)) > 1 and all(n > 0 for n in norms),
+        "warmup_seconds": [round(r.seconds, _DIGITS) for r in timings.warmup],
+        "step_seconds": [round(r.seconds, _DIGITS) for r in timings.timed],
+        "reference_seconds": [round(s, _DIGITS) for s in timings.reference_seconds],
+        "compile_seconds": round(max(0.0, sum(r.seconds - steady for r in timings.warmup)), _DIGITS)
+        if steady
+        else None,
+        "first_loss": round(losses[0], _DIGITS) if losses else None,
+        "last_loss": round(losses[-1], _DIGITS) if losses else None,
+        "grad_norm": round(statistics.median(norms), _DIGITS) if norms else None,
+        **{
+            f"{p}_seconds": _phase(timings.timed, f"{p}_seconds")
+            for p in ("data", "forward", "backward", "clip", "optimizer")
+        },
+    }
+
+
+def _phase(records: list[StepRecord], name: str) -> float | None:
+    values = [v for r in records if (v := getattr(r, name)) is not None]
+    return round(statistics.median(values), _DIGITS) if values else None
+
+
+if __name__ == "__main__":
+    main()
