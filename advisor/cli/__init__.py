@@ -145,7 +145,8 @@ def explain(error: Exception) -> tuple[str, str | None, int]:
     from trainer.schema import ConfigError
 
     if isinstance(error, ConfigError):
-        return "the run configuration cannot be used:\n  " + "\n  ".join(error.problems), None, USAGE
+        problems = "".join(f"\n  {problem}" for problem in error.problems)
+        return f"the run configuration cannot be used:{problems}", "mend the settings named above", USAGE
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}", "check that the path exists, is writable and its disk is not full", FAILED

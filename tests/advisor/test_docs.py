@@ -1,0 +1,49 @@
+"""The documentation says what the program does: commands, profiles, rooms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from advisor.catalog import GPU_COLUMNS, PRICE_COLUMNS
+from advisor.cli import VERBS
+from advisor.cli.reference import commands, reference
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_reference_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = reference()
+    for name, command in commands():
+        page = text.split(f"### {name}\n")[1].split("\n### ")[0]
+        assert command.help, f"{name} has no help"
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert parameter.opts[0] in page, f"{name} {parameter.opts[0]}"
+
+
+@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.exists()])
+def test_every_command_speaks_json(name: str) -> None:
+    leaves = [one for full, one in commands() if full.split()[1] == name and not isinstance(one, click.Group)]
+    assert leaves
+    for leaf in leaves:
+        assert any("--json" in parameter.opts for parameter in leaf.params), leaf.name
+
+
+def test_every_column_of_the_profiles_is_documented() -> None:
+    text = (ROOT / "profiles" / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z0-9_]+)`", text))
+    assert set(GPU_COLUMNS) | set(PRICE_COLUMNS) <= named
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
