@@ -1,0 +1,144 @@
+"""The live view of a run on stderr, and its last words: shared by launch, watch, stop and resume."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from advisor.launchers.base import RunState
+from advisor.launchers.follow import RunFollower
+from advisor.progress import Progress
+from advisor.render import error_console, print_json, remark, show
+from advisor.units import (
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from trainer.schema import Outcome
+
+LOOK_SECONDS = 1.0
+PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
+
+NEXT = {
+    Outcome.COMPLETED: "advisor compare {run}",
+    Outcome.STOPPED: "advisor resume {run}",
+    Outcome.OUT_OF_MEMORY: "plan again with a smaller micro-batch: advisor plan --micro-batch N",
+    Outcome.DIVERGED: "look at the losses in {run}/log.jsonl; plan again and lower learning_rate in the plan's run",
+    Outcome.FAILED: "read {run}/stdout.log, mend the cause, then: advisor resume {run}",
+}
+
+
+def follow(run_dir: Path) -> Progress | None:
+    """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on."""
+    try:
+        return _follow(run_dir)
+    except KeyboardInterrupt:
+        remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
+        return None
+
+
+def _follow(run_dir: Path) -> Progress:
+    follower = RunFollower(run_dir)
+    console = error_console()
+    printed = -math.inf
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        while True:
+            progress = follower.look()
+            if progress.state != RunState.RUNNING:
+                return progress
+            if console.is_terminal:
+                live.update(Group(_bar(progress), Text(line(progress))), refresh=True)
+            elif time.monotonic() - printed >= PLAIN_SECONDS:
+                printed = time.monotonic()
+                remark(line(progress))
+            time.sleep(LOOK_SECONDS)
+
+
+def finish(progress: Progress | None, run_dir: Path, *, as_json: bool) -> int:
+    """Say how a followed run ended and give the exit code: 0 completed, stopped or left running, 1 otherwise."""
+    if progress is None:
+        if as_json:
+            print_json({"run_dir": run_dir, "progress": RunFollower(run_dir).look()})
+        return 0
+    if as_json:
+        print_json({"run_dir": run_dir, "progress": progress})
+    else:
+        show(*closing_lines(progress, run_dir))
+    good = progress.state == RunState.RUNNING or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
+    return 0 if good else 1
+
+
+def line(progress: Progress) -> str:
+    """A running run on one line: steps, loss, tokens/s, time left and dollars."""
+    if progress.tokens_per_second is None:
+        expected = progress.eta_seconds
+        left = f"; about {format_estimate(expected, format_seconds)} to go" if expected is not None else ""
+        return f"starting, {format_seconds(progress.elapsed_seconds)} so far{left}"
+    parts = [f"step {format_count(progress.step)}/{format_count(progress.steps)}"]
+    parts += [f"loss {format_number(progress.smoothed_loss)}", format_rate(progress.tokens_per_second)]
+    if progress.mfu is not None:
+        parts.append(f"MFU {format_percent(progress.mfu)}")
+    if progress.eta_seconds is not None:
+        parts.append(f"{format_estimate(progress.eta_seconds, format_seconds)} left")
+    if progress.usd_per_hour:
+        at_end = format_estimate(progress.usd_at_end, format_usd)
+        parts.append(f"{format_usd(progress.usd_so_far)} so far, {at_end} at the end")
+    if progress.stops_early:
+        parts.append(f"a limit stops it in {format_seconds(progress.guard_seconds_left)}")
+    return "   ".join(parts)
+
+
+def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
+    """How a run stands, in words, with the next command."""
+    if progress.state == RunState.RUNNING:
+        return [line(progress), f"next: advisor watch {run_dir}"]
+    if progress.state == RunState.NEVER_STARTED:
+        return [f"{run_dir} was never started", f"next: advisor resume {run_dir}"]
+    words = (progress.outcome or progress.state).replace("_", " ")
+    because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
+    lines = [f"{words}{because}", _account(progress)]
+    if progress.message:
+        lines.append(f"warning: {progress.message}")
+    lines.append(f"run folder: {run_dir}")
+    return [*lines, f"next: {_next(progress, run_dir)}"]
+
+
+def _account(progress: Progress) -> str:
+    parts = [
+        f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
+        f"{format_tokens(progress.tokens)} tokens in {format_seconds(progress.elapsed_seconds)}",
+    ]
+    if progress.total_seconds_predicted is not None and progress.outcome == Outcome.COMPLETED:
+        parts[-1] += f" (planned {format_estimate(progress.total_seconds_predicted, format_seconds)})"
+    if progress.tokens_per_second is not None:
+        parts.append(format_rate(progress.tokens_per_second))
+    if progress.smoothed_loss is not None:
+        parts.append(f"training loss {format_number(progress.smoothed_loss)}")
+    if progress.eval_loss is not None:
+        parts.append(f"validation loss {format_number(progress.eval_loss)}")
+    if progress.usd_so_far is not None:
+        parts.append(format_usd(progress.usd_so_far))
+    return ", ".join(parts)
+
+
+def _next(progress: Progress, run_dir: Path) -> str:
+    if progress.outcome is not None:
+        return NEXT[Outcome(progress.outcome)].format(run=run_dir)
+    if progress.checkpoint_step is not None:
+        return f"go on from step {format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+    return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
+
+
+def _bar(progress: Progress) -> ProgressBar:
+    return ProgressBar(total=progress.steps, completed=progress.step, width=60)

@@ -1,0 +1,31 @@
+"""`advisor resume`: go on with a stopped or broken run from its last checkpoint."""
+
+from __future__ import annotations
+
+import click
+
+from advisor.cli.launch import after_start
+from advisor.cli.params import USD
+from advisor.launchers.guards import parse_loss_stop
+from advisor.launchers.local import LocalLauncher
+from advisor.store import default_store
+
+
+@click.command("resume")
+@click.argument("run")
+@click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
+@click.option("--max-hours", type=float, help="New limit on hours, earlier attempts included.")
+@click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop conditions on the loss.")
+@click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
+def command(
+    run: str, max_usd: float | None, max_hours: float | None, stop_loss: tuple[str, ...], detach: bool, as_json: bool
+) -> int:
+    """Start RUN again in its own folder; it goes on from its last checkpoint, or from the start without one.
+
+    RUN is a folder, a name or the beginning of it, or `latest`. New limits replace the old ones.
+    """
+    store = default_store()
+    loss = [parse_loss_stop(text) for text in stop_loss]
+    handle = LocalLauncher(store).resume(store.find_run(run), max_usd=max_usd, max_hours=max_hours, loss=loss)
+    return after_start(handle, detach=detach, as_json=as_json)

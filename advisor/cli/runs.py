@@ -1,0 +1,40 @@
+"""`advisor runs`: the runs on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.launchers.follow import RunSummary, summarize
+from advisor.render import print_json, show, table
+from advisor.store import default_store
+from advisor.units import format_count, format_number
+
+
+@click.command("runs")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(as_json: bool) -> None:
+    """List the runs started here, newest first, with what became of them."""
+    summaries = [summarize(row) for row in default_store().runs()]
+    if as_json:
+        print_json({"runs": summaries})
+    elif not summaries:
+        show("no runs yet; start one: advisor launch plan.yaml")
+    else:
+        columns = ("run", "started (UTC)", "state", "steps", "loss", "folder")
+        show(table(columns, map(_row, summaries), right=("steps", "loss")))
+
+
+def _row(run: RunSummary) -> tuple[str, ...]:
+    state = (run.outcome or run.state).replace("_", " ")
+    steps = f"{format_count(run.step or 0)}/{format_count(run.steps)}" if run.steps else "-"
+    loss = format_number(run.loss) if run.loss is not None else "-"
+    problem = f"{state}: {run.problem}" if run.problem else state
+    return (run.name, run.created[:16].replace("T", " "), problem, steps, loss, _short(run.path))
+
+
+def _short(path: str) -> str:
+    """A path with the home folder as ~."""
+    home = str(Path.home())
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path

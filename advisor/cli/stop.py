@@ -1,0 +1,31 @@
+"""`advisor stop`: end a run with a checkpoint."""
+
+from __future__ import annotations
+
+import click
+
+from advisor.cli.following import finish
+from advisor.cli.params import SECONDS
+from advisor.launchers.follow import RunFollower
+from advisor.launchers.local import LocalLauncher
+from advisor.render import remark
+from advisor.store import default_store
+
+
+@click.command("stop")
+@click.argument("run")
+@click.option("--timeout", type=SECONDS, default=120.0, show_default="2min", help="Wait this long for the checkpoint.")
+@click.option("--force", is_flag=True, help="Kill the run if it has not ended by then.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
+    """Ask RUN to finish its step, write a checkpoint and end; wait until it has.
+
+    RUN is a folder, a name or the beginning of it, or `latest`. A run that is over is left as it is.
+    """
+    store = default_store()
+    run_dir = store.find_run(run)
+    remark(f"asking {run_dir.name} to stop")
+    LocalLauncher(store).stop(run_dir, timeout_seconds=timeout, force=force)
+    progress = RunFollower(run_dir).look()
+    finish(progress, run_dir, as_json=as_json)
+    return 0  # it is not running any more, which is what was asked for

@@ -1,0 +1,23 @@
+"""`advisor watch`: follow a run that is on its way, or see how one ended."""
+
+from __future__ import annotations
+
+import click
+
+from advisor.cli.following import finish, follow
+from advisor.launchers.follow import RunFollower
+from advisor.store import default_store
+
+
+@click.command("watch")
+@click.argument("run", default="latest")
+@click.option("--once", is_flag=True, help="Look once and return.")
+@click.option("--json", "as_json", is_flag=True, help="Look once and print one JSON document.")
+def command(run: str, once: bool, as_json: bool) -> int:
+    """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default).
+
+    Ctrl-C stops the showing, not the run. Exit code 0 while it runs or when it completed or was stopped, else 1.
+    """
+    run_dir = default_store().find_run(run)
+    progress = RunFollower(run_dir).look() if once or as_json else follow(run_dir)
+    return finish(progress, run_dir, as_json=as_json)

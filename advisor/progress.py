@@ -1,0 +1,324 @@
+"""How far a run is, what is left and what it will have cost: pure arithmetic on log records and the plan.
+
+The time left is remaining steps × the pace seen, plus what is left of evaluations and checkpoints. The pace starts
+as the plan's prediction and becomes the run's own as steps are seen (both weighted by their certainty, in logarithms).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from advisor.predict.intervals import known, sum_independent, sum_shared
+from advisor.predict.wallclock import checkpoint_count, eval_count
+from advisor.records import Basis, Estimate, LaunchRecord, Plan
+from trainer.schema import RunConfig
+
+KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
+PACE_STEPS = 100  # the pace is the median over these
+LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
+Z80 = 1.2816  # half an 80 % interval of a normal distribution, in standard deviations
+
+# Assumptions where the run itself says too little, stated so that they can be argued with:
+FEW_STEPS_SPREAD = 0.15  # log spread of single steps assumed below FEW_STEPS
+FEW_STEPS = 5
+CORRELATION = 4.0  # neighbouring steps are slow together: four of them tell as much as one alone
+DRIFT_FLOOR = 0.01  # the pace of the future differs from the pace seen by this much at least
+UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its drift
+SURPRISE = 3.0  # standard deviations from the plan beyond which the plan has no say any more
+EVENT_SPREAD = 0.3  # of evaluations and checkpoints not seen yet
+FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (handbook §1.2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A run at one moment. None means unknown: no step was logged, no price was given, the run is over."""
+
+    run_id: str
+    state: str  # never started | running | finished | died
+    outcome: str | None  # of a finished run
+    reason: str | None
+    attempt: int
+    step: int
+    steps: int
+    tokens: int
+    tokens_planned: int
+    loss: float | None
+    smoothed_loss: float | None
+    eval_loss: float | None
+    step_seconds: float | None  # median of the newest steps
+    tokens_per_second: float | None
+    mfu: float | None
+    elapsed_seconds: float  # processes' lifetimes, all attempts together
+    eta_seconds: Estimate | None  # until completion; None once the run is over
+    total_seconds_predicted: Estimate | None  # by the plan
+    usd_per_hour: float | None
+    usd_so_far: float | None
+    usd_at_end: Estimate | None
+    guard_seconds_left: float | None  # until a time or dollar guard stops it
+    stops_early: bool  # the guard is expected to come before the end
+    checkpoint_step: int | None
+    message: str | None  # the newest warning
+
+
+class History:
+    """What has been seen of a log so far, fed record by record, so that watching a long run stays cheap."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] | None = None
+        self.step: dict[str, Any] | None = None  # the newest step record
+        self.step_seconds: deque[float] = deque(maxlen=KEPT_STEPS)  # of the newest attempt
+        self.smoothed_loss: float | None = None
+        self.evals: dict[int, dict[str, Any]] = {}
+        self.checkpoints: list[dict[str, Any]] = []
+        self.warning: str | None = None
+        self.earlier_seconds = 0.0  # lifetimes of the attempts before the newest one
+        self.final: dict[str, Any] | None = None  # of the newest attempt
+        self.last_time: float | None = None
+
+    def add(self, records: Iterable[dict[str, Any]]) -> None:
+        """Take in more records, in the order of the log."""
+        for record in records:
+            getattr(self, f"_{record['kind']}", self._other)(record)
+            self.last_time = record["time"]
+
+    def attempt_seconds(self, now: float | None) -> float:
+        """Lifetime of the newest attempt: up to its final record, else to `now`, else (None) to its last record."""
+        if self.final is not None:
+            return self.final["seconds"] or 0.0
+        if self.header is None:
+            return 0.0
+        end = now if now is not None else self.last_time
+        return max(0.0, end - self.header["time"]) + (self.header.get("startup_seconds") or 0.0)
+
+    def _header(self, record: dict[str, Any]) -> None:
+        self.earlier_seconds += self.attempt_seconds(None)
+        self.header, self.final = record, None
+        self.step_seconds.clear()
+        done = record.get("resumed_from_step") or 0
+        self.evals = {step: seen for step, seen in self.evals.items() if step <= done}
+        if self.step is not None and self.step["step"] > done:  # lost with the attempt, to be done again
+            self.step = {**self.step, "step": done, "tokens": done * (record.get("tokens_per_step") or 0)}
+
+    def _step(self, record: dict[str, Any]) -> None:
+        self.step = record
+        self.step_seconds.append(record["seconds"])
+        loss = record["loss"]
+        if self.smoothed_loss is None or not math.isfinite(self.smoothed_loss):
+            self.smoothed_loss = loss
+        self.smoothed_loss = LOSS_MEMORY * self.smoothed_loss + (1 - LOSS_MEMORY) * loss
+
+    def _eval(self, record: dict[str, Any]) -> None:
+        self.evals[record["step"]] = record
+
+    def _checkpoint(self, record: dict[str, Any]) -> None:
+        self.checkpoints.append(record)
+
+    def _message(self, record: dict[str, Any]) -> None:
+        if record.get("level") == "warning":
+            self.warning = record["text"]
+
+    def _final(self, record: dict[str, Any]) -> None:
+        self.final = record
+
+    def _other(self, record: dict[str, Any]) -> None:
+        """Kinds that say nothing of progress, and those of newer versions."""
+
+
+def make_progress(
+    history: History,
+    config: RunConfig,
+    *,
+    run_id: str,
+    state: str,
+    outcome: str | None = None,
+    reason: str | None = None,
+    attempt: int = 1,
+    plan: Plan | None = None,
+    launch: LaunchRecord | None = None,
+    now: float,
+) -> Progress:
+    """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status."""
+    step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
+    tokens_per_step = _tokens_per_step(history, config, plan)
+    pace = pace_seconds(list(history.step_seconds), plan.prediction.step_seconds if plan else None)
+    median = recent_median(history.step_seconds)
+    rate = tokens_per_step / median if median else None
+    over = state != "running"
+    elapsed = elapsed_seconds(history, launch, now if not over else None)
+    eta = None if over else eta_seconds(history, config, step, pace, plan)
+    price = launch.usd_per_hour if launch is not None else (plan.usd_per_hour if plan else None)
+    guard_left = _guard_seconds_left(config, elapsed) if not over else None
+    last_eval = history.evals[max(history.evals)] if history.evals else None
+    return Progress(
+        run_id=run_id,
+        state=state,
+        outcome=outcome,
+        reason=reason,
+        attempt=attempt,
+        step=step,
+        steps=config.steps,
+        tokens=step * tokens_per_step,
+        tokens_planned=config.steps * tokens_per_step,
+        loss=history.step.get("loss") if history.step else None,
+        smoothed_loss=history.smoothed_loss,
+        eval_loss=last_eval["loss"] if last_eval else None,
+        step_seconds=median,
+        tokens_per_second=rate,
+        mfu=mfu_now(plan, rate),
+        elapsed_seconds=elapsed,
+        eta_seconds=eta,
+        total_seconds_predicted=plan.prediction.wall_clock.total_seconds if plan else None,
+        usd_per_hour=price,
+        usd_so_far=None if price is None else price * elapsed / 3600,
+        usd_at_end=_usd_at_end(price, elapsed, eta, guard_left),
+        guard_seconds_left=guard_left,
+        stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
+        checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
+        message=history.warning,
+    )
+
+
+def recent_median(step_seconds: Sequence[float]) -> float | None:
+    """Median seconds of the newest steps; None without any. One slow step, as when compiling, does not move it."""
+    newest = list(islice(reversed(step_seconds), PACE_STEPS))
+    return statistics.median(newest) if newest else None
+
+
+def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None) -> Estimate | None:
+    """Seconds per step to expect of the steps to come, from the steps seen and from the plan's prediction.
+
+    In logarithms: the median of the newest steps (standard error from their spread) and the plan (its interval) are
+    averaged by inverse variance; a plan contradicted by the run is dropped; the interval adds the drift to expect.
+    None when there is neither.
+    """
+    seen = recent_median(step_seconds)
+    if seen is None or seen <= 0:
+        return planned
+    newest = list(islice(reversed(step_seconds), PACE_STEPS))
+    spread = _log_spread(newest) if len(newest) >= FEW_STEPS else FEW_STEPS_SPREAD
+    error = max(spread, DRIFT_FLOOR) * math.sqrt(CORRELATION / len(newest))
+    center, variance = math.log(seen), error * error
+    if planned is not None and planned.low > 0:
+        plan_error = max(math.log(planned.high / planned.low) / (2 * Z80), DRIFT_FLOOR)
+        distance = center - math.log(planned.value)
+        if abs(distance) < SURPRISE * math.hypot(error, plan_error):
+            weight = variance / (variance + plan_error * plan_error)  # of the plan
+            center -= weight * distance
+            variance *= 1 - weight
+    half = Z80 * math.sqrt(variance + drift_spread(step_seconds) ** 2)
+    basis = Basis.MEASURED if len(newest) >= FEW_STEPS or planned is None else planned.basis
+    value = math.exp(center)
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=basis)
+
+
+def drift_spread(step_seconds: Sequence[float]) -> float:
+    """How much the pace of stretches of the run differed so far: log spread of the medians of up to ten stretches."""
+    length = max(FEW_STEPS, len(step_seconds) // 10)
+    seconds = list(step_seconds)
+    medians = [statistics.median(seconds[i : i + length]) for i in range(0, len(seconds) - length + 1, length)]
+    if len(medians) < 4:
+        return UNSEEN_DRIFT
+    return max(DRIFT_FLOOR, _log_spread(medians))
+
+
+def eta_seconds(
+    history: History, config: RunConfig, step: int, pace: Estimate | None, plan: Plan | None
+) -> Estimate | None:
+    """Seconds until completion: steps left × pace, evaluations and checkpoints left, and start-up if it is to come."""
+    if pace is None:
+        return None
+    left = max(0, config.steps - step)
+    parts = [sum_shared(pace.scaled(left)), _evals_left(history, config, pace, plan)]
+    total = sum_shared(*parts)  # evaluations are made of the same passes: what slows the one slows the other
+    rest = [_checkpoints_left(history, config, left, pace, plan)]
+    if history.header is None and plan is not None:
+        rest.append(plan.prediction.wall_clock.startup_seconds)
+    return sum_independent(total, *rest)
+
+
+def elapsed_seconds(history: History, launch: LaunchRecord | None, now: float | None) -> float:
+    """Lifetimes of all attempts together; `now` is None when no process runs."""
+    current = history.attempt_seconds(now)
+    if now is None or launch is None:
+        return history.earlier_seconds + current
+    launched = datetime.fromisoformat(launch.launched_at).timestamp()
+    if history.last_time is None or history.last_time < launched:  # this attempt has not logged anything yet
+        return history.earlier_seconds + history.attempt_seconds(None) + max(0.0, now - launched)
+    return history.earlier_seconds + current
+
+
+def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
+    """MFU at this rate, by the plan's own FLOPs and peak: both are in the ratio of its MFU to its tokens/s."""
+    if plan is None or plan.prediction.mfu is None or tokens_per_second is None:
+        return None
+    return plan.prediction.mfu.value * tokens_per_second / plan.prediction.tokens_per_second.value
+
+
+def _tokens_per_step(history: History, config: RunConfig, plan: Plan | None) -> int:
+    if history.header is not None and history.header.get("tokens_per_step"):
+        return history.header["tokens_per_step"]
+    return config.tokens_per_step(plan.workload.gpus if plan else 1)
+
+
+def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan | None) -> Estimate:
+    count = max(0, eval_count(config) - len(history.evals))
+    if not count:
+        return known(0.0)
+    seen = [record["seconds"] for record in history.evals.values()]
+    if seen:
+        return _around(statistics.median(seen), seen).scaled(count)
+    if plan is not None and plan.prediction.wall_clock.evals_seconds.value > 0:
+        return plan.prediction.wall_clock.evals_seconds.scaled(count / eval_count(plan.run))
+    passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
+    guess = pace.value * FORWARD_FRACTION * passes * count
+    return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
+
+
+def _checkpoints_left(
+    history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None
+) -> Estimate:
+    whole = checkpoint_count(config, config.steps * pace.value)
+    count = math.ceil(whole * left / config.steps)
+    seen = [record["seconds"] for record in history.checkpoints]
+    if seen:
+        return _around(statistics.median(seen), seen).scaled(count)
+    if plan is not None and whole:
+        return plan.prediction.wall_clock.checkpoints_seconds.scaled(count / whole)
+    return known(0.0)  # neither seen nor planned: the first one will tell
+
+
+def _around(value: float, seen: Sequence[float]) -> Estimate:
+    half = Z80 * (_log_spread(seen) if len(seen) >= 3 else EVENT_SPREAD / Z80)
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
+
+
+def _log_spread(values: Sequence[float]) -> float:
+    """Standard deviation of logarithms, estimated from quartiles: a few very slow steps do not count as noise."""
+    logs = sorted(math.log(max(value, 1e-9)) for value in values)
+    low, _, high = statistics.quantiles(logs, n=4, method="inclusive")
+    return (high - low) / 1.349  # the quartiles of a normal distribution lie 1.349 standard deviations apart
+
+
+def _guard_seconds_left(config: RunConfig, elapsed: float) -> float | None:
+    limit = config.stop.max_seconds
+    return None if limit is None else max(0.0, limit - elapsed)
+
+
+def _usd_at_end(
+    price: float | None, elapsed: float, eta: Estimate | None, guard_left: float | None
+) -> Estimate | None:
+    """Dollars when the run ends, be it by its guard."""
+    if price is None:
+        return None
+    if eta is None:
+        return known(price * elapsed / 3600)
+    cap = math.inf if guard_left is None else guard_left
+    left = Estimate(value=min(eta.value, cap), low=min(eta.low, cap), high=min(eta.high, cap), basis=eta.basis)
+    return sum_shared(known(elapsed), left).scaled(price / 3600)
