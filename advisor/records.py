@@ -183,6 +183,8 @@ class Plan:
     reasons: tuple[str, ...]  # why this one, in words
     warnings: tuple[str, ...]
     inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices it rests on
+    reference_seconds: float | None = None  # of the witness kernel during the calibration; None: not calibrated
+    drift_exponent: float = 0.0  # step time goes as the witness kernel's time to this power
     schema: int = 1
 
 

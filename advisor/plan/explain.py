@@ -1,0 +1,231 @@
+"""Why this plan: reasons, warnings and rejections in words. Compares trials; changes none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from advisor.plan import recipe
+from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
+from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
+from advisor.predict.loss import effective_tokens, loss_range_problem
+from advisor.predict.profile import Profile
+from advisor.records import Basis, Plan
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+
+_COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
+
+
+def sentence(plan: Plan) -> str:
+    """The recommendation in one sentence: what to train, on what, how long and for how much."""
+    chosen, run = plan.chosen, plan.run
+    device = "this CPU" if plan.goal.gpu == "cpu" else f"{plan.goal.gpus} x {plan.goal.gpu}"
+    accumulation = f" x {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
+    cost = format_estimate(plan.prediction.cost_usd, format_usd) if plan.prediction.cost_usd else "unknown cost"
+    return (
+        f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
+        f"{run.micro_batch} x {run.model.seq_len}{accumulation}, for {format_tokens(chosen.tokens)} tokens: "
+        f"{format_estimate(plan.prediction.wall_clock.total_seconds, format_seconds)}, {cost}."
+    )
+
+
+def reasons(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> Iterator[str]:
+    """Say why this depth, these tokens, this batch and this learning rate."""
+    yield _why_tokens(brief, chosen)
+    yield _why_depth(brief, chosen, firsts)
+    yield _why_batch(brief, chosen)
+    run = chosen.bill.run
+    yield (
+        f"learning rate {run.optimizer.learning_rate:g}: the lower of the DeepSeek and Step Law values, scaled to the "
+        f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
+    )
+    yield _why_limits(brief, chosen)
+
+
+def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> Iterator[str]:
+    """Say what may go wrong or is not known."""
+    shape, prediction = chosen.prediction.workload.shape, chosen.prediction
+    if not profile.calibrated:
+        yield f"{profile.key} was never calibrated here, all times are priors: advisor calibrate --gpu {profile.key}"
+    elif prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
+        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
+    if thin:
+        yield (
+            f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
+            f"{_COUNTED[brief.ratio_counts]} where {format_number(brief.ratio)} are recommended; allow more time"
+        )
+    if chosen.bill.run.steps < recipe.FEWEST_STEPS:
+        yield f"only {chosen.bill.run.steps} optimizer steps: fewer than {recipe.FEWEST_STEPS} learn little"
+    if chosen.epochs is not None:
+        yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
+    problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
+    if problem:
+        yield f"no loss is promised: {problem}"
+    if prediction.fits is None:
+        yield "the device's memory is unknown, so nothing is said about whether this fits"
+    if brief.usd_per_hour is None:
+        yield f"the cost is unknown ({brief.price_source}): give --price"
+
+
+def inputs(brief: Brief, profile: Profile) -> Iterator[str]:
+    """Everything the plan rests on: calibration, sources, laws, price, data."""
+    calibrated = f"calibration {profile.calibration_id}" if profile.calibrated else f"prior beliefs about {profile.key}"
+    yield calibrated
+    yield from profile.sources
+    yield "loss: Besiroglu et al. 2024; repetition: Muennighoff et al. 2023"
+    yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"
+    yield f"price: {brief.price_source}"
+    yield f"data: {brief.goal.data}" if brief.goal.data else "data: synthetic tokens"
+
+
+def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
+    """Why a trial was not chosen, in words; None when it was merely beaten on the score."""
+    prediction, bill = trial.prediction, trial.bill
+    match trial.obstacle:
+        case Obstacle.MEMORY:
+            return f"does not fit memory: {_memory(trial)}"
+        case Obstacle.TIME:
+            assert brief.deadline_seconds is not None
+            needs = format_estimate(bill.clock.total_seconds, format_seconds)
+            steps = f" for {bill.run.steps} steps" if fixed_tokens(brief, brief.counted(bill.run.model)) is None else ""
+            return f"too slow: {needs}{steps} of {format_seconds(brief.deadline_seconds)}"
+        case Obstacle.MONEY:
+            return f"over budget: {format_estimate(bill.cost_usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
+        case Obstacle.THIN:
+            per = _COUNTED[brief.ratio_counts]
+            return f"too slow: would see only {format_number(trial.ratio)} tokens per {per}"
+        case Obstacle.SLOWER | Obstacle.LARGER:
+            assert prediction.tokens_per_second and chosen.prediction.tokens_per_second
+            change = prediction.tokens_per_second.value / chosen.prediction.tokens_per_second.value - 1
+            if trial.obstacle is Obstacle.SLOWER:
+                return f"{format_percent(-change)} fewer tokens per second"
+            return "no more than 2 % faster, needs more memory"
+    return None
+
+
+def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:
+    """The binding constraint of a goal that nothing meets, and what would make it feasible."""
+    out_of_memory = [trial for trial in firsts if trial.obstacle is Obstacle.MEMORY]
+    if len(out_of_memory) == len(firsts):
+        smallest = min(firsts, key=lambda trial: trial.device_bytes.high)
+        hint = "a shorter --seq-len, a smaller --micro-batch or --depth, or a device with more memory"
+        return f"nothing fits the memory of {brief.goal.gpu}: {_describe(smallest)} needs {_memory(smallest)}", hint
+    late = [trial for trial in firsts if trial.obstacle is not Obstacle.MEMORY]
+    settled = fixed_tokens(brief, 1) is not None
+    what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"
+    if any(trial.obstacle is Obstacle.MONEY for trial in late):
+        cheapest = min(late, key=lambda trial: trial.bill.cost_usd.high)
+        needs, enough = cheapest.bill.cost_usd, f"--budget {cheapest.bill.cost_usd.high * 1.05:.2g}"
+        words = format_estimate(needs, format_usd)
+        limit = format_usd(brief.goal.budget_usd)
+        return f"no plan costs {limit} or less: {_describe(cheapest)} needs {words}{what}", f"feasible with {enough}"
+    fastest = min(late, key=lambda trial: trial.bill.clock.total_seconds.high)
+    total = fastest.bill.clock.total_seconds
+    limit = format_seconds(brief.deadline_seconds)
+    words = format_estimate(total, format_seconds)
+    hint = f"feasible with --deadline {_round_up_seconds(total.high)}" + (" or fewer --tokens" if settled else "")
+    return f"no plan ends within {limit}: {_describe(fastest)} needs {words}{what}", hint
+
+
+def _describe(trial: Trial) -> str:
+    workload = trial.prediction.workload
+    return f"depth {workload.shape.depth} at micro-batch {workload.micro_batch} x {workload.shape.seq_len}"
+
+
+def _memory(trial: Trial) -> str:
+    needs = format_estimate(trial.device_bytes, format_bytes)
+    return f"{needs} of {format_bytes(trial.prediction.device_memory_bytes)}"
+
+
+def _why_tokens(brief: Brief, chosen: Trial) -> str:
+    per = _COUNTED[brief.ratio_counts]
+    seen = f"{format_number(chosen.ratio)} tokens per {per} ({format_number(brief.ratio)} recommended)"
+    tokens = format_tokens(chosen.tokens)
+    if brief.goal.tokens is not None:
+        return f"{tokens} tokens as asked: {seen}"
+    if chosen.data_bound:
+        return f"{tokens} tokens: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
+    if fixed_tokens(brief, 1) is not None:
+        asked = "asked for" if brief.goal.ratio is not None else f"the custom for {brief.goal.family}"
+        return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
+    limits = describe_limits(brief)
+    return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
+
+
+def _why_depth(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> str:
+    depth = chosen.prediction.workload.shape.depth
+    if brief.goal.depth is not None:
+        return f"depth {depth} as asked"
+    if brief.goal.tokens is not None and not brief.limited:
+        return f"depth {depth}: of {len(firsts)} depths the one that brings these tokens nearest the recommended ratio"
+    if not brief.limited:
+        limit = format_seconds(brief.deadline_seconds)
+        return f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
+    runners = sorted((t for t in firsts if t is not chosen and t.obstacle is None), key=lambda trial: trial.score)
+    text = f"depth {depth}: best score by the loss law of {len(firsts)} depths within {describe_limits(brief)}"
+    if runners:
+        gap = runners[0].score / chosen.score - 1
+        text += f", ahead of depth {runners[0].prediction.workload.shape.depth} by {format_percent(gap)}"
+    return text
+
+
+def _why_batch(brief: Brief, chosen: Trial) -> str:
+    workload = chosen.prediction.workload
+    band = recipe.batch_band(workload.shape, chosen.tokens)
+    laws = ", ".join(f"{name} {format_tokens(tokens)}" for name, tokens in band.laws)
+    text = f"{format_tokens(workload.step_tokens)} tokens per step"
+    if brief.goal.global_batch_tokens is not None:
+        text += " as asked"
+    elif chosen.tokens / recipe.FEWEST_STEPS < band.median:
+        text += f", kept small for {chosen.bill.run.steps} steps"
+    place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
+    size = f"micro-batch {workload.micro_batch}"
+    why = "as asked" if brief.goal.micro_batch is not None else "is the smallest within 2 % of the best tokens/s"
+    return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
+
+
+def _why_limits(brief: Brief, chosen: Trial) -> str:
+    clock = chosen.bill.clock.total_seconds
+    if brief.goal.sure:
+        return "the high end of the interval keeps the limits, as asked by --sure"
+    if brief.deadline_seconds is not None and clock.high > brief.deadline_seconds and brief.limited:
+        return (
+            f"the expected time keeps the deadline, its high end ({format_seconds(clock.high)}) does not: "
+            "--sure plans for the high end"
+        )
+    cost = chosen.bill.cost_usd
+    if brief.goal.budget_usd is not None and cost and cost.high > brief.goal.budget_usd:
+        return (
+            f"the expected cost keeps the budget, its high end ({format_usd(cost.high)}) does not: "
+            "--sure plans for the high end"
+        )
+    return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
+
+
+def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:
+    worth = effective_tokens(tokens, unique)
+    times = f"the data would be seen {format_number(epochs)} times"
+    same = f"worth {format_tokens(worth)} fresh tokens of {format_tokens(tokens)}"
+    if epochs > 40:
+        yield f"{times}, {same}: expect overfitting; get more data or train on fewer tokens"
+    elif epochs > 16:
+        yield f"{times}, {same}: most of the further repetition is waste"
+    elif epochs > 4:
+        yield f"{times}, {same}: up to four times is nearly as good as fresh data"
+
+
+def _round_up_seconds(seconds: float) -> str:
+    """A duration as an option's value, rounded up to something a person would write."""
+    if seconds < 300:
+        return f"{-(-int(seconds * 1.05) // 10) * 10 + 10}s"
+    if seconds < 4 * 3600:
+        return f"{-(-int(seconds * 1.05) // 60) + 1}min"
+    return f"{-(-int(seconds * 1.05) // 3600) + 1}h"

@@ -1,0 +1,204 @@
+"""What is asked for, checked and made definite: model proportions, ratio, limits, price and data.
+
+Nothing is searched here. A `Brief` holds every setting the search needs, with the goal's gaps filled from the
+profile and the family's customs, and says where each default came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor import flops
+from advisor.catalog import cheapest_price
+from advisor.errors import AdvisorError
+from advisor.predict.energy import board_watts
+from advisor.predict.profile import Profile
+from advisor.records import Estimate, Goal
+from advisor.units import format_seconds, format_usd
+from trainer.schema import ModelShape, make_shape
+
+# Tokens per counted parameter. nanochat since March 2026: 12 per matrix and head parameter (its own runs of 1e18 to
+# 1e19 FLOPs give 10.3-11.2, handbook §4.2). Others: the rule of thumb of Hoffmann et al. 2022; the corrected fit says
+# 18 to 24 (handbook §4.1). The optimum is flat: a factor of two costs less than 0.01 nats.
+FAMILY_RATIO = {"nanochat": (12.0, "matrices+head"), "gpt2": (20.0, "total"), "llama": (20.0, "total")}
+# With no limit at all the deepest model is planned whose whole run at that ratio still ends within this time.
+UNLIMITED_SECONDS = {"cpu": 3600.0, "cuda": 86400.0}
+MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (handbook §4.3); no time is spent on it unasked
+DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device was never calibrated
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPrice:
+    """Rent per hour of all devices together; None when no price is known."""
+
+    usd_per_hour: float | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief:
+    """A goal with nothing left open."""
+
+    goal: Goal
+    seq_len: int
+    vocab_size: int
+    precision: str
+    compile: bool
+    ratio: float  # tokens per counted parameter that candidates are ordered about
+    ratio_counts: str
+    depths: tuple[int, ...]
+    usd_per_hour: float | None
+    usd_per_kwh: float
+    price_source: str
+    watts: Estimate | None  # all devices together
+    unique_tokens: int | None  # of the training data; None: a synthetic stream without end
+    validation_tokens: int | None
+    limited: bool  # a budget or a deadline was given
+    deadline_seconds: float | None  # the goal's, or the one implied when nothing limits the run
+
+    def shape(self, depth: int) -> ModelShape:
+        """The family's shape at this depth."""
+        return make_shape(self.goal.family, depth=depth, vocab_size=self.vocab_size, seq_len=self.seq_len)
+
+    def counted(self, shape: ModelShape) -> int:
+        """The parameters the ratio counts."""
+        return flops.scaling_parameters(shape, self.ratio_counts)
+
+
+def find_price(goal: Goal) -> RunPrice:
+    """The rent: what the goal says per device, else nothing on one's own machine, else the cheapest in the catalog."""
+    if goal.usd_per_hour is not None:
+        return RunPrice(usd_per_hour=goal.usd_per_hour * goal.gpus, source="given")
+    if goal.gpu == "cpu":
+        return RunPrice(usd_per_hour=0.0, source="your own machine")
+    price = cheapest_price(goal.gpu, goal.gpus)
+    if price is None:
+        return RunPrice(usd_per_hour=None, source=f"no price known for {goal.gpu}")
+    return RunPrice(usd_per_hour=price.usd_per_hour, source=price.source)
+
+
+def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, price: RunPrice) -> Brief:
+    """Fill the gaps of a goal and refuse what cannot be meant.
+
+    `data_meta` is the token folder's metadata (None: synthetic tokens). Raises AdvisorError (exit code 2) that names
+    the value and the option to change.
+    """
+    _check_numbers(goal)
+    watts = device_watts(profile, goal.gpus)
+    _check_money(goal, price, watts)
+    ratio, counts = FAMILY_RATIO[goal.family]
+    limited = goal.budget_usd is not None or goal.deadline_seconds is not None
+    open_ended = not limited and goal.tokens is None and goal.depth is None
+    return Brief(
+        goal=goal,
+        seq_len=goal.seq_len or profile.seq_len or 1024,
+        vocab_size=_vocab_size(goal, profile, data_meta),
+        precision=profile.precision if goal.precision == "auto" else goal.precision,
+        compile=profile.compile if goal.compile is None else goal.compile,
+        ratio=goal.ratio or ratio,
+        ratio_counts=goal.ratio_counts if goal.ratio else counts,
+        depths=_depths(goal, profile),
+        usd_per_hour=price.usd_per_hour,
+        usd_per_kwh=goal.usd_per_kwh or 0.0,
+        price_source=price.source,
+        watts=watts,
+        unique_tokens=data_meta["tokens"] if data_meta else None,
+        validation_tokens=data_meta["validation_tokens"] if data_meta else None,
+        limited=limited,
+        deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
+    )
+
+
+def device_watts(profile: Profile, gpus: int) -> Estimate | None:
+    """Power of all devices: as measured by the calibration, else from the data sheet's limit, else None."""
+    if profile.costs.watts is not None:
+        return profile.costs.watts.scaled(gpus)
+    return board_watts(profile.spec.tdp_watts, gpus) if profile.spec else None
+
+
+def describe_limits(brief: Brief) -> str:
+    """The limits of a brief in words, such as "8 h and $20"; "" when none was given."""
+    words = []
+    if brief.goal.deadline_seconds is not None:
+        words.append(format_seconds(brief.goal.deadline_seconds))
+    if brief.goal.budget_usd is not None:
+        words.append(format_usd(brief.goal.budget_usd))
+    return " and ".join(words)
+
+
+def _check_numbers(goal: Goal) -> None:
+    if goal.family not in FAMILY_RATIO:
+        raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)
+    positive = {
+        "--gpus": goal.gpus,
+        "--seq-len": goal.seq_len,
+        "--vocab-size": goal.vocab_size,
+        "--deadline": goal.deadline_seconds,
+        "--tokens": goal.tokens,
+        "--depth": goal.depth,
+        "--ratio": goal.ratio,
+        "--micro-batch": goal.micro_batch,
+        "--global-batch": goal.global_batch_tokens,
+    }
+    for option, value in positive.items():
+        if value is not None and not value > 0:
+            raise AdvisorError(f"{option} {value}: must be more than 0", exit_code=2)
+    for option, value in {"--price": goal.usd_per_hour, "--kwh-price": goal.usd_per_kwh}.items():
+        if value is not None and value < 0:
+            raise AdvisorError(f"{option} {value}: must not be negative", exit_code=2)
+    if goal.budget_usd is not None and not goal.budget_usd > 0:
+        raise AdvisorError(
+            f"--budget {goal.budget_usd}: must be more than 0", "leave it out to plan without a budget", exit_code=2
+        )
+    if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
+        raise AdvisorError(
+            "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2
+        )
+
+
+def _check_money(goal: Goal, price: RunPrice, watts: Estimate | None) -> None:
+    if goal.budget_usd is not None and goal.usd_per_kwh and watts is None:
+        raise AdvisorError(
+            f"--budget with --kwh-price needs the power of {goal.gpu}, which is unknown",
+            "give a price per hour that holds the energy: --price 0.50",
+            exit_code=2,
+        )
+    if goal.budget_usd is None or price.usd_per_hour:
+        return
+    if price.usd_per_hour is None:
+        hint = "give one per GPU and hour: --price 2.50"
+        raise AdvisorError(f"--budget needs a price: {price.source}", hint, exit_code=2)
+    if not goal.usd_per_kwh:
+        raise AdvisorError(
+            "--budget needs a price or an electricity tariff: this machine costs nothing per hour",
+            "give --price 0.50 (per hour) or --kwh-price 0.30, or limit the time instead: --deadline 30min",
+            exit_code=2,
+        )
+
+
+def _vocab_size(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> int:
+    if data_meta is None:
+        return goal.vocab_size or profile.vocab_size or 32768
+    needed = data_meta["vocab_size"]
+    if goal.vocab_size is not None and goal.vocab_size < needed:
+        raise AdvisorError(
+            f"--vocab-size {goal.vocab_size} is smaller than the data's tokenizer, which has {needed}",
+            "leave --vocab-size out to take the data's",
+            exit_code=2,
+        )
+    return goal.vocab_size or needed
+
+
+def _depths(goal: Goal, profile: Profile) -> tuple[int, ...]:
+    """Depths to weigh: the one asked for, else from the calibrated ones up to twice the deepest of them.
+
+    All up to 12, every second one above: neighbours differ by less than the intervals.
+    """
+    if goal.depth is not None:
+        return (goal.depth,)
+    low, high = 2, DEEPEST[goal.family]
+    if profile.depths and profile.family == goal.family:
+        low, high = min(profile.depths), 2 * max(profile.depths)
+    return tuple(depth for depth in range(low, high + 1) if depth <= 12 or depth % 2 == 0)

@@ -1,0 +1,228 @@
+"""From a goal to a plan: every depth at every micro-batch, weighed by the same predictions a user can ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.plan import explain, recipe
+from advisor.plan.goal import Brief, RunPrice, make_brief
+from advisor.plan.trial import Obstacle, Trial, make_trial, usual_tokens
+from advisor.predict.profile import Profile, predict_many
+from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
+from trainer.schema import to_dict
+
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
+_BATCH_OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
+
+
+def make_plan(
+    goal: Goal,
+    profile: Profile,
+    *,
+    now: datetime,
+    data_meta: Mapping[str, Any] | None = None,
+    price: RunPrice,
+) -> Plan:
+    """The recommendation for a goal on one device, with what was considered, what was rejected and why.
+
+    `now` carries a time zone; `data_meta` is the token folder's metadata; `price` is what all devices cost together.
+    Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 when nothing fits it, naming the binding
+    constraint and what would make it feasible.
+    """
+    brief = make_brief(goal, profile, data_meta, price)
+    groups = _weigh(brief, profile)
+    chosen, thin = _choose(brief, [group[0] for group in groups])
+    return _assemble(brief, profile, groups, chosen, thin, now)
+
+
+def refined_plan(
+    plan: Plan, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None, price: RunPrice
+) -> Plan:
+    """The same choice predicted anew by a profile that has just measured it; depth and batch stay, steps may move."""
+    workload = plan.workload
+    limited = plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None
+    pinned = replace(
+        plan.goal,
+        depth=workload.shape.depth,
+        micro_batch=workload.micro_batch,
+        global_batch_tokens=workload.step_tokens,
+        activation_checkpointing=workload.activation_checkpointing,
+        tokens=plan.goal.tokens if limited else plan.chosen.tokens,
+        ratio=plan.goal.ratio if limited and plan.goal.tokens is None else None,
+    )
+    fresh = make_plan(pinned, profile, now=now, data_meta=data_meta, price=price)
+    others = tuple(candidate for candidate in plan.considered if candidate != plan.chosen)
+    return replace(
+        fresh,
+        goal=plan.goal,
+        considered=(fresh.chosen, *others),
+        reasons=(*plan.reasons, "measured once more at this very configuration"),
+    )
+
+
+def _weigh(brief: Brief, profile: Profile) -> list[list[Trial]]:
+    """Trials of each depth, the micro-batch to use first; a depth that fits no memory has one trial that says so."""
+    checkpointing = brief.goal.activation_checkpointing or profile.activation_checkpointing
+    by_depth = _fitting(brief, profile, checkpointing, brief.depths)
+    if brief.goal.activation_checkpointing is None and profile.device_type == "cuda":
+        starved = [depth for depth, predictions in by_depth.items() if not _usable(predictions)]
+        for depth, predictions in _fitting(brief, profile, "full", starved).items():
+            if _usable(predictions):
+                by_depth[depth] = predictions
+    batches = {depth: _batch_tokens(brief, predictions) for depth, predictions in by_depth.items()}
+    wanted = [
+        _accumulated(prediction.workload, batches[depth])
+        for depth, predictions in by_depth.items()
+        for prediction in _near_batch(brief, _usable(predictions), batches[depth])
+    ]
+    accumulated: dict[int, list[Prediction]] = {depth: [] for depth in by_depth}
+    for prediction in predict_many(profile, wanted):
+        accumulated[prediction.workload.shape.depth].append(prediction)
+    return [
+        _group(brief, profile, accumulated[depth], [p for p in predictions if p.fits is False])
+        for depth, predictions in by_depth.items()
+    ]
+
+
+def _fitting(brief: Brief, profile: Profile, checkpointing: str, depths: Iterable[int]) -> dict[int, list[Prediction]]:
+    """Every depth at every micro-batch without accumulation."""
+    goal = brief.goal
+    sizes = (goal.micro_batch,) if goal.micro_batch else MICRO_BATCHES
+    workloads = [
+        Workload(
+            shape=brief.shape(depth),
+            micro_batch=size,
+            gpu=goal.gpu,
+            gpus=goal.gpus,
+            precision=brief.precision,
+            compile=brief.compile,
+            activation_checkpointing=checkpointing,
+            optimizer=goal.optimizer,
+        )
+        for depth in depths
+        for size in sizes
+    ]
+    found: dict[int, list[Prediction]] = {depth: [] for depth in depths}
+    for prediction in predict_many(profile, workloads):
+        found[prediction.workload.shape.depth].append(prediction)
+    return found
+
+
+def _usable(predictions: Iterable[Prediction]) -> list[Prediction]:
+    """Those that fit the memory with margin, or whose memory nobody knows."""
+    return [p for p in predictions if p.fits is not False]
+
+
+def _rate(prediction: Prediction) -> float:
+    assert prediction.tokens_per_second is not None
+    return prediction.tokens_per_second.value
+
+
+def _batch_tokens(brief: Brief, predictions: list[Prediction]) -> float:
+    """Tokens per optimizer step for one depth: what was asked for, else the laws' median for the run it would be."""
+    if brief.goal.global_batch_tokens is not None:
+        return brief.goal.global_batch_tokens
+    shape = predictions[0].workload.shape
+    best = max(_rate(p) for p in (_usable(predictions) or predictions))
+    return recipe.recommended_batch(shape, usual_tokens(brief, brief.counted(shape), best))
+
+
+def _near_batch(brief: Brief, predictions: list[Prediction], batch_tokens: float) -> list[Prediction]:
+    """Micro-batches that do not exceed the batch by themselves; the smallest one if all do."""
+    if brief.goal.micro_batch is not None:
+        return predictions
+    below = [p for p in predictions if p.workload.step_tokens <= _BATCH_OVERSHOOT * batch_tokens]
+    return below or predictions[:1]
+
+
+def _accumulated(workload: Workload, batch_tokens: float) -> Workload:
+    return replace(workload, grad_accum=max(1, round(batch_tokens / workload.step_tokens)))
+
+
+def _group(brief: Brief, profile: Profile, predictions: list[Prediction], too_large: list[Prediction]) -> list[Trial]:
+    """Trials of one depth: the micro-batch to use first, then the other sizes with what speaks against them."""
+    unfit = [replace(make_trial(brief, profile, p), obstacle=Obstacle.MEMORY) for p in too_large[:1]]
+    if not predictions:
+        return unfit
+    best = max(_rate(p) for p in predictions)
+    fast = [p for p in predictions if _rate(p) >= ENOUGH * best]
+    use = min(fast, key=lambda p: p.workload.micro_batch)
+    others = [
+        replace(make_trial(brief, profile, p), obstacle=Obstacle.LARGER if p in fast else Obstacle.SLOWER)
+        for p in predictions
+        if p is not use
+    ]
+    return [make_trial(brief, profile, use), *others, *unfit]
+
+
+def _choose(brief: Brief, firsts: list[Trial]) -> tuple[Trial, bool]:
+    """The best depth, and whether it is one that sees far too few tokens because every depth does."""
+    open_trials = [trial for trial in firsts if trial.obstacle is None]
+    thin = [trial for trial in firsts if trial.obstacle is Obstacle.THIN]
+    if not open_trials and not thin:
+        raise _nothing_fits(brief, firsts)
+    if brief.goal.tokens is not None and not brief.limited:
+        return min(open_trials, key=lambda trial: abs(math.log(trial.ratio / brief.ratio))), False
+    return min(open_trials or thin, key=lambda trial: trial.score), not open_trials
+
+
+def _nothing_fits(brief: Brief, firsts: list[Trial]) -> AdvisorError:
+    message, hint = explain.nothing_fits(brief, firsts)
+    return AdvisorError(message, hint, exit_code=3)
+
+
+def _assemble(
+    brief: Brief, profile: Profile, groups: list[list[Trial]], chosen: Trial, thin: bool, now: datetime
+) -> Plan:
+    """Put the plan together; the table holds every depth and, for the chosen one, its other micro-batches."""
+    bill, prediction = chosen.bill, chosen.prediction
+    assert prediction.step_seconds is not None and prediction.tokens_per_second is not None
+    mine = next(group for group in groups if group[0] is chosen)
+    rest = [group[0] for group in groups if group[0] is not chosen]
+    rejected = [trial.candidate(explain.rejection(brief, trial, chosen)) for trial in (*rest, *mine[1:])]
+    best = chosen.candidate()
+    goal = brief.goal
+    return Plan(
+        id=_plan_id(goal, now),
+        created=now.isoformat(timespec="seconds"),
+        goal=goal,
+        run=bill.run,
+        workload=prediction.workload,
+        usd_per_hour=brief.usd_per_hour,
+        price_source=brief.price_source,
+        prediction=PlanPrediction(
+            parameters=prediction.parameters,
+            flops_per_token=prediction.flops_per_token,
+            step_seconds=prediction.step_seconds,
+            tokens_per_second=prediction.tokens_per_second,
+            mfu=prediction.mfu,
+            peak_allocated_bytes=prediction.peak_allocated_bytes,
+            peak_reserved_bytes=prediction.peak_reserved_bytes,
+            wall_clock=bill.clock,
+            cost_usd=bill.cost_usd,
+            energy_kwh=bill.kwh,
+            loss=chosen.loss,
+        ),
+        ratio=chosen.ratio,
+        chosen=best,
+        considered=(best, *rejected),
+        reasons=tuple(explain.reasons(brief, chosen, [group[0] for group in groups])),
+        warnings=tuple(explain.warnings(brief, profile, chosen, thin=thin)),
+        inputs=tuple(explain.inputs(brief, profile)),
+        reference_seconds=profile.reference_seconds,
+        drift_exponent=profile.drift_exponent,
+    )
+
+
+def _plan_id(goal: Goal, now: datetime) -> str:
+    """Sortable by time, and different for different goals of the same second."""
+    digest = hashlib.sha256(json.dumps(to_dict(goal), sort_keys=True).encode()).hexdigest()
+    return f"plan-{now:%Y%m%d-%H%M%S}-{digest[:6]}"

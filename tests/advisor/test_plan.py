@@ -1,0 +1,354 @@
+"""Plans on invented devices: limits kept, batch rule obeyed, words and exit codes for goals that cannot be met."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor import flops
+from advisor.errors import AdvisorError
+from advisor.plan import recipe
+from advisor.plan.explain import sentence
+from advisor.plan.goal import RunPrice, find_price
+from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
+from advisor.predict.profile import predict_many
+from advisor.records import Basis, Goal, Plan
+from advisor.store import dump_plan, load_plan
+from tests.advisor.devices import around, big_gpu, small_cpu
+from trainer.schema import make_shape
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+RENTED = RunPrice(usd_per_hour=3.0, source="given")
+CPU, GPU = Goal(gpu="cpu"), Goal(gpu="h200-141gb-sxm")
+
+
+def plan_cpu(price: RunPrice | None = None, data_meta=None, profile=None, **wishes) -> Plan:
+    goal = replace(CPU, **wishes)
+    return make_plan(goal, profile or small_cpu(), now=NOW, data_meta=data_meta, price=price or find_price(goal))
+
+
+def plan_gpu(price: RunPrice = RENTED, profile=None, **wishes) -> Plan:
+    return make_plan(replace(GPU, **wishes), profile or big_gpu(), now=NOW, price=price)
+
+
+def data_of(tokens: int, vocab_size: int = 4096):
+    return {"tokens": tokens, "validation_tokens": tokens // 20, "vocab_size": vocab_size, "bytes_per_token": 3.2}
+
+
+# Recipe
+
+
+def test_batch_laws_give_the_handbooks_figures():
+    shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
+    laws = dict(recipe.batch_band(shape, 6.71e9).laws)
+    head = 6 * 65536 * 1024  # DeepSeek's C leaves it out; the handbook's 528 k has it in
+    assert recipe.training_flops(shape, 6.71e9) == pytest.approx(1.35e19 - head * 6.71e9, rel=0.005)
+    assert laws["DeepSeek"] == pytest.approx(528e3 * ((1.35e19 - head * 6.71e9) / 1.35e19) ** 0.3271, rel=0.005)
+    assert dict(recipe.batch_band(shape, 1e9).laws)["Step Law"] == pytest.approx(80e3, rel=0.01)
+    assert dict(recipe.batch_band(shape, 1e11).laws)["Step Law"] == pytest.approx(1.11e6, rel=0.01)
+    reference = 12 * 110_100_912
+    assert dict(recipe.batch_band(shape, reference).laws)["nanochat"] == 2**19
+
+
+@pytest.mark.parametrize(
+    ("scaling", "log2"), [(110_100_912, 19), (234_881_792, 19), (435_160_240, 20), (729_810_624, 20)]
+)
+def test_nanochat_batch_at_its_own_depths(scaling, log2):
+    """d12, d16, d20 and d24 at ratio 12, rounded to a power of two as nanochat does (handbook §8 item 6)."""
+    shape = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=2048)
+    assert round(math.log2(dict(recipe.batch_band(shape, 12 * scaling).laws)["nanochat"])) == log2
+
+
+def test_learning_rate_of_the_published_run():
+    """d16 at 6.71 B tokens: DeepSeek 1.27e-3, Step Law 2.2e-3 (handbook §5.3); the lower one counts."""
+    shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
+    batch = recipe.batch_band(shape, 6.71e9).median
+    assert recipe.learning_rate(shape, 6.71e9, batch) == pytest.approx(1.27e-3, rel=0.03)
+    assert recipe.learning_rate(shape, 6.71e9, batch / 4) == pytest.approx(1.27e-3 / 2, rel=0.04)
+
+
+@given(st.integers(1, 32), st.floats(4, 12), st.floats(2, 8))
+def test_learning_rate_stays_sane(depth, log_tokens, log_batch):
+    shape = make_shape("nanochat", depth=depth, vocab_size=4096, seq_len=256)
+    assert 1e-4 <= recipe.learning_rate(shape, 10**log_tokens, 10**log_batch) <= 3e-3
+
+
+@given(st.integers(1, 10**6), st.integers(10**4, 10**9), st.sampled_from((256, 2048, 32768)))
+def test_schedule_and_evaluation_are_valid(steps, tokens, micro_tokens):
+    assert recipe.schedule(steps).warmup_steps <= max(1, steps // 2)
+    evaluation = recipe.evaluation(steps, tokens, micro_tokens, None)
+    assert evaluation.tokens % micro_tokens == 0 and evaluation.tokens > 0
+    assert 1 <= -(-steps // evaluation.every_steps) <= recipe._EVALUATIONS
+
+
+def test_short_runs_keep_their_steps():
+    shape = make_shape("nanochat", depth=2, vocab_size=4096, seq_len=256)
+    assert recipe.recommended_batch(shape, 300_000) == 1000
+    assert recipe.recommended_batch(shape, 1e9) == recipe.batch_band(shape, 1e9).median
+
+
+# Limits
+
+
+@pytest.mark.parametrize("seconds", [60.0, 300.0, 3600.0])
+def test_a_deadline_is_used_and_kept(seconds):
+    plan = plan_cpu(deadline_seconds=seconds)
+    total = plan.prediction.wall_clock.total_seconds
+    assert 0.9 * seconds < total.value <= seconds
+    assert plan.chosen.tokens == plan.run.steps * plan.run.tokens_per_step()
+    assert plan.run.problems() == []
+
+
+def test_sure_keeps_the_high_end():
+    plain, sure = plan_cpu(deadline_seconds=600.0), plan_cpu(deadline_seconds=600.0, sure=True)
+    assert plain.prediction.wall_clock.total_seconds.high > 600 >= sure.prediction.wall_clock.total_seconds.high
+    assert any("--sure" in reason and "high end" in reason for reason in plain.reasons)
+
+
+def test_a_budget_buys_seconds():
+    plan = plan_gpu(budget_usd=6.0)
+    assert 5.5 < plan.prediction.cost_usd.value <= 6.0
+    assert plan.prediction.cost_usd.value == pytest.approx(plan.prediction.wall_clock.total_seconds.value / 3600 * 3.0)
+
+
+def test_the_tighter_of_budget_and_deadline_binds():
+    assert plan_gpu(budget_usd=6.0, deadline_seconds=1800.0).prediction.cost_usd.value <= 1.5
+    both = plan_gpu(budget_usd=1.0, deadline_seconds=36000.0)
+    assert both.prediction.cost_usd.value == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_budget_on_ones_own_machine_needs_a_price_or_a_tariff():
+    with pytest.raises(AdvisorError, match="needs a price or an electricity tariff") as caught:
+        plan_cpu(budget_usd=1.0)
+    assert caught.value.exit_code == 2 and "--price" in caught.value.hint
+    with pytest.raises(AdvisorError, match="power of cpu, which is unknown"):
+        plan_cpu(budget_usd=1.0, usd_per_kwh=0.3)
+
+
+def test_a_tariff_alone_can_be_the_price():
+    profile = small_cpu()
+    profile = replace(profile, costs=replace(profile.costs, watts=around(100.0, 0.2)))
+    plan = plan_cpu(budget_usd=0.01, usd_per_kwh=0.30, profile=profile)
+    hours = plan.prediction.wall_clock.total_seconds.value / 3600
+    assert plan.prediction.energy_kwh.value == pytest.approx(0.1 * hours)
+    assert plan.prediction.cost_usd.value == pytest.approx(0.03 * hours) and plan.prediction.cost_usd.value <= 0.01
+
+
+def test_an_unknown_price_is_unknown_and_not_zero():
+    nobody_rents_it = RunPrice(usd_per_hour=None, source="no price known")
+    plan = plan_gpu(price=nobody_rents_it, deadline_seconds=3600.0)
+    assert plan.prediction.cost_usd is None and any("cost is unknown" in w for w in plan.warnings)
+    with pytest.raises(AdvisorError, match="--budget needs a price"):
+        plan_gpu(price=nobody_rents_it, budget_usd=5.0)
+
+
+# Tokens and depth
+
+
+def test_without_limits_the_families_ratio_and_an_assumed_day():
+    plan = plan_gpu()
+    counted = flops.scaling_parameters(plan.run.model, "matrices+head")
+    assert plan.chosen.tokens / counted == pytest.approx(12, rel=0.01) == plan.ratio
+    assert plan.prediction.wall_clock.total_seconds.value <= 86400
+    deeper = [c for c in plan.considered if c.depth > plan.chosen.depth]
+    assert deeper and all("too slow" in c.rejected for c in deeper)
+    assert any("assumed because no limit was given" in reason for reason in plan.reasons)
+
+
+def test_other_families_count_all_parameters():
+    plan = make_plan(replace(CPU, family="gpt2", depth=2), small_cpu(), now=NOW, price=find_price(CPU))
+    assert plan.chosen.tokens / plan.chosen.parameters == pytest.approx(20, rel=0.02)
+    assert "20 per parameter, the custom for gpt2" in plan.reasons[0]
+
+
+@pytest.mark.parametrize("counts", flops.RATIO_COUNTS)
+def test_a_ratio_counts_what_it_says(counts):
+    plan = plan_cpu(depth=4, ratio=8.0, ratio_counts=counts)
+    assert plan.chosen.tokens / flops.scaling_parameters(plan.run.model, counts) == pytest.approx(8, rel=0.02)
+
+
+def test_tokens_alone_choose_the_depth_they_suit():
+    plan = plan_cpu(tokens=50_000_000)
+    others = [c for c in plan.considered if c.depth != plan.chosen.depth]
+    assert plan.chosen.tokens == pytest.approx(50e6, rel=0.01)
+    counted = {c.depth: flops.scaling_parameters(make_shape("nanochat", depth=c.depth, vocab_size=4096, seq_len=256),
+                                                 "matrices+head") for c in others}  # fmt: skip
+    off = abs(math.log(plan.ratio / 12))
+    assert all(off <= abs(math.log(50e6 / counted[c.depth] / 12)) + 0.01 for c in others)
+
+
+def test_more_time_means_a_deeper_model():
+    depths = [plan_gpu(deadline_seconds=hours * 3600.0).chosen.depth for hours in (0.2, 2, 20)]
+    assert depths == sorted(depths) and depths[0] < depths[-1]
+
+
+def test_the_chosen_depth_has_the_best_score_of_those_that_stand():
+    plan = plan_gpu(deadline_seconds=7200.0)
+    standing = [c for c in plan.considered if c.rejected is None]
+    assert plan.chosen in standing and plan.chosen.score == min(c.score for c in standing)
+    assert plan.prediction.loss is not None and plan.prediction.loss.basis == Basis.PRIOR
+
+
+# Batch
+
+
+@pytest.mark.parametrize("wishes", [{"deadline_seconds": 300.0}, {"depth": 4}, {"tokens": 20_000_000, "depth": 6}])
+def test_micro_batch_is_the_smallest_within_two_percent(wishes):
+    plan = plan_cpu(**wishes)
+    step_tokens = plan.workload.step_tokens
+    sizes = [b for b in MICRO_BATCHES if b * 256 <= step_tokens * math.sqrt(2)]
+    workloads = [
+        replace(plan.workload, micro_batch=b, grad_accum=max(1, round(step_tokens / (b * 256)))) for b in sizes
+    ]
+    rates = {p.workload.micro_batch: p.tokens_per_second.value for p in predict_many(small_cpu(), workloads)}
+    best = max(rates.values())
+    smaller = [b for b in sizes if b < plan.run.micro_batch]
+    assert rates[plan.run.micro_batch] >= 0.975 * best
+    assert all(rates[b] < 0.985 * best for b in smaller)
+
+
+def test_a_run_of_minutes_keeps_hundreds_of_steps():
+    assert plan_cpu(deadline_seconds=100.0).run.steps >= 200
+
+
+def test_wishes_for_the_batch_are_obeyed():
+    plan = plan_cpu(depth=4, micro_batch=3, global_batch_tokens=12_288)
+    assert (plan.run.micro_batch, plan.run.grad_accum) == (3, 16)
+    assert "as asked" in plan.reasons[2]
+
+
+def test_no_recommendation_exceeds_the_memory_with_margin():
+    tight = big_gpu(memory_bytes=24 * 2**30)
+    plan = plan_gpu(profile=tight, deadline_seconds=7200.0, depth=16)
+    assert tight.memory.device_total_bytes(plan.workload).high <= 0.97 * 24 * 2**30
+    assert any(c.rejected and c.rejected.startswith("does not fit memory") for c in plan.considered)
+
+
+def test_recomputation_only_where_nothing_else_fits():
+    roomy = plan_gpu(depth=12, deadline_seconds=3600.0)
+    assert roomy.run.activation_checkpointing == "none"
+    starved = plan_gpu(depth=12, deadline_seconds=3600.0, profile=big_gpu(memory_bytes=int(4.6 * 2**30)))
+    assert starved.run.activation_checkpointing == "full"
+
+
+# Data
+
+
+def test_vocabulary_comes_from_the_data():
+    plan = plan_cpu(deadline_seconds=300.0, data="corpus", data_meta=data_of(10**9, vocab_size=8192))
+    assert plan.run.model.vocab_size == 8192 and plan.run.data.path == "corpus"
+    with pytest.raises(AdvisorError, match="smaller than the data's tokenizer"):
+        plan_cpu(deadline_seconds=300.0, vocab_size=100, data_meta=data_of(10**9))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "words"), [(3, None), (6, "up to four times"), (20, "waste"), (50, "expect overfitting")]
+)
+def test_repeated_data_are_shown_and_warned_about(epochs, words):
+    plan = plan_cpu(tokens=6_000_000, depth=2, data_meta=data_of(6_000_000 // epochs))
+    assert plan.chosen.epochs == pytest.approx(epochs, rel=0.01)
+    said = [w for w in plan.warnings if "the data would be seen" in w]
+    assert bool(said) == bool(words) and (not words or words in said[0])
+
+
+def test_no_time_is_spent_on_a_seventeenth_epoch_unasked():
+    plan = plan_cpu(deadline_seconds=36000.0, data_meta=data_of(500_000))
+    assert all(c.epochs <= 16 for c in plan.considered if not c.rejected)
+    small = min((c for c in plan.considered if c.rejected is None), key=lambda c: c.depth)
+    assert small.epochs == pytest.approx(16, abs=0.1) and small.total_seconds.value < 36000
+
+
+# Goals that cannot be met
+
+
+def test_too_short_a_deadline_says_what_would_do():
+    with pytest.raises(AdvisorError, match="no plan ends within 3 s: depth 2") as caught:
+        plan_cpu(deadline_seconds=3.0)
+    assert caught.value.exit_code == 3
+    feasible = float(caught.value.hint.split("--deadline ")[1].split("s")[0])
+    assert plan_cpu(deadline_seconds=feasible).run.steps >= 20
+
+
+def test_too_small_a_budget_says_what_would_do():
+    with pytest.raises(AdvisorError, match="no plan costs") as caught:
+        plan_gpu(budget_usd=0.01)
+    assert caught.value.exit_code == 3
+    assert plan_gpu(budget_usd=float(caught.value.hint.split("--budget ")[1])).run.steps >= 20
+
+
+def test_tokens_that_do_not_fit_the_deadline():
+    with pytest.raises(AdvisorError, match="no plan ends within 60 s") as caught:
+        plan_cpu(tokens=10**9, deadline_seconds=60.0)
+    assert caught.value.exit_code == 3 and "fewer --tokens" in caught.value.hint
+
+
+def test_nothing_fits_a_tiny_memory():
+    with pytest.raises(AdvisorError, match="nothing fits the memory of cpu.*of 512 MiB") as caught:
+        plan_cpu(deadline_seconds=60.0, profile=small_cpu(memory_bytes=512 * 2**20))
+    assert caught.value.exit_code == 3 and "--seq-len" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [{"deadline_seconds": -1.0}, {"tokens": 0}, {"depth": -2}, {"budget_usd": 0.0}, {"family": "gpt5"}, {"ratio": 0.0},
+     {"tokens": 10, "ratio": 2.0, "depth": 2}],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_a_usage_error(wishes):
+    with pytest.raises(AdvisorError) as caught:
+        plan_cpu(**wishes)
+    assert caught.value.exit_code == 2
+
+
+def test_a_hopelessly_short_limit_gives_a_plan_with_a_warning_when_every_depth_is_thin():
+    plan = plan_cpu(deadline_seconds=600.0, depth=8)
+    assert plan.chosen.depth == 8 and any("few tokens" in w for w in plan.warnings)
+
+
+# The record
+
+
+def test_a_plan_is_complete_and_survives_its_file(tmp_path):
+    plan = plan_gpu(deadline_seconds=3600.0)
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(plan), encoding="utf-8")
+    assert load_plan(path) == plan
+    assert "calibration h200-1" in plan.inputs and "price: given" in plan.inputs
+    assert plan.considered[0] == plan.chosen
+    assert plan.run.compile and plan.run.device == "cuda" and plan.run.precision == "bf16"
+
+
+def test_the_same_inputs_give_the_same_plan():
+    assert plan_cpu(deadline_seconds=300.0) == plan_cpu(deadline_seconds=300.0)
+    assert plan_cpu(deadline_seconds=300.0).id != plan_cpu(deadline_seconds=301.0).id
+
+
+def test_the_sentence_says_it_all():
+    text = sentence(plan_cpu(deadline_seconds=100.0))
+    assert text.startswith("Train depth 2 (1.44 M parameters) on this CPU, micro-batch ")
+    assert " tokens: " in text and text.endswith("$0.00.")
+
+
+def test_measuring_the_choice_keeps_it():
+    plan = plan_cpu(deadline_seconds=300.0)
+    again = refined_plan(plan, small_cpu(), now=NOW, price=find_price(CPU))
+    assert again.workload == plan.workload and again.goal == plan.goal
+    assert again.run.steps == pytest.approx(plan.run.steps, rel=0.02)
+    assert len(again.considered) == len(plan.considered)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(30, 20_000), st.one_of(st.none(), st.integers(10**5, 10**8)), st.booleans())
+def test_any_deadline_is_kept_or_refused(seconds, unique, sure):
+    try:
+        plan = plan_cpu(deadline_seconds=seconds, data_meta=unique and data_of(unique), sure=sure)
+    except AdvisorError as error:
+        assert error.exit_code == 3
+        return
+    total = plan.prediction.wall_clock.total_seconds
+    assert (total.high if sure else total.value) <= seconds
+    assert plan.run.problems() == [] and plan.run.steps >= 1
