@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+import yaml
 
-from advisor.predict.throughput import TERMS
+from advisor.catalog import GpuSpec, peak_flops
+from advisor.errors import AdvisorError
+from advisor.folders import profiles_folder
+from advisor.predict.throughput import TERMS, Rates
+
+PRIOR_SCHEMA = 1
+LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (handbook §3.2, unverified there)
+# No row of fp32 training is among the published runs: what TF32 products reach of their peak is less sure.
+_FP32_DEVIATION = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoefficientPrior:
-    """Gaussian beliefs about the log coefficients of the throughput terms; what no formula explains; both learnt from published runs."""
+    """Gaussian beliefs about the log coefficients of the throughput terms; what no formula explains; both learnt from
+    published runs.
+    """
 
     mean: np.ndarray  # (len(TERMS),)
     covariance: np.ndarray  # (len(TERMS), len(TERMS))
@@ -22,9 +34,10 @@ class CoefficientPrior:
 def measured_prior() -> CoefficientPrior:
     """Beliefs when the device's own ceilings were measured: every term within a factor of a few of its physical floor.
 
-    Means: products of a training step reach 80-90 % of the best measured product, attention 30-40 % of it (fitted a2/a1 of
-    1.5-2.4, handbook §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of 100-380 B over 2-byte
-    elements), logits about 6 times in fp32, weights about 5 times; launches per layer 60 eager; optimizer at 1.3 times its floor.
+    Means: products of a training step reach 80-90 % of the best measured product, attention 30-40 % of it (fitted
+    a2/a1 of 1.5-2.4, handbook §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of
+    100-380 B over 2-byte elements), logits about 6 times in fp32, weights about 5 times; launches per layer 60 eager;
+    optimizer at 1.3 times its floor.
     """
     beliefs = {
         "matmul": (1.2, 0.25),
@@ -43,3 +56,63 @@ def measured_prior() -> CoefficientPrior:
         discrepancy=0.03,
         source="physical floors measured on the device (handbook §3.1)",
     )
+
+
+def datasheet_rates(spec: GpuSpec, precision: str) -> Rates | None:
+    """The rates that the beliefs of `load_prior` refer to; None where the card has no units for the precision."""
+    peak = peak_flops(spec, precision)
+    if peak is None:
+        return None
+    return Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
+
+
+def load_prior(arch: str | None, precision: str, compile: bool | None) -> CoefficientPrior:
+    """Beliefs about a card nobody has calibrated, relative to `datasheet_rates`, from profiles/prior.yaml.
+
+    `arch` is the catalog's architecture; one without published runs (or None) gets what all others have in common, with
+    the spread between architectures added. `compile` None: not known, both are possible. AdvisorError if the file is
+    unusable.
+    """
+    document = _prior_document()
+    known = document["architectures"]
+    name = arch if arch in known else "unmeasured"
+    beliefs = [
+        (np.array(known[name][label]["mean"]), np.array(known[name][label]["covariance"]))
+        for label, wanted in (("eager", compile is not True), ("compiled", compile is not False))
+        if wanted
+    ]
+    mean = sum(m for m, _ in beliefs) / len(beliefs)
+    covariance = sum(c + np.outer(m - mean, m - mean) for m, c in beliefs) / len(beliefs)
+    matmul = TERMS.index("matmul")
+    if name == "unmeasured":
+        mean[matmul] += document["matmul_shifts"].get(arch, 0.0)
+    if precision == "fp32":
+        covariance[matmul, matmul] += _FP32_DEVIATION**2
+    return CoefficientPrior(
+        mean=mean,
+        covariance=covariance,
+        discrepancy=float(document["discrepancy"]),
+        source=_source(document, arch, name),
+    )
+
+
+def _source(document: dict, arch: str | None, name: str) -> str:
+    rows = document["provenance"]["rows"]
+    dated = f"profiles/prior.yaml, {document['provenance']['date']}"
+    if name == "unmeasured":
+        return f"{rows} published runs of other architectures, none of {arch or 'this device'} ({dated})"
+    own = document["architectures"][name]["rows"]
+    return f"{rows} published runs, {own} of them on {name} ({dated})"
+
+
+@cache
+def _prior_document() -> dict:
+    path = profiles_folder() / "prior.yaml"
+    hint = "restore it, or make it again with `python benchmarks/fit_prior.py`"
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError) as error:
+        raise AdvisorError(f"cannot read {path}: {error}", hint) from error
+    if not isinstance(document, dict) or document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
+        raise AdvisorError(f"{path} does not hold beliefs about the terms {', '.join(TERMS)}", hint)
+    return document

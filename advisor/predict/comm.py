@@ -1,0 +1,126 @@
+"""Seconds that data-parallel training spends on gradients and cannot hide behind its own backward pass.
+
+Alpha-beta model of ring collectives (handbook §3.4) over the links of one node as the catalog has them, and over the
+usual network cards between nodes. Pure: numbers in, an Estimate or None out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from advisor import flops
+from advisor.catalog import GpuSpec
+from advisor.records import Basis, Estimate, Workload
+
+LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (handbook §3.2)
+BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
+GPUS_PER_NODE = 8
+# Share of the nominal rate in one direction that collectives reach: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
+# (handbook §3.4). The interval is a judged factor either way: topology and message size move the share that much.
+_EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}
+_SPREAD = 1.5
+# Overlap with the backward pass: 0.7-0.9 for DDP's buckets (handbook §3.4, unverified there, hence the wide low end).
+_OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
+# Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
+# DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.
+_NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What joins the GPUs of one node."""
+
+    kind: str  # nvlink | xgmi | roce | pcie
+    generation: str  # as in the catalog: nvlink4, pcie4x16
+    bytes_per_second: float  # nominal, one direction, per GPU
+    gpus: int = GPUS_PER_NODE  # that it joins
+
+    @property
+    def achieved(self) -> float:
+        """Bus bandwidth of a large collective, bytes/s."""
+        return self.bytes_per_second * _EFFICIENCY[self.kind]
+
+
+def read_link(interconnect: str) -> Link | None:
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None where it names no rate.
+
+    Bridges between pairs of cards and links to the host processor are passed over: not every machine has the first, and
+    the second joins no GPUs.
+    """
+    for part in interconnect.split(";"):
+        found = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)
+        if not found or "bridge" in found[2] or "c2c" in found[2]:
+            continue
+        domain = re.search(r"NVL(\d+)", found[4])
+        return Link(
+            kind=found[1],
+            generation=found[1] + found[2],
+            bytes_per_second=float(found[3]) * 1e9 / 2,
+            gpus=int(domain[1]) if domain else GPUS_PER_NODE,
+        )
+    return None
+
+
+def all_reduce_seconds(size_bytes: float, gpus: int, bytes_per_second: float, latency_seconds: float = 0.0) -> float:
+    """Ring all-reduce: 2(n-1) steps of latency, 2(n-1)/n of the data over each link (nccl-tests' bus bandwidth)."""
+    return 2 * (gpus - 1) * latency_seconds + 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
+
+
+def reduce_scatter_seconds(
+    size_bytes: float, gpus: int, bytes_per_second: float, latency_seconds: float = 0.0
+) -> float:
+    """Ring reduce-scatter, or all-gather, of `size_bytes` in total: half an all-reduce."""
+    return all_reduce_seconds(size_bytes, gpus, bytes_per_second, latency_seconds) / 2
+
+
+def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
+    """What a collective over `gpus` GPUs reaches; None where nothing is known of the slowest link.
+
+    Between nodes every ring enters and leaves a node once, so a node's network cards work side by side.
+    """
+    link = read_link(spec.interconnect)
+    if link is None or gpus <= link.gpus:
+        return link.achieved if link else None
+    network = _NETWORK_PER_GPU.get(link.generation)
+    if network is None:
+        return None
+    return min(link.achieved, GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
+
+
+def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: float) -> Estimate | None:
+    """Communication per optimizer step that is not hidden; None when the links are unknown.
+
+    `backward_seconds` is the backward pass of one micro-batch. sharding "none": DDP with fp32 gradients, all-reduced
+    once per step (no_sync before) in 25 MiB buckets behind the last micro-batch's backward. "optimizer": the same
+    volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter of
+    16-bit parameters behind every micro-batch's forward and backward.
+    """
+    if workload.gpus == 1:
+        return Estimate(value=0.0, low=0.0, high=0.0, basis=Basis.PRIOR)
+    bandwidth = bus_bytes_per_second(spec, workload.gpus) if spec else None
+    if bandwidth is None:
+        return None
+    value, low, high = (
+        _exposed(workload, bandwidth * factor, backward_seconds, overlap)
+        for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
+    )
+    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+
+
+def _exposed(w: Workload, bandwidth: float, backward_seconds: float, overlap: float) -> float:
+    parameters = flops.parameters(w.shape)
+    if w.sharding == "full":
+        gather = reduce_scatter_seconds(2 * parameters, w.gpus, bandwidth) + w.shape.depth * _latency(w.gpus)
+        return w.grad_accum * max(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
+    size = 4 * parameters
+    whole = all_reduce_seconds(size, w.gpus, bandwidth) + max(1.0, size / BUCKET_BYTES) * _latency(w.gpus)
+    last = all_reduce_seconds(min(size, BUCKET_BYTES), w.gpus, bandwidth) + _latency(w.gpus)
+    return max(last, whole - overlap * backward_seconds)
+
+
+def _latency(gpus: int) -> float:
+    """Of one collective: a ring inside the node, a tree over nodes (what NCCL chooses for many of them)."""
+    nodes = math.ceil(gpus / GPUS_PER_NODE)
+    return 2 * LATENCY_SECONDS * (min(gpus, GPUS_PER_NODE) - 1 + math.log2(nodes))

@@ -1,0 +1,84 @@
+"""Free-text card names of published tables ("A100 80GB SXM (DGX)") to catalog cards, without ever guessing one.
+
+A name is taken apart into chip, memory and form factor. Several cards may remain where the text says too little; they
+count as one only if their datasheets are alike in everything a prediction uses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from advisor.catalog import GpuSpec
+
+_ALIKE = 1.10  # peaks and bandwidths within 10 % are the same card for a prediction (A100 80 GB SXM and PCIe)
+_FULL = 1.08  # "80 GB" cards hold 80 GiB: 7.4 % more than 80e9 bytes
+_NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpu|hbm\d?e?|gddr\dx?|generation|\d+w|dgx)$")
+_FORM = re.compile(r"^(sxm|pcie|nvl)\d*$")
+_MEMORY = re.compile(r"^(\d+)gi?b$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardName:
+    """The parts of a card's name that tell cards apart; None: not said."""
+
+    chip: frozenset[str]
+    memory_gb: float | None
+    form: str | None
+
+
+def read_card_name(text: str) -> CardName:
+    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, sxm; remarks in parentheses are dropped."""
+    plain = re.sub(r"\([^)]*\)", " ", text.lower())
+    tokens = re.findall(r"[a-z0-9]+", re.sub(r"(\d{4}) ti\b", r"\1ti", plain))
+    chip, memory_gb, form = set(), None, None
+    for token in tokens:
+        if found := _MEMORY.match(token):
+            memory_gb = float(found[1])
+        elif found := _FORM.match(token):
+            form = found[1]
+        elif not _NOISE.match(token):
+            chip.add(token)
+    return CardName(chip=frozenset(chip), memory_gb=memory_gb, form=form)
+
+
+def match_card(
+    text: str, memory_gib: float | None, cards: Iterable[GpuSpec], used_gib: float | None = None
+) -> GpuSpec | str:
+    """The one card a published name means, or in words why there is none.
+
+    `memory_gib` (a table's own column) decides where the name does not say the memory; failing that, `used_gib` rules
+    out cards that could not have held the run.
+    """
+    if not text:
+        return "the GPU is not named"
+    if re.search(r"not named|\b1 gcd\b", text.lower()):
+        return f"GPU {text!r} does not name a whole card"
+    cards = list(cards)
+    exact = [c for c in cards if text == c.key or text in c.nvml_names]
+    found = exact or _candidates(read_card_name(text), memory_gib, cards)
+    found = [c for c in found if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or found
+    if not found:
+        return f"GPU {text!r} is not in the catalog"
+    if not _alike(found):
+        return f"GPU {text!r} could be any of {', '.join(c.key for c in found)}"
+    return found[0]
+
+
+def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:
+    same_chip = [c for c in cards if name.chip and read_card_name(c.key).chip == name.chip]
+    memory = name.memory_gb if name.memory_gb is not None else memory_gib
+    if memory is not None and len(same_chip) > 1:
+        same_chip = [c for c in same_chip if abs(c.memory_gb - memory) < 1]
+    if name.form is not None and any(read_card_name(c.key).form for c in same_chip):
+        same_chip = [c for c in same_chip if read_card_name(c.key).form in (name.form, None)]
+    return same_chip
+
+
+def _alike(cards: list[GpuSpec]) -> bool:
+    for field in ("memory_bytes_per_second", "fp16_flops", "bf16_flops", "tf32_flops", "fp32_flops"):
+        values = [getattr(c, field) for c in cards if getattr(c, field) is not None]
+        if values and max(values) > _ALIKE * min(values):
+            return False
+    return True

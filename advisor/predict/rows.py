@@ -1,0 +1,344 @@
+"""Tables of published runs to workloads: one row in, one Workload or one refusal in words out.
+
+What a row does not say is derived only where one answer is possible; what the model does not describe (tensor and
+pipeline parallel, experts, adapters, 8-bit floats) is refused, never approximated. The columns that are read: gpu,
+gpu_mem_gib, mem_gib_per_gpu, n_gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro_batch, grad_accum,
+global_batch_tokens, precision, compile, act_ckpt, parallelism, optimizer and notes; any other is ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from advisor import flops
+from advisor.catalog import GpuSpec
+from advisor.errors import AdvisorError
+from advisor.predict.gpu_names import match_card
+from advisor.records import Workload
+from trainer.schema import ModelShape
+
+REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
+_COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9") and small conventions differ (biases, padding)
+_TOKENS_TOLERANCE = 0.02
+_FFN_MULTIPLE = 64  # widths that real models use
+_OTHER_ARCHITECTURES = (
+    (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
+    (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
+    (r"\bt5\b|encoder-decoder|vision|\bvit\b|diffusion|resnet|mamba", "not a decoder-only transformer"),
+    (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
+    (r"document mask|sliding window|long-short|windowed", "attention over windows of unstated size"),
+    (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowError:
+    """A row that cannot be predicted and why, in words."""
+
+    row: int  # 1 is the first row under the header
+    error: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why one part of a row cannot be used."""
+
+    reason: str
+
+
+def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | RowError]:
+    """Read a CSV of runs row by row; AdvisorError (exit 2) where the file itself cannot be used."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file)
+            columns = next(lines, [])
+            if missing := [name for name in REQUIRED_COLUMNS if name not in columns]:
+                raise AdvisorError(
+                    f"{path} has no column {', '.join(missing)}",
+                    f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}",
+                    exit_code=2,
+                )
+            reader = RowReader(cards)
+            for number, cells in enumerate((line for line in lines if line), start=1):
+                yield reader.read(dict(zip(columns, cells, strict=False)), number)
+    except (UnicodeDecodeError, csv.Error) as error:
+        hint = "save it as UTF-8 text with commas"
+        raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
+    except OSError as error:
+        hint = "give the path of a CSV file"
+        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint, exit_code=2) from error
+
+
+class RowReader:
+    """Reads rows and remembers what it worked out: published tables repeat their cards and shapes."""
+
+    def __init__(self, cards: Mapping[str, GpuSpec]):
+        self._card = lru_cache(maxsize=4096)(
+            lambda name, memory, used: match_card(name, _number(memory), cards.values(), _number(used))
+        )
+
+    def read(self, row: Mapping[str, str], number: int = 1) -> Workload | RowError:
+        """Turn one row (texts by column name) into a Workload, or say why not."""
+        text = {k: _clean(v) for k, v in row.items()}.get
+        card = self._card(text("gpu", ""), text("gpu_mem_gib", ""), text("mem_gib_per_gpu", ""))
+        parts = (
+            Refusal(card) if isinstance(card, str) else card,
+            architecture(text("notes", "")),
+            read_sharding(text("parallelism", "")),
+            read_precision(text("precision", "")),
+            read_optimizer(text("optimizer", "")),
+            read_checkpointing(text("act_ckpt", "")),
+            read_shape(*(text(c, "") for c in ("params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len"))),
+        )
+        for part in parts:
+            if isinstance(part, Refusal):
+                return RowError(row=number, error=f"not predicted: {part.reason}")
+        card, _, sharding, precision, optimizer, checkpointing, shape = parts
+        counts = read_counts(
+            *(text(c, "") for c in ("n_gpus", "micro_batch", "grad_accum", "global_batch_tokens")), shape.seq_len
+        )
+        if isinstance(counts, Refusal):
+            return RowError(row=number, error=f"not predicted: {counts.reason}")
+        return Workload(
+            shape=shape,
+            micro_batch=counts.micro_batch,
+            grad_accum=counts.grad_accum,
+            gpu=card.key,
+            gpus=counts.gpus,
+            precision=precision,
+            compile=read_compile(text("compile", "")),
+            activation_checkpointing=checkpointing,
+            optimizer=optimizer,
+            sharding=sharding if counts.gpus > 1 else "none",
+        )
+
+
+def _clean(text: str | None) -> str:
+    text = (text or "").strip()
+    return "" if text.lower() in ("nan", "none given", "null") else text
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _whole(name: str, text: str) -> int | None | Refusal:
+    """A positive whole number ("32" or "32.0"), None if empty."""
+    if not text:
+        return None
+    value = _number(text)
+    if value is None or value < 1 or value != int(value):
+        return Refusal(f"{name} is {text!r}, not a positive whole number")
+    return int(value)
+
+
+@lru_cache(maxsize=65536)
+def architecture(notes: str) -> str | Refusal:
+    """Refuse models whose description says that they are no dense decoder with full attention."""
+    for pattern, what in _OTHER_ARCHITECTURES:
+        if re.search(pattern, notes, re.IGNORECASE):
+            return Refusal(f"the notes say this is {what}")
+    return notes
+
+
+@lru_cache(maxsize=4096)
+def read_sharding(text: str) -> str | Refusal:
+    """What data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP)."""
+    low = text.lower()
+    if "lora" in low:
+        return Refusal(f"adapters ({text}), only full training is modelled")
+    if "offload" in low:
+        return Refusal(f"offloading to the host ({text})")
+    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+    for short, degree in re.findall(r"\b(tp|pp|cp|ep) ?(\d+)", low):
+        if int(degree) > 1:
+            return Refusal(f"{names[short]} parallel ({text})")
+    if re.search(r"zero-?[12]|shard_grad_op|sharded optimizer|distributed optimizer", low):
+        return "optimizer"
+    return "full" if re.search(r"fsdp(?!0)|zero-?3|full.shard", low) else "none"
+
+
+@lru_cache(maxsize=4096)
+def read_precision(text: str) -> str | Refusal:
+    """bf16, fp16 or fp32; 4- and 8-bit floats are refused, and so is fp32 kept off the TF32 units."""
+    low = text.lower()
+    if not low:
+        return Refusal("the precision is not given")
+    if re.search(r"fp8|float8|fp4|nf4|int8|8.?bit", low):
+        return Refusal(f"precision {text!r}, only bf16, fp16 and fp32 are modelled")
+    if "bf16" in low or "bfloat16" in low:
+        return "bf16"
+    if "fp16" in low or "float16" in low:
+        return "fp16"
+    if "no tf32" in low:
+        return Refusal(f"precision {text!r}; the trainer's fp32 uses the TF32 units")
+    return "fp32" if re.search(r"fp32|tf32|float32", low) else Refusal(f"precision {text!r} is unknown")
+
+
+@lru_cache(maxsize=4096)
+def read_optimizer(text: str) -> str | Refusal:
+    """adamw or muon; empty is AdamW, what everyone means without saying."""
+    low = text.lower()
+    if re.search(r"8.?bit|paged", low):
+        return Refusal(f"optimizer {text!r}, 8-bit and paged states are not modelled")
+    if "muon" in low:
+        return "muon"
+    if not low or "adam" in low:
+        return "adamw"
+    return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
+
+
+@lru_cache(maxsize=4096)
+def read_checkpointing(text: str) -> str | Refusal:
+    """none, selective or full; empty is none."""
+    low = text.lower()
+    if "offload" in low:
+        return Refusal(f"activations offloaded to the host ({text})")
+    for name in ("selective", "full"):
+        if low.startswith(name):
+            return name
+    if not low or low.startswith(("no", "false", "off")):
+        return "none"
+    return Refusal(f"activation checkpointing {text!r}")
+
+
+def read_compile(text: str) -> bool:
+    """Whether operations are fused: by torch.compile, or written fused by hand. Empty is eager, PyTorch's default."""
+    return text.lower() in ("yes", "true", "1") or "cuda" in text.lower() or "compile" in text.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many GPUs, and how the batch is cut."""
+
+    gpus: int
+    micro_batch: int
+    grad_accum: int
+
+
+@lru_cache(maxsize=65536)
+def read_counts(gpus: str, micro: str, accum: str, tokens: str, seq_len: int) -> Counts | Refusal:
+    """GPUs, micro-batch and accumulation; one of the two latter may follow from the tokens of the global batch."""
+    values = [_whole(n, t) for n, t in (("n_gpus", gpus), ("micro_batch", micro), ("grad_accum", accum))]
+    for value in values:
+        if isinstance(value, Refusal):
+            return value
+    n, b, a = values
+    n, total = n or 1, _number(tokens)
+    if total is None or total <= 0:
+        return Counts(gpus=n, micro_batch=b, grad_accum=a or 1) if b else Refusal("micro_batch is not given")
+    per_device = total / (n * seq_len)
+    if b is None and a is None and round(per_device) != 1:
+        return Refusal("neither micro_batch nor grad_accum is given")
+    b = b or max(1, round(per_device / (a or 1)))
+    a = a or max(1, round(per_device / b))
+    if abs(b * a / per_device - 1) > _TOKENS_TOLERANCE:
+        return Refusal(
+            f"{n} GPUs x {b} x {a} sequences of {seq_len} are {n * b * a * seq_len:,} tokens, "
+            f"but global_batch_tokens says {total:,.0f}"
+        )
+    return Counts(gpus=n, micro_batch=b, grad_accum=a)
+
+
+@lru_cache(maxsize=65536)
+def read_shape(
+    params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str
+) -> ModelShape | Refusal:
+    """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
+    names = ("layers", "dim", "heads", "seq_len", "vocab")
+    values = {name: _whole(name, text) for name, text in zip(names, (layers, dim, heads, seq_len, vocab), strict=True)}
+    for name, value in values.items():
+        if isinstance(value, Refusal):
+            return value
+        if value is None and name != "vocab":
+            return Refusal(f"{name} is not given")
+    if values["dim"] % values["heads"]:
+        return Refusal(f"dim {dim} is not a multiple of heads {heads}")
+    count, mult = _number(params), _number(ffn_mult)
+    if mult is not None and mult <= 0:
+        return Refusal(f"ffn_mult is {ffn_mult!r}")
+    if mult is None:
+        return _shape_of_count(values, count)
+    ffn_width = round(mult * values["dim"])
+    if values["vocab"] is None:
+        return _shape_with_derived_vocabulary(values, ffn_width, count)
+    if count is not None:
+        return _closest(values, ffn_width, count)
+    if ffn_width != 4 * values["dim"]:
+        return Refusal("params is not given, and without it the number of key/value heads is open")
+    return _shape("gpt2", values, ffn_width, values["heads"])
+
+
+def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:
+    return ModelShape(
+        family=family,
+        depth=values["layers"],
+        width=values["dim"],
+        heads=values["heads"],
+        kv_heads=kv_heads,
+        ffn_width=ffn_width,
+        vocab_size=values["vocab"],
+        seq_len=values["seq_len"],
+    )
+
+
+def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int]]:
+    """Dense decoders with this FFN and their parameter counts, the head tied and untied, likeliest first."""
+    heads = values["heads"]
+    groups = [heads] + [k for k in (8, 4, 16, 2, 1, 32) if k < heads and heads % k == 0]
+    for family, kv_heads in [("gpt2", heads), ("nanochat", heads), *(("llama", k) for k in groups)]:
+        shape = _shape(family, values, ffn_width, kv_heads)
+        table = shape.vocab_size * shape.width
+        count = flops.parameters(shape)
+        yield shape, count
+        yield shape, count + table if family == "gpt2" else count - table
+
+
+def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelShape | Refusal:
+    """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
+    if count <= 0:
+        return Refusal(f"params is {count:g}")
+    errors = [(abs(math.log(n / count)), shape) for shape, n in _variants(values, ffn_width)]
+    error, shape = min(errors, key=lambda pair: round(pair[0], 4))
+    if error > _COUNT_TOLERANCE:
+        return Refusal(
+            f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
+            f"parameters (the closest has {flops.parameters(shape) / 1e6:,.0f} M)"
+        )
+    return shape
+
+
+def _shape_with_derived_vocabulary(values: dict[str, int], ffn_width: int, count: float | None) -> ModelShape | Refusal:
+    """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary."""
+    if count is None or ffn_width != 4 * values["dim"]:
+        return Refusal("vocab is not given")
+    bare = flops.parameters(_shape("gpt2", {**values, "vocab": 1}, ffn_width, values["heads"]))
+    vocab = round((count - bare) / values["dim"])
+    if not 1000 <= vocab <= 300_000:
+        return Refusal("vocab is not given")
+    return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, values["heads"])
+
+
+def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Refusal:
+    """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
+    if count is None or values["vocab"] is None:
+        return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
+    found = {}
+    for (zero, at_zero), (_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
+        width = (count - at_zero) / (at_one - at_zero)
+        if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
+            shape = _shape(zero.family, values, int(width), zero.kv_heads)
+            found.setdefault(flops.matmul_parameters(shape), shape)
+    if len(found) != 1:
+        return Refusal("ffn_mult is not given, and params leaves it open")
+    return next(iter(found.values()))
