@@ -173,7 +173,7 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: list[dict[str, A
     """Every configuration worth a burst: within memory, short enough for the budget, and not larger than one that ran
     out of memory.
     """
-    shapes = [_base(settings, d) for d in settings.depths]
+    shapes = [base_workload(settings, d) for d in settings.depths]
     failed = [
         evidence.workload_from_dict(b["workload"], settings.gpu) for b in bursts if b["outcome"] == "out_of_memory"
     ]
@@ -234,7 +234,7 @@ def describe(w: Workload) -> str:
     return f"depth {w.shape.depth}, micro-batch {w.micro_batch} × {w.shape.seq_len}{accumulated}"
 
 
-def _base(settings: Settings, depth: int) -> Workload:
+def base_workload(settings: Settings, depth: int) -> Workload:
     shape = make_shape(settings.family, depth=depth, vocab_size=settings.vocab_size, seq_len=settings.seq_len)
     return Workload(
         shape=shape,

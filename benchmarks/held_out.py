@@ -1,0 +1,175 @@
+"""Measure how right a calibration is: calibrate small, then train what it has not seen, up to twice the depth and
+batch.
+
+    python benchmarks/held_out.py --out benchmarks/raw [--device cpu] [--seed 0]
+
+Writes one raw file per session: the calibration document, and under `held_out` one entry per burst of configurations
+outside it, interleaved and repeated, each with the reference kernel beside it. `benchmarks/accuracy.py` reads these
+files; nothing is judged here. On a CPU a session takes about four minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from advisor.predict.memory import load_memory_model
+
+from advisor.calibrate import design
+from advisor.calibrate.detect import fillable_bytes, resolve_key
+from advisor.calibrate.measure import Worker
+from advisor.calibrate.profiles import profile_of
+from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
+from advisor.disk import dump_yaml, write_atomic
+from advisor.predict.profile import Profile, predict_many
+from advisor.records import Workload
+from advisor.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What is calibrated and how far beyond it the held-out configurations go."""
+
+    depths: tuple[int, ...]
+    most_micro_tokens: int
+    seq_len: int
+    vocab_size: int
+    compile: bool
+    calibrate_seconds: float
+    held_seconds: float
+    held_count: int
+
+
+CPU = Session(
+    depths=(2, 3, 4),
+    most_micro_tokens=2048,
+    seq_len=256,
+    vocab_size=4096,
+    compile=False,
+    calibrate_seconds=90.0,
+    held_seconds=110.0,
+    held_count=14,
+)
+CUDA = Session(
+    depths=(4, 6, 8, 10, 12),
+    most_micro_tokens=32768,
+    seq_len=1024,
+    vocab_size=32768,
+    compile=True,
+    calibrate_seconds=120.0,
+    held_seconds=150.0,
+    held_count=12,
+)
+
+
+def main() -> None:
+    """Run one session and write its raw file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    path = measure(options.device, options.out, options.seed)
+    print(path)
+
+
+def measure(device: str, out: Path, seed: int, session: Session | None = None) -> Path:
+    """Calibrate, measure held-out configurations, re-measure the recommended one; gives the raw file's path."""
+    with tempfile.TemporaryDirectory() as home, Worker(device, log=out / "worker.log") as worker:
+        out.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("ADVISOR_HOME", home)
+        found = worker.start().device
+        session = session or (CUDA if found["type"] == "cuda" else CPU)
+        settings = settings_for(session, found, seed)
+        document = calibrate(settings, worker, Store(Path(home)), load_memory_model(), _say, resume=False)
+        profile = profile_of(document)
+        held = hold_out(settings, session, profile, worker, random.Random(seed))
+        chosen = recommended(profile, settings)
+        document["held_out"] = held
+        document["chosen"] = [run_burst(worker, settings, chosen, limit=30.0) for _ in range(3)]
+    document["kind"] = "accuracy-session"
+    path = out / f"{document['id']}-seed{seed}.yaml"
+    write_atomic(path, dump_yaml(document))
+    return path
+
+
+def settings_for(session: Session, found: Any, seed: int) -> Settings:
+    """The session's calibration settings for the device at hand."""
+    return Settings(
+        gpu=resolve_key("auto", found) if found["type"] == "cuda" else "cpu",
+        device=found["type"],
+        family="nanochat",
+        depths=session.depths,
+        seq_len=session.seq_len,
+        vocab_size=session.vocab_size,
+        data=None,
+        budget_seconds=session.calibrate_seconds,
+        precision=found["auto_precision"],
+        compile=session.compile and found["type"] == "cuda",
+        activation_checkpointing="none",
+        optimizer="adamw",
+        memory_bytes=fillable_bytes(found),
+        most_micro_tokens=session.most_micro_tokens,
+        usd_per_hour=None,
+        seed=seed,
+    )
+
+
+def hold_out(
+    settings: Settings, session: Session, profile: Profile, worker: Worker, rng: random.Random
+) -> list[dict[str, Any]]:
+    """Bursts of configurations outside the calibration, up to twice its depth and micro-batch, in shuffled rounds."""
+    chosen = held_configurations(settings, session, profile, rng)
+    bursts: list[dict[str, Any]] = []
+    end = time.monotonic() + session.held_seconds
+    while time.monotonic() < end:
+        rng.shuffle(chosen)
+        for workload in chosen:
+            left = end - time.monotonic()
+            if predict_many(profile, [workload])[0].step_seconds.value * 6 > left:
+                continue
+            print(f"held out: {describe(workload)}", flush=True)
+            bursts.append(run_burst(worker, settings, workload, limit=left))
+        if not bursts or end - time.monotonic() < 3:
+            break
+    return bursts
+
+
+def held_configurations(settings: Settings, session: Session, profile: Profile, rng: random.Random) -> list[Workload]:
+    """A random sample of what was not calibrated and fits: larger in depth, in batch, or in both."""
+    deepest = 2 * max(settings.depths)
+    shapes = [base_workload(settings, d) for d in range(max(settings.depths), deepest + 1, 2)]
+    limit = settings.memory_bytes
+    pool = design.candidates(
+        shapes,
+        seq_lens=(settings.seq_len, settings.seq_len // 2),
+        most_tokens=2 * session.most_micro_tokens,
+        fits=lambda w: limit is None or profile.memory.device_total_bytes(w).high <= limit,
+    )
+    beyond = [w for w in pool if w.shape.depth > max(settings.depths) or w.micro_tokens > session.most_micro_tokens]
+    budget = session.held_seconds / 2 / session.held_count  # at least two visits each
+    steps = [p.step_seconds.value for p in predict_many(profile, beyond)]
+    affordable = [w for w, s in zip(beyond, steps, strict=True) if s * 6 <= budget * 2]
+    return rng.sample(affordable, min(session.held_count, len(affordable)))
+
+
+def recommended(profile: Profile, settings: Settings) -> Workload:
+    """What a plan would choose at the deepest calibrated depth: the smallest micro-batch within 2 % of the best rate."""
+    base = base_workload(settings, max(settings.depths))
+    options = [replace(base, micro_batch=b) for b in design.ladder(settings.most_micro_tokens // settings.seq_len)]
+    rates = [p.tokens_per_second.value for p in predict_many(profile, options)]
+    return next(w for w, r in zip(options, rates, strict=True) if r >= 0.98 * max(rates))
+
+
+def _say(event: Any) -> None:
+    print(f"{event.elapsed_seconds:6.1f} s  {event.text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
