@@ -20,35 +20,33 @@ ALLOCATION_BYTES = 512  # the CUDA caching allocator rounds every request up to 
 
 
 class StorageLedger(TorchDispatchMode):
-    """Adds up the bytes of all live tensor storages and keeps the highest sum of each named phase.
+    """Adds up the bytes of all live tensor storages, operator by operator, in named phases.
 
-    `peaks` maps a phase to its highest live bytes, `marks` to the live bytes when it began. `scratch` maps an
-    operator to a function from its arguments to the scratch bytes that its kernel holds while it runs.
+    `curves` maps a phase to the live bytes at its start and after each operator that gives tensors, scratch included.
+    `scratch` maps an operator to a function from its arguments to the bytes that its kernel holds only while it runs.
     """
 
     def __init__(self, scratch: dict[Any, Callable[..., int]]):
         super().__init__()
         self.live_bytes = 0
-        self.peaks: dict[str, int] = {}
-        self.marks: dict[str, int] = {}
-        self.phase: str | None = None
+        self.phase: str | None = None  # None: nothing is recorded
+        self.curves: dict[str, list[int]] = {}
         self._scratch = scratch
-        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, which must outlive it for the callback
+        self._seen = WeakIdKeyDictionary()  # storage -> its weak reference, kept so that the callback comes
 
     def start(self, phase: str) -> None:
-        """Open a phase, closing the one before it; a phase may be opened again and keeps its highest peak."""
+        """Open a phase, closing the one before it; a phase that is opened again is continued."""
         self.phase = phase
-        self.marks.setdefault(phase, self.live_bytes)
-        self.peaks[phase] = max(self.peaks.get(phase, 0), self.live_bytes)
+        self.curves.setdefault(phase, []).append(self.live_bytes)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self._enter(tensor.untyped_storage())
-        if self.phase is not None:
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        for tensor in tensors:
+            self._enter(tensor.untyped_storage())
+        if self.phase is not None and tensors:
             extra = self._scratch[func](*args) if func in self._scratch else 0
-            self.peaks[self.phase] = max(self.peaks[self.phase], self.live_bytes + extra)
+            self.curves[self.phase].append(self.live_bytes + extra)
         return result
 
     def _enter(self, storage: torch.UntypedStorage) -> None:
@@ -88,15 +86,15 @@ class _FusedNorm(torch.autograd.Function):
 
 
 def flash_backward_scratch(grad: Any, query: Any, key: Any, *_: Any) -> int:
-    """Scratch of CUDA's flash attention backward: dQ in float32, a float per query and head, dK and dV per query head.
+    """Scratch of CUDA's flash attention backward: dQ in fp32, a float per query and head, dK and dV per query head.
 
     Shapes (batch, heads, length, head size). Source: FlashAttention-2's mha_bwd as vendored by PyTorch, which pads the
-    length to 128 and the head size to 32, and expands dK and dV to the query heads when there are fewer of the former.
+    length to 128 and the head size to 32. With fewer key heads it expands dK and dV to the query heads; only the part
+    beyond the key heads is counted here, so that the sum stays linear in both widths.
     """
     batch, heads, length, size = query.shape
-    length, size = math.ceil(length / 128) * 128, math.ceil(size / 32) * 32
-    expanded = 2 * heads * query.shape[2] * query.shape[3] * query.element_size() if key.shape[1] != heads else 0
-    return batch * (heads * length * (4 * size + 4) + expanded)
+    padded = math.ceil(length / 128) * 128 * heads * (4 * math.ceil(size / 32) * 32 + 4)
+    return batch * (padded + 2 * (heads - key.shape[1]) * length * size * query.element_size())
 
 
 def embedding_backward_scratch(grad: Any, indices: Any, *_: Any) -> int:

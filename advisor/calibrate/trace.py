@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from advisor.records import Workload
-from trainer.schema import OptimizerConfig, RunConfig
+from trainer.schema import OptimizerConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
     from advisor.calibrate.fake_kernels import StorageLedger
 
 # The stretches of a micro-batch and of the optimizer step, in order. In the backward pass live bytes change linearly
-# from block to block, so its peak is in the last block or in the first one and the embedding below it.
-PHASES = ("forward", "loss", "last_block", "middle", "first_block", "embedding", "optimizer")
+# from block to block, so its peak is in the last block or in the first one and the embedding below it. The loss's
+# chunks differ only between the first and the later ones, which find the former's gradient still alive.
+PHASES = (
+    "forward", "loss", "first_chunk", "later_chunk", "chunks",
+    "backward", "last_block", "middle", "first_block", "embedding", "optimizer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class TracedPeak:
 
     total_bytes: int
     phase: str  # where the peak was
-    phase_bytes: Mapping[str, int]  # highest live bytes in each phase
+    curves: Mapping[str, tuple[int, ...]]  # live bytes at the start of each phase and after each of its operators
     weights_bytes: int
     gradients_bytes: int  # all gradients together, whether or not they are whole at the peak
     optimizer_bytes: int
@@ -81,18 +86,12 @@ def _use_cuda_norms(model: Any) -> None:
 
 
 def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
-    """Build the optimizers and run them once, so that their state exists; leave gradients as a micro-batch finds them."""
+    """Build the optimizers and run them once, for their state to exist; leave gradients as a micro-batch finds them."""
     import torch
 
     from trainer.optim import build_optimizers
 
-    config = RunConfig(
-        model=workload.shape,
-        steps=1,
-        micro_batch=workload.micro_batch,
-        optimizer=OptimizerConfig(name=workload.optimizer),
-    )
-    optimizers = build_optimizers(model, config, torch.device("cpu"))
+    optimizers = build_optimizers(model, OptimizerConfig(name=workload.optimizer), torch.device("cpu"))
     for parameter in model.parameters():
         parameter.grad = torch.empty_like(parameter)
     for optimizer in optimizers:
@@ -103,7 +102,7 @@ def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:
 
 
 def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload, ledger: StorageLedger) -> None:
-    """One micro-batch and one optimizer step, with the phases marked; tokens (2, batch, time) are inputs and targets."""
+    """One micro-batch and one optimizer step, with the phases marked; tokens (2, batch, time) hold the targets too."""
     import torch
 
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}[workload.precision]
@@ -111,22 +110,32 @@ def _step(model: Any, optimizers: list[Any], tokens: Tensor, workload: Workload,
     ledger.start("forward")
     with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
         loss = _loss(model, tokens[0], tokens[1], workload, ledger)
+    ledger.start("backward")
     loss.backward()
     ledger.start("optimizer")
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
+    ledger.phase = None
 
 
 def _loss(model: Any, tokens: Tensor, targets: Tensor, workload: Workload, ledger: StorageLedger) -> Tensor:
     """The model's loss as its forward method computes it, with the chunks of the workload's device."""
-    from trainer.loss import linear_cross_entropy, tokens_per_chunk
+    from trainer.loss import chunk_gradient, linear_cross_entropy, tokens_per_chunk
 
     device_type = "cpu" if workload.gpu == "cpu" else "cuda"
     chunk = tokens_per_chunk(targets.numel(), workload.shape.vocab_size, device_type)
+    names = chain(("first_chunk", "later_chunk"), repeat("chunks"))
+
+    def marked(*arguments: Any) -> tuple[Tensor, Tensor]:
+        ledger.start(next(names))
+        return chunk_gradient(*arguments)
+
     hidden = model(tokens)
     ledger.start("loss")
-    return linear_cross_entropy(hidden, model.head_weight, targets, softcap=model.softcap, chunk_tokens=chunk)
+    return linear_cross_entropy(
+        hidden, model.head_weight, targets, softcap=model.softcap, pointwise=marked, chunk_tokens=chunk
+    )
 
 
 def _mark_backward(model: Any, ledger: StorageLedger) -> None:
@@ -148,19 +157,20 @@ def _hook_input(ledger: StorageLedger, module: Any, inputs: tuple[Tensor, ...]) 
 
 
 def _reading(ledger: StorageLedger, model: Any, optimizers: list[Any]) -> TracedPeak:
-    peaks, marks = ledger.peaks, ledger.marks
+    peaks = {name: max(curve) for name, curve in ledger.curves.items()}
     phase = max(peaks, key=peaks.__getitem__)
+    forward, loss = ledger.curves["forward"][0], ledger.curves["loss"][0]
     parameters = list(model.parameters())
     states = [t for optimizer in optimizers for state in optimizer.state.values() for t in state.values()]
     return TracedPeak(
         total_bytes=peaks[phase],
         phase=phase,
-        phase_bytes=dict(peaks),
+        curves={name: tuple(curve) for name, curve in ledger.curves.items()},
         weights_bytes=_bytes(parameters),
         gradients_bytes=_bytes(p.grad for p in parameters),
         optimizer_bytes=_bytes(t for t in states if hasattr(t, "nbytes")),
-        activations_bytes=marks["loss"] - marks["forward"],
-        logits_bytes=peaks["loss"] - marks["loss"],
+        activations_bytes=loss - forward,
+        logits_bytes=max(peaks.get(name, 0) for name in PHASES[1:5]) - loss,
     )
 
 

@@ -1,0 +1,313 @@
+"""Peak memory of a workload: exact state, traced activations, and what measurements correct.
+
+    allocated = state + slope · (traced peak − state) + offset        state: fp32 weights and optimizer moments
+    reserved  = slope' · allocated + offset'                          CPU: the process's resident set
+    device    = reserved + context                                    what the driver reports as used
+
+The traced peak is the largest of a few moments of a step, each a sum of products of sizes (`memory_terms`). Slopes and
+offsets are Gaussian beliefs that measured peaks correct (`memory_line`). `docs/how-it-predicts.md` derives all this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.folders import profiles_folder
+from advisor.predict.memory_line import Line
+from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
+from advisor.records import Basis, Estimate, Workload
+
+_Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± this many standard deviations
+_GIB = float(1 << 30)
+_MEASURED_RANGE = (0.8, 1.25)  # how far beyond the smallest and largest measured peak still counts as interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryObservation:
+    """Measured peaks of one burst or run, per device. None: not measured."""
+
+    workload: Workload
+    allocated_peak_bytes: int | None  # by torch's allocator; None on the CPU
+    reserved_peak_bytes: int | None  # by torch's allocator; on the CPU the process's resident set
+    device_used_bytes: int | None  # by the driver, all of it this process's; None on the CPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryParts:
+    """What holds the allocated bytes at the peak; the parts sum to it."""
+
+    weights_bytes: float  # fp32
+    gradients_bytes: float  # those alive at the peak, with the low-precision copies of weights
+    optimizer_bytes: float
+    activations_bytes: float
+    logits_bytes: float  # one chunk of them and of their gradient
+    overhead_bytes: float  # cuBLAS workspaces, small tensors, rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Errors for configurations that the corrections have not seen."""
+
+    median: float  # of |predicted / measured − 1|
+    p90: float
+    coverage: float  # share of measurements inside the 80 % interval
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateArrays:
+    """Many estimates of one basis: arrays of shape (n,), bytes."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrections:
+    """How one kind of device departs from the trace."""
+
+    eager: Line  # allocated beyond state, by traced beyond state
+    compiled: Line
+    reserved: Line  # by allocated
+    context_gib: float  # driver's and kernels' share of the device; mean and standard deviation
+    context_deviation_gib: float
+
+
+# Beliefs before any measurement.
+# eager: the trace leaves out cuBLAS workspaces, which the caching allocator provides: 32 MiB on Hopper and 8 MiB
+#   elsewhere (PyTorch's CUDAContext and CublasHandlePool.cpp) for each of the forward and backward thread's handles.
+# compiled: fusion keeps fewer tensors; `trace_memory.py --compiled` lets PyTorch's partitioner choose (docs/log.md).
+# reserved: 3-30 % fragmentation (handbook §2), less with the fused loss's few sizes; blocks come in 2 or 20 MiB.
+# context: 0.5-2 GiB (handbook §2.4: 0.47 lazy to 0.92 eager on recent builds).
+_CUDA = Corrections(
+    eager=Line.believed(slope=(1.0, 0.04), offset_gib=(0.05, 0.05), noise=0.01),
+    compiled=Line.believed(slope=(0.85, 0.12), offset_gib=(0.05, 0.05), noise=0.02),
+    reserved=Line.believed(slope=(1.08, 0.06), offset_gib=(0.03, 0.05), noise=0.03),
+    context_gib=0.9,
+    context_deviation_gib=0.4,
+)
+# CPU: the resident set is the interpreter with torch (0.4-0.6 GiB) and freed blocks that the C library keeps.
+_CPU = Corrections(
+    eager=Line.believed(slope=(1.0, 0.05), offset_gib=(0.0, 0.02), noise=0.02),
+    compiled=Line.believed(slope=(0.9, 0.12), offset_gib=(0.0, 0.02), noise=0.03),
+    reserved=Line.believed(slope=(1.08, 0.12), offset_gib=(0.5, 0.15), noise=0.05),
+    context_gib=0.0,
+    context_deviation_gib=0.0,
+)
+_CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
+_NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (handbook §2.4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryModel:
+    """Predicts peak bytes per device; `corrected` gives a better one after measurements."""
+
+    structure: Structure
+    cuda: Corrections = _CUDA
+    cpu: Corrections = _CPU
+    observations: tuple[MemoryObservation, ...] = ()
+
+    def allocated_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes that torch's allocator has handed out (on the CPU: live tensors)."""
+        return self._estimate(self.allocated_many, workload, "allocated_peak_bytes")
+
+    def reserved_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes that torch's allocator has taken from the device (on the CPU: the resident set)."""
+        return self._estimate(self.reserved_many, workload, "reserved_peak_bytes")
+
+    def device_total_bytes(self, workload: Workload) -> Estimate:
+        """Peak bytes the device must have: reserved, plus the CUDA context and NCCL that no allocator counts."""
+        return self._estimate(self.device_total_many, workload, "device_used_bytes")
+
+    def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
+        mean, deviation = self._allocated(a)
+        deviation = np.hypot(deviation, self._line(a).noise * mean)
+        return _interval(mean, deviation, floor=self.structure.persistent_bytes(a))
+
+    def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
+        mean, deviation = self._reserved(a)
+        return _interval(mean, deviation, floor=self.structure.persistent_bytes(a))
+
+    def device_total_many(self, a: WorkloadArrays) -> EstimateArrays:
+        mean, deviation = self._reserved(a)
+        own = self._corrections(a)
+        nccl = _NCCL_GIB if a.gpus > 1 and a.device_type == "cuda" else (0.0, 0.0)
+        beyond = np.hypot(own.context_deviation_gib, nccl[1]) * _GIB
+        mean = mean + (own.context_gib + nccl[0]) * _GIB
+        return _interval(mean, np.hypot(deviation, beyond), floor=self.structure.persistent_bytes(a))
+
+    def breakdown(self, workload: Workload) -> MemoryParts:
+        """Say what holds the allocated bytes at the peak of a step."""
+        a = WorkloadArrays.of([workload])
+        weights = 4.0 * float(a.parameters[0])
+        state = float(self.structure.persistent_bytes(a)[0])
+        parts, line = self.structure.parts_bytes(a), self._line(a)
+        total = float(self._allocated(a)[0][0])
+        known = {name: line.slope * parts[name] for name in ("gradients", "activations", "logits")}
+        return MemoryParts(
+            weights_bytes=weights,
+            optimizer_bytes=state - weights,
+            gradients_bytes=known["gradients"],
+            activations_bytes=known["activations"],
+            logits_bytes=known["logits"],
+            overhead_bytes=total - state - sum(known.values()),
+        )
+
+    def basis(self, workload: Workload) -> Basis:
+        """Measured, inside the measured range of peaks of the same family, outside it, or never measured here."""
+        seen = [o.workload for o in self.observations if device_type(o.workload) == device_type(workload)]
+        if not seen:
+            return Basis.PRIOR
+        if workload in seen:
+            return Basis.MEASURED
+        alike = [w for w in seen if _kind(w) == _kind(workload)]
+        if not alike:
+            return Basis.EXTRAPOLATED
+        peaks = [self._traced(w) for w in alike]
+        low, high = _MEASURED_RANGE[0] * min(peaks), _MEASURED_RANGE[1] * max(peaks)
+        return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
+
+    def _estimate(
+        self, many: Callable[[WorkloadArrays], EstimateArrays], workload: Workload, measured: str
+    ) -> Estimate:
+        arrays = many(WorkloadArrays.of([workload]))
+        value, low, high = float(arrays.value[0]), float(arrays.low[0]), float(arrays.high[0])
+        basis = self.basis(workload)
+        readings = [getattr(o, measured) for o in self.observations if o.workload == workload]
+        if readings := [r for r in readings if r is not None]:
+            # What was measured is known; the interval keeps the spread that the line has around measurements.
+            value = float(np.median(readings))
+            noise = _Z80 * self._measurement_noise(workload, measured) * value
+            low, high = value - noise, value + noise
+        return Estimate(value=value, low=low, high=high, basis=basis)
+
+    def _measurement_noise(self, workload: Workload, measured: str) -> float:
+        a = WorkloadArrays.of([workload])
+        line = self._line(a) if measured == "allocated_peak_bytes" else self._corrections(a).reserved
+        return line.noise
+
+    def _traced(self, workload: Workload) -> float:
+        return float(self.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
+
+    def _corrections(self, a: WorkloadArrays) -> Corrections:
+        return self.cpu if a.device_type == "cpu" else self.cuda
+
+    def _line(self, a: WorkloadArrays) -> Line:
+        own = self._corrections(a)
+        return own.compiled if a.compile else own.eager
+
+    def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and the line's own standard deviation of the allocated bytes."""
+        state = self.structure.persistent_bytes(a)
+        beyond, line = self.structure.beyond_bytes(a), self._line(a)
+        return state + line.mean_bytes(beyond), line.deviation_bytes(beyond)
+
+    def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation, noise included, of the reserved bytes."""
+        allocated, deviation = self._allocated(a)
+        line = self._corrections(a).reserved
+        mean = line.mean_bytes(allocated)
+        if a.device_type == "cuda":  # the allocator cannot hand out what it has not taken
+            mean = np.maximum(mean, allocated)
+        variance = (line.slope * deviation) ** 2 + line.deviation_bytes(allocated) ** 2 + (line.noise * mean) ** 2
+        return mean, np.sqrt(variance)
+
+
+@lru_cache(maxsize=1)
+def load_memory_model() -> MemoryModel:
+    """Read the traced coefficients from profiles/memory.yaml; raises AdvisorError where the file is unusable."""
+    path = profiles_folder() / "memory.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        hint = "reinstall the package, or run benchmarks/trace_memory.py in a checkout"
+        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
+    raw = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return MemoryModel(structure=structure_from_dict(raw))
+
+
+def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> MemoryModel:
+    """The model after measured peaks, which may come from several kinds of workloads and devices.
+
+    Allocated bytes correct the line from traced to allocated, eager and compiled apart; reserved bytes the line from
+    allocated to reserved, at the measured allocated bytes where there are any; driver-reported bytes the context.
+    """
+    for kind in ("cuda", "cpu"):
+        mine = [o for o in observations if device_type(o.workload) == kind]
+        if mine:
+            model = replace(model, **{kind: _corrected_device(model, kind, mine)})
+    return replace(model, observations=(*model.observations, *observations))
+
+
+def held_out_memory(
+    model: MemoryModel, observations: Sequence[MemoryObservation], *, quantity: str = "reserved"
+) -> HeldOut | None:
+    """Leave out one configuration at a time, correct by the others, and predict its "allocated" or "reserved" bytes.
+
+    `model` is the one before any of these observations. None where fewer than two configurations were measured.
+    """
+    name = f"{quantity}_peak_bytes"
+    usable = [o for o in observations if getattr(o, name) is not None]
+    errors, inside = [], []
+    for left_out in (configurations := list(dict.fromkeys(o.workload for o in usable))):
+        others = corrected(model, [o for o in usable if o.workload != left_out])
+        estimate = getattr(others, f"{quantity}_bytes")(left_out)
+        for o in usable:
+            if o.workload == left_out:
+                errors.append(abs(estimate.value / getattr(o, name) - 1))
+                inside.append(estimate.contains(getattr(o, name)))
+    if len(configurations) < 2:
+        return None
+    return HeldOut(
+        median=float(np.median(errors)),
+        p90=float(np.quantile(errors, 0.9)),
+        coverage=float(np.mean(inside)),
+        n=len(errors),
+    )
+
+
+def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[MemoryObservation]) -> Corrections:
+    own: Corrections = getattr(model, kind)
+    for name, compiled in (("eager", False), ("compiled", True)):
+        mine = [o for o in observations if o.workload.compile == compiled and o.allocated_peak_bytes is not None]
+        state = [_state(model, o.workload) for o in mine]
+        x = [model._traced(o.workload) - s for o, s in zip(mine, state, strict=True)]
+        y = [o.allocated_peak_bytes - s for o, s in zip(mine, state, strict=True)]
+        own = replace(own, **{name: getattr(own, name).updated(x, y, [o.allocated_peak_bytes for o in mine])})
+    better = replace(model, **{kind: own})
+    mine = [o for o in observations if o.reserved_peak_bytes is not None]
+    x = [o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o in mine]
+    y = [o.reserved_peak_bytes for o in mine]
+    return _with_context(replace(own, reserved=own.reserved.updated(x, y, y)), mine)
+
+
+def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
+    """The context after driver readings: the mean of two Gaussians. One GPU only: NCCL would be counted twice."""
+    single = [o for o in observations if o.device_used_bytes is not None and o.workload.gpus == 1]
+    if not single or own.context_deviation_gib == 0:
+        return own
+    readings = [(o.device_used_bytes - o.reserved_peak_bytes) / _GIB for o in single]
+    prior, seen = own.context_deviation_gib**-2, len(readings) * _CONTEXT_NOISE_GIB**-2
+    mean = (prior * own.context_gib + seen * float(np.median(readings))) / (prior + seen)
+    spread = max(float(np.std(readings)), (prior + seen) ** -0.5)
+    return replace(own, context_gib=mean, context_deviation_gib=spread)
+
+
+def _state(model: MemoryModel, workload: Workload) -> float:
+    return float(model.structure.persistent_bytes(WorkloadArrays.of([workload]))[0])
+
+
+def _kind(w: Workload) -> tuple:
+    return (w.shape.family, w.precision, w.compile, w.activation_checkpointing, w.optimizer)
+
+
+def _interval(mean: np.ndarray, deviation: np.ndarray, *, floor: np.ndarray) -> EstimateArrays:
+    low = np.minimum(np.maximum(mean - _Z80 * deviation, floor), mean)
+    return EstimateArrays(value=mean, low=low, high=mean + _Z80 * deviation)

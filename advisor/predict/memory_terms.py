@@ -1,0 +1,284 @@
+"""The structure of a training step's memory: which sizes it is made of, and the coefficients traced for them.
+
+At any moment of a step the live bytes are a sum of products of sizes, such as 14·L·t·d for what the blocks keep, and
+the peak is the largest of a few such moments. Which moments, and with which coefficients, was traced from the trainer's
+own model (`benchmarks/trace_memory.py` writes profiles/memory.yaml). Numpy only: nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from advisor import flops
+from advisor.errors import AdvisorError
+from advisor.records import Workload
+
+# Each term is a product of these sizes. L blocks; t tokens of a micro-batch; d width; f FFN width; k width of keys, and
+# of values; h query heads; q head size; p parameters of a block; V vocabulary; T context; c tokens of a loss's chunk.
+TERMS = (
+    "L*t*d", "L*t*f", "L*t*k", "L*t*h", "L*t", "t*d", "t*f", "t*k", "t*h", "t",
+    "L*p", "f*d", "d*d", "k*d", "V*d", "T*d", "T*q", "c*V", "c*d", "c", "L", "1",
+)  # fmt: skip
+
+_ROWS_AT_ONCE = 16384  # their terms stay in a core's cache
+_SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadArrays:
+    """Many workloads that differ only in sizes: integer arrays of one length, and what they have in common.
+
+    It has the attributes of a ModelShape, so that `flops` counts all of its parameters at once.
+    """
+
+    family: str
+    device_type: str  # cpu | cuda
+    precision: str
+    compile: bool
+    activation_checkpointing: str
+    optimizer: str
+    sharding: str
+    gpus: int
+    depth: np.ndarray
+    width: np.ndarray
+    heads: np.ndarray
+    kv_heads: np.ndarray
+    ffn_width: np.ndarray
+    vocab_size: np.ndarray
+    seq_len: np.ndarray
+    micro_batch: np.ndarray
+    accumulate: np.ndarray  # bool: more than one micro-batch per step
+
+    @classmethod
+    def of(cls, workloads: Sequence[Workload]) -> WorkloadArrays:
+        """Gather workloads that share everything but sizes; raises ValueError where they do not."""
+        common = {_common(w) for w in workloads}
+        if len(common) != 1:
+            raise ValueError(f"workloads of {len(common)} kinds cannot be gathered into one")
+        sizes = {name: np.array([getattr(w.shape, name) for w in workloads], dtype=np.int64) for name in _SIZES}
+        first = workloads[0]
+        return cls(
+            family=first.shape.family,
+            device_type=device_type(first),
+            precision=first.precision,
+            compile=first.compile,
+            activation_checkpointing=first.activation_checkpointing,
+            optimizer=first.optimizer,
+            sharding=first.sharding,
+            gpus=first.gpus,
+            micro_batch=np.array([w.micro_batch for w in workloads], dtype=np.int64),
+            accumulate=np.array([w.grad_accum > 1 for w in workloads]),
+            **sizes,
+        )
+
+    def rows(self, chosen: np.ndarray) -> WorkloadArrays:
+        """The workloads at these places."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in (*_SIZES, "micro_batch", "accumulate")})
+
+    @property
+    def head_dim(self) -> np.ndarray:
+        return self.width // self.heads
+
+    @property
+    def tokens(self) -> np.ndarray:
+        return self.micro_batch * self.seq_len
+
+    @cached_property
+    def parameters(self) -> np.ndarray:
+        return flops.parameters(self)
+
+    @cached_property
+    def block_parameters(self) -> np.ndarray:
+        """Parameters of one block, biases and norms included."""
+        tables = self.vocab_size * self.width * (1 if self.family == "gpt2" else 2)
+        others = {"gpt2": self.seq_len + 2, "llama": 1, "nanochat": 0}[self.family] * self.width
+        return (self.parameters - tables - others) // self.depth
+
+    @cached_property
+    def block_matrices(self) -> np.ndarray:
+        """Weights of the matrices of all blocks: what Muon steps."""
+        return flops.block_matrix_parameters(self)
+
+
+def device_type(workload: Workload) -> str:
+    """cpu or cuda: every catalog key but "cpu" is a CUDA card."""
+    return "cpu" if workload.gpu == "cpu" else "cuda"
+
+
+def _common(w: Workload) -> tuple:
+    kind = (w.shape.family, device_type(w), w.precision, w.compile)
+    return (*kind, w.activation_checkpointing, w.optimizer, w.sharding, w.gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossChunks:
+    """How the trainer's loss cuts tokens into chunks on one kind of device: a copy of `trainer.loss`'s constants."""
+
+    chunk_bytes: int  # of fp32 logits
+    fewest_tokens: int
+
+    def tokens_per_chunk(self, tokens: np.ndarray, vocab_size: np.ndarray) -> np.ndarray:
+        """Tokens of one chunk; the same rule as `trainer.loss.tokens_per_chunk`, which imports torch."""
+        most = np.maximum(self.fewest_tokens, self.chunk_bytes // (4 * vocab_size))
+        pairs, place = np.unique((tokens << 32) + most, return_inverse=True)  # one sort for both
+        chunks = [_chunk(int(pair) >> 32, int(pair) & 0xFFFFFFFF) for pair in pairs]
+        return np.array(chunks, dtype=np.int64)[place]
+
+
+@lru_cache(maxsize=100_000)
+def _chunk(tokens: int, most: int) -> int:
+    fewest = -(-tokens // most)
+    return next((tokens // n for n in range(fewest, 2 * fewest) if tokens % n == 0), min(most, tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One moment of a step that can be its peak."""
+
+    phase: str
+    coefficients: Mapping[str, float]  # bytes per unit of a term
+
+    @cached_property
+    def vector(self) -> np.ndarray:
+        return np.array([self.coefficients.get(term, 0.0) for term in TERMS])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """Every traced moment: cells map device/family/precision/checkpointing/accumulation to the moments of a step."""
+
+    cells: Mapping[str, tuple[Moment, ...]]
+    muon: Mapping[str, float]  # what Muon's step holds beyond weights, state and gradients: one matrix's work space
+    chunks: Mapping[str, LossChunks]  # by device type
+    source: str
+
+    def moments(self, a: WorkloadArrays) -> tuple[Moment, ...]:
+        """The moments of workloads of one kind; raises AdvisorError for a kind that was never traced."""
+        # DistributedDataParallel keeps all gradients alive in its buckets, as accumulation does.
+        held = "accumulate" if a.accumulate[0] or a.gpus > 1 else "single"
+        # Selective recomputation exists in published runs only; counting it as none errs on the safe side.
+        checkpointing = "none" if a.activation_checkpointing == "selective" else a.activation_checkpointing
+        cell = f"{a.device_type}/{a.family}/{a.precision}/{checkpointing}/{held}"
+        if cell not in self.cells:
+            raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
+        return self.cells[cell]
+
+    def terms(self, a: WorkloadArrays, names: Sequence[str] = TERMS) -> np.ndarray:
+        """The value of each named term of every workload: shape (n, len(names))."""
+        blocks = a.block_parameters
+        size = {
+            "L": a.depth, "t": a.tokens, "d": a.width, "f": a.ffn_width, "k": a.kv_heads * a.head_dim, "h": a.heads,
+            "q": a.head_dim, "p": blocks, "V": a.vocab_size, "T": a.seq_len, "c": self._chunk_tokens(a),
+            "1": np.ones_like(a.depth),
+        }  # fmt: skip
+        size = {symbol: value.astype(float) for symbol, value in size.items()}
+        table = np.empty((len(a.depth), len(names)), order="F")
+        for column, name in enumerate(names):
+            first, *rest = name.split("*")
+            table[:, column] = size[first]
+            for symbol in rest:
+                table[:, column] *= size[symbol]
+        return table
+
+    def _chunk_tokens(self, a: WorkloadArrays) -> np.ndarray:
+        return self.chunks[a.device_type].tokens_per_chunk(a.tokens, a.vocab_size)
+
+    def persistent_bytes(self, a: WorkloadArrays) -> np.ndarray:
+        """fp32 weights and optimizer state: 12 bytes per parameter with AdamW, 8 per matrix weight with Muon.
+
+        Sharding (published runs only) divides the state among the GPUs, or with "full" (ZeRO-3, FSDP) the weights too.
+        """
+        weights, state = 4.0 * a.parameters, 8.0 * a.parameters - (4 * a.block_matrices if a.optimizer == "muon" else 0)
+        shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
+        return weights / shards[0] + state / shards[1]
+
+    def moment_values(self, a: WorkloadArrays) -> list[tuple[Moment, np.ndarray]]:
+        """Every moment with its live bytes beyond `persistent_bytes`, shape (n,), −inf where a workload lacks it.
+
+        The workloads must agree in `accumulate`.
+        """
+        moments = self.moments(a)
+        names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
+        values = self.terms(a, names) @ np.array([[m.coefficients.get(n, 0.0) for m in moments] for n in names])
+        several = a.tokens > self._chunk_tokens(a)
+        found = [
+            (moment, np.where(several, column, -np.inf) if moment.phase == "later_chunk" else column)
+            for moment, column in zip(moments, values.T, strict=True)
+        ]
+        if a.optimizer == "muon":
+            moment = Moment(phase="optimizer", coefficients=self.muon)
+            found.append((moment, 4.0 * a.parameters + self.terms(a) @ moment.vector))
+        return found
+
+    def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:
+        """Highest live bytes of a step, shape (n,): what `calibrate.trace` would find."""
+        return self.persistent_bytes(a) + self.beyond_bytes(a)
+
+    def beyond_bytes(self, a: WorkloadArrays) -> np.ndarray:
+        """Highest live bytes of a step beyond `persistent_bytes`, shape (n,)."""
+        beyond = np.empty(len(a.depth))
+        for kind in (False, True):
+            (rows,) = np.nonzero(a.accumulate == kind)
+            for some in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE)):
+                if len(some):
+                    beyond[some] = np.max([values for _, values in self.moment_values(a.rows(some))], axis=0)
+        if a.sharding == "full":  # gradients are kept in shards as well
+            beyond -= 4.0 * a.parameters * (1 - 1 / a.gpus)
+        return beyond
+
+    def parts_bytes(self, a: WorkloadArrays) -> dict[str, float]:
+        """What the highest moment of one workload holds beyond `persistent_bytes`, by kind."""
+        moment, _ = max(self.moment_values(a), key=lambda pair: float(pair[1][0]))
+        sums = dict.fromkeys(("gradients", "activations", "logits", "overhead"), 0.0)
+        for term, value in zip(TERMS, self.terms(a)[0] * moment.vector, strict=True):
+            sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
+        if moment.phase == "optimizer":
+            sums["gradients"] += 4.0 * float(a.parameters[0])
+        return sums
+
+
+_WEIGHTS = ("L*p", "f*d", "d*d", "k*d", "V*d", "T*d")
+_KIND_OF_TERM = (
+    dict.fromkeys(_WEIGHTS, "gradients")
+    | dict.fromkeys(("c*V", "c*d", "c"), "logits")
+    | dict.fromkeys(("T*q", "L", "1"), "overhead")
+)
+
+
+def structure_to_dict(structure: Structure) -> dict:
+    """Plain dicts for YAML; coefficients to six digits."""
+    cells = {
+        name: [{"phase": m.phase, "bytes": _rounded(m.coefficients)} for m in moments]
+        for name, moments in structure.cells.items()
+    }
+    chunks = {
+        kind: {"chunk_bytes": c.chunk_bytes, "fewest_tokens": c.fewest_tokens} for kind, c in structure.chunks.items()
+    }
+    return {
+        "schema": 1,
+        "source": structure.source,
+        "chunks": chunks,
+        "muon": _rounded(structure.muon),
+        "cells": cells,
+    }
+
+
+def structure_from_dict(raw: dict) -> Structure:
+    """Read what `structure_to_dict` wrote."""
+    return Structure(
+        cells={
+            name: tuple(Moment(phase=m["phase"], coefficients=m["bytes"]) for m in moments)
+            for name, moments in raw["cells"].items()
+        },
+        muon=raw["muon"],
+        chunks={kind: LossChunks(**values) for kind, values in raw["chunks"].items()},
+        source=raw["source"],
+    )
+
+
+def _rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
+    return {term: float(f"{value:.6g}") for term, value in coefficients.items()}
