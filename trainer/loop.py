@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,7 +228,7 @@ class Trainer:
         self.restart_clock()
         return written
 
-    def resume(self, folder: Path, on_message: Any) -> dict[str, Any] | None:
+    def resume(self, folder: Path, on_message: Callable[[str], None]) -> dict[str, Any] | None:
         """Go on from the newest sound checkpoint, if there is one; gives what `save` was given."""
         extra = load_newest(folder, self.model, self.optimizers, on_message)
         if extra is not None:

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from trainer.device import DeviceContext, describe_device, is_out_of_memory, res
 from trainer.loop import StepRecord, Trainer, World
 from trainer.runlog import RunLogWriter, load_run_log
 from trainer.schema import SCHEMA, Outcome, RunConfig
-from trainer.telemetry import start_telemetry
+from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.witness import ReferenceKernel, StealMeter
 
 LOG_FILE, CHECKPOINT_FOLDER = "log.jsonl", "checkpoints"
@@ -131,12 +131,12 @@ class _Session:
         self.compile_bill = _CompileBill(journal) if config.compile else None
         journal.write("header", **self._header(tokens.meta))
 
-    def telemetry(self) -> Any:
+    def telemetry(self) -> AbstractContextManager[None]:
         """Samples the device beside the run, on the first process, unless switched off."""
-        hz = self.config.telemetry.hz
-        if not self.world.is_main or hz == 0:
+        if not self.world.is_main:
             return nullcontext()
-        return _stopped_at_the_end(start_telemetry(self.out_dir, os.getpid(), self.context.device.type, hz))
+        kind, hz = self.context.device.type, self.config.telemetry.hz
+        return _stopped_at_the_end(start_telemetry(self.out_dir, os.getpid(), kind, hz, gpus=self.world.size))
 
     def train(self) -> tuple[Outcome, str]:
         """Step until something ends the run; the last lines of `while` are the whole story."""
@@ -350,7 +350,7 @@ def _quiet_garbage_collector() -> Iterator[None]:
 
 
 @contextmanager
-def _stopped_at_the_end(handle: Any) -> Iterator[None]:
+def _stopped_at_the_end(handle: TelemetryHandle) -> Iterator[None]:
     try:
         yield
     finally:
