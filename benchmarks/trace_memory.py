@@ -1,6 +1,6 @@
 """Trace the trainer's model again and write profiles/memory.yaml, the coefficients of the memory model.
 
-    python benchmarks/trace_memory.py             # every cell, about 12 minutes on one core
+    python benchmarks/trace_memory.py             # every cell, about 15 minutes on one core
     python benchmarks/trace_memory.py cuda/llama  # only the cells that begin so; the others stay as they are
     python benchmarks/trace_memory.py --check     # only hold the file against fresh traces of unseen workloads
 
@@ -44,7 +44,7 @@ SMALLEST_SHARE = 2e-4  # of the peak: terms and moments that never reach it are 
 
 
 def cells(prefix: str) -> list[str]:
-    kinds = [("cuda", p) for p in ("bf16", "fp16", "fp32")] + [("cpu", p) for p in ("fp32", "bf16")]
+    kinds = [("cuda", p) for p in ("bf16", "fp16", "fp32")] + [("cpu", p) for p in ("fp32", "bf16", "fp16")]
     families, checkpointing, held = ("nanochat", "gpt2", "llama"), ("none", "full"), ("single", "accumulate")
     names = (f"{d}/{f}/{p}/{c}/{h}" for (d, p), f, c, h in itertools.product(kinds, families, checkpointing, held))
     return [name for name in names if name.startswith(prefix)]
@@ -188,8 +188,8 @@ def check(structure: Structure) -> str:
         rows.append(f"| {kind} | {size} | {traced.phase} | {gib} | {100 * errors[-1]:+.2f} % |")
     size = np.abs(errors)
     worst = f"error median {100 * np.median(size):.2f} %, largest {100 * size.max():.2f} %"
-    head = [f"{len(rows)} unseen workloads: {worst}.", "", "| kind | sizes | peak in | traced GiB | predicted GiB | error |"]
-    return "\n".join([*head, "|---|---|---|---|---|---|", *rows])
+    table = ["| kind | sizes | peak in | traced GiB | predicted GiB | error |", "|---|---|---|---|---|---|", *rows]
+    return "\n".join([f"{len(rows)} unseen workloads: {worst}.", "", *table])
 
 
 def main(arguments: list[str]) -> None:

@@ -165,7 +165,8 @@ class Structure:
         cell = f"{a.device_type}/{a.family}/{a.precision}/{checkpointing}/{held}"
         if cell not in self.cells:
             raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
-        return self.cells[cell]
+        moments = self.cells[cell]
+        return tuple(_compiled(m, a.precision) for m in moments) if a.compile else moments
 
     def terms(self, a: WorkloadArrays, names: Sequence[str] = TERMS) -> np.ndarray:
         """The value of each named term of every workload: shape (n, len(names))."""
@@ -239,6 +240,20 @@ class Structure:
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
         return sums
+
+
+def _compiled(moment: Moment, precision: str) -> Moment:
+    """A moment under torch.compile, which fuses the arithmetic on a chunk's logits into no tensor of its own.
+
+    What stays are the logits, their gradient and the gradient of the chunk before. The blocks keep what they keep in
+    eager mode: PyTorch's min-cut partitioner, asked for the three families' blocks, saves the same 36 bytes per token
+    and width (bf16, FFN of 4·width) that the trace finds.
+    """
+    element = 4.0 if precision == "fp32" else 2.0
+    most = {"first_chunk": 2 * element, "later_chunk": 3 * element}.get(moment.phase)
+    if most is None or moment.coefficients.get("c*V", 0.0) <= most:
+        return moment
+    return replace(moment, coefficients={**moment.coefficients, "c*V": most})
 
 
 _WEIGHTS = ("L*p", "f*d", "d*d", "k*d", "V*d", "T*d")
