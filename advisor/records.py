@@ -146,7 +146,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One configuration that was weighed; `rejected` says in words why it was not chosen (None: chosen or merely beaten)."""
+    """One configuration that was weighed; `rejected` says in words why not (None: chosen or merely beaten)."""
 
     depth: int
     width: int

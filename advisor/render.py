@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 140  # columns where output is not a terminal and COLUMNS does not say
+PLAIN_WIDTH = 140  # columns where output goes to a file or another program
 
 
 def to_plain(value: Any) -> Any:
@@ -76,7 +75,7 @@ def error_console() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
+    if not made.is_terminal:
         made.width = PLAIN_WIDTH
     return made
 

@@ -67,7 +67,8 @@ class ModelShape:
         """Say everything that keeps this shape from being built."""
         found = []
         if self.family not in FAMILIES:
-            found.append(f"model.family: {self.family!r} is not one of {', '.join(FAMILIES)}{_close(self.family, FAMILIES)}")
+            close = _close(self.family, FAMILIES)
+            found.append(f"model.family: {self.family!r} is not one of {', '.join(FAMILIES)}{close}")
         for name in ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len"):
             if getattr(self, name) < 1:
                 found.append(f"model.{name}: {getattr(self, name)} must be at least 1")

@@ -81,9 +81,9 @@ def _plain_price(price: Price, today: datetime.date) -> dict:
 
 def _list(specs: list[GpuSpec], prices: dict[str, Price | None], count: int, today: datetime.date):
     dollars = "$/h" if count == 1 else f"$/h for {count}"
-    columns = ["gpu", "memory", "bandwidth", "bf16", "fp16", "fp32", "power", dollars, "price from", "price age"]
+    columns = ["gpu", "memory", "bandwidth", "bf16 dense", dollars, "price from"]
     rows = [_list_row(spec, prices[spec.key], today) for spec in specs]
-    return table(columns, rows, right=set(columns) - {"gpu", "price from", "price age"})
+    return table(columns, rows, right=columns[1:5])
 
 
 def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[str]:
@@ -92,12 +92,8 @@ def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[
         f"{spec.memory_gb:g} GB",
         format_bandwidth(spec.memory_bytes_per_second),
         format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
-        format_flops(spec.fp16_flops) if spec.fp16_flops else "-",
-        format_flops(spec.fp32_flops) if spec.fp32_flops else "-",
-        format_watts(spec.tdp_watts) if spec.tdp_watts else "-",
         format_usd(price.usd_per_hour) if price else "-",
-        _from(price) if price else "-",
-        _age(price, today) if price else "-",
+        f"{_from(price)}, {_age(price, today)}" if price else "-",
     ]
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import csv
 import datetime
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +127,19 @@ def test_no_row_is_a_host_without_its_gpu() -> None:
         if not CONSUMER_OR_PRO.match(row.gpu):
             assert per_gpu >= floor * peak / 1e12, row
         assert 0.05 <= per_gpu <= 30, row
+
+
+def test_an_installed_package_finds_its_profiles_outside_the_checkout(tmp_path: Path) -> None:
+    """Laid out as the wheel lays it out: profiles/ inside the package, nothing beside it."""
+    root = profiles_folder().parent
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for package in wheel["packages"]:
+        shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in wheel["force-include"].items():
+        shutil.copytree(root / source, tmp_path / target)
+    code = "import advisor.catalog as c, advisor.folders as f; print(f.profiles_folder(), len(c.load_prices()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == [str(tmp_path.resolve() / "advisor" / "_profiles"), "318"]
