@@ -4,11 +4,12 @@
 
 One model for all rows (docs/how-it-predicts.md, "Before any calibration"):
 
-    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_architecture + compiled · c
+    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_architecture + compiled · c - headroom · β
 
-x_k are the terms of advisor.predict.throughput at datasheet rates; μ, δ, c and u have Gaussian priors, so that what
-the rows do not say stays wide. u is what a source's software and machines do to all its rows; a new run brings its own,
-which is why its spread goes into the discrepancy. Sources and GPUs enter as groups to be left out, never by name.
+x_k are the terms of advisor.predict.throughput at datasheet rates; μ, δ, c, β and u have Gaussian priors, so that what
+the rows do not say stays wide. headroom is the log of the watts a card may draw per peak TFLOP/s: with few it
+throttles. u is what a source's software and machines do to all its rows; a new run brings its own, which is why its
+spread goes into the discrepancy. Sources and GPUs enter as groups to be left out, never by name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.catalog import GpuSpec, load_gpus  # noqa: E402
 from advisor.predict import comm  # noqa: E402
-from advisor.predict.prior import PRIOR_SCHEMA, datasheet_rates  # noqa: E402
+from advisor.predict.batch import sharded_sizes  # noqa: E402
+from advisor.predict.prior import PRIOR_SCHEMA, THROTTLED, datasheet_rates, power_headroom  # noqa: E402
 from advisor.predict.rows import RowError, RowReader  # noqa: E402
 from advisor.predict.throughput import TERMS, Z80, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
@@ -58,9 +60,16 @@ BELIEFS = {
 }
 # What fusing operations does to the log coefficients: fewer passes over activations, fewer launches (mean, sd).
 COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1.0, 0.5), "micro_overhead": (-0.7, 0.5)}
+# What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
+# of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
+HEADROOM = (0.2, 0.1)
 SOURCE_SPREADS, ROW_SPREADS = (0.04, 0.06, 0.08, 0.11), (0.03, 0.05, 0.07)  # candidates, sd of log step
+COVERAGE = 0.84  # wanted of 80 % intervals: most rows are of one source, and the others are inside less often
 # "H100 96GB HBM2e 500W" of the torchtitan tables, no card one can rent: facts from the table's own description.
-EXTRA_CARD = ("h100-80gb-sxm", {"key": "h100-96gb-hbm2e", "memory_gb": 96.0, "memory_bytes_per_second": 2.4e12})
+EXTRA_CARD = (
+    "h100-80gb-sxm",
+    {"key": "h100-96gb-hbm2e", "memory_gb": 96.0, "memory_bytes_per_second": 2.4e12, "tdp_watts": 500.0},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +80,7 @@ class Runs:
     log_step: np.ndarray  # (n,) seconds, without the communication that comm.py says is exposed
     x: np.ndarray  # (n, k) terms at coefficient one, seconds
     compiled: np.ndarray  # (n,) 0 or 1
+    headroom: np.ndarray  # (n,) log of watts per TFLOP/s
     sources: np.ndarray
     gpus: np.ndarray
     architectures: np.ndarray
@@ -100,6 +110,7 @@ def read_runs(path: Path, known: dict[str, GpuSpec]) -> Runs:
         log_step=np.log([step - hidden_not(w, known[w.gpu], step) for w, step, _ in kept]),
         x=np.array([term_row(w, known[w.gpu]) for w in workloads]),
         compiled=np.array([float(w.compile) for w in workloads]),
+        headroom=np.array([power_headroom(known[w.gpu], w.precision) for w in workloads]),
         sources=np.array([line["source"] for _, _, line in kept]),
         gpus=np.array([w.gpu for w in workloads]),
         architectures=np.array([known[w.gpu].architecture for w in workloads]),
@@ -108,13 +119,8 @@ def read_runs(path: Path, known: dict[str, GpuSpec]) -> Runs:
 
 
 def term_row(w: Workload, spec: GpuSpec) -> np.ndarray:
-    """Terms of one workload, shape (k,), with what sharding and selective recomputation change."""
-    z = sizes([w])
-    if w.sharding != "none":
-        z = dataclasses.replace(z, parameters=z.parameters / w.gpus)  # each device updates its share
-    if w.activation_checkpointing == "selective":
-        z = dataclasses.replace(z, recompute=np.array([7 / 6]))  # every other product again: half of a forward pass
-    return terms(z, datasheet_rates(spec, w.precision))[0]
+    """Terms of one workload, shape (k,), as a prediction would have them."""
+    return terms(sharded_sizes(sizes([w]), [w]), datasheet_rates(spec, w.precision))[0]
 
 
 def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
@@ -125,7 +131,7 @@ def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Which unknowns there are: μ, then δ per architecture, c, u per source; all Gaussian around `start`."""
+    """Which unknowns there are: μ, then δ per architecture, c, β, u per source; all Gaussian around `start`."""
 
     architectures: tuple[str, ...]
     sources: tuple[str, ...]
@@ -146,14 +152,14 @@ def make_model(
     return Model(
         architectures=tuple(architectures),
         sources=tuple(sources),
-        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], np.zeros(len(sources))]),
+        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], [HEADROOM[0]], np.zeros(len(sources))]),
         deviations=np.concatenate(
-            [wide, np.tile(between, len(architectures)), fused[:, 1], np.full(len(sources), source_sd)]
+            [wide, np.tile(between, len(architectures)), fused[:, 1], [HEADROOM[1]], np.full(len(sources), source_sd)]
         ),
     )
 
 
-def selector(model: Model, architecture: str, compiled: float) -> np.ndarray:
+def selector(model: Model, architecture: str, compiled: float, headroom: float) -> np.ndarray:
     """The (k, p) matrix that makes θ of one device and compile setting from the unknowns."""
     k = len(TERMS)
     made = np.zeros((k, len(model.start)))
@@ -164,7 +170,14 @@ def selector(model: Model, architecture: str, compiled: float) -> np.ndarray:
     at = k * (1 + len(model.architectures))
     for i, name in enumerate(COMPILED):
         made[TERMS.index(name), at + i] = compiled
+    for name in THROTTLED:
+        made[TERMS.index(name), headroom_place(model)] = -headroom
     return made
+
+
+def headroom_place(model: Model) -> int:
+    """Where β stands among the unknowns."""
+    return len(TERMS) * (1 + len(model.architectures)) + len(COMPILED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +192,7 @@ def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: floa
     sources = sorted(set(runs.sources[index]))
     model = make_model(sorted({str(a) for a in runs.architectures[index]}), sources, shifts, source_sd)
     x, y, n = runs.x[index], runs.log_step[index], len(index)
-    pick = np.array([selector(model, runs.architectures[i], runs.compiled[i]) for i in index])  # (n, k, p)
+    pick = np.array([selector(model, runs.architectures[i], runs.compiled[i], runs.headroom[i]) for i in index])
     source_at = len(model.start) - len(sources) + np.array([sources.index(s) for s in runs.sources[index]])
 
     def residual(p: np.ndarray) -> np.ndarray:
@@ -197,10 +210,10 @@ def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: floa
 
 
 def belief(
-    fitted: Fitted, architecture: str, compiled: float, shifts: dict[str, float]
+    fitted: Fitted, architecture: str, compiled: float, headroom: float, shifts: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean (k,) and covariance (k, k) of θ; an architecture without rows gets what all share, its own spread added."""
-    pick = selector(fitted.model, architecture, compiled)
+    pick = selector(fitted.model, architecture, compiled, headroom)
     mean, covariance = pick @ fitted.mode, pick @ fitted.covariance @ pick.T
     if architecture not in fitted.model.architectures:
         mean[TERMS.index("matmul")] += shifts.get(architecture, 0.0)
@@ -216,13 +229,9 @@ class HeldOut:
     errors: np.ndarray  # (n,) log predicted minus log actual step seconds
     deviations: np.ndarray  # (n,) of the coefficients alone
 
-    def inside(self, discrepancy: float) -> np.ndarray:
-        return np.abs(self.errors) <= Z80 * np.hypot(self.deviations, discrepancy)
-
     def coverage(self, discrepancy: float) -> float:
-        """Share of rows inside their 80 % interval; n rows of one group are alike and count as √n."""
-        sizes_of_groups = np.array([(self.groups == g).sum() for g in self.groups])
-        return float(np.average(self.inside(discrepancy), weights=sizes_of_groups**-0.5))
+        """Share of rows inside their 80 % interval."""
+        return float(np.mean(np.abs(self.errors) <= Z80 * np.hypot(self.deviations, discrepancy)))
 
     def density(self, discrepancy: float) -> float:
         """Mean log predictive density of a left-out row."""
@@ -236,7 +245,7 @@ def leave_out(runs: Runs, groups: np.ndarray, shifts: dict[str, float], source_s
     for group in sorted(set(groups)):
         fitted = fit(runs, np.flatnonzero(groups != group), shifts, source_sd, row_sd)
         for i in np.flatnonzero(groups == group):
-            mean, covariance = belief(fitted, runs.architectures[i], runs.compiled[i], shifts)
+            mean, covariance = belief(fitted, runs.architectures[i], runs.compiled[i], runs.headroom[i], shifts)
             parts = runs.x[i] * np.exp(mean)
             share = parts / parts.sum()
             errors[i] = np.log(parts.sum()) - runs.log_step[i]
@@ -255,10 +264,10 @@ def matmul_shifts(known: dict[str, GpuSpec]) -> dict[str, float]:
 
 
 def calibrated_discrepancy(parts: Sequence[HeldOut]) -> float:
-    """The smallest spread with which 80 % intervals hold 80 % of what is left out, averaged over the ways to do so."""
+    """The smallest spread with which 80 % intervals hold `COVERAGE` of what is left out, averaged over the ways."""
     grid = np.arange(0.01, 0.4, 0.001)
     covered = np.array([np.mean([p.coverage(d) for p in parts]) for d in grid])
-    return float(grid[np.argmax(covered >= 0.8)])
+    return float(grid[np.argmax(covered >= COVERAGE)])
 
 
 def summary(held: HeldOut, discrepancy: float) -> dict:
@@ -275,7 +284,7 @@ def summary(held: HeldOut, discrepancy: float) -> dict:
         "rows": len(relative),
         "median": round(float(np.median(relative)), 4),
         "p90": round(float(np.quantile(relative, 0.9)), 4),
-        "coverage_of_80_percent": round(float(held.inside(discrepancy).mean()), 3),
+        "coverage_of_80_percent": round(held.coverage(discrepancy), 3),
         "groups": by_group,
     }
 
@@ -318,16 +327,27 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
         "discrepancy": round(discrepancy, 4),
         "held_out": {name: summary(h, discrepancy) for name, h in held.items()},
         "matmul_shifts": {a: round(s, 4) for a, s in shifts.items()},
+        "headroom": {
+            "mean": round(float(fitted.mode[headroom_place(fitted.model)]), 4),
+            "deviation": round(float(fitted.covariance[(headroom_place(fitted.model),) * 2] ** 0.5), 4),
+        },
         "architectures": {
-            name: {
-                "rows": int((runs.architectures == name).sum()),
-                "sources": len(set(runs.sources[runs.architectures == name])),
-                **{
-                    label: written(*belief(fitted, name, on, shifts))
-                    for label, on in (("eager", 0.0), ("compiled", 1.0))
-                },
-            }
-            for name in (*fitted.model.architectures, "unmeasured")
+            name: architecture_entry(runs, fitted, name, shifts) for name in (*fitted.model.architectures, "unmeasured")
+        },
+    }
+
+
+def architecture_entry(runs: Runs, fitted: Fitted, name: str, shifts: dict[str, float]) -> dict:
+    """What is believed of cards of one architecture, at the power headroom of those that were measured."""
+    mine = runs.architectures == name
+    headroom = float(runs.headroom[mine].mean()) if mine.any() else 0.0
+    return {
+        "rows": int(mine.sum()),
+        "sources": len(set(runs.sources[mine])),
+        "headroom": round(headroom, 4),
+        **{
+            label: written(*belief(fitted, name, on, headroom, shifts))
+            for label, on in (("eager", 0.0), ("compiled", 1.0))
         },
     }
 

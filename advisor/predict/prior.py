@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,6 +18,7 @@ PRIOR_SCHEMA = 1
 LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (handbook §3.2, unverified there)
 # No row of fp32 training is among the published runs: what TF32 products reach of their peak is less sure.
 _FP32_DEVIATION = 0.3
+THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +68,18 @@ def datasheet_rates(spec: GpuSpec, precision: str) -> Rates | None:
     return Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
 
 
-def load_prior(arch: str | None, precision: str, compile: bool | None) -> CoefficientPrior:
+def power_headroom(spec: GpuSpec, precision: str) -> float | None:
+    """Log of the watts a card may draw per dense TFLOP/s of the precision; None where either is not published."""
+    peak = peak_flops(spec, precision)
+    return math.log(spec.tdp_watts / (peak / 1e12)) if peak and spec.tdp_watts else None
+
+
+def load_prior(arch: str | None, precision: str, compile: bool | None, spec: GpuSpec | None = None) -> CoefficientPrior:
     """Beliefs about a card nobody has calibrated, relative to `datasheet_rates`, from profiles/prior.yaml.
 
     `arch` is the catalog's architecture; one without published runs (or None) gets what all others have in common, with
-    the spread between architectures added. `compile` None: not known, both are possible. AdvisorError if the file is
-    unusable.
+    the spread between architectures added. `compile` None: not known, both are possible. `spec` tells how its power
+    limit compares with that of its architecture's measured cards. AdvisorError if the file is unusable.
     """
     document = _prior_document()
     known = document["architectures"]
@@ -86,6 +94,11 @@ def load_prior(arch: str | None, precision: str, compile: bool | None) -> Coeffi
     matmul = TERMS.index("matmul")
     if name == "unmeasured":
         mean[matmul] += document["matmul_shifts"].get(arch, 0.0)
+    headroom = power_headroom(spec, precision) if spec else None
+    if headroom is not None:
+        more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - known[name]["headroom"])
+        mean = mean - document["headroom"]["mean"] * more
+        covariance = covariance + document["headroom"]["deviation"] ** 2 * np.outer(more, more)
     if precision == "fp32":
         covariance[matmul, matmul] += _FP32_DEVIATION**2
     return CoefficientPrior(

@@ -1,0 +1,195 @@
+"""`advisor predict`: time, memory and throughput of one configuration, or of every row of a table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor import render
+from advisor.errors import AdvisorError
+from advisor.records import Estimate, Prediction, Workload
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
+
+NOTHING_FITS = 3
+NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
+ROWS_AT_ONCE = 20_000
+SIZE = click.IntRange(min=1)
+
+
+@click.command()
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or a card: l4, h200-141gb-sxm, …")
+@click.option("--gpus", type=SIZE, default=1, show_default=True, help="Data-parallel devices.")
+@click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
+@click.option("--depth", type=SIZE, help="Transformer blocks.")
+@click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
+@click.option("--seq-len", type=SIZE, help="Context length. Default: the calibration's.")
+@click.option("--vocab-size", type=SIZE, help="Rows of the embedding table. Default: the calibration's.")
+@click.option("--width", type=SIZE, help="Residual stream. Default: the family's for this depth.")
+@click.option("--heads", type=SIZE, help="Query heads. Default: the family's.")
+@click.option("--kv-heads", type=SIZE, help="Key/value heads. Default: as many as heads.")
+@click.option("--ffn-width", type=SIZE, help="Default: the family's for this width.")
+@click.option("--grad-accum", type=SIZE, default=1, show_default=True, help="Micro-batches per optimizer step.")
+@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
+@click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
+@click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--rows", type=click.Path(path_type=Path), help="Predict every row of this CSV, one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(rows: Path | None, as_json: bool, **options: Any) -> int:
+    """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
+
+    With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
+    """
+    if rows is not None:
+        return predict_rows(rows)
+    prediction, sources = predict_one(options)
+    if as_json:
+        render.print_json({"gpu": prediction.workload.gpu, **plain(prediction), "sources": sources})
+    else:
+        show(prediction, sources)
+    return NOTHING_FITS if prediction.fits is False else 0
+
+
+def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
+    """The prediction for the options and what it rests on; AdvisorError where they do not make a configuration."""
+    from advisor.calibrate.profiles import load_profile
+    from advisor.cli.device import device_key
+    from advisor.predict.batch import predict_batch
+    from advisor.store import default_store
+    from trainer.schema import make_shape
+
+    precision = None if options["precision"] == "auto" else options["precision"]
+    key = device_key(options["gpu"])
+    profile = load_profile(
+        key, default_store(), family=options["family"], precision=precision, compile=options["compile_"]
+    )
+    given = {**options, "seq_len": options["seq_len"] or profile.seq_len}
+    given["vocab_size"] = given["vocab_size"] or profile.vocab_size
+    if missing := [f"--{name.replace('_', '-')}" for name in NEEDED if not given[name]]:
+        raise AdvisorError(f"{', '.join(missing)} not given", "`advisor predict --help` shows an example", exit_code=2)
+    workload = Workload(
+        shape=make_shape(
+            options["family"],
+            depth=given["depth"],
+            vocab_size=given["vocab_size"],
+            seq_len=given["seq_len"],
+            **{name: options[name] for name in ("width", "heads", "kv_heads", "ffn_width")},
+        ),
+        micro_batch=options["micro_batch"],
+        grad_accum=options["grad_accum"],
+        gpu=profile.key,
+        gpus=options["gpus"],
+        precision=precision or profile.precision,
+        compile=profile.compile if options["compile_"] is None else options["compile_"],
+        activation_checkpointing=options["activation_checkpointing"],
+        optimizer=options["optimizer"],
+    )
+    return predict_batch(profile, [workload])[0], profile.sources
+
+
+def plain(prediction: Prediction) -> dict[str, Any]:
+    """What `predict` promises of one configuration, as JSON has it."""
+    fields: dict[str, Any] = {
+        "parameters": prediction.parameters,
+        "flops_per_token": prediction.flops_per_token,
+    }
+    for name in ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes"):
+        fields[name] = _estimate(getattr(prediction, name))
+    fields["fits"] = prediction.fits
+    return fields
+
+
+def _estimate(e: Estimate | None) -> dict[str, Any] | None:
+    return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
+
+
+def predict_rows(path: Path) -> int:
+    """Print one JSON object per row, in order; the exit code says whether anything fits."""
+    from itertools import islice
+
+    from advisor.catalog import load_gpus
+    from advisor.predict.rows import read_rows
+
+    rows = enumerate(read_rows(path, load_gpus()), start=1)
+    texts: dict[Workload, str] = {}
+    verdicts: set[bool | None] = set()
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        fresh = dict.fromkeys(r for _, r in chunk if isinstance(r, Workload) and r not in texts)
+        for workload, fields in predict_workloads(fresh):
+            texts[workload] = json.dumps(fields, ensure_ascii=False, allow_nan=False)[1:]
+            verdicts.add(fields.get("fits"))
+        lines = (
+            f'{{"row": {number}, {texts[row]}\n'
+            if isinstance(row, Workload)
+            else json.dumps({"row": number, "error": row.error}, ensure_ascii=False) + "\n"
+            for number, row in chunk
+        )
+        sys.stdout.write("".join(lines))
+    return NOTHING_FITS if verdicts == {False} else 0
+
+
+def predict_workloads(workloads: Iterator[Workload] | dict[Workload, Any]) -> Iterator[tuple[Workload, dict[str, Any]]]:
+    """Each workload with its JSON fields, or with an `error`; device by device."""
+    from advisor.calibrate.profiles import load_profile
+    from advisor.predict.batch import predict_batch
+    from advisor.store import default_store
+
+    groups: dict[tuple, list[Workload]] = {}
+    for w in workloads:
+        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(w)
+    for (gpu, family, precision, compile_), group in groups.items():
+        try:
+            profile = load_profile(gpu, default_store(), family=family, precision=precision, compile=compile_)
+        except AdvisorError as error:
+            yield from ((w, {"error": f"not predicted: {error.message}"}) for w in group)
+            continue
+        for prediction in predict_batch(profile, group):
+            fields = plain(prediction)
+            if prediction.step_seconds is None:
+                fields["error"] = f"time not predicted: {_unjoined(prediction.workload)}"
+            yield prediction.workload, fields
+
+
+def _unjoined(w: Workload) -> str:
+    return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"
+
+
+def show(prediction: Prediction, sources: Sequence[str]) -> None:
+    """One configuration on the terminal: each number with its interval and where it comes from."""
+    w = prediction.workload
+    size = f"depth {w.shape.depth}, width {w.shape.width}, {format_count(prediction.parameters)} parameters"
+    batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
+    how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
+    render.show(f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})", "")
+    parts = (
+        ("step time", prediction.step_seconds, format_seconds),
+        ("throughput", prediction.tokens_per_second, format_rate),
+        ("model FLOPs utilisation", prediction.mfu, format_percent),
+        ("memory, allocated", prediction.peak_allocated_bytes, format_bytes),
+        ("memory, reserved", prediction.peak_reserved_bytes, format_bytes),
+    )
+    rows = [(name, format_estimate(e, kind) if e else None, e.basis.value if e else None) for name, e, kind in parts]
+    rows.append(("FLOPs per token", format_number(prediction.flops_per_token), "exact"))
+    render.show(render.table(("", "80 % interval", "basis"), rows), "")
+    if prediction.step_seconds is None:
+        render.show(f"time is unknown: {_unjoined(w)}")
+    device = format_bytes(prediction.device_memory_bytes)
+    verdict = {
+        True: f"fits in {device}",
+        False: f"does NOT fit safely in {device}",
+        None: "memory of the device unknown",
+    }
+    render.show(verdict[prediction.fits], *(f"from: {source}" for source in sources))

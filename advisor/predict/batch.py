@@ -1,0 +1,128 @@
+"""Predictions for a table of workloads on one device: the same numbers as one by one, without their cost per row.
+
+Adds to a device's step what several devices change: sharded optimizer work, and gradients that cannot hide behind the
+backward pass. Pure: no disk, no clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from advisor import flops
+from advisor.catalog import peak_flops
+from advisor.errors import AdvisorError
+from advisor.predict import comm
+from advisor.predict.intervals import sum_independent
+from advisor.predict.memory import MemoryModel
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.profile import _FIT_MARGIN, Profile, _unlikeness, inverse
+from advisor.predict.throughput import Sizes, basis_of, interval, predict_log, sizes
+from advisor.records import Basis, Estimate, Prediction, Workload
+
+# A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
+SELECTIVE_RECOMPUTE = 7 / 6
+_Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
+_BACKWARD = 2 / 3  # share of a micro-step's time (handbook §1.2)
+
+
+def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
+    """Predict workloads that all name the profile's device, in their order.
+
+    Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
+    """
+    if not workloads:
+        return []
+    steps = step_seconds(profile, workloads)
+    memory = _memory(profile, workloads)
+    return [_prediction(profile, w, s, *m) for w, s, m in zip(workloads, steps, memory, strict=True)]
+
+
+def step_seconds(profile: Profile, workloads: Sequence[Workload]) -> list[Estimate | None]:
+    """Seconds per optimizer step of each workload, communication included."""
+    z = sharded_sizes(sizes(workloads), workloads)
+    logs = predict_log(profile.posterior, z)
+    unlike = np.array([_unlikeness(profile.posterior, w) for w in workloads])
+    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
+    bases = [
+        Basis.EXTRAPOLATED if u and b is not Basis.PRIOR else b
+        for u, b in zip(unlike, basis_of(profile.posterior, z, logs.distance), strict=True)
+    ]
+    alone = [interval(float(m), float(d), b) for m, d, b in zip(logs.mean, deviation, bases, strict=True)]
+    return [s if w.gpus == 1 else _with_communication(profile, w, s) for w, s in zip(workloads, alone, strict=True)]
+
+
+def sharded_sizes(z: Sizes, workloads: Sequence[Workload]) -> Sizes:
+    """Sizes with each device updating only its share of sharded parameters, and with selective recomputation."""
+    shares = np.array([w.gpus if w.sharding != "none" else 1 for w in workloads], dtype=float)
+    selective = np.array([w.activation_checkpointing == "selective" for w in workloads])
+    recompute = np.where(selective, SELECTIVE_RECOMPUTE, z.recompute)
+    return dataclasses.replace(z, parameters=z.parameters / shares, recompute=recompute)
+
+
+def _with_communication(profile: Profile, w: Workload, alone: Estimate) -> Estimate | None:
+    exposed = comm.exposed_seconds(w, profile.spec, _BACKWARD * alone.value / w.grad_accum)
+    return sum_independent(alone, exposed) if exposed else None
+
+
+def _memory(profile: Profile, workloads: Sequence[Workload]) -> list[_Memory]:
+    """Allocated, reserved and whole-device bytes of each workload; None where its kind of model was never traced."""
+    found: list[_Memory] = [(None, None, None)] * len(workloads)
+    kinds: dict[tuple, list[int]] = {}
+    for i, w in enumerate(workloads):
+        kind = (w.shape.family, w.gpu == "cpu", w.precision, w.compile, w.activation_checkpointing)
+        kinds.setdefault((*kind, w.optimizer, w.sharding, w.gpus), []).append(i)
+    for places in kinds.values():
+        try:
+            estimates = _memory_of_kind(profile.memory, [workloads[i] for i in places])
+        except AdvisorError:
+            continue  # the structure has no trace of this kind
+        for i, estimate in zip(places, estimates, strict=True):
+            found[i] = estimate
+    return found
+
+
+def _memory_of_kind(model: MemoryModel, workloads: Sequence[Workload]) -> list[_Memory]:
+    if model.observations:  # measured here: any of them may be one of the measured ones
+        return [(model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w)) for w in workloads]
+    arrays = WorkloadArrays.of(workloads)
+    return list(
+        zip(
+            *(
+                [
+                    Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+                    for value, low, high in zip(e.value.tolist(), e.low.tolist(), e.high.tolist(), strict=True)
+                ]
+                for e in (model.allocated_many(arrays), model.reserved_many(arrays), model.device_total_many(arrays))
+            ),
+            strict=True,
+        )
+    )
+
+
+def _prediction(
+    profile: Profile,
+    w: Workload,
+    step: Estimate | None,
+    allocated: Estimate | None,
+    reserved: Estimate | None,
+    total: Estimate | None,
+) -> Prediction:
+    flops_per_token = flops.flops_per_token(w.shape)
+    peak = peak_flops(profile.spec, w.precision) if profile.spec else None
+    rate = inverse(step, w.step_tokens) if step else None
+    memory = profile.device_memory_bytes
+    return Prediction(
+        workload=w,
+        parameters=flops.parameters(w.shape),
+        flops_per_token=flops_per_token,
+        step_seconds=step,
+        tokens_per_second=rate,
+        mfu=rate.scaled(flops_per_token / (w.gpus * peak)) if rate and peak else None,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=reserved,
+        device_memory_bytes=memory,
+        fits=total.high <= _FIT_MARGIN * memory if total and memory is not None else None,
+    )
