@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import click
@@ -12,6 +13,8 @@ from advisor.catalog import GPU_COLUMNS, PRICE_COLUMNS
 from advisor.cli import VERBS
 from advisor.cli.reference import commands, reference
 
+# what the advisor may import of the trainer: the contract, and readers of its files that need no torch
+OPEN_TO_THE_ADVISOR = {"schema", "runlog", "token_folder", "telemetry_files"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,3 +50,11 @@ def test_links_between_documents_lead_somewhere() -> None:
     for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_import_contract_names_every_trainer_module() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    closed = next(c["forbidden_modules"] for c in contracts if "torch" in c.get("forbidden_modules", ()))
+    modules = {path.stem for path in (ROOT / "trainer").glob("*.py")} - {"__init__"}
+    assert modules - OPEN_TO_THE_ADVISOR == {name.removeprefix("trainer.") for name in closed} - {"torch"}
