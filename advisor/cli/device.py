@@ -10,8 +10,8 @@ from advisor.catalog import find_gpu, require_gpu
 def device_key(asked: str) -> str:
     """The key of the device meant by --gpu: a catalog key or alias, "cpu", or "auto".
 
-    "auto" is the first card of this machine, else "cpu". A card the catalog does not know is called by its own name, as its calibration would be. Raises AdvisorError with
-    close matches for a name that is nothing.
+    "auto" is the first card of this machine, else "cpu". A card the catalog does not know is called by its own name,
+    as its calibration would be. Raises AdvisorError with close matches for a name that is nothing.
     """
     if asked == "cpu":
         return "cpu"

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 _EVAL_SPREAD = 0.15
 
 
-def wall_clock(run: RunConfig, step_seconds: Estimate, costs: RunCosts) -> WallClock:
+def wall_clock(run: RunConfig, step_seconds: Estimate, costs: RunCosts, *, gpus: int = 1) -> WallClock:
     """Seconds of start-up, compilation, steps, evaluations and checkpoints, and their sum.
 
+    The devices share an evaluation's batches; one of them writes the checkpoints while the others wait.
     Steps and evaluations share the error of the step time, so their ends add up; start-up, compilation and disk are
     unrelated and join in quadrature.
     """
@@ -28,7 +29,7 @@ def wall_clock(run: RunConfig, step_seconds: Estimate, costs: RunCosts) -> WallC
     startup = sum_shared(costs.startup_seconds, build)
     compile_seconds = costs.compile_seconds if run.compile else known(0.0)
     steps = step_seconds.scaled(run.steps)
-    evals = _evals_seconds(run, step_seconds, costs.forward_fraction)
+    evals = _evals_seconds(run, step_seconds, costs.forward_fraction, gpus)
     count = checkpoint_count(run, steps.value + evals.value)
     state_bytes = checkpoint_bytes(run)
     checkpoints = reciprocal(costs.checkpoint_bytes_per_second, state_bytes).scaled(count) if count else known(0.0)
@@ -76,13 +77,13 @@ def checkpoint_bytes(run: RunConfig) -> int:
     return 12 * flops.parameters(run.model) - 4 * matrices
 
 
-def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: float) -> Estimate:
-    """Forward passes over the evaluation tokens, on one device: the step's tokens per device set the pace."""
+def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: float, gpus: int) -> Estimate:
+    """Forward passes over the evaluation tokens, in micro-batches dealt out to the devices."""
     count = eval_count(run)
     if not count:
         return known(0.0)
     tokens_per_batch = run.micro_batch * run.model.seq_len
-    batches = max(1, math.ceil(run.eval.tokens / tokens_per_batch))
+    batches = math.ceil(math.ceil(run.eval.tokens / tokens_per_batch) / gpus)
     forward_seconds = step_seconds.scaled(forward_fraction / run.grad_accum)
     spread = Estimate(value=1.0, low=1 - _EVAL_SPREAD, high=1 + _EVAL_SPREAD, basis=Basis.MEASURED)
     return product(forward_seconds.scaled(batches * count), spread)

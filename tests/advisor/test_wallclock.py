@@ -101,6 +101,12 @@ def test_eager_runs_do_not_pay_for_compilation_and_nothing_costs_nothing():
     assert clock.total_seconds.basis == Basis.MEASURED
 
 
+def test_devices_share_an_evaluation():
+    run = run_of(eval=EvalConfig(every_steps=None, tokens=8 * 1024 * 5))
+    seconds = {g: wall_clock(run, measured(0.5, 0.1), COSTS, gpus=g).evals_seconds.value for g in (1, 2, 8)}
+    assert seconds == {g: pytest.approx(batches * 0.3 * 0.5) for g, batches in ((1, 5), (2, 3), (8, 1))}
+
+
 def test_building_the_model_is_part_of_start_up():
     costs = replace(COSTS, build_seconds_per_parameter=1e-8)
     assert wall_clock(run_of(), measured(0.5, 0.1), costs).startup_seconds.value == pytest.approx(11.85597952)

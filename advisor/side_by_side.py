@@ -1,0 +1,89 @@
+"""Several runs against each other, only where they can be compared: equal tokens, equal learning-rate phase. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.runlog import Record, RunLog
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+SAME_PHASE = 0.1  # learning rates differ by less than this share of the peak: one phase (handbook §4.5)
+_SMOOTHED_SHARE = 0.02  # of a run's steps before the point, averaged: one step's loss is noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One run at one point of a comparison."""
+
+    run_id: str
+    step: int
+    tokens: int
+    loss: float  # training loss, averaged over the last steps before the point
+    rate_factor: float  # learning rate as a share of its peak
+    seconds: float  # of steps up to here
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """All runs at equal tokens, or at an equal share of their own schedules."""
+
+    at: str  # tokens | schedule
+    value: float  # tokens, or share of the planned steps
+    runs: tuple[Standing, ...]
+    comparable: bool
+    problem: str | None  # why the losses of this point must not be compared
+
+
+def side_by_side(runs: Sequence[tuple[str, RunLog]]) -> list[Point]:
+    """Compare runs at quarters of the tokens they all saw, and at quarters of their schedules.
+
+    Losses are comparable at equal tokens only in the same learning-rate phase: annealing lowers the loss by itself. At
+    an equal share of their schedules they are in the same phase by construction, on different numbers of tokens. Runs
+    without steps raise ValueError.
+    """
+    for run_id, log in runs:
+        if not log.steps:
+            raise ValueError(f"run {run_id} has no steps yet")
+    shared = min(log.steps[-1]["tokens"] for _, log in runs)
+    points = [_at_tokens(runs, round(share * shared)) for share in SHARES]
+    done = min(len(log.steps) / log.headers[-1]["config"]["steps"] for _, log in runs)
+    return points + [_at_share(runs, share) for share in SHARES if share <= done]
+
+
+def _at_tokens(runs: Sequence[tuple[str, RunLog]], tokens: int) -> Point:
+    standings = tuple(_standing(run_id, log, _index_at(log.steps, tokens)) for run_id, log in runs)
+    factors = [standing.rate_factor for standing in standings]
+    same = max(factors) - min(factors) <= SAME_PHASE
+    phases = ", ".join(f"{s.run_id} at {100 * s.rate_factor:.0f} %" for s in standings)
+    problem = None if same else f"not in the same learning-rate phase: {phases} of the peak"
+    return Point(at="tokens", value=tokens, runs=standings, comparable=same, problem=problem)
+
+
+def _at_share(runs: Sequence[tuple[str, RunLog]], share: float) -> Point:
+    standings = tuple(
+        _standing(run_id, log, max(0, round(share * log.headers[-1]["config"]["steps"]) - 1)) for run_id, log in runs
+    )
+    factors = [standing.rate_factor for standing in standings]
+    same = max(factors) - min(factors) <= SAME_PHASE
+    problem = None if same else "their schedules differ in form, not only in length"
+    return Point(at="schedule", value=share, runs=standings, comparable=same, problem=problem)
+
+
+def _standing(run_id: str, log: RunLog, index: int) -> Standing:
+    window = log.steps[max(0, index + 1 - max(1, round(_SMOOTHED_SHARE * len(log.steps)))) : index + 1]
+    record = log.steps[index]
+    return Standing(
+        run_id=run_id,
+        step=record["step"],
+        tokens=record["tokens"],
+        loss=sum(step["loss"] for step in window) / len(window),
+        rate_factor=record["learning_rate"] / log.headers[-1]["config"]["optimizer"]["learning_rate"],
+        seconds=sum(step["seconds"] for step in log.steps[: index + 1]),
+    )
+
+
+def _index_at(steps: Sequence[Record], tokens: int) -> int:
+    """The last step that had seen no more than `tokens`; the first one if all had."""
+    found = [index for index, record in enumerate(steps) if record["tokens"] <= tokens]
+    return found[-1] if found else 0
