@@ -132,10 +132,18 @@ def _joint(posterior: Posterior, z: Sizes) -> tuple[np.ndarray, np.ndarray]:
     return covariance + pull @ posterior.covariance @ pull.T, predicted.mean
 
 
+_CONTRASTS: tuple[Callable[[Workload], int], ...] = (
+    lambda w: w.shape.depth,
+    lambda w: w.micro_batch,
+    lambda w: w.shape.seq_len,
+    lambda w: w.grad_accum,
+)
+
+
 def missing_contrast(done: Sequence[Workload], pool: Sequence[Workload]) -> list[Workload]:
-    """Candidates that add a second depth, micro-batch or context length where the bursts so far have only one."""
+    """Candidates with a second depth, micro-batch, context length or accumulation where the bursts have only one."""
     wanted = []
-    for value in (lambda w: w.shape.depth, lambda w: w.micro_batch, lambda w: w.shape.seq_len):
+    for value in _CONTRASTS:
         seen = {value(w) for w in done}
         if len(seen) < 2:
             wanted += [w for w in pool if value(w) not in seen]

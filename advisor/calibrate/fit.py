@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import least_squares
 
 from advisor.predict.prior import CoefficientPrior
@@ -98,23 +97,22 @@ def _fit_at(
     """MAP and Laplace evidence at one width of the residual process: whitened non-linear least squares."""
     x, where = terms(z, rates), coordinates(z)
     error = discrepancy**2 * kernel(where, where) + np.diag(noise**2)
-    chol, prior_chol = cholesky(error, lower=True), cholesky(prior.covariance, lower=True)
+    whiten, prior_whiten = _whitener(error), _whitener(prior.covariance)
 
     def residual(theta: np.ndarray) -> np.ndarray:
         misfit = y - np.log(x @ np.exp(theta))
-        parts = solve_triangular(chol, misfit, lower=True), solve_triangular(prior_chol, theta - prior.mean, lower=True)
-        return np.concatenate(parts)
+        return np.concatenate((whiten @ misfit, prior_whiten @ (theta - prior.mean)))
 
     def jacobian(theta: np.ndarray) -> np.ndarray:
-        return np.vstack([-solve_triangular(chol, _gradient(x, theta), lower=True), np.linalg.inv(prior_chol)])
+        return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
 
     solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
     precision = solution.jac.T @ solution.jac
     covariance = np.linalg.inv(precision)
     evidence = (
         -solution.cost
-        - np.log(np.diag(chol)).sum()
-        - np.log(np.diag(prior_chol)).sum()
+        + np.log(np.diag(whiten)).sum()
+        + np.log(np.diag(prior_whiten)).sum()
         - 0.5 * np.linalg.slogdet(precision)[1]
         - 0.5 * ((np.log(discrepancy) - _DISCREPANCY_PRIOR[0]) / _DISCREPANCY_PRIOR[1]) ** 2
     )
@@ -127,6 +125,11 @@ def _fit_at(
         deviations=np.sqrt(np.diag(error)),
         evidence=float(evidence),
     )
+
+
+def _whitener(covariance: np.ndarray) -> np.ndarray:
+    """The inverse of the lower Cholesky factor: it turns correlated residuals into independent ones of variance one."""
+    return np.linalg.inv(np.linalg.cholesky(covariance))
 
 
 def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:

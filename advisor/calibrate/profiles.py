@@ -82,7 +82,7 @@ def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]
         created=document["created"],
         reference_seconds=drift.reference_seconds,
         drift_exponent=drift.exponent,
-        held_out=_summary(leave_one_out(seen, lambda some: fit(some, rates, measured_prior(), drift.deviation))),
+        held_out=_recorded(document),
         sources=(f"calibration {document['id']}", *(f"run {o['run_id']}" for o in observed)),
     )
 
@@ -154,10 +154,27 @@ def _spread(value: float, factor: float) -> Estimate:
     return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
 
 
-def _summary(held: HeldOut | None) -> HeldOutSummary | None:
-    if held is None:
-        return None
-    return HeldOutSummary(configurations=len(held.errors), median=held.median, p90=held.p90, coverage=held.coverage)
+def hold_each_out(document: Mapping[str, Any]) -> HeldOut | None:
+    """Predict each calibrated configuration from the others; None with fewer than four."""
+    drift = evidence.drift_of(document["bursts"])
+    seen = evidence.observations(document["bursts"], document["device"]["key"], drift)
+    rates = evidence.rates_of(document["ceilings"])
+    return leave_one_out(seen, lambda some: fit(some, rates, measured_prior(), drift.deviation))
+
+
+def summary(held: HeldOut) -> dict[str, Any]:
+    """The held-out error as it is recorded in the calibration document and shown."""
+    return {
+        "configurations": len(held.errors),
+        "median": round(held.median, 5),
+        "p90": round(held.p90, 5),
+        "coverage": round(held.coverage, 4),
+    }
+
+
+def _recorded(document: Mapping[str, Any]) -> HeldOutSummary | None:
+    recorded = document.get("held_out_error")
+    return HeldOutSummary(**recorded) if recorded else None
 
 
 def prior_profile(spec: GpuSpec, *, precision: str | None = None, compile: bool | None = None) -> Profile:
@@ -173,7 +190,7 @@ def prior_profile(spec: GpuSpec, *, precision: str | None = None, compile: bool 
             f"choose another precision: --precision {'fp16' if spec.fp16_flops else 'fp32'}",
             exit_code=2,
         )
-    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile)
+    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile, spec)
     rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
     return Profile(
         key=spec.key,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +42,20 @@ from advisor.errors import AdvisorError
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, **options: Any) -> None:
     """Measure this device: ceilings first, then training bursts where they narrow the decision most."""
-    document, profile = run(options)
+    document, profile, held = run(options)
     summary = summarise(document, profile)
     if as_json:
         render.print_json(summary)
     else:
-        show(summary, document, profile)
+        show(summary, document, profile, held)
 
 
-def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Calibrate as the options say; gives the raw document and the profile fitted to it."""
+def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
+    """Calibrate as the options say; gives the raw document, the profile fitted to it and its held-out errors."""
     from advisor.calibrate.detect import device_for
     from advisor.calibrate.measure import Worker
-    from advisor.calibrate.profiles import profile_of
+    from advisor.calibrate.profiles import hold_each_out, profile_of
+    from advisor.calibrate.profiles import summary as held_out_summary
     from advisor.calibrate.session import calibrate
     from advisor.predict.memory import load_memory_model
     from advisor.store import default_store
@@ -71,7 +71,10 @@ def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any]:
                 update(completed=event.elapsed_seconds, description=f"burst {event.bursts + 1}: {event.text}")
 
             document = calibrate(settings, worker, store, load_memory_model(), on_event, resume=not options["fresh"])
-    return document, profile_of(document, store.observations(settings.gpu))
+    held = hold_each_out(document)
+    document["held_out_error"] = held_out_summary(held) if held else None
+    store.save_calibration(document)
+    return document, profile_of(document, store.observations(settings.gpu)), held
 
 
 def resolve(options: dict[str, Any], found: Any) -> Any:
@@ -138,19 +141,23 @@ def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:
         "discrepancy": profile.posterior.discrepancy,
         "drift_deviation": profile.posterior.drift,
         "drift_exponent": profile.drift_exponent,
-        "held_out": asdict(profile.held_out) if profile.held_out else None,
+        "held_out": document["held_out_error"],
         "cost": document["cost"],
     }
 
 
-def show(summary: dict[str, Any], document: dict[str, Any], profile: Any) -> None:
+def show(summary: dict[str, Any], document: dict[str, Any], profile: Any, held: Any) -> None:
     """The same for a person."""
     rates, cost = profile.posterior.rates, document["cost"]
     money = "" if cost["usd"] is None else f", {units.format_usd(cost['usd'])}"
     render.show(
         f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
         f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch",
-        render.table(("burst", "bursts", "tokens/s", "step", "predicted when left out"), _rows(document, profile)),
+        render.table(
+            ("configuration", "bursts", "tokens/s", "step", "predicted when left out"),
+            _rows(document, held),
+            right=("bursts", "tokens/s", "step", "predicted when left out"),
+        ),
         _quality(profile),
         f"calibration {document['id']}: {summary['bursts']} bursts in {units.format_seconds(cost['seconds'])}{money}",
     )
@@ -167,35 +174,29 @@ def _quality(profile: Any) -> str:
     )
 
 
-def _rows(document: dict[str, Any], profile: Any) -> list[tuple[str, ...]]:
+def _rows(document: dict[str, Any], held: Any) -> list[tuple[str, ...]]:
+    """One row per configuration, smallest first, then the bursts that failed."""
     from advisor.calibrate import evidence
-    from advisor.calibrate.fit import fit, leave_one_out
     from advisor.calibrate.session import describe
-    from advisor.predict.prior import measured_prior
 
-    drift = evidence.drift_of(document["bursts"])
-    seen = evidence.observations(document["bursts"], profile.key, drift)
-    held = leave_one_out(seen, lambda some: fit(some, profile.posterior.rates, measured_prior(), drift.deviation))
+    key, bursts = document["device"]["key"], document["bursts"]
+    seen = evidence.observations(bursts, key, evidence.drift_of(bursts))
     gaps = [f"{e:+.1%}" for e in held.errors] if held else ["-"] * len(seen)
-    counts = [
-        sum(
-            evidence.workload_from_dict(b["workload"], profile.key) == o.workload
-            for b in evidence.completed(document["bursts"])
-        )
-        for o in seen
-    ]
+    runs = [evidence.workload_from_dict(b["workload"], key) for b in evidence.completed(bursts)]
     rows = [
         (
             describe(o.workload),
-            str(n),
+            str(runs.count(o.workload)),
             units.format_rate(o.workload.step_tokens / o.step_seconds),
             units.format_seconds(o.step_seconds),
             gap,
         )
-        for o, n, gap in zip(seen, counts, gaps, strict=True)
+        for o, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
     ]
-    failed = [b for b in document["bursts"] if b["outcome"] != "completed"]
-    rows += [
-        (describe(evidence.workload_from_dict(b["workload"], profile.key)), "1", "-", b["outcome"], "-") for b in failed
-    ]
+    failed = [b for b in bursts if b["outcome"] != "completed"]
+    rows += [(describe(evidence.workload_from_dict(b["workload"], key)), "1", "-", b["outcome"], "-") for b in failed]
     return rows
+
+
+def _size(w: Any) -> tuple[int, ...]:
+    return w.shape.depth, w.micro_tokens, w.shape.seq_len, w.grad_accum

@@ -66,6 +66,12 @@ class Profile:
     held_out: HeldOutSummary | None = None
     sources: tuple[str, ...] = ()
 
+    def peak_flops(self, precision: str) -> float | None:
+        """What MFU is measured against: a card's dense datasheet peak; of a CPU its best measured product."""
+        if self.spec is not None:
+            return peak_flops(self.spec, precision)
+        return self.posterior.rates.matmul_flops if precision == self.precision else None
+
     @property
     def calibrated(self) -> bool:
         return self.calibration_id is not None
@@ -96,7 +102,7 @@ def _unlikeness(posterior: Posterior, w: Workload) -> float:
 def _prediction(profile: Profile, w: Workload, step: Estimate) -> Prediction:
     tokens_per_second = inverse(step, w.step_tokens)
     flops_per_token = flops.flops_per_token(w.shape)
-    peak = peak_flops(profile.spec, w.precision) if profile.spec else None
+    peak = profile.peak_flops(w.precision)
     reserved = profile.memory.reserved_bytes(w)
     return Prediction(
         workload=w,

@@ -32,6 +32,7 @@ TERMS = (
 OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (handbook §3.2)
 Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± Z80 standard deviations
 _LENGTH_LOG2 = 1.0  # residuals of workloads a factor of two apart correlate by exp(-1/2)
+_ACCUMULATION_WEIGHT = 0.1
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -122,8 +123,12 @@ def terms(z: Sizes, rates: Rates) -> np.ndarray:
 
 
 def coordinates(z: Sizes) -> np.ndarray:
-    """Where a workload lies, in factors of two, shape (n, 6): the axes of the residual process and of the domain."""
-    return np.log2(np.stack([z.layers, z.width, z.tokens, z.seq_len, z.vocab, z.grad_accum], axis=1))
+    """Where a workload lies, in factors of two, shape (n, 6): the axes of the residual process and of the domain.
+
+    Accumulation counts little: it repeats the same micro-batch, so that what the terms miss of one they miss of all.
+    """
+    accumulation = _ACCUMULATION_WEIGHT * np.log2(z.grad_accum)
+    return np.stack([*np.log2([z.layers, z.width, z.tokens, z.seq_len, z.vocab]), accumulation], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +213,9 @@ def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> list[Basis
     """
     if not len(posterior.points):
         return [Basis.PRIOR] * len(distance)
-    where = coordinates(z)
-    low, high = posterior.points.min(axis=0) - 1e-6, posterior.points.max(axis=0) + 1e-6
+    axes = slice(0, 5)  # how often a micro-batch repeats is no border
+    where = coordinates(z)[:, axes]
+    low, high = posterior.points[:, axes].min(axis=0) - 1e-6, posterior.points[:, axes].max(axis=0) + 1e-6
     inside = ((where >= low) & (where <= high)).all(axis=1)
     return [
         Basis.MEASURED if d < 1e-6 else Basis.INTERPOLATED if ok else Basis.EXTRAPOLATED

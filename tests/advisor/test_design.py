@@ -87,6 +87,7 @@ def test_a_compiled_block_is_dearer_the_first_time_only():
 def test_missing_contrast_asks_for_a_second_value_of_each():
     options = pool()
     wanted = design.missing_contrast([base(2), replace(base(2), micro_batch=4)], options)
-    assert wanted and all(w.shape.depth != 2 or w.shape.seq_len != 256 for w in wanted)
-    varied = [base(2), replace(base(4), micro_batch=4), next(w for w in options if w.shape.seq_len == 128)]
+    assert wanted and all(w.shape.depth != 2 or w.shape.seq_len != 256 or w.grad_accum != 1 for w in wanted)
+    other = [next(w for w in options if w.shape.seq_len == 128), next(w for w in options if w.grad_accum == 2)]
+    varied = [base(2), replace(base(4), micro_batch=4), *other]
     assert design.missing_contrast(varied, options) == []

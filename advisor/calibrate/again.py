@@ -1,0 +1,36 @@
+"""One more measurement of a configuration that a plan chose, so that its basis becomes *measured*."""
+
+from __future__ import annotations
+
+from advisor.calibrate.measure import Worker
+from advisor.calibrate.profiles import profile_of
+from advisor.calibrate.session import measure_one as add_bursts
+from advisor.calibrate.session import settings_of
+from advisor.errors import AdvisorError
+from advisor.predict.profile import Profile
+from advisor.records import Workload
+from advisor.store import Store
+
+_SECONDS = 8.0
+
+
+def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
+    """Run bursts of one workload on this machine, add them to the profile's calibration and fit anew.
+
+    Raises AdvisorError when the profile has no calibration to add to, or the worker does not find its device.
+    """
+    if profile.calibration_id is None:
+        raise AdvisorError(
+            f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against",
+            f"on a machine with the card: advisor calibrate --gpu {profile.key}",
+        )
+    document = store.load_calibration(profile.calibration_id)
+    with Worker(settings_of(document).device) as worker:
+        found = worker.start().device
+        if found["name"] != document["device"]["name"]:
+            raise AdvisorError(
+                f"this machine has a {found['name']}, the calibration is of a {document['device']['name']}",
+                "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
+            )
+        add_bursts(workload, worker, store, document, _SECONDS)
+    return profile_of(document, store.observations(profile.key))
