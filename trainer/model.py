@@ -112,15 +112,15 @@ class Transformer(nn.Module):
         """Mean cross-entropy in nats per token."""
         return self(tokens, targets)
 
-    def compile_blocks(self) -> None:
+    def compile_blocks(self, backend: str = "inductor") -> None:
         """Compile each block and the loss's pointwise part in place: another depth then costs no new compilation."""
         import torch._dynamo.config as dynamo  # costs a second to import, and only compiled runs need it
 
         dynamo.recompile_limit = _RECOMPILE_LIMIT
         dynamo.accumulated_recompile_limit = 4 * _RECOMPILE_LIMIT
         for block in self.blocks:
-            block.compile(dynamic=False)
-        self._pointwise = torch.compile(chunk_gradient_pure, dynamic=False)
+            block.compile(dynamic=False, backend=backend)
+        self._pointwise = torch.compile(chunk_gradient_pure, dynamic=False, backend=backend)
 
     def _hidden(self, tokens: Tensor, dtype: torch.dtype) -> Tensor:
         time = tokens.shape[1]
@@ -176,8 +176,14 @@ class Attention(nn.Module):
             query, key = _rotate(query, rotary), _rotate(key, rotary)
         if self.qk_norm is not None:
             query, key = self.qk_norm(query), self.qk_norm(key)
+        grouped = self.grouped
+        if grouped and x.is_cuda and x.dtype != torch.bfloat16:
+            # PyTorch's fused kernels for fp32 and for cards without bf16 know no groups: it would build all scores.
+            repeats = query.shape[2] // key.shape[2]
+            key, value = key.repeat_interleave(repeats, dim=2), value.repeat_interleave(repeats, dim=2)
+            grouped = False
         mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=self.grouped
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=grouped
         )
         return self.output(mixed.transpose(1, 2).flatten(2))
 

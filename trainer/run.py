@@ -57,7 +57,7 @@ def run(config: RunConfig, out_dir: str | Path) -> Outcome:
         except (Exception, KeyboardInterrupt) as error:  # whatever went wrong is this run's outcome
             traceback.print_exc(file=sys.stdout)
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
-            reason = f"{type(error).__name__}: {error}"
+            reason = _in_words(error)
         journal.final(outcome, reason)
     if dist.is_initialized() and outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED):
         dist.destroy_process_group()  # after an error others may wait in a collective: leaving at once ends them
@@ -130,6 +130,8 @@ class _Session:
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
         journal.write("header", **self._header(tokens.meta))
+        if self.resumed_from:
+            journal.say(f"resumed from step {self.resumed_from}")
 
     def telemetry(self) -> AbstractContextManager[None]:
         """Samples the device beside the run, on the first process, unless switched off."""
@@ -366,6 +368,12 @@ def _earlier_attempts(path: Path) -> tuple[int, float]:
         last = max((r["time"] for kind in kinds for r in kind if r["attempt"] == number), default=header["time"])
         seconds.setdefault(number, last - header["time"] + header["startup_seconds"])
     return len(log.headers) + 1, sum(seconds.values())
+
+
+def _in_words(error: BaseException) -> str:
+    """One line: what kind of error, its words, and its hint if it has one."""
+    hint = getattr(error, "hint", None)
+    return " ".join(f"{type(error).__name__}: {error}{f' ({hint})' if hint else ''}".split())
 
 
 def _process_seconds() -> float:

@@ -283,7 +283,7 @@ def wait_for_step(folder, step, process, seconds=60):
 
 
 def test_a_terminated_run_saves_exits_cleanly_and_resumes_the_identical_losses(tmp_path):
-    settings = config(steps=400, eval=EvalConfig(every_steps=50, tokens=64), checkpoint=CheckpointConfig(final=False))
+    settings = config(steps=200, eval=EvalConfig(every_steps=50, tokens=64), checkpoint=CheckpointConfig(final=False))
     first = start(tmp_path, settings)
     wait_for_step(tmp_path, 20, first)
     first.send_signal(signal.SIGTERM)
@@ -291,7 +291,7 @@ def test_a_terminated_run_saves_exits_cleanly_and_resumes_the_identical_losses(t
     assert first.returncode == 0, output
     stopped = load_run_log(tmp_path / "log.jsonl")
     assert stopped.final["outcome"] == "stopped" and "SIGTERM" in stopped.final["reason"]
-    assert stopped.checkpoints[-1]["step"] == stopped.steps[-1]["step"] == stopped.final["step"] < 400
+    assert stopped.checkpoints[-1]["step"] == stopped.steps[-1]["step"] == stopped.final["step"] < 200
     second = start(tmp_path, settings)
     output, _ = second.communicate(timeout=120)
     assert second.returncode == 0, output

@@ -149,6 +149,19 @@ def test_rms_norm_equals_pytorchs_in_value_and_gradient(weight):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
+def test_compiled_blocks_give_the_same_loss_and_another_depth_compiles_nothing_new():
+    tokens, targets = batch()
+    compiled_graphs = []
+    for depth in (2, 3):
+        model = small("nanochat", depth=depth)
+        torch.nn.init.normal_(model.head.weight)
+        expected = model.loss(tokens, targets)
+        model.compile_blocks(backend="aot_eager")
+        torch.testing.assert_close(model.loss(tokens, targets), expected)
+        compiled_graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert compiled_graphs[0] == compiled_graphs[1] > 0
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_seed_fixes_the_weights(seed):
     states = []
