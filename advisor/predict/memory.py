@@ -1,7 +1,7 @@
 """Peak memory of a workload: exact state, traced activations, and what measurements correct.
 
     allocated = state + slope · (traced peak − state) + offset        state: fp32 weights and optimizer moments
-    reserved  = slope' · allocated + offset'                          CPU: the process's resident set
+    reserved  = state + slope' · (allocated − state) + offset'        CPU: the process's resident set
     device    = reserved + context                                    what the driver reports as used
 
 The traced peak is the largest of a few moments of a step, each a sum of products of sizes (`memory_terms`). Slopes and
@@ -75,7 +75,7 @@ class Corrections:
 
     eager: Line  # allocated beyond state, by traced beyond state
     compiled: Line
-    reserved: Line  # by allocated
+    reserved: Line  # reserved beyond state, by allocated beyond state
     context_gib: float  # driver's and kernels' share of the device; mean and standard deviation
     context_deviation_gib: float
 
@@ -89,15 +89,16 @@ class Corrections:
 _CUDA = Corrections(
     eager=Line.believed(slope=(1.0, 0.04), offset_gib=(0.05, 0.05), noise=0.01),
     compiled=Line.believed(slope=(0.97, 0.08), offset_gib=(0.05, 0.05), noise=0.02),
-    reserved=Line.believed(slope=(1.08, 0.06), offset_gib=(0.03, 0.05), noise=0.03),
+    reserved=Line.believed(slope=(1.10, 0.07), offset_gib=(0.03, 0.05), noise=0.03),
     context_gib=0.9,
     context_deviation_gib=0.4,
 )
-# CPU: the resident set is the interpreter with torch (0.4-0.6 GiB) and freed blocks that the C library keeps.
+# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, by torch's build), the state, and what comes and goes
+#   with its holes: glibc keeps freed blocks of up to 32 MiB (measured on 18 configurations, docs/log.md).
 _CPU = Corrections(
     eager=Line.believed(slope=(1.0, 0.05), offset_gib=(0.0, 0.02), noise=0.02),
     compiled=Line.believed(slope=(0.97, 0.10), offset_gib=(0.0, 0.02), noise=0.03),
-    reserved=Line.believed(slope=(1.08, 0.12), offset_gib=(0.5, 0.15), noise=0.05),
+    reserved=Line.believed(slope=(1.6, 0.2), offset_gib=(0.38, 0.12), noise=0.05),
     context_gib=0.0,
     context_deviation_gib=0.0,
 )
@@ -212,12 +213,10 @@ class MemoryModel:
     def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, noise included, of the reserved bytes."""
         allocated, deviation = self._allocated(a)
-        line = self._corrections(a).reserved
-        mean = line.mean_bytes(allocated)
-        if a.device_type == "cuda":  # the allocator cannot hand out what it has not taken
-            mean = np.maximum(mean, allocated)
-        variance = (line.slope * deviation) ** 2 + line.deviation_bytes(allocated) ** 2 + (line.noise * mean) ** 2
-        return mean, np.sqrt(variance)
+        state, line = self.structure.persistent_bytes(a), self._corrections(a).reserved
+        mean = np.maximum(state + line.mean_bytes(allocated - state), allocated)  # nothing is handed out untaken
+        own = line.deviation_bytes(allocated - state)
+        return mean, np.sqrt((line.slope * deviation) ** 2 + own**2 + (line.noise * mean) ** 2)
 
 
 @lru_cache(maxsize=1)
@@ -283,9 +282,14 @@ def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[Memo
         own = replace(own, **{name: getattr(own, name).updated(x, y, [o.allocated_peak_bytes for o in mine])})
     better = replace(model, **{kind: own})
     mine = [o for o in observations if o.reserved_peak_bytes is not None]
-    x = [o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o in mine]
-    y = [o.reserved_peak_bytes for o in mine]
-    return _with_context(replace(own, reserved=own.reserved.updated(x, y, y)), mine)
+    state = [_state(model, o.workload) for o in mine]
+    allocated = [
+        o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o in mine
+    ]
+    x = [a - s for a, s in zip(allocated, state, strict=True)]
+    y = [o.reserved_peak_bytes - s for o, s in zip(mine, state, strict=True)]
+    reserved = own.reserved.updated(x, y, [o.reserved_peak_bytes for o in mine])
+    return _with_context(replace(own, reserved=reserved), mine)
 
 
 def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
