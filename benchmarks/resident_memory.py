@@ -53,7 +53,7 @@ def main() -> None:
         numbers = " | ".join(f"{value / MIB:.0f}" for value in (live, prior, o.reserved_peak_bytes))
         print(f"| {depth} | {batch} | {seq_len} | {numbers} |")
     held = held_out_memory(model, measured)
-    print(f"\nleft out one by one: median {held.median:.1%}, p90 {held.p90:.1%}, inside the interval {held.coverage:.0%}")
+    print(f"\nleft out one by one: median {held.median:.1%}, p90 {held.p90:.1%}, inside intervals {held.coverage:.0%}")
     print(corrected(model, measured).cpu.reserved)
 
 

@@ -93,8 +93,8 @@ _CUDA = Corrections(
     context_gib=0.9,
     context_deviation_gib=0.4,
 )
-# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, by torch's build), the state, and what comes and goes
-#   with its holes: glibc keeps freed blocks of up to 32 MiB (measured on 18 configurations, docs/log.md).
+# CPU: the resident set is the interpreter with torch (0.3-0.6 GiB, by torch's build), the state, and what comes and
+#   goes with its holes: glibc keeps freed blocks of up to 32 MiB (measured on 18 configurations, docs/log.md).
 _CPU = Corrections(
     eager=Line.believed(slope=(1.0, 0.05), offset_gib=(0.0, 0.02), noise=0.02),
     compiled=Line.believed(slope=(0.97, 0.10), offset_gib=(0.0, 0.02), noise=0.03),
