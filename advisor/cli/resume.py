@@ -15,7 +15,7 @@ from advisor.store import default_store
 @click.argument("run")
 @click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
 @click.option("--max-hours", type=float, help="New limit on hours, earlier attempts included.")
-@click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop conditions on the loss.")
+@click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop on the loss, or `none`.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
@@ -26,6 +26,6 @@ def command(
     RUN is a folder, a name or the beginning of it, or `latest`. New limits replace the old ones.
     """
     store = default_store()
-    loss = [parse_loss_stop(text) for text in stop_loss]
+    loss = None if not stop_loss else [parse_loss_stop(text) for text in stop_loss if text != "none"]
     handle = LocalLauncher(store).resume(store.find_run(run), max_usd=max_usd, max_hours=max_hours, loss=loss)
     return after_start(handle, detach=detach, as_json=as_json)

@@ -80,7 +80,7 @@ class Launcher(Protocol):
         *,
         max_usd: float | None = None,
         max_hours: float | None = None,
-        loss: Sequence[LossStop] = (),
+        loss: Sequence[LossStop] | None = None,
     ) -> RunHandle:
         """Start the run of a folder again from its last checkpoint; new limits replace the old ones."""
 

@@ -102,9 +102,9 @@ class LocalLauncher:
         *,
         max_usd: float | None = None,
         max_hours: float | None = None,
-        loss: Sequence[LossStop] = (),
+        loss: Sequence[LossStop] | None = None,
     ) -> RunHandle:
-        """Start the run of a folder again from its last checkpoint; new limits replace the old ones.
+        """Start the run of a folder again from its last checkpoint; new limits replace the old ones (None keeps them).
 
         Raises AdvisorError when it is running, has completed, or has used up the time it was given.
         """
@@ -118,9 +118,9 @@ class LocalLauncher:
             if before.launcher != self.name:
                 raise AdvisorError(f"{run_dir} was started by the {before.launcher} launcher", "launch its plan anew")
             new_time = max_usd is not None or max_hours is not None
-            config = _without_replaced(read_run_config(run_dir), time=new_time, loss=bool(loss))
+            config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
             price = before.usd_per_hour
-            guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
+            guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
             _refuse_without_time_left(run_dir, guards.max_seconds)
             write_run_config(run_dir, guarded(config, guards))
             now = datetime.now(UTC).isoformat(timespec="milliseconds")

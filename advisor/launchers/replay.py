@@ -59,6 +59,7 @@ def replay(recording: Path, out: Path, speed: float) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     records, _ = read_records(recording)
     clock = _Clock(records[0]["time"] if records else time.time())
+    startup_seconds = records[0].get("startup_seconds", 0.0) if records else 0.0
     begun = time.monotonic()
     with RunLogWriter(out / LOG, clock=clock) as log:
         step = 0
@@ -68,7 +69,7 @@ def replay(recording: Path, out: Path, speed: float) -> None:
                 time.sleep(min(left, 0.05))
             if stopped:
                 log.write("final", outcome=Outcome.STOPPED.value, reason="SIGTERM", step=step,
-                          seconds=clock.recorded - records[0]["time"])  # fmt: skip
+                          seconds=clock.recorded - records[0]["time"] + startup_seconds)  # fmt: skip
                 return
             clock.recorded = record["time"]
             step = record.get("step", step)

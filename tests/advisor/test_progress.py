@@ -1,0 +1,204 @@
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
+from advisor.records import Basis, LaunchRecord
+from advisor.store import read_run_config
+from tests.advisor.plans import guess, small_plan, small_run
+from trainer.runlog import read_records
+from trainer.schema import CheckpointConfig, EvalConfig, StopConfig
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+START = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+PERIODIC = {
+    "eval": EvalConfig(every_steps=50, tokens=1024),
+    "checkpoint": CheckpointConfig(every_steps=100, every_seconds=None),
+}
+
+
+def header(time=START, resumed=0, tokens_per_step=64):
+    return {"kind": "header", "time": time, "tokens_per_step": tokens_per_step, "resumed_from_step": resumed,
+            "startup_seconds": 2.0}  # fmt: skip
+
+
+def steps(first, last, seconds=0.1, start=START, loss=3.0):
+    return [
+        {"kind": "step", "time": start + (i - first + 1) * seconds, "step": i, "tokens": 64 * i, "loss": loss,
+         "seconds": seconds}
+        for i in range(first, last + 1)
+    ]  # fmt: skip
+
+
+def event(kind, step, seconds, time=START, **more):
+    return {"kind": kind, "step": step, "seconds": seconds, "time": time, **more}
+
+
+def seen(*records):
+    history = History()
+    history.add(records)
+    return history
+
+
+def look(history, config, now=START + 10, state="running", **more):
+    return make_progress(history, config, run_id="r", state=state, now=now, **more)
+
+
+def launched(usd_per_hour=3.6, at="2027-01-15T07:59:57+00:00"):
+    return LaunchRecord(id="r", name="small", attempt=1, launched_at=at, host="h", pid=1, process_started=1.0,
+                        command=(), usd_per_hour=usd_per_hour)  # fmt: skip
+
+
+def test_time_left_is_steps_evaluations_and_checkpoints():
+    config = small_run(200, **PERIODIC)
+    events = [event("eval", 50, 1.0, loss=2.5), event("eval", 100, 1.0, loss=2.4), event("checkpoint", 100, 0.5)]
+    progress = look(seen(header(), *steps(1, 100), *events), config)
+    # 100 steps of 0.1 s, evaluations at 150 and 200, one checkpoint at 200 (which is also the final one)
+    assert progress.eta_seconds.value == pytest.approx(100 * 0.1 + 2 * 1.0 + 1 * 0.5)
+    assert progress.eta_seconds.basis is Basis.MEASURED
+    assert (progress.step, progress.steps, progress.tokens, progress.tokens_planned) == (100, 200, 6400, 12800)
+    assert progress.tokens_per_second == pytest.approx(640)
+    assert (progress.eval_loss, progress.checkpoint_step) == (2.4, 100)
+
+
+def test_before_the_first_step_the_plan_says_it_all():
+    plan = small_plan(200, step_seconds=0.05)
+    progress = look(History(), plan.run, plan=plan, launch=launched(), now=START)
+    # 200 x 0.05 s and the plan's 3 s of start-up and 2 s of checkpoints; its run evaluates nothing
+    assert progress.eta_seconds.value == pytest.approx(10 + 3 + 2)
+    assert progress.eta_seconds.basis is Basis.EXTRAPOLATED
+    assert progress.elapsed_seconds == pytest.approx(3.0)  # since the launch
+    assert progress.step == 0 and progress.loss is None and progress.tokens_per_second is None
+
+
+def test_dollars_follow_the_processes_lifetime():
+    config = small_run(200, checkpoint=CheckpointConfig(every_seconds=None, final=False))
+    progress = look(seen(header(), *steps(1, 100)), config, now=START + 10, launch=launched(usd_per_hour=3.6))
+    assert progress.elapsed_seconds == pytest.approx(12)  # 2 s of start-up and 10 s since the header
+    assert progress.usd_so_far == pytest.approx(12 * 0.001)
+    assert progress.usd_at_end.value == pytest.approx((12 + 10) * 0.001)
+    unknown = look(seen(header(), *steps(1, 100)), config, launch=launched(usd_per_hour=None))
+    assert unknown.usd_so_far is None and unknown.usd_at_end is None
+
+
+def test_a_guard_that_comes_first_caps_the_bill():
+    config = small_run(200, stop=StopConfig(max_seconds=15.0))
+    progress = look(seen(header(), *steps(1, 100)), config, now=START + 10, launch=launched(usd_per_hour=3600.0))
+    assert progress.guard_seconds_left == pytest.approx(3.0)
+    assert progress.stops_early
+    assert progress.usd_at_end.value == progress.usd_at_end.high == pytest.approx(15.0)
+
+
+def test_a_finished_run_has_no_time_left_and_a_settled_bill():
+    final = {"kind": "final", "time": START + 11, "outcome": "completed", "step": 100, "seconds": 13.0}
+    history = seen(header(), *steps(1, 100), final)
+    ended = {"state": "finished", "outcome": "completed", "launch": launched(3600.0)}
+    progress = look(history, small_run(100), now=START + 99, **ended)
+    assert progress.eta_seconds is None
+    assert progress.elapsed_seconds == 13.0 and progress.usd_at_end.value == progress.usd_so_far == pytest.approx(13.0)
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint_and_keeps_its_bill():
+    killed = [header(), *steps(1, 60), event("eval", 50, 1.0, loss=2.0, time=START + 6)]
+    history = seen(*killed, header(time=START + 100, resumed=40))
+    progress = look(history, small_run(100, **PERIODIC), now=START + 101)
+    assert progress.step == 40 and progress.tokens == 40 * 64
+    assert progress.elapsed_seconds == pytest.approx((2 + 6) + (2 + 1))  # idle time between is not the run's
+    assert progress.eval_loss is None  # step 50 is still to come
+    history.add(steps(41, 50, seconds=0.2, start=START + 102))
+    assert look(history, small_run(100), now=START + 104).step_seconds == 0.2  # of the newest attempt only
+
+
+def test_one_slow_step_moves_neither_pace_nor_rate():
+    history = seen(header(), *steps(1, 1, seconds=60.0), *steps(2, 21))
+    progress = look(history, small_run(100))
+    assert progress.step_seconds == 0.1
+    assert progress.eta_seconds.high < 12
+
+
+def test_mfu_is_on_the_plans_own_terms():
+    plan = small_plan(200, step_seconds=0.2)  # 320 tokens/s
+    plan = replace(plan, prediction=replace(plan.prediction, mfu=guess(0.4)))
+    assert look(seen(header(), *steps(1, 20)), plan.run, plan=plan).mfu == pytest.approx(0.8)  # twice as fast
+    assert look(seen(header(), *steps(1, 20)), plan.run).mfu is None
+
+
+def test_the_pace_moves_from_the_plan_to_what_is_seen():
+    plan = guess(0.10, spread=0.10)
+    assert pace_seconds([], plan, 9) == plan and pace_seconds([], None, 9) is None
+    # one step of 0.13 s: standard error 0.15·√4 = 0.30 in logarithms; the plan's is ln(1.1/0.9)/2.5632 = 0.0783
+    weight = 0.30**2 / (0.30**2 + 0.0783**2)
+    expected = math.exp((1 - weight) * math.log(0.13) + weight * math.log(0.10))
+    assert pace_seconds([0.13], plan, 9).value == pytest.approx(expected, rel=1e-3)
+    assert pace_seconds([0.13], plan, 9).basis is Basis.EXTRAPOLATED
+    # a hundred steps of 0.13 s contradict a plan that is sure of 0.10 s: it has no say any more
+    contradicted = pace_seconds([0.13] * 100, guess(0.10, spread=0.03), 9)
+    assert contradicted.value == pytest.approx(0.13) and contradicted.basis is Basis.MEASURED
+
+
+def test_drift_widens_the_interval():
+    steady = [0.1] * 1000
+    drifting = [0.1 if (i // 100) % 2 else 0.2 for i in range(1000)]
+    assert drift_spread(steady, 1000) == pytest.approx(0.01)
+    # medians ln 0.1 and ln 0.2 by turns: variance (ln 2)²/4 · 10/9, times 2·(1 + 1000/1000)
+    assert drift_spread(drifting, 1000) == pytest.approx(math.sqrt(math.log(2) ** 2 / 4 * 10 / 9 * 4), rel=0.01)
+    assert drift_spread([0.1] * 5, 1000) == pytest.approx(0.05)  # too short to show any
+
+
+def test_stragglers_raise_the_mean_and_a_single_stall_hardly_does():
+    every_tenth_slow = [0.1 if i % 10 else 0.3 for i in range(1, 111)]
+    assert straggler_factor(every_tenth_slow) == pytest.approx(1.2)  # nine of 1 and one of 3 in ten
+    assert straggler_factor([60.0] + [0.1] * 110) == pytest.approx(1.0)  # the first step compiled
+    assert straggler_factor([0.1] * 60 + [600.0] + [0.1] * 49) == pytest.approx(1.04)  # counts as 5 in 100
+
+
+SECONDS = st.lists(st.floats(min_value=1e-6, max_value=1e5), max_size=150)
+
+
+@given(SECONDS, st.none() | st.floats(1e-4, 1e4), st.integers(0))
+def test_the_pace_is_inside_its_interval_for_any_steps(seconds, planned, left):
+    pace = pace_seconds(seconds, guess(planned) if planned is not None else None, left)
+    if pace is None:
+        assert not seconds and planned is None
+    else:
+        assert 0 < pace.low <= pace.value <= pace.high < math.inf
+
+
+def test_the_interval_holds_what_it_promises():
+    """Runs of 400 steps with noise, drift and 2 % stragglers, looked at after 100: 80 % intervals, give or take."""
+    inside = 0
+    for seed in range(120):
+        source = random.Random(seed)
+        level, seconds = 0.0, []
+        for _ in range(400):
+            level += source.gauss(0, 0.003)
+            straggler = 2.0 if source.random() < 0.02 else 1.0
+            seconds.append(0.1 * math.exp(level + source.gauss(0, 0.05)) * straggler)
+        pace = pace_seconds(seconds[:100], None, 300)
+        inside += pace.scaled(300).contains(sum(seconds[100:]))
+    assert 0.7 <= inside / 120 <= 0.95
+
+
+def test_a_recorded_run_looked_at_half_way_ends_when_foretold():
+    records, _ = read_records(RECORDED / "small.jsonl")
+    half = next(i for i, record in enumerate(records) if record.get("step") == 30 and record["kind"] == "step")
+    history = seen(*records[: half + 1])
+    progress = look(history, read_run_config(RECORDED / "small.run.yaml"), now=records[half]["time"])
+    assert progress.eta_seconds.value == pytest.approx(records[-1]["time"] - records[half]["time"], rel=0.35)
+    assert progress.tokens == 30 * 1024
+
+
+def test_losses_that_are_not_finite_do_not_stick():
+    history = seen(header(), *steps(1, 5), *steps(6, 6, loss=math.nan), *steps(7, 8))
+    assert history.smoothed_loss == pytest.approx(3.0)
+
+
+def test_unknown_kinds_and_warnings():
+    history = seen(header(), {"kind": "from-the-future", "time": START},
+                   {"kind": "message", "time": START, "level": "warning", "text": "checkpoint skipped"})  # fmt: skip
+    assert look(history, small_run(10)).message == "checkpoint skipped"
