@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import yaml
@@ -168,12 +168,18 @@ class MemoryModel:
             return Basis.PRIOR
         if workload in seen:
             return Basis.MEASURED
-        alike = [w for w in seen if _kind(w) == _kind(workload)]
-        if not alike:
+        if _kind(workload) not in self._measured_ranges:
             return Basis.EXTRAPOLATED
-        peaks = [self._traced(w) for w in alike]
-        low, high = _MEASURED_RANGE[0] * min(peaks), _MEASURED_RANGE[1] * max(peaks)
+        low, high = self._measured_ranges[_kind(workload)]
         return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
+
+    @cached_property
+    def _measured_ranges(self) -> dict[tuple, tuple[float, float]]:
+        """Smallest and largest traced peak that was measured, a little widened, by kind of workload."""
+        peaks: dict[tuple, list[float]] = {}
+        for o in self.observations:
+            peaks.setdefault(_kind(o.workload), []).append(self._traced(o.workload))
+        return {k: (_MEASURED_RANGE[0] * min(v), _MEASURED_RANGE[1] * max(v)) for k, v in peaks.items()}
 
     def _estimate(
         self, many: Callable[[WorkloadArrays], EstimateArrays], workload: Workload, measured: str
@@ -309,7 +315,7 @@ def _state(model: MemoryModel, workload: Workload) -> float:
 
 
 def _kind(w: Workload) -> tuple:
-    return (w.shape.family, w.precision, w.compile, w.activation_checkpointing, w.optimizer)
+    return (device_type(w), w.shape.family, w.precision, w.compile, w.activation_checkpointing, w.optimizer)
 
 
 def _interval(mean: np.ndarray, deviation: np.ndarray, *, floor: np.ndarray) -> EstimateArrays:
