@@ -42,6 +42,8 @@ from trainer.witness import ReferenceKernel, StealMeter
 _STEADY_WITHIN = 0.10  # of the median of the last steps (handbook §7.3, with fewer steps since bursts are short)
 _LEAST_WARMUP = 2
 _WARMUP_SHARE = 0.4  # of the burst's limit: whatever is left must suffice to time some steps
+_REFERENCE_EVERY_SECONDS = 0.33
+_LONG_STEP_SECONDS = 0.25  # from here on refilling the caches does not show: 20 MiB at 10 GB/s are 2 ms
 _DIGITS = 6
 
 
@@ -128,13 +130,30 @@ class _Server:
             len(timings.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
         ):
             timings.warmup.append(_one_step(trainer))
-        timed_end = min(limit, time.perf_counter() + request["seconds"])
-        while len(timings.timed) < request["least_steps"] or time.perf_counter() < timed_end:
-            timings.timed.append(_one_step(trainer))
-            timings.reference_seconds.append(self._reference.measure())
-            trainer.restart_clock()
+        self._time(trainer, timings, request["least_steps"], min(limit, time.perf_counter() + request["seconds"]))
         facts |= _memory_facts(context)
         facts["eval_seconds"] = _evaluation(trainer)
+
+    def _time(self, trainer: Trainer, timings: _Timings, least: int, end: float) -> None:
+        """Timed steps until `end`, the reference kernel before them, every third of a second, and after them.
+
+        The kernel pushes the model out of the caches: a short step right after it is slow and does not count.
+        """
+        referred = -float("inf")
+        while len(timings.timed) < least or time.perf_counter() < end:
+            cold = time.perf_counter() - referred > _REFERENCE_EVERY_SECONDS
+            if cold:
+                timings.reference_seconds.append(self._refer(trainer))
+                referred = time.perf_counter()
+            record = _one_step(trainer)
+            if not cold or record.seconds > _LONG_STEP_SECONDS:
+                timings.timed.append(record)
+        timings.reference_seconds.append(self._refer(trainer))
+
+    def _refer(self, trainer: Trainer) -> float:
+        seconds = self._reference.measure()
+        trainer.restart_clock()
+        return seconds
 
     def _clean(self) -> None:
         """Forget the last burst as far as the allocators allow, so that this one's peaks are its own."""

@@ -1,0 +1,144 @@
+"""`advisor quickstart`: the whole story on this machine: data, calibration, plan, run, comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor import render, units
+from advisor.cli.params import SECONDS, USD
+from advisor.errors import AdvisorError
+
+_VOCABULARY = {"cpu": 4096, "cuda": 32768}
+_STEPS = 5
+
+
+@click.command()
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here.")
+@click.option("--budget-seconds", type=click.FloatRange(min=15), help="For the calibration. Default: 90; 120 on a GPU.")
+@click.option("--deadline", type=SECONDS, default="90s", show_default=True, help="For the run that is then trained.")
+@click.option("--price", type=USD, help="Dollars per hour of this machine. Default: 0.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(gpu: str, budget_seconds: float | None, deadline: float, price: float | None, as_json: bool) -> int:
+    """Prepare a small corpus, calibrate, plan, train the recommended run, and compare it with its prediction.
+
+    Takes about four minutes. Needs no GPU, no account and no network.
+    """
+    from advisor.cli.calibrate import run as calibrate
+    from advisor.cli.compare import review, to_document
+    from advisor.cli.plan import recommend
+    from advisor.store import default_store
+
+    store = default_store()
+    _say(1, "preparing text that every machine has: the Python standard library")
+    data = _corpus(store.home, gpu)
+    _say(2, "calibrating: short training bursts on this device")
+    document, profile, held = calibrate(_calibration_options(gpu, data, budget_seconds, price))
+    if not as_json:
+        _show_calibration(document, profile, held)
+    _say(3, f"planning the best run that ends within {units.format_seconds(deadline)}")
+    plan = recommend(_goal(profile, data, deadline, price), measure=True)
+    plan_path = store.save_plan(plan)
+    if not as_json:
+        _show_plan(plan)
+    _say(4, "training it")
+    run_dir = _train(plan, store)
+    _say(5, "comparing the run with its prediction")
+    reviewed = review(store, str(run_dir), record=True)
+    if as_json:
+        cost = {"calibration": document["cost"], "plan": plan_path, "run_dir": run_dir}
+        render.print_json(cost | {"comparison": to_document(reviewed)})
+    else:
+        _finish(reviewed, document, run_dir, plan_path)
+    return 0
+
+
+def _say(step: int, text: str) -> None:
+    render.remark(f"[{step}/{_STEPS}] {text}")
+
+
+def _corpus(home: Path, gpu: str) -> Path:
+    """The embedded corpus as a token folder in the user's store; made once."""
+    from advisor.cli.device import device_key
+    from trainer.prepare import prepare
+    from trainer.token_folder import DataError
+
+    vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
+    folder = home / "data" / f"python-stdlib-{vocabulary}"
+    try:
+        prepare(None, folder, vocab_size=vocabulary)
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+    return folder
+
+
+def _calibration_options(gpu: str, data: Path, budget_seconds: float | None, price: float | None) -> dict[str, Any]:
+    """`advisor calibrate` with its defaults, on the prepared data."""
+    from advisor.cli.calibrate import command as calibrate
+
+    defaults = calibrate.make_context("calibrate", []).params
+    return defaults | {"gpu": gpu, "data": data, "budget_seconds": budget_seconds, "price": price, "fresh": False}
+
+
+def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any:
+    from advisor.records import Goal
+
+    return Goal(
+        gpu=profile.key,
+        data=str(data.resolve()),
+        deadline_seconds=deadline,
+        usd_per_hour=price if price is not None else 0.0,
+        precision=profile.precision,
+        compile=profile.compile,
+    )
+
+
+def _show_calibration(document: dict[str, Any], profile: Any, held: Any) -> None:
+    from advisor.cli.calibrate import show, summarise
+
+    show(summarise(document, profile), document, profile, held)
+    render.show("")
+
+
+def _show_plan(plan: Any) -> None:
+    from advisor.cli.plan import show
+
+    show(plan, None, next_command=False)
+    render.show("")
+
+
+def _train(plan: Any, store: Any) -> Path:
+    """Launch the plan and follow it to its end; raises AdvisorError when it did not complete."""
+    from advisor.cli.following import follow
+    from advisor.launchers.local import LocalLauncher
+    from trainer.schema import Outcome
+
+    handle = LocalLauncher(store).launch(plan)
+    progress = follow(handle.run_dir)
+    if progress is None:
+        raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)
+    if progress.outcome != Outcome.COMPLETED:
+        raise AdvisorError(
+            f"the run ended as {progress.outcome or progress.state}", f"read {handle.run_dir}/stdout.log"
+        )
+    return handle.run_dir
+
+
+def _finish(reviewed: Any, document: dict[str, Any], run_dir: Path, plan_path: Path) -> None:
+    from advisor.cli.compare import report
+
+    cost = document["cost"]
+    money = "" if cost["usd"] is None else f" and {units.format_usd(cost['usd'])}"
+    render.show(
+        *report(reviewed),
+        "",
+        f"run folder: {run_dir}",
+        f"the calibration took {units.format_seconds(cost['seconds'])}{money}",
+        "",
+        "try next:",
+        "  advisor plan --deadline 30min --out plan.yaml     what a longer run should be",
+        f"  advisor launch {plan_path}     the same run again, to see how the two differ",
+        "  advisor predict --gpu h200 --depth 20 --micro-batch 16 --seq-len 2048 --vocab-size 32768     another GPU",
+    )
