@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -67,6 +69,28 @@ def cuda_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, statistics:
     """
     weight, bias = (None if p is None else p.to(x.dtype) for p in (weight, bias))
     return _FusedNorm.apply(x, weight, bias, statistics)
+
+
+@contextmanager
+def cuda_attention() -> Iterator[None]:
+    """Let attention with fewer key heads repeat them first, as the trainer does on CUDA in other types than bf16.
+
+    There no fused kernel knows groups. The trainer asks whether a tensor is on CUDA, which a traced one is not.
+    """
+    fused = F.scaled_dot_product_attention
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False, **options: Any) -> Tensor:
+        if enable_gqa and query.dtype != torch.bfloat16:
+            repeats = query.shape[1] // key.shape[1]
+            key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+            enable_gqa = False
+        return fused(query, key, value, enable_gqa=enable_gqa, **options)
+
+    F.scaled_dot_product_attention = attention
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = fused
 
 
 class _FusedNorm(torch.autograd.Function):

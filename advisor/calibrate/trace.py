@@ -58,12 +58,12 @@ def trace_peak(workload: Workload) -> TracedPeak:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger
+    from advisor.calibrate.fake_kernels import CUDA_SCRATCH, StorageLedger, cuda_attention
     from trainer.model import build_model
 
     on_cpu = workload.gpu == "cpu"
     ledger = StorageLedger({} if on_cpu else CUDA_SCRATCH)
-    with FakeTensorMode(), ledger:
+    with FakeTensorMode(), ledger, nullcontext() if on_cpu else cuda_attention():
         model = build_model(workload.shape, activation_checkpointing=workload.activation_checkpointing)
         if not on_cpu:
             _use_cuda_norms(model)

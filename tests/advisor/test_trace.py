@@ -98,6 +98,16 @@ def test_logits_are_never_whole() -> None:
     assert trace_peak(wide).logits_bytes < whole + 6 * 50304 * 256  # less than bf16 logits, besides the head's gradient
 
 
+def test_grouped_keys_are_repeated_on_cuda_without_bf16() -> None:
+    grouped = replace(small("llama"), shape=replace(small("llama").shape, kv_heads=1))
+    gqa = {p: trace_peak(replace(grouped, precision=p)).activations_bytes for p in ("bf16", "fp16")}
+    plain = {p: trace_peak(small("llama", precision=p)).activations_bytes for p in ("bf16", "fp16")}
+    tokens, kv_width = 8 * 256, 3 * 64  # what one key head instead of four saves, of keys and of values, in two blocks
+    saved_weights = 2 * 2 * 2 * kv_width * 256
+    assert plain["bf16"] - gqa["bf16"] == pytest.approx(2 * 2 * 2 * tokens * kv_width + saved_weights, rel=0.05)
+    assert plain["fp16"] - gqa["fp16"] == pytest.approx(saved_weights, rel=0.3)
+
+
 def test_ledger_counts_live_storages_in_allocator_blocks() -> None:
     scratch = {torch.ops.aten.mul.Tensor: lambda a, b: 5000}
     with StorageLedger(scratch) as ledger:
