@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from advisor.launchers.base import RunState
+from advisor.launchers.base import RunState, settle
 from advisor.launchers.follow import RunFollower
 from advisor.progress import Progress
 from advisor.render import error_console, print_json, remark, show
@@ -56,6 +56,7 @@ def _follow(run_dir: Path) -> Progress:
         while True:
             progress = follower.look()
             if progress.state != RunState.RUNNING:
+                settle(run_dir)
                 return progress
             if console.is_terminal:
                 live.update(Group(_bar(progress), Text(line(progress))), refresh=True)

@@ -15,14 +15,15 @@ from typing import Any, Protocol
 
 from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
-from advisor.launchers.process import ProcessId, is_alive
+from advisor.launchers.process import ProcessId, is_alive, wait_until_gone
 from advisor.records import LaunchRecord, Plan
 from advisor.store import LOG, STDOUT, is_run_folder, read_launch
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import LossStop, Outcome, RunConfig
 
 TAIL_BYTES = 65536  # more than the last records of any run
-FRESH_SECONDS = 120.0  # a log on another host that grew this recently belongs to a live run
+FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
+SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
 
 
 class RunState(StrEnum):
@@ -104,7 +105,8 @@ def run_status(run_dir: Path) -> RunStatus:
     if final is not None:
         return RunStatus(state=RunState.FINISHED, attempt=attempt, outcome=Outcome(final["outcome"]),
                          reason=final.get("reason"), process=process)  # fmt: skip
-    state = _unfinished_state(run_dir, launch, header, process)
+    last_time = records[-1]["time"] if records else None
+    state = _unfinished_state(launch, header, process, last_time)
     reason = last_words(run_dir) if state is RunState.DIED else None
     return RunStatus(state=state, attempt=attempt, reason=reason, process=process)
 
@@ -134,6 +136,13 @@ def last_records(run_dir: Path) -> list[dict[str, Any]]:
             return read_records(path, start + first_line)[0]
         except RunLogError as error:
             raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+
+
+def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:
+    """Wait for the process of a finished run to be gone, so that everything in its folder is complete."""
+    status = run_status(run_dir)
+    if status.state is RunState.FINISHED and status.process is not None:
+        wait_until_gone(status.process, timeout_seconds)
 
 
 def this_host() -> str:
@@ -187,14 +196,16 @@ def _process(launch: LaunchRecord | None, header: dict[str, Any] | None) -> Proc
 
 
 def _unfinished_state(
-    run_dir: Path, launch: LaunchRecord | None, header: dict[str, Any] | None, process: ProcessId | None
+    launch: LaunchRecord | None,
+    header: dict[str, Any] | None,
+    process: ProcessId | None,
+    last_time: float | None,
 ) -> RunState:
     if process is not None:
         return RunState.RUNNING if is_alive(process) else RunState.DIED
     elsewhere = launch.host if launch is not None else (header or {}).get("host")
-    if elsewhere not in (None, this_host()) and (run_dir / LOG).exists():
-        age_seconds = time.time() - (run_dir / LOG).stat().st_mtime
-        return RunState.RUNNING if age_seconds < FRESH_SECONDS else RunState.DIED
+    if elsewhere not in (None, this_host()) and last_time is not None:
+        return RunState.RUNNING if time.time() - last_time < FRESH_SECONDS else RunState.DIED
     return RunState.DIED if header is not None else RunState.NEVER_STARTED
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from advisor.disk import disk_errors, write_atomic
 from advisor.errors import AdvisorError
-from advisor.launchers.base import RunHandle, RunState, RunStatus, check_not_running, run_status, this_host
+from advisor.launchers.base import RunHandle, RunState, RunStatus, check_not_running, run_status, settle, this_host
 from advisor.launchers.guards import guard_warnings, guarded, make_guards
 from advisor.launchers.process import (
     ProcessId,
@@ -110,6 +110,7 @@ class LocalLauncher:
         """
         run_dir = run_dir.resolve()
         with folder_lock(run_dir):
+            settle(run_dir)
             status = run_status(run_dir)
             check_not_running(run_dir, status)
             if status.outcome is Outcome.COMPLETED:

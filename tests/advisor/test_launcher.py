@@ -1,0 +1,308 @@
+"""Launchers with real child processes: the trainer, or where it is not the point, a recording or a few lines."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from advisor.errors import AdvisorError
+from advisor.launchers.base import RunState, run_status, settle, this_host
+from advisor.launchers.follow import RunFollower, summarize
+from advisor.launchers.guards import guarded, make_guards, parse_loss_stop
+from advisor.launchers.local import LocalLauncher
+from advisor.launchers.process import ProcessId, kill_tree, python_command
+from advisor.launchers.replay import ReplayLauncher
+from advisor.records import LaunchRecord
+from advisor.store import Store, read_launch, read_run_config, read_run_plan, run_row, write_launch, write_run_config
+from tests.advisor.plans import small_plan, small_run
+from trainer.runlog import load_run_log, read_records
+from trainer.schema import DataConfig, LossStop, Outcome, StopConfig
+
+ROOT = Path(__file__).parents[2]
+RECORDING = ROOT / "tests" / "recorded" / "small.jsonl"
+SLOW = 1e-4  # the recording lasts 2 s: at this speed nothing but its header is written while a test runs
+
+
+class ScriptLauncher(LocalLauncher):
+    """Everything of the local launcher, around a few lines of Python instead of the trainer."""
+
+    def __init__(self, store, script):
+        super().__init__(store)
+        self.script = script
+
+    def command(self, folder, gpus):
+        return python_command("-c", self.script)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def replay(store):
+    def make(speed=SLOW):
+        return ReplayLauncher(store, RECORDING, speed)
+
+    yield make
+    for row in store.runs():  # no child outlives its test
+        launch = read_launch(Path(row.path)) if Path(row.path).exists() else None
+        if launch is not None and launch.pid:
+            kill_tree(ProcessId(pid=launch.pid, started=launch.process_started))
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def logged(run_dir):
+    return lambda: (run_dir / "log.jsonl").exists() and (run_dir / "log.jsonl").stat().st_size > 0
+
+
+# Guards
+
+
+def test_the_tightest_limit_wins():
+    config = small_run(stop=StopConfig(max_seconds=9000.0, loss=(LossStop(step=1, above=20.0),)))
+    guards = make_guards(config, usd_per_hour=2.0, max_usd=3.0, max_hours=2.0, loss=[LossStop(step=5, above=9.0)])
+    assert guards.max_seconds == 3.0 / 2.0 * 3600  # 5400 s of dollars, 7200 s of hours, 9000 s configured
+    stop = guarded(config, guards).stop
+    assert stop == StopConfig(max_seconds=5400.0, loss=(LossStop(step=1, above=20.0), LossStop(step=5, above=9.0)))
+    assert guarded(small_run(), make_guards(small_run(), usd_per_hour=None)).stop == StopConfig()
+
+
+def test_dollars_need_a_price(store):
+    with pytest.raises(AdvisorError, match="--max-usd needs a price") as caught:
+        make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
+    assert caught.value.exit_code == 2
+    free = ScriptLauncher(store, "pass").launch(small_plan(usd_per_hour=0.0), max_usd=5.0)
+    assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
+
+
+@pytest.mark.parametrize("text", ["", "500", "500:", ":4", "0:4", "-3:4", "5:nan", "five:4", "5:4:3"])
+def test_a_malformed_loss_stop_shows_how_to_write_it(text):
+    with pytest.raises(AdvisorError, match="is not STEP:LOSS") as caught:
+        parse_loss_stop(text)
+    assert "500:4.2" in caught.value.hint and caught.value.exit_code == 2
+    assert parse_loss_stop("1_000:4.25") == LossStop(step=1000, above=4.25)
+
+
+# What lies in a run folder
+
+
+def test_a_launch_leaves_everything_the_run_needs_in_its_folder(store, replay):
+    plan = small_plan(60)
+    handle = replay().launch(plan, max_hours=1.5, loss=[LossStop(step=5, above=9.0)])
+    folder = handle.run_dir
+    assert folder.parent == store.home / "runs" and folder.name.startswith("small-")
+    assert read_run_plan(folder) == plan
+    assert read_run_config(folder) == replace(
+        plan.run, stop=StopConfig(max_seconds=5400.0, loss=(LossStop(step=5, above=9.0),))
+    )
+    launch = read_launch(folder)
+    assert launch == handle.launch and launch.id == folder.name
+    assert launch.host == this_host() and launch.attempt == 1 and launch.plan_id == plan.id
+    assert psutil.Process(launch.pid).create_time() == pytest.approx(launch.process_started, abs=0.1)
+    assert os.getsid(launch.pid) == launch.pid  # a session of its own: no terminal can end it
+    assert store.find_run("latest") == folder
+
+
+def test_the_trainers_command(store, tmp_path):
+    launcher = LocalLauncher(store)
+    one = launcher.command(tmp_path, 1)
+    assert one == (sys.executable, "-m", "trainer", str(tmp_path / "run.yaml"), "--out", str(tmp_path))
+    two = launcher.command(tmp_path, 2)
+    assert two[1:5] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2") and two[5:] == one[1:]
+
+
+def test_a_relative_data_folder_is_settled_at_launch(store, replay, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AdvisorError, match="the data folder .*tokens does not exist"):
+        replay().launch(small_run(data=DataConfig(path="tokens")))
+    (tmp_path / "tokens").mkdir()
+    handle = replay().launch(small_run(data=DataConfig(path="tokens")), tmp_path / "run")
+    assert read_run_config(handle.run_dir).data.path == str(tmp_path / "tokens")
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_error(store, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AdvisorError, match="cannot make the run folder"):
+        LocalLauncher(store).launch(small_run(), tmp_path / "file" / "run")
+
+
+# States
+
+
+def test_a_run_from_start_to_end(replay):
+    folder = replay(speed=20).launch(small_plan(60)).run_dir
+    assert run_status(folder).state is RunState.RUNNING  # before its first word already
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    status = run_status(folder)
+    assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.COMPLETED)
+    assert RunFollower(folder).look().step == 60
+
+
+def test_a_killed_run_has_died_and_its_last_words_are_told(store):
+    script = "import time; print('Killed by the test', flush=True); time.sleep(60)"
+    handle = ScriptLauncher(store, script).launch(small_plan())
+    wait_for(lambda: "test" in (handle.run_dir / "stdout.log").read_text())
+    assert run_status(handle.run_dir).state is RunState.RUNNING
+    os.kill(handle.launch.pid, signal.SIGKILL)
+    wait_for(lambda: run_status(handle.run_dir).state is RunState.DIED)
+    assert run_status(handle.run_dir).reason == "Killed by the test"
+    assert RunFollower(handle.run_dir).look().eta_seconds is None
+
+
+def test_another_process_with_the_same_pid_is_not_the_run(tmp_path):
+    write_run_config(tmp_path, small_run())
+    record = LaunchRecord(id="r", name="n", attempt=1, launched_at="2026-01-01T00:00:00+00:00", host=this_host(),
+                          pid=os.getpid(), process_started=psutil.Process().create_time(), command=())  # fmt: skip
+    write_launch(tmp_path, record)
+    assert run_status(tmp_path).state is RunState.RUNNING
+    write_launch(tmp_path, replace(record, process_started=record.process_started - 3600))
+    assert run_status(tmp_path).state is RunState.DIED
+
+
+def test_a_folder_from_another_machine(tmp_path):
+    write_run_config(tmp_path, small_run())
+    pid, started = os.getpid(), psutil.Process().create_time()  # what has this pid here is another process
+    write_launch(tmp_path, LaunchRecord(id="r", name="n", attempt=1, launched_at="2026-01-01T00:00:00+00:00",
+                                        host="elsewhere", pid=pid, process_started=started, command=()))  # fmt: skip
+    header = {"kind": "header", "time": time.time(), "host": "elsewhere", "pid": pid}
+    (tmp_path / "log.jsonl").write_text(json.dumps(header) + "\n")
+    assert run_status(tmp_path).state is RunState.RUNNING  # on a shared disk: it has just logged something
+    with pytest.raises(AdvisorError, match="runs on elsewhere, not here"):
+        LocalLauncher(Store(tmp_path / "home")).stop(tmp_path)
+    (tmp_path / "log.jsonl").write_text(json.dumps(header | {"time": time.time() - 3600}) + "\n")
+    assert run_status(tmp_path).state is RunState.DIED
+
+
+def test_half_written_folders(tmp_path):
+    with pytest.raises(AdvisorError, match="holds no run"):
+        run_status(tmp_path)
+    write_run_config(tmp_path, small_run())
+    assert run_status(tmp_path).state is RunState.NEVER_STARTED
+    assert RunFollower(tmp_path).look().step == 0
+    lines = RECORDING.read_text().splitlines(keepends=True)
+    (tmp_path / "log.jsonl").write_text("".join(lines[:12]) + lines[12][:40])  # torn in the middle of a line
+    assert run_status(tmp_path).state is RunState.DIED
+    assert RunFollower(tmp_path).look().step == max(json.loads(line).get("step", 0) for line in lines[:12])
+    (tmp_path / "log.jsonl").write_text(lines[0] + "garbage\n" + lines[1])
+    with pytest.raises(AdvisorError, match="line 2"):
+        run_status(tmp_path)
+    assert summarize(run_row(tmp_path)).state == "damaged"
+    (tmp_path / "log.jsonl").write_text("")
+    (tmp_path / "run.yaml").unlink()
+    assert summarize(run_row(tmp_path)).problem.startswith("cannot read the run configuration")
+
+
+def test_a_log_longer_than_what_is_read_of_its_end(tmp_path):
+    records, _ = read_records(RECORDING)
+    step = json.dumps(next(record for record in records if record["kind"] == "step"))
+    (tmp_path / "log.jsonl").write_text(json.dumps(records[0]) + "\n" + f"{step}\n" * 2000)
+    assert run_status(tmp_path).state is RunState.DIED  # its header is found far above
+    (tmp_path / "log.jsonl").open("a").write(json.dumps(records[-1]) + "\n")
+    assert run_status(tmp_path).outcome is Outcome.COMPLETED
+
+
+# Starting twice, stopping, resuming
+
+
+def test_a_folder_is_not_started_twice(store, replay, tmp_path):
+    replay().launch(small_plan(60), tmp_path / "run")
+    for attempt in (replay().resume, lambda folder: replay().launch(small_plan(60), folder)):
+        with pytest.raises(AdvisorError, match="is running already") as caught:
+            attempt(tmp_path / "run")
+        assert caught.value.hint.startswith("advisor watch")
+
+
+def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from advisor.launchers.replay import ReplayLauncher;"
+        "from advisor.store import Store; from tests.advisor.plans import small_plan;"
+        f"launcher = ReplayLauncher(Store(Path({str(store.home)!r})), Path({str(RECORDING)!r}), {SLOW});"
+        f"launcher.launch(small_plan(60), Path({str(tmp_path / 'run')!r}))"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(5)
+    ]
+    errors = [child.communicate(timeout=60)[1] for child in children]
+    assert sorted(child.returncode for child in children) == [0, 1, 1, 1, 1]
+    assert all("AdvisorError" in error for error in errors if error)
+    wait_for(logged(tmp_path / "run"))
+    headers = [record for record in read_records(tmp_path / "run" / "log.jsonl")[0] if record["kind"] == "header"]
+    assert len(headers) == 1
+
+
+def test_a_finished_folder_is_not_overwritten(replay, tmp_path):
+    folder = replay(speed=float("inf")).launch(small_plan(60), tmp_path / "run").run_dir
+    wait_for(lambda: run_status(folder).state is RunState.FINISHED)
+    settle(folder)
+    before = (folder / "log.jsonl").read_bytes()
+    with pytest.raises(AdvisorError, match=r"holds a run already \(completed\)"):
+        replay().launch(small_plan(60), folder)
+    with pytest.raises(AdvisorError, match="has completed: nothing to resume"):
+        replay().resume(folder)
+    assert (folder / "log.jsonl").read_bytes() == before
+
+
+def test_stop_waits_for_the_final_record(replay):
+    launcher = replay(speed=0.5)
+    folder = launcher.launch(small_plan(60)).run_dir
+    wait_for(lambda: RunFollower(folder).look().step >= 2)
+    status = launcher.stop(folder, timeout_seconds=20)
+    assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.STOPPED)
+    assert launcher.stop(folder) == status  # again: left as it is
+
+
+def test_a_run_that_does_not_stop_is_killed_only_with_force(store):
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    )
+    launcher = ScriptLauncher(store, script)
+    handle = launcher.launch(small_plan())
+    wait_for(lambda: "deaf" in (handle.run_dir / "stdout.log").read_text())
+    with pytest.raises(AdvisorError, match="has not ended within 0 s") as caught:
+        launcher.stop(handle.run_dir, timeout_seconds=0.2)
+    assert "--force" in caught.value.hint
+    assert launcher.stop(handle.run_dir, timeout_seconds=0.2, force=True).state is RunState.DIED
+
+
+def test_a_recording_is_not_resumed_by_the_trainer(store, replay):
+    launcher = replay(speed=0.5)
+    folder = launcher.launch(small_plan(60)).run_dir
+    launcher.stop(folder)
+    with pytest.raises(AdvisorError, match="started by the replay launcher"):
+        LocalLauncher(store).resume(folder)
+
+
+# With the trainer itself
+
+
+def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
+    launcher = LocalLauncher(store)
+    folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    assert run_status(folder).outcome is Outcome.STOPPED
+    stopped_at = RunFollower(folder).look().checkpoint_step
+    assert stopped_at is not None and stopped_at < 600
+    with pytest.raises(AdvisorError, match=r"has used \d+ s of the 0 s it was given") as caught:
+        launcher.resume(folder)
+    assert "--max-hours" in caught.value.hint
+    launcher.resume(folder, max_hours=1)
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2
+    log = load_run_log(folder / "log.jsonl")
+    assert log.attempts == 2 and log.header["resumed_from_step"] == stopped_at
+    assert [step["step"] for step in log.steps] == list(range(1, 601))
+    assert RunFollower(folder).look().elapsed_seconds == pytest.approx(sum(final["seconds"] for final in log.finals))

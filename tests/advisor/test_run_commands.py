@@ -1,0 +1,123 @@
+"""launch, watch, stop, resume and runs as a person calls them: the real command line and the real trainer."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from advisor.launchers.base import RunState, run_status
+from advisor.launchers.process import ProcessId, kill_tree
+from advisor.store import Store, default_store, read_launch
+from tests.advisor.plans import small_plan
+
+ROOT = Path(__file__).parents[2]
+ENDLESS = 1_000_000  # steps: such a run only ends when told to
+
+
+@pytest.fixture(autouse=True)
+def no_survivors():
+    """No run outlives its test."""
+    yield
+    for row in default_store().runs():
+        launch = read_launch(Path(row.path))
+        if launch is not None and launch.pid:
+            kill_tree(ProcessId(pid=launch.pid, started=launch.process_started))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    def write(steps):
+        return Store(tmp_path).save_plan(small_plan(steps), tmp_path / "plan.yaml")
+
+    return write
+
+
+def advisor(*words, expect=0):
+    done = subprocess.run([sys.executable, "-m", "advisor", *map(str, words)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+def document(*words, expect=0):
+    return json.loads(advisor(*words, "--json", expect=expect).stdout)
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_launch_follows_to_the_end_and_says_what_it_cost(plan, tmp_path):
+    done = advisor("launch", plan(30), "--run-dir", tmp_path / "run")
+    assert "completed" in done.stdout and "30 of 30 steps, 1.92 k tokens" in done.stdout
+    assert f"next: advisor compare {tmp_path / 'run'}" in done.stdout
+    assert "started small (pid" in done.stderr and "started" not in done.stdout
+    progress = document("watch", "small")["progress"]
+    assert (progress["state"], progress["outcome"], progress["step"]) == ("finished", "completed", 30)
+    assert progress["usd_so_far"] == pytest.approx(progress["elapsed_seconds"] * 0.001)  # $3.60 an hour
+    (listed,) = document("runs")["runs"]
+    assert (listed["name"], listed["outcome"], listed["steps"]) == ("small", "completed", 30)
+    error = document("resume", "latest", expect=1)
+    assert "nothing to resume" in error["error"]
+
+
+def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_on(plan):
+    started = document("launch", plan(ENDLESS), "--detach", "--max-hours", "1")
+    folder = Path(started["run_dir"])
+    assert started["launch"]["guards"]["max_seconds"] == 3600.0
+    wait_for(lambda: document("watch")["progress"]["step"] >= 2)  # the command that started it ended long ago
+    assert run_status(folder).state is RunState.RUNNING
+    assert "is running already" in document("resume", folder, expect=1)["error"]
+    once = advisor("watch", "sma", "--once")
+    assert "step " in once.stdout and " left" in once.stdout and "tok/s" in once.stdout
+
+    stopped = document("stop", "latest")["progress"]
+    assert (stopped["state"], stopped["outcome"]) == ("finished", "stopped")
+    assert stopped["checkpoint_step"] == stopped["step"]
+
+    watcher = subprocess.Popen([sys.executable, "-m", "advisor", "resume", str(folder)], cwd=ROOT,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    wait_for(lambda: run_status(folder).attempt == 2 and document("watch")["progress"]["step"] > stopped["step"])
+    watcher.send_signal(signal.SIGINT)  # Ctrl-C leaves the view, not the run
+    _, said = watcher.communicate(timeout=20)
+    assert watcher.returncode == 0 and f"the run goes on. Back to it: advisor watch {folder}" in said
+    assert run_status(folder).state is RunState.RUNNING
+
+    os.kill(read_launch(folder).pid, signal.SIGKILL)
+    wait_for(lambda: run_status(folder).state is RunState.DIED)
+    died = advisor("watch", "latest", expect=1)
+    assert "died" in died.stdout and f"advisor resume {folder}" in died.stdout
+    assert "died" in advisor("runs").stdout
+
+
+def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
+    wrong = [
+        (("launch", tmp_path / "absent.yaml"), 1, "cannot read the plan"),
+        (("launch", plan(5), "--stop-loss", "soon"), 2, "is not STEP:LOSS"),
+        (("launch", plan(5), "--max-hours", "-1"), 2, "is not above zero"),
+        (("launch", plan(5), "--max-usd", "cheap"), 2, "cheap"),
+        (("watch",), 2, "no run was started yet"),
+        (("stop", "nothing"), 2, "no run is called nothing"),
+        (("stop", tmp_path), 2, "holds no run"),
+    ]
+    for words, code, sentence in wrong:
+        done = advisor(*words, expect=code)
+        assert done.stderr.startswith("error: ") and sentence in done.stderr, words
+        assert "hint: " in done.stderr and "Traceback" not in done.stderr
+    assert "no runs yet" in advisor("runs").stdout and document("runs") == {"runs": []}
+
+
+def test_listing_runs_loads_neither_torch_nor_pandas():
+    script = (
+        "import sys; from advisor.cli.launch import command; from advisor.cli.runs import command;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'scipy', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
