@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from advisor.predict.memory import corrected, load_memory_model
 from baselines import constant_mfu, straight_line
 
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
 from advisor.calibrate.profiles import memory_observations
 from advisor.disk import read_yaml, write_atomic
+from advisor.predict.memory import corrected, load_memory_model
 from advisor.predict.prior import measured_prior
 from advisor.predict.throughput import Observation, Posterior
 

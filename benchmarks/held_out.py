@@ -19,14 +19,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from advisor.predict.memory import load_memory_model
-
 from advisor.calibrate import design
 from advisor.calibrate.detect import fillable_bytes, resolve_key
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
 from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
 from advisor.disk import dump_yaml, write_atomic
+from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile, predict_many
 from advisor.records import Workload
 from advisor.store import Store
@@ -160,7 +159,7 @@ def held_configurations(settings: Settings, session: Session, profile: Profile, 
 
 
 def recommended(profile: Profile, settings: Settings) -> Workload:
-    """What a plan would choose at the deepest calibrated depth: the smallest micro-batch within 2 % of the best rate."""
+    """What a plan would choose at the deepest calibrated depth: the smallest batch within 2 % of the best rate."""
     base = base_workload(settings, max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(settings.most_micro_tokens // settings.seq_len)]
     rates = [p.tokens_per_second.value for p in predict_many(profile, options)]

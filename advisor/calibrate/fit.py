@@ -40,7 +40,7 @@ def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPri
     """Fit the throughput model; with no observations the posterior is the prior.
 
     `drift` is the standard deviation of the log of the machine's speed, passed through to predictions of later runs.
-    The residual process' width is the one with the highest Laplace evidence.
+    The residual process' width is averaged over candidates by their Laplace evidence.
     """
     if not observations:
         return _posterior_of_prior(rates, prior, drift)
@@ -48,9 +48,8 @@ def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPri
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
-    best = max((_fit_at(z, y, noise, rates, prior, d) for d in _DISCREPANCIES), key=lambda f: f.evidence)
-    noise = _down_weight(best, noise)
-    best = max((_fit_at(z, y, noise, rates, prior, d) for d in _DISCREPANCIES), key=lambda f: f.evidence)
+    noise = _down_weight(_fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior)), noise)
+    best = _fit_at(z, y, noise, rates, prior, _plausible_discrepancy(z, y, noise, rates, prior))
     return Posterior(
         rates=rates,
         theta=best.theta,
@@ -130,6 +129,15 @@ def _fit_at(
 def _whitener(covariance: np.ndarray) -> np.ndarray:
     """The inverse of the lower Cholesky factor: it turns correlated residuals into independent ones of variance one."""
     return np.linalg.inv(np.linalg.cholesky(covariance))
+
+
+def _plausible_discrepancy(
+    z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior
+) -> float:
+    """Root mean square of the candidates, weighted by evidence: few bursts cannot single one out, and should not."""
+    evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
+    weight = np.exp(evidence - evidence.max())
+    return float(np.sqrt((weight * np.square(_DISCREPANCIES)).sum() / weight.sum()))
 
 
 def _gradient(x: np.ndarray, theta: np.ndarray) -> np.ndarray:

@@ -33,6 +33,9 @@ OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (handbo
 Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± Z80 standard deviations
 _LENGTH_LOG2 = 1.0  # residuals of workloads a factor of two apart correlate by exp(-1/2)
 _ACCUMULATION_WEIGHT = 0.1
+# What the terms cannot know grows with the distance extrapolated (caches, kernels chosen by size): log deviation per
+# factor of two beyond the calibrated box; docs/log.md has the coverage without it.
+_BEYOND_DEVIATION = 0.03
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -196,8 +199,16 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         variance = np.maximum(scale - (weights * cross).sum(axis=1), 0.0)
         pull = gradient - weights @ posterior.gradients
         distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
+        variance = variance + (_BEYOND_DEVIATION * _beyond(posterior, where)) ** 2
     variance = variance + np.einsum("ni,ij,nj->n", pull, posterior.covariance, pull)
     return LogPrediction(mean=mean, deviation=np.sqrt(variance), distance=distance, parts=x)
+
+
+def _beyond(posterior: Posterior, where: np.ndarray) -> np.ndarray:
+    """How far outside the box of calibrated configurations each workload lies, in factors of two, shape (n,)."""
+    low, high = posterior.points.min(axis=0), posterior.points.max(axis=0)
+    gap = np.maximum(low - where, 0) + np.maximum(where - high, 0)
+    return np.sqrt((gap**2).sum(axis=1))
 
 
 def interval(mean: float, deviation: float, basis: Basis) -> Estimate:
