@@ -172,7 +172,8 @@ def _memory(sessions: Sequence[Session]) -> list[str]:
         held = memory_observations(s.document["held_out"], key)
         allocated = np.array([abs(model.allocated_bytes(o.workload).value / o.allocated_peak_bytes - 1) for o in held])
         reserved = np.array([abs(model.reserved_bytes(o.workload).value / o.reserved_peak_bytes - 1) for o in held])
-        died = sum(b["outcome"] == "out_of_memory" for b in s.document["held_out"])
+        tried = [*s.document["held_out"], *s.document["chosen"], *s.document.get("edge", [])]
+        died = sum(b["outcome"] == "out_of_memory" for b in tried)
         lines.append(f"| {s.name} | {len(held)} | {_pair(allocated)} | {_pair(reserved)} | {died} |")
     return lines
 

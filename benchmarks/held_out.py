@@ -79,23 +79,42 @@ def main() -> None:
 
 
 def measure(device: str, out: Path, seed: int, session: Session | None = None) -> Path:
-    """Calibrate, measure held-out configurations, re-measure the recommended one; gives the raw file's path."""
+    """Calibrate, measure held-out configurations, re-measure the recommended one; gives the raw file's path.
+
+    The file is whole after each part, so that a time limit costs only what was not yet measured.
+    """
+    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, Worker(device, log=out / "worker.log") as worker:
-        out.mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("ADVISOR_HOME", home)
         found = worker.start().device
         session = session or (CUDA if found["type"] == "cuda" else CPU)
         settings = settings_for(session, found, seed)
         document = calibrate(settings, worker, Store(Path(home)), load_memory_model(), _say, resume=False)
+        document |= {"kind": "accuracy-session", "held_out": [], "chosen": [], "edge": []}
+        path = out / f"{document['id']}-seed{seed}.yaml"
         profile = profile_of(document)
-        held = hold_out(settings, session, profile, worker, random.Random(seed))
-        chosen = recommended(profile, settings)
-        document["held_out"] = held
-        document["chosen"] = [run_burst(worker, settings, chosen, limit=30.0) for _ in range(3)]
-    document["kind"] = "accuracy-session"
-    path = out / f"{document['id']}-seed{seed}.yaml"
-    write_atomic(path, dump_yaml(document))
+        rng = random.Random(seed)
+        parts = {
+            "chosen": lambda: _repeat(worker, settings, recommended(profile, settings), 3),
+            "held_out": lambda: hold_out(settings, session, profile, worker, rng),
+            "edge": lambda: edge(settings, profile, worker) if settings.device == "cuda" else [],
+        }
+        for name, part in parts.items():
+            document[name] = part()
+            write_atomic(path, dump_yaml(document))
     return path
+
+
+def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) -> list[dict[str, Any]]:
+    return [run_burst(worker, settings, workload, limit=30.0) for _ in range(times)]
+
+
+def edge(settings: Settings, profile: Profile, worker: Worker) -> list[dict[str, Any]]:
+    """One burst at the largest micro-batch that is said to fit, at twice the calibrated depth: it must not run out."""
+    base = base_workload(settings, 2 * max(settings.depths))
+    options = [replace(base, micro_batch=b) for b in design.ladder(10**9)]
+    fitting = [p.workload for p in predict_many(profile, options) if p.fits]
+    return _repeat(worker, settings, fitting[-1], 1) if fitting else []
 
 
 def settings_for(session: Session, found: Any, seed: int) -> Settings:
