@@ -122,7 +122,7 @@ def recommend(goal: Goal, *, measure: bool = False) -> Plan:
     plan = make_plan(goal, profile, now=datetime.now(UTC), data_meta=data_meta, price=price)
     if not measure:
         return plan
-    from advisor.calibrate import measure_one
+    from advisor.calibrate.again import measure_one
 
     render.remark(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
     profile = measure_one(profile, plan.workload, store)
@@ -141,7 +141,7 @@ def read_data(path: str | None) -> dict[str, Any] | None:
         raise AdvisorError(error.message, error.hint) from error
 
 
-def show(plan: Plan, path: Path | None) -> None:
+def show(plan: Plan, path: Path | None, *, next_command: bool = True) -> None:
     """The recommendation on the terminal: sentence, bill, candidates, reasons, warnings, next command."""
     from advisor.plan.explain import sentence
 
@@ -151,7 +151,7 @@ def show(plan: Plan, path: Path | None) -> None:
         render.show("", *(f"! {warning}" for warning in plan.warnings))
     if path is not None:
         render.show("", f"written to {path}", f"next: advisor launch {path}")
-    else:
+    elif next_command:
         render.show("", "next: the same command with --out plan.yaml, then: advisor launch plan.yaml")
 
 

@@ -62,8 +62,8 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
             f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
             f"{_COUNTED[brief.ratio_counts]} where {format_number(brief.ratio)} are recommended; allow more time"
         )
-    if chosen.bill.run.steps < recipe.FEWEST_STEPS:
-        yield f"only {chosen.bill.run.steps} optimizer steps: fewer than {recipe.FEWEST_STEPS} learn little"
+    if chosen.bill.run.steps < recipe.TOO_FEW_STEPS:
+        yield f"only {chosen.bill.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
     if chosen.epochs is not None:
         yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
     problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
@@ -77,8 +77,8 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
 
 def inputs(brief: Brief, profile: Profile) -> Iterator[str]:
     """Everything the plan rests on: calibration, sources, laws, price, data."""
-    calibrated = f"calibration {profile.calibration_id}" if profile.calibrated else f"prior beliefs about {profile.key}"
-    yield calibrated
+    if not profile.calibrated:
+        yield f"no calibration: prior beliefs about {profile.key}"
     yield from profile.sources
     yield "loss: Besiroglu et al. 2024; repetition: Muennighoff et al. 2023"
     yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"

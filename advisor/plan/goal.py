@@ -26,6 +26,9 @@ FAMILY_RATIO = {"nanochat": (12.0, "matrices+head"), "gpt2": (20.0, "total"), "l
 # With no limit at all the deepest model is planned whose whole run at that ratio still ends within this time.
 UNLIMITED_SECONDS = {"cpu": 3600.0, "cuda": 86400.0}
 MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (handbook §4.3); no time is spent on it unasked
+# Context length and vocabulary where neither goal, data nor calibration says: what a calibration would measure.
+SEQ_LEN = {"cpu": 256, "cuda": 2048}
+VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
 DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device was never calibrated
 
 
@@ -93,7 +96,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
     open_ended = not limited and goal.tokens is None and goal.depth is None
     return Brief(
         goal=goal,
-        seq_len=goal.seq_len or profile.seq_len or 1024,
+        seq_len=goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type],
         vocab_size=_vocab_size(goal, profile, data_meta),
         precision=profile.precision if goal.precision == "auto" else goal.precision,
         compile=profile.compile if goal.compile is None else goal.compile,
@@ -180,7 +183,7 @@ def _check_money(goal: Goal, price: RunPrice, watts: Estimate | None) -> None:
 
 def _vocab_size(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> int:
     if data_meta is None:
-        return goal.vocab_size or profile.vocab_size or 32768
+        return goal.vocab_size or profile.vocab_size or VOCAB_SIZE[profile.device_type]
     needed = data_meta["vocab_size"]
     if goal.vocab_size is not None and goal.vocab_size < needed:
         raise AdvisorError(

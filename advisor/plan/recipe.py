@@ -10,6 +10,7 @@ from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerCo
 
 # A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
 FEWEST_STEPS = 300
+TOO_FEW_STEPS = 200  # warned about; whole micro-batches may take a run somewhat below FEWEST_STEPS
 _NANOCHAT_TOKENS_D12 = 12 * 110_100_912  # tokens of nanochat's reference run, depth 12 at ratio 12 (handbook §5.2)
 # AdamW peaks outside this band are not what the laws were fitted on: DeepSeek's largest runs used 2.2e-4 to 4.2e-4 and
 # small models diverge above a few 1e-3.

@@ -60,11 +60,14 @@ def refined_plan(
     )
     fresh = make_plan(pinned, profile, now=now, data_meta=data_meta, price=price)
     others = tuple(candidate for candidate in plan.considered if candidate != plan.chosen)
+    why_tokens, why_depth, why_batch, *_ = plan.reasons
+    if limited:
+        why_tokens = fresh.reasons[0]  # the steps moved with the step time
     return replace(
         fresh,
         goal=plan.goal,
         considered=(fresh.chosen, *others),
-        reasons=(*plan.reasons, "measured once more at this very configuration"),
+        reasons=(why_tokens, why_depth, why_batch, *fresh.reasons[3:], "measured once more at this configuration"),
     )
 
 

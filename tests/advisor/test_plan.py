@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor import flops
+from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.plan import recipe
 from advisor.plan.explain import sentence
@@ -352,3 +354,53 @@ def test_any_deadline_is_kept_or_refused(seconds, unique, sure):
     total = plan.prediction.wall_clock.total_seconds
     assert (total.high if sure else total.value) <= seconds
     assert plan.run.problems() == [] and plan.run.steps >= 1
+
+
+# The command
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["plan", *arguments])
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+def test_a_card_nobody_calibrated_is_planned_by_its_prior(call, tmp_path):
+    path = tmp_path / "plan.yaml"
+    code, out, _ = call("--gpu", "l4", "--budget", "$5", "--out", str(path), "--json")
+    document = json.loads(out)
+    assert code == 0 and load_plan(path).id == document["id"]
+    assert document["sentence"].startswith("Train depth")
+    assert document["prediction"]["cost_usd"]["value"] <= 5.0
+    assert document["prediction"]["step_seconds"]["basis"] == "prior"
+    assert document["path"] == str(path)
+    assert any("never calibrated" in warning for warning in document["warnings"])
+
+
+def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(call, tmp_path):
+    code, out, _ = call("--gpu", "l4", "--deadline", "2h", "--out", str(tmp_path / "plan.yaml"))
+    assert code == 0
+    for words in ("Train depth", "in all", "Depths considered", "Micro-batches considered", "chosen", "- ", "! ",
+                  "next: advisor launch"):  # fmt: skip
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--gpu", "l4", "--deadline", "1s"), 3, "no plan ends within 1 s"),
+        (("--gpu", "h2000", "--deadline", "1h"), 2, "h200"),
+        (("--gpu", "l4", "--deadline", "soon"), 2, "is not a duration"),
+        (("--gpu", "cpu", "--deadline", "1h"), 1, "never calibrated"),
+        (("--gpu", "l4", "--data", "/nowhere"), 1, "does not exist"),
+        (("--gpu", "l4", "--ratio-counts", "total"), 2, "there is no --ratio"),
+    ],
+)
+def test_what_goes_wrong_is_said_with_a_next_step(call, arguments, code, words):
+    ended, out, err = call(*arguments)
+    assert ended == code and words in err and out == ""
