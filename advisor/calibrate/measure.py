@@ -53,6 +53,11 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None while none runs."""
+        return self._process.pid if self._process is not None else None
+
     def start(self) -> Ready:
         """Start the process if it is not running; raises AdvisorError when it cannot start."""
         if self._process is not None and self._process.poll() is None and self.ready is not None:
@@ -81,7 +86,10 @@ class Worker:
                 hint=f"read {self._log} for the reason" if self._log else "run `python -m trainer.worker` to see why",
             ) from error
         if hello["kind"] == "error":
-            raise AdvisorError(f"the calibration worker cannot use the device: {hello['reason']}")
+            raise AdvisorError(
+                f"there is no such GPU here: {hello['reason']}",
+                "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
+            )
         self.ready = Ready(
             seconds=time.perf_counter() - began, device=hello["device"], torch=hello["torch"], python=hello["python"]
         )

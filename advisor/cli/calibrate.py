@@ -28,7 +28,7 @@ from advisor.errors import AdvisorError
     type=click.Path(path_type=Path),
     help="Token folder from `advisor data prepare`; default: synthetic tokens.",
 )
-@click.option("--budget-seconds", type=click.FloatRange(min=15), help="Default: 90 on a CPU, 120 on a GPU.")
+@click.option("--budget-seconds", type=click.FloatRange(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option(
     "--compile/--no-compile", "compile_", default=None, help="torch.compile, as the full run will. Default: on a GPU."

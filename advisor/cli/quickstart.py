@@ -17,7 +17,7 @@ _STEPS = 5
 
 @click.command()
 @click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here.")
-@click.option("--budget-seconds", type=click.FloatRange(min=15), help="For the calibration. Default: 90; 120 on a GPU.")
+@click.option("--budget-seconds", type=click.FloatRange(min=10), help="For the calibration. Default: 90; 120 on a GPU.")
 @click.option("--deadline", type=SECONDS, default="90s", show_default=True, help="For the run that is then trained.")
 @click.option("--price", type=USD, help="Dollars per hour of this machine. Default: 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -1,0 +1,167 @@
+"""Calibration end to end, with real worker processes on tiny shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from advisor.calibrate.detect import resolve_key
+from advisor.calibrate.evidence import completed
+from advisor.calibrate.measure import Worker, WorkerDied
+from advisor.calibrate.profiles import load_profile, prior_profile
+from advisor.catalog import require_gpu
+from advisor.errors import AdvisorError
+from advisor.predict.profile import predict_many
+from advisor.records import Basis, Workload
+from advisor.store import Store
+from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape, to_dict
+
+TINY = ("--gpu", "cpu", "--depths", "1-3", "--seq-len", "64", "--vocab-size", "256", "--budget-seconds", "12")
+
+
+def advisor(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "advisor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def burst(**changes) -> dict:
+    shape = make_shape("nanochat", depth=1, vocab_size=256, seq_len=64)
+    config = RunConfig(
+        model=shape, steps=1000, micro_batch=2, eval=EvalConfig(tokens=0), checkpoint=CheckpointConfig(final=False)
+    )
+    raw = to_dict(config) | changes
+    return {"op": "burst", "config": raw, "seconds": 0.2, "least_steps": 3, "most_warmup": 5, "limit_seconds": 10.0}
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory) -> tuple[Path, dict, float]:
+    """One tiny calibration by the command line: its home, its JSON and its wall seconds."""
+    home = tmp_path_factory.mktemp("calibrated")
+    began = time.monotonic()
+    done = advisor("calibrate", *TINY, "--price", "3.6", "--json", env={**os.environ, "ADVISOR_HOME": str(home)})
+    assert done.returncode == 0, done.stderr
+    return home, json.loads(done.stdout), time.monotonic() - began
+
+
+def test_a_calibration_keeps_its_budget_and_says_what_it_cost(calibrated):
+    _, said, wall = calibrated
+    assert said["cost"]["seconds"] <= 12 * 1.1
+    assert said["cost"]["usd"] == pytest.approx(3.6 * said["cost"]["seconds"] / 3600, rel=1e-3)
+    assert wall < 12 * 1.1 + 15  # process start, the held-out fits and the worker's start on a loaded machine
+
+
+def test_the_document_is_raw_and_varied(calibrated):
+    home, said, _ = calibrated
+    document = Store(home).load_calibration(said["calibration"])
+    done = completed(document["bursts"])
+    assert document["status"] == "complete" and len(done) >= 5
+    for field in ("depth", "micro_batch", "seq_len"):
+        assert len({b["workload"][field] for b in done}) >= 2, field
+    assert all(len(b["step_seconds"]) >= 3 and b["reference_seconds"] for b in done)
+    assert all(b["first_loss"] != b["last_loss"] and b["grad_norm"] > 0 for b in done)
+
+
+def test_the_profile_predicts_a_calibrated_configuration_as_measured(calibrated):
+    home, said, _ = calibrated
+    store = Store(home)
+    profile = load_profile("cpu", store)
+    first = completed(store.load_calibration(said["calibration"])["bursts"])[0]["workload"]
+    shape = make_shape("nanochat", depth=first["depth"], vocab_size=256, seq_len=first["seq_len"])
+    same = Workload(
+        shape=shape, micro_batch=first["micro_batch"], grad_accum=first["grad_accum"], gpu="cpu", precision="fp32"
+    )
+    [predicted] = predict_many(profile, [same])
+    assert predicted.step_seconds.basis is Basis.MEASURED
+    assert predicted.tokens_per_second.value == pytest.approx(same.step_tokens / predicted.step_seconds.value)
+    assert predicted.fits is True
+
+
+def test_a_card_that_is_not_here_is_an_error_that_says_what_is():
+    done = advisor("calibrate", "--gpu", "l4", "--budget-seconds", "10")
+    assert done.returncode == 1
+    assert "no such GPU here" in done.stderr and "finds 0" in done.stderr
+    assert "advisor calibrate --gpu cpu" in done.stderr
+
+
+def test_an_unknown_card_is_refused_before_anything_runs():
+    done = advisor("calibrate", "--gpu", "h2000")
+    assert done.returncode == 2 and "h200" in done.stderr
+
+
+def test_another_card_than_the_one_asked_for_is_an_error():
+    found = {"type": "cuda", "name": "NVIDIA H200"}
+    assert resolve_key("auto", found) == require_gpu("h200").key
+    with pytest.raises(AdvisorError, match="NVIDIA H200"):
+        resolve_key("l4", found)
+    assert resolve_key("auto", {"type": "cuda", "name": "NVIDIA Imaginary X1"}) == "nvidia-imaginary-x1"
+
+
+def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
+    env = {**os.environ, "ADVISOR_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "advisor", "calibrate", *TINY]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    store = Store(tmp_path)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (store.list_calibrations() and _bursts(store)):
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    before = store.newest_calibration("cpu")
+    assert before["status"] == "partial" and before["bursts"]
+    done = advisor("calibrate", *TINY, "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    after = store.newest_calibration("cpu")
+    assert after["id"] == before["id"] and after["status"] == "complete"
+    assert after["bursts"][: len(before["bursts"])] == before["bursts"]
+
+
+def _bursts(store: Store) -> list:
+    return store.newest_calibration("cpu")["bursts"]
+
+
+def test_a_worker_that_is_killed_is_out_of_memory_and_is_replaced():
+    with Worker("cpu") as worker:
+        worker.start()
+        victim = worker.pid
+        os.kill(victim, signal.SIGKILL)
+        with pytest.raises(WorkerDied) as death:
+            worker.ask(burst(), timeout=30)
+        assert death.value.outcome == "out_of_memory"
+        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        assert worker.pid != victim
+
+
+def test_a_burst_that_cannot_run_is_an_outcome_and_the_worker_lives():
+    with Worker("cpu") as worker:
+        worker.start()
+        first = worker.pid
+        answer = worker.ask(burst(data=to_dict(DataConfig(path="/nowhere"))), timeout=60)
+        assert answer["outcome"] == "failed" and "/nowhere" in answer["reason"]
+        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        assert worker.pid == first
+
+
+def test_a_worker_that_does_not_answer_has_timed_out():
+    with Worker("cpu") as worker:
+        worker.start()
+        with pytest.raises(WorkerDied) as death:
+            worker.ask(burst() | {"seconds": 30.0, "limit_seconds": 60.0}, timeout=0.5)
+        assert death.value.outcome == "timed_out"
+
+
+def test_without_calibration_a_card_has_a_wide_prior_and_a_cpu_has_none(tmp_path):
+    profile = prior_profile(require_gpu("h200"))
+    shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
+    [predicted] = predict_many(profile, [Workload(shape=shape, micro_batch=8, gpu=profile.key, compile=True)])
+    assert predicted.step_seconds.basis is Basis.PRIOR
+    assert predicted.step_seconds.high / predicted.step_seconds.low > 1.3
+    assert 0.2 < predicted.mfu.value < 0.7  # published compiled runs of this shape: 0.41-0.50 (handbook §1.3)
+    with pytest.raises(AdvisorError, match="never calibrated"):
+        load_profile("cpu", Store(tmp_path))
