@@ -96,10 +96,12 @@ def cards() -> dict[str, GpuSpec]:
 
 def read_runs(path: Path, known: dict[str, GpuSpec]) -> Runs:
     """Keep the rows that the model describes: dense decoders, bf16 or fp16, data parallel or sharded, not suspect."""
-    reader, kept = RowReader(known), []
+    kept = []
     with path.open(encoding="utf-8", newline="") as file:
-        for number, line in enumerate(csv.DictReader(file), start=1):
-            workload = reader.read(line, number)
+        lines = csv.DictReader(file)
+        reader = RowReader(known, lines.fieldnames)
+        for number, line in enumerate(lines, start=1):
+            workload = reader.read(list(line.values()), number)
             if isinstance(workload, RowError) or workload.precision == "fp32" or "SUSPECT" in line["notes"]:
                 continue
             if line["tok_per_s_per_gpu"]:

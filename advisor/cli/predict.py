@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +118,19 @@ def _estimate(e: Estimate | None) -> dict[str, Any] | None:
     return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
 def predict_rows(path: Path) -> int:
     """Print one JSON object per row, in order; the exit code says whether anything fits."""
-    from itertools import islice
+    gc.disable()  # rows become hundreds of thousands of small records without cycles, which it would walk in vain
+    try:
+        return _predict_rows(path)
+    finally:
+        gc.enable()
 
+
+def _predict_rows(path: Path) -> int:
     from advisor.catalog import load_gpus
     from advisor.predict.rows import read_rows
 
@@ -129,7 +140,7 @@ def predict_rows(path: Path) -> int:
     while chunk := list(islice(rows, ROWS_AT_ONCE)):
         fresh = dict.fromkeys(r for _, r in chunk if isinstance(r, Workload) and r not in texts)
         for workload, fields in predict_workloads(fresh):
-            texts[workload] = json.dumps(fields, ensure_ascii=False, allow_nan=False)[1:]
+            texts[workload] = _encode(fields)[1:]
             verdicts.add(fields.get("fits"))
         lines = (
             f'{{"row": {number}, {texts[row]}\n'
@@ -141,7 +152,7 @@ def predict_rows(path: Path) -> int:
     return NOTHING_FITS if verdicts == {False} else 0
 
 
-def predict_workloads(workloads: Iterator[Workload] | dict[Workload, Any]) -> Iterator[tuple[Workload, dict[str, Any]]]:
+def predict_workloads(workloads: Iterable[Workload]) -> Iterator[tuple[Workload, dict[str, Any]]]:
     """Each workload with its JSON fields, or with an `error`; device by device."""
     from advisor.calibrate.profiles import load_profile
     from advisor.predict.batch import predict_batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from advisor import flops
 from advisor.catalog import GpuSpec
@@ -43,6 +44,7 @@ class Link:
         return self.bytes_per_second * _EFFICIENCY[self.kind]
 
 
+@cache
 def read_link(interconnect: str) -> Link | None:
     """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None where it names no rate.
 
@@ -102,15 +104,15 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
     bandwidth = bus_bytes_per_second(spec, workload.gpus) if spec else None
     if bandwidth is None:
         return None
+    parameters = flops.parameters(workload.shape)
     value, low, high = (
-        _exposed(workload, bandwidth * factor, backward_seconds, overlap)
+        _exposed(workload, parameters, bandwidth * factor, backward_seconds, overlap)
         for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
     )
     return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
 
 
-def _exposed(w: Workload, bandwidth: float, backward_seconds: float, overlap: float) -> float:
-    parameters = flops.parameters(w.shape)
+def _exposed(w: Workload, parameters: int, bandwidth: float, backward_seconds: float, overlap: float) -> float:
     if w.sharding == "full":
         gather = reduce_scatter_seconds(2 * parameters, w.gpus, bandwidth) + w.shape.depth * _latency(w.gpus)
         return w.grad_accum * max(0.0, 3 * gather - overlap * 1.5 * backward_seconds)

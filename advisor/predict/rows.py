@@ -1,9 +1,7 @@
 """Tables of published runs to workloads: one row in, one Workload or one refusal in words out.
 
 What a row does not say is derived only where one answer is possible; what the model does not describe (tensor and
-pipeline parallel, experts, adapters, 8-bit floats) is refused, never approximated. The columns that are read: gpu,
-gpu_mem_gib, mem_gib_per_gpu, n_gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro_batch, grad_accum,
-global_batch_tokens, precision, compile, act_ckpt, parallelism, optimizer and notes; any other is ignored.
+pipeline parallel, experts, adapters, 8-bit floats) is refused, never approximated.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +22,12 @@ from advisor.records import Workload
 from trainer.schema import ModelShape
 
 REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
+COLUMNS = (  # that are read; any other is ignored
+    *("gpu", "gpu_mem_gib", "mem_gib_per_gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
+    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "act_ckpt"),
+    *("parallelism", "optimizer", "notes"),
+)
+_EMPTY = ("nan", "NaN", "null", "None", "N/A", "n/a")
 _COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9") and small conventions differ (biases, padding)
 _TOKENS_TOLERANCE = 0.02
 _FFN_MULTIPLE = 64  # widths that real models use
@@ -64,9 +68,9 @@ def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | R
                     f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}",
                     exit_code=2,
                 )
-            reader = RowReader(cards)
+            reader = RowReader(cards, columns)
             for number, cells in enumerate((line for line in lines if line), start=1):
-                yield reader.read(dict(zip(columns, cells, strict=False)), number)
+                yield reader.read(cells, number)
     except (UnicodeDecodeError, csv.Error) as error:
         hint = "save it as UTF-8 text with commas"
         raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
@@ -76,35 +80,45 @@ def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | R
 
 
 class RowReader:
-    """Reads rows and remembers what it worked out: published tables repeat their cards and shapes."""
+    """Reads rows and remembers what it worked out: published tables repeat their cards, shapes and whole rows."""
 
-    def __init__(self, cards: Mapping[str, GpuSpec]):
+    def __init__(self, cards: Mapping[str, GpuSpec], columns: Sequence[str]):
+        """`columns` names the cells of every row to come."""
+        self._places = [columns.index(name) if name in columns else None for name in COLUMNS]
+        self._seen: dict[tuple[str, ...], Workload | Refusal] = {}
         self._card = lru_cache(maxsize=4096)(
             lambda name, memory, used: match_card(name, _number(memory), cards.values(), _number(used))
         )
 
-    def read(self, row: Mapping[str, str], number: int = 1) -> Workload | RowError:
-        """Turn one row (texts by column name) into a Workload, or say why not."""
-        text = {k: _clean(v) for k, v in row.items()}.get
-        card = self._card(text("gpu", ""), text("gpu_mem_gib", ""), text("mem_gib_per_gpu", ""))
+    def read(self, cells: Sequence[str], number: int = 1) -> Workload | RowError:
+        """Turn one row into a Workload, or say why not; cells missing at its end are empty."""
+        have = len(cells)
+        key = tuple(cells[at] if at is not None and at < have else "" for at in self._places)
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = self._workload(dict(zip(COLUMNS, map(_clean, key), strict=True)))
+        return RowError(row=number, error=f"not predicted: {found.reason}") if isinstance(found, Refusal) else found
+
+    def _workload(self, row: Mapping[str, str]) -> Workload | Refusal:
+        card = self._card(row["gpu"], row["gpu_mem_gib"], row["mem_gib_per_gpu"])
         parts = (
             Refusal(card) if isinstance(card, str) else card,
-            architecture(text("notes", "")),
-            read_sharding(text("parallelism", "")),
-            read_precision(text("precision", "")),
-            read_optimizer(text("optimizer", "")),
-            read_checkpointing(text("act_ckpt", "")),
-            read_shape(*(text(c, "") for c in ("params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len"))),
+            architecture(row["notes"]),
+            read_sharding(row["parallelism"]),
+            read_precision(row["precision"]),
+            read_optimizer(row["optimizer"]),
+            read_checkpointing(row["act_ckpt"]),
+            read_shape(*(row[c] for c in ("params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len"))),
         )
         for part in parts:
             if isinstance(part, Refusal):
-                return RowError(row=number, error=f"not predicted: {part.reason}")
+                return part
         card, _, sharding, precision, optimizer, checkpointing, shape = parts
         counts = read_counts(
-            *(text(c, "") for c in ("n_gpus", "micro_batch", "grad_accum", "global_batch_tokens")), shape.seq_len
+            row["n_gpus"], row["micro_batch"], row["grad_accum"], row["global_batch_tokens"], shape.seq_len
         )
         if isinstance(counts, Refusal):
-            return RowError(row=number, error=f"not predicted: {counts.reason}")
+            return counts
         return Workload(
             shape=shape,
             micro_batch=counts.micro_batch,
@@ -112,16 +126,16 @@ class RowReader:
             gpu=card.key,
             gpus=counts.gpus,
             precision=precision,
-            compile=read_compile(text("compile", "")),
+            compile=read_compile(row["compile"]),
             activation_checkpointing=checkpointing,
             optimizer=optimizer,
             sharding=sharding if counts.gpus > 1 else "none",
         )
 
 
-def _clean(text: str | None) -> str:
-    text = (text or "").strip()
-    return "" if text.lower() in ("nan", "none given", "null") else text
+def _clean(text: str) -> str:
+    text = text.strip()
+    return "" if text in _EMPTY else text
 
 
 def _number(text: str) -> float | None:

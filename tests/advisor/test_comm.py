@@ -1,0 +1,112 @@
+"""Communication: ring formulas against the handbook's worked example, links as the catalog words them, overlap."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import flops
+from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.predict.comm import (
+    BUCKET_BYTES,
+    all_reduce_seconds,
+    bus_bytes_per_second,
+    exposed_seconds,
+    read_link,
+    reduce_scatter_seconds,
+)
+from advisor.records import Workload
+from trainer.schema import make_shape
+
+D16_GRADIENT_BYTES = 1.342e9  # nanochat d16: 335.5 M parameters in fp32
+
+
+def workload(gpus: int = 8, **changes: object) -> Workload:
+    shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
+    return dataclasses.replace(Workload(shape=shape, micro_batch=8, gpu="h100-80gb-sxm", gpus=gpus), **changes)
+
+
+def card(interconnect: str) -> GpuSpec:
+    return dataclasses.replace(require_gpu("h100-80gb-sxm"), interconnect=interconnect)
+
+
+def test_all_reduce_is_the_handbooks_golden_value():
+    assert all_reduce_seconds(D16_GRADIENT_BYTES, 2, 292.5e9) == pytest.approx(4.59e-3, rel=1e-3)
+    assert all_reduce_seconds(D16_GRADIENT_BYTES, 8, 292.5e9) == pytest.approx(8.03e-3, rel=1e-3)
+
+
+def test_catalog_link_gives_the_handbooks_bandwidths():
+    assert bus_bytes_per_second(require_gpu("h100-80gb-sxm"), 8) == pytest.approx(292.5e9)
+    assert bus_bytes_per_second(require_gpu("a10"), 8) == pytest.approx(25e9, rel=0.01)
+
+
+def test_reduce_scatter_is_half_an_all_reduce_latency_included():
+    assert reduce_scatter_seconds(8e9, 4, 1e9, 1e-3) == pytest.approx(3 * 1e-3 + 3 / 4 * 8)
+
+
+@given(st.integers(2, 512), st.floats(1e3, 1e12))
+def test_all_reduce_costs_at_most_two_passes_over_the_link(gpus: int, size: float):
+    seconds = all_reduce_seconds(size, gpus, 1e9)
+    assert size / 1e9 <= seconds < 2 * size / 1e9
+
+
+@pytest.mark.parametrize(
+    ("text", "generation", "gigabytes", "gpus"),
+    [
+        ("nvlink4 900", "nvlink4", 450, 8),
+        ("pcie4x16 64", "pcie4x16", 32, 8),
+        ("nvlink3-bridge 112.5; pcie4x16 64", "pcie4x16", 32, 8),
+        ("nvlink5 1800 (NVL72); nvlink-c2c 900", "nvlink5", 900, 72),
+        ("nvlink-c2c 900; nvlink4 900", "nvlink4", 450, 8),
+        ("roce 600 (24x100GbE, 21 in-node)", "roce", 300, 8),
+    ],
+)
+def test_link_is_read_past_bridges_and_host_links(text: str, generation: str, gigabytes: float, gpus: int):
+    link = read_link(text)
+    assert (link.generation, link.bytes_per_second, link.gpus) == (generation, gigabytes * 1e9, gpus)
+
+
+def test_every_catalog_interconnect_is_read_or_names_no_rate():
+    for spec in load_gpus().values():
+        assert (read_link(spec.interconnect) is None) == (not any(c.isdigit() for c in spec.interconnect))
+
+
+def test_one_gpu_communicates_nothing():
+    assert exposed_seconds(workload(gpus=1), None, 0.1).high == 0
+
+
+def test_unknown_links_are_unknown_not_zero():
+    assert exposed_seconds(workload(), card("ici"), 0.1) is None
+    assert exposed_seconds(workload(), None, 0.1) is None
+    assert exposed_seconds(workload(gpus=16), card("pcie4x16 64"), 0.1) is None  # no known network between nodes
+
+
+def test_a_long_backward_hides_all_but_the_last_bucket():
+    exposed = exposed_seconds(workload(), card("nvlink4 900"), 10.0)
+    last = all_reduce_seconds(BUCKET_BYTES, 8, 292.5e9)
+    assert last < exposed.value < last + 200e-6  # plus the latency of one collective
+    assert exposed.low <= exposed.value <= exposed.high
+
+
+def test_without_a_backward_the_whole_all_reduce_shows():
+    exposed = exposed_seconds(workload(), card("nvlink4 900"), 0.0)
+    gradient_bytes = 4 * flops.parameters(workload().shape)
+    assert exposed.value == pytest.approx(all_reduce_seconds(gradient_bytes, 8, 292.5e9), rel=1.0)
+    assert exposed.value > all_reduce_seconds(gradient_bytes, 8, 292.5e9)
+
+
+def test_accumulation_does_not_repeat_ddp_but_repeats_full_sharding():
+    once, often = workload(grad_accum=1), workload(grad_accum=4)
+    spec = card("nvlink4 900")
+    assert exposed_seconds(once, spec, 0.0) == exposed_seconds(often, spec, 0.0)
+    shard = {"sharding": "full"}
+    one, four = (exposed_seconds(dataclasses.replace(w, **shard), spec, 0.0) for w in (once, often))
+    assert four.value == pytest.approx(4 * one.value)
+
+
+def test_slow_links_expose_more():
+    fast, slow = (exposed_seconds(workload(), card(t), 0.05).value for t in ("nvlink4 900", "pcie4x16 64"))
+    assert slow > 5 * fast

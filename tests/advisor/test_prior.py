@@ -1,0 +1,101 @@
+"""Beliefs about uncalibrated cards: the shipped file, what it says of cards, and how wide it stays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from advisor.catalog import load_gpus, require_gpu
+from advisor.errors import AdvisorError
+from advisor.folders import profiles_folder
+from advisor.predict import prior
+from advisor.predict.prior import datasheet_rates, load_prior, power_headroom
+from advisor.predict.throughput import TERMS
+
+ARCHITECTURES = sorted({spec.architecture for spec in load_gpus().values()})
+MATMUL, TRAFFIC = TERMS.index("matmul"), TERMS.index("traffic")
+
+
+@pytest.fixture
+def document() -> dict:
+    return yaml.safe_load((profiles_folder() / "prior.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("compiled", [True, False, None])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, None, "Rubin"])
+def test_covariance_is_positive_definite_and_symmetric(architecture: str | None, compiled: bool | None):
+    belief = load_prior(architecture, "bf16", compiled)
+    assert belief.mean.shape == (len(TERMS),)
+    assert np.allclose(belief.covariance, belief.covariance.T)
+    assert np.linalg.eigvalsh(belief.covariance).min() > 1e-5
+    assert 0.02 < belief.discrepancy < 0.2
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_products_are_believed_to_reach_a_possible_share_of_peak(architecture: str):
+    share = math.exp(-load_prior(architecture, "bf16", True).mean[MATMUL])
+    assert 0.45 < share < 1.3  # above one only where cards boost beyond the datasheet's clock
+
+
+def test_an_architecture_without_runs_is_believed_less():
+    measured, unmeasured = load_prior("Hopper", "bf16", True), load_prior("Rubin", "bf16", True)
+    assert unmeasured.covariance[MATMUL, MATMUL] > 3 * measured.covariance[MATMUL, MATMUL]
+    assert "none of Rubin" in unmeasured.source and "Hopper" in measured.source
+
+
+def test_compiling_saves_traffic_and_not_knowing_is_wider():
+    compiled, eager, unknown = (load_prior("Hopper", "bf16", c) for c in (True, False, None))
+    assert compiled.mean[TRAFFIC] < unknown.mean[TRAFFIC] < eager.mean[TRAFFIC]
+    assert unknown.covariance[TRAFFIC, TRAFFIC] > max(
+        compiled.covariance[TRAFFIC, TRAFFIC], eager.covariance[TRAFFIC, TRAFFIC]
+    )
+
+
+def test_a_lower_power_limit_slows_products_and_widens_the_belief():
+    full = require_gpu("h100-80gb-sxm")
+    capped = dataclasses.replace(full, tdp_watts=full.tdp_watts / 4)
+    one, two = (load_prior("Hopper", "bf16", True, spec) for spec in (full, capped))
+    assert power_headroom(full, "bf16") == pytest.approx(math.log(700 / 989.4))
+    assert two.mean[MATMUL] - one.mean[MATMUL] == pytest.approx(0.2 * math.log(4), rel=0.5)
+    assert two.covariance[MATMUL, MATMUL] > one.covariance[MATMUL, MATMUL]
+    assert two.mean[TRAFFIC] == one.mean[TRAFFIC]
+
+
+def test_fp32_is_believed_less():
+    half, single = (load_prior("Ampere", p, False) for p in ("bf16", "fp32"))
+    assert single.covariance[MATMUL, MATMUL] > half.covariance[MATMUL, MATMUL] + 0.05
+
+
+def test_beliefs_are_not_shared_between_calls():
+    load_prior("Rubin", "fp32", True).mean[:] = 0
+    assert load_prior("Rubin", "fp32", True).mean.any()
+
+
+def test_datasheet_rates_are_the_datasheets():
+    rates = datasheet_rates(require_gpu("a100-80gb-sxm"), "bf16")
+    assert (rates.matmul_flops, rates.bandwidth) == (312e12, 2039e9)
+    assert datasheet_rates(require_gpu("v100-32gb-sxm2"), "bf16") is None
+
+
+def test_file_records_held_out_errors_within_what_is_promised(document: dict):
+    held = document["held_out"]
+    for way in ("leave_one_source_out", "leave_one_gpu_out"):
+        assert held[way]["rows"] == document["provenance"]["rows"] > 100
+        assert held[way]["median"] <= 0.10 and held[way]["p90"] <= 0.28
+        assert 0.72 <= held[way]["coverage_of_80_percent"] <= 0.88
+    assert set(held["leave_one_architecture_out"]["groups"]) <= set(ARCHITECTURES)
+
+
+def test_unusable_file_says_how_to_mend_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "prior.yaml").write_text("schema: 99\n", encoding="utf-8")
+    monkeypatch.setattr(prior, "profiles_folder", lambda: tmp_path)
+    prior._prior_document.cache_clear()
+    with pytest.raises(AdvisorError) as failure:
+        load_prior("Hopper", "bf16", True)
+    prior._prior_document.cache_clear()
+    assert "fit_prior.py" in failure.value.hint
