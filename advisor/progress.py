@@ -156,7 +156,7 @@ def make_progress(
     rate = tokens_per_step / median if median else None
     over = state != "running"
     elapsed = elapsed_seconds(history, launch, now if not over else None)
-    eta = None if over else eta_seconds(history, config, step, pace, plan)
+    eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
     price = launch.usd_per_hour if launch is not None else (plan.usd_per_hour if plan else None)
     guard_left = _guard_seconds_left(config, elapsed) if not over else None
     last_eval = history.evals[max(history.evals)] if history.evals else None
@@ -253,17 +253,22 @@ def drift_spread(step_seconds: Sequence[float], left: int) -> float:
 
 
 def eta_seconds(
-    history: History, config: RunConfig, step: int, pace: Estimate | None, plan: Plan | None
+    history: History,
+    config: RunConfig,
+    step: int,
+    pace: Estimate | None,
+    plan: Plan | None,
+    elapsed: float,
 ) -> Estimate | None:
-    """Seconds until completion: steps left × pace, evaluations and checkpoints left, and start-up if it is to come."""
+    """Seconds until completion: steps left × pace, evaluations and checkpoints left, and what is left of start-up."""
     if pace is None:
         return None
     left = max(0, config.steps - step)
-    parts = [sum_shared(pace.scaled(left)), _evals_left(history, config, pace, plan)]
-    total = sum_shared(*parts)  # evaluations are made of the same passes: what slows the one slows the other
+    # evaluations are made of the same passes: what slows the one slows the other
+    total = sum_shared(pace.scaled(left), _evals_left(history, config, pace, plan))
     rest = [_checkpoints_left(history, config, left, pace, plan)]
     if history.header is None and plan is not None:
-        rest.append(plan.prediction.wall_clock.startup_seconds)
+        rest.append(_less(plan.prediction.wall_clock.startup_seconds, elapsed))
     return sum_independent(total, *rest)
 
 
@@ -316,6 +321,12 @@ def _checkpoints_left(
     if plan is not None and whole:
         return plan.prediction.wall_clock.checkpoints_seconds.scaled(count / whole)
     return known(0.0)  # neither seen nor planned: the first one will tell
+
+
+def _less(estimate: Estimate, passed: float) -> Estimate:
+    """What is left of a duration after some of it has passed."""
+    value, low, high = (max(0.0, end - passed) for end in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value=value, low=low, high=high, basis=estimate.basis)
 
 
 def _around(value: float, seen: Sequence[float]) -> Estimate:

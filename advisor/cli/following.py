@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from advisor.launchers.base import RunState, settle
@@ -141,5 +142,7 @@ def _next(progress: Progress, run_dir: Path) -> str:
     return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"
 
 
-def _bar(progress: Progress) -> ProgressBar:
-    return ProgressBar(total=progress.steps, completed=progress.step, width=60)
+def _bar(progress: Progress) -> Table:
+    bar = Table.grid()  # a bar alone does not end its line
+    bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
+    return bar

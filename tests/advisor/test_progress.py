@@ -69,8 +69,10 @@ def test_time_left_is_steps_evaluations_and_checkpoints():
 def test_before_the_first_step_the_plan_says_it_all():
     plan = small_plan(200, step_seconds=0.05)
     progress = look(History(), plan.run, plan=plan, launch=launched(), now=START)
-    # 200 x 0.05 s and the plan's 3 s of start-up and 2 s of checkpoints; its run evaluates nothing
-    assert progress.eta_seconds.value == pytest.approx(10 + 3 + 2)
+    # 200 x 0.05 s, the plan's 2 s of checkpoints, and 3 s of start-up, over since the launch; its run evaluates nothing
+    assert progress.eta_seconds.value == pytest.approx(10 + 2)
+    just_now = look(History(), plan.run, plan=plan, launch=launched(at="2027-01-15T08:00:00+00:00"), now=START)
+    assert just_now.eta_seconds.value == pytest.approx(10 + 2 + 3)
     assert progress.eta_seconds.basis is Basis.EXTRAPOLATED
     assert progress.elapsed_seconds == pytest.approx(3.0)  # since the launch
     assert progress.step == 0 and progress.loss is None and progress.tokens_per_second is None
