@@ -173,7 +173,8 @@ def _why_depth(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> str:
     text = f"depth {depth}: best score by the loss law of {len(firsts)} depths within {describe_limits(brief)}"
     if runners:
         gap = runners[0].score / chosen.score - 1
-        text += f", ahead of depth {runners[0].prediction.workload.shape.depth} by {format_percent(gap)}"
+        other = f"depth {runners[0].prediction.workload.shape.depth}"
+        text += f", ahead of {other} by {format_percent(gap)}" if gap > 0.001 else f", level with {other}"
     return text
 
 

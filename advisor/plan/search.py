@@ -20,6 +20,7 @@ from trainer.schema import to_dict
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
+LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 _BATCH_OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 
 
@@ -174,7 +175,10 @@ def _choose(brief: Brief, firsts: list[Trial]) -> tuple[Trial, bool]:
         raise _nothing_fits(brief, firsts)
     if brief.goal.tokens is not None and not brief.limited:
         return min(open_trials, key=lambda trial: abs(math.log(trial.ratio / brief.ratio))), False
-    return min(open_trials or thin, key=lambda trial: trial.score), not open_trials
+    standing = open_trials or thin
+    best = min(trial.score for trial in standing)
+    level = [trial for trial in standing if trial.score <= LEVEL * best]
+    return min(level, key=lambda trial: trial.prediction.parameters), not open_trials
 
 
 def _nothing_fits(brief: Brief, firsts: list[Trial]) -> AdvisorError:
