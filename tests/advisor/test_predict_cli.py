@@ -1,0 +1,151 @@
+"""`advisor predict` in real processes, and the batch predictor against the one-by-one predictor."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.folders import profiles_folder
+from advisor.predict.batch import predict_batch
+from advisor.predict.profile import predict_many
+from advisor.records import Workload
+from trainer.schema import make_shape
+
+D20 = ["--gpu", "h100-80gb-sxm", "--depth", "20", "--micro-batch", "16", "--seq-len", "2048", "--vocab-size", "65536"]
+ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
+
+
+def predict(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "advisor", "predict", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def workload(**changes: object) -> Workload:
+    shape = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=1024)
+    return dataclasses.replace(Workload(shape=shape, micro_batch=8, gpu="h100-80gb-sxm", compile=True), **changes)
+
+
+def test_one_configuration_as_json():
+    done = predict(*D20, "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert found["parameters"] == 560_988_160
+    assert found["flops_per_token"] == pytest.approx(3_491_758_080, rel=1e-3)
+    for name in ESTIMATES:
+        estimate = found[name]
+        assert estimate["low"] < estimate["value"] < estimate["high"] and estimate["basis"] == "prior"
+    tokens = 16 * 2048
+    assert found["tokens_per_second"]["value"] == pytest.approx(tokens / found["step_seconds"]["value"])
+    rate = found["tokens_per_second"]["value"]
+    assert found["mfu"]["value"] == pytest.approx(rate * found["flops_per_token"] / 989.4e12)
+    # four published runs of this model on eight of these cards: 120,700-132,900 tokens/s per card
+    assert found["tokens_per_second"]["low"] < 125_000 < found["tokens_per_second"]["high"]
+
+
+def test_a_table_for_people_names_the_basis_and_the_sources():
+    done = predict(*D20)
+    assert done.returncode == 0, done.stderr
+    assert "561 M parameters" in done.stdout and "prior" in done.stdout and "published runs" in done.stdout
+
+
+def test_what_does_not_fit_is_exit_code_3():
+    done = predict(*D20[:4], "--micro-batch", "512", *D20[6:], "--json")
+    assert (done.returncode, json.loads(done.stdout)["fits"]) == (3, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", "h900", *D20[2:]], "h900"),
+        (D20[:4], "--micro-batch, --seq-len, --vocab-size not given"),
+        ([*D20, "--heads", "7"], "not a multiple of heads"),
+        (["--gpu", "v100-32gb-sxm2", "--precision", "bf16", *D20[2:]], "no bf16"),
+        (["--rows", "no-such-file.csv"], "cannot read"),
+        ([*D20[:2], "--depth", "0"], "--depth"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_in_words(arguments: list[str], words: str):
+    done = predict(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_each_row_is_answered_in_order(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    with (profiles_folder() / "public_runs.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))[:3]
+    lines.insert(1, lines[0] | {"parallelism": "TP8"})
+    lines.append(lines[0] | {"gpu": "TPU v4", "n_gpus": "8", "global_batch_tokens": ""})  # nothing says what joins them
+    lines.append(lines[0])
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    done = predict("--rows", str(path))
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [r["row"] for r in found] == [1, 2, 3, 4, 5, 6]
+    assert "tensor parallel" in found[1]["error"] and "step_seconds" not in found[1]
+    assert "joins 8 GPUs" in found[4]["error"] and found[4]["step_seconds"] is None
+    assert {**found[0], "row": 6} == found[5]
+    assert set(found[0]) == {"row", "parameters", "flops_per_token", *ESTIMATES, "fits"}
+
+
+def test_a_card_without_the_precision_is_an_error_of_its_rows(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    head = "gpu,layers,dim,heads,ffn_mult,vocab,seq_len,micro_batch,precision"
+    path.write_text(f"{head}\nV100 32GB SXM2,12,768,12,4,50257,1024,8,bf16\n", encoding="utf-8")
+    (found,) = map(json.loads, predict("--rows", str(path)).stdout.splitlines())
+    assert found["row"] == 1 and "no bf16" in found["error"]
+
+
+def test_batch_and_one_by_one_agree_on_one_device():
+    profile = prior_profile(require_gpu("h100-80gb-sxm"), precision="bf16", compile=True)
+    workloads = [workload(), workload(micro_batch=64), workload(optimizer="muon", grad_accum=4)]
+    workloads.append(workload(activation_checkpointing="full"))
+    for batch, single in zip(predict_batch(profile, workloads), predict_many(profile, workloads), strict=True):
+        assert (batch.parameters, batch.fits, batch.workload) == (single.parameters, single.fits, single.workload)
+        for name in ESTIMATES:
+            got, expected = getattr(batch, name), getattr(single, name)
+            assert dataclasses.astuple(got)[:3] == pytest.approx(dataclasses.astuple(expected)[:3])
+            assert got.basis == expected.basis
+
+
+def test_several_devices_cost_communication_and_share_sharded_updates():
+    profile = prior_profile(require_gpu("h100-80gb-sxm"), precision="bf16", compile=True)
+    small = workload(micro_batch=1)
+    alone, copied, sharded = (
+        p.step_seconds.value
+        for p in predict_batch(
+            profile,
+            [small, dataclasses.replace(small, gpus=8), dataclasses.replace(small, gpus=8, sharding="optimizer")],
+        )
+    )
+    assert copied > alone
+    assert sharded < copied
+
+
+def test_a_large_table_takes_seconds(tmp_path: Path):
+    """Not a benchmark: a table of 20,000 rows must not take the minute that one-by-one prediction would."""
+    path = tmp_path / "rows.csv"
+    head, *lines = (profiles_folder() / "public_runs.csv").read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([head, *(lines * 130)[:20_000]]), encoding="utf-8")
+    started = time.monotonic()
+    done = predict("--rows", str(path))
+    assert done.stdout.count("\n") == 20_000
+    assert time.monotonic() - started < 20
