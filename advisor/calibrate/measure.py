@@ -7,6 +7,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
+from trainer.runlog import load_run_log
+from trainer.schema import RunConfig, dump_config
 
 _START_SECONDS = 180.0  # importing torch from a cold network disk
 
@@ -144,6 +147,41 @@ def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
         if line.startswith("{"):  # libraries may print; answers are JSON objects
             answers.put(line)
     answers.put(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A real run of a few steps: what every run costs besides its steps, evaluations and checkpoints."""
+
+    overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
+    checkpoint_bytes: int
+    checkpoint_seconds: float
+
+
+def rehearse(config: RunConfig, timeout: float) -> Rehearsal | None:
+    """Run `python -m trainer` for the configured steps in a temporary folder; None when it does not complete.
+
+    The steady step is the fastest of its steps: what the first ones take beyond it counts as overhead.
+    """
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
+        folder = Path(name)
+        (folder / "run.yaml").write_text(dump_config(config), encoding="utf-8")
+        command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", name]
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return None
+        wall = time.perf_counter() - began
+        if done.returncode != 0:
+            return None
+        log = load_run_log(folder / "log.jsonl")
+    steady = min(s["seconds"] for s in log.steps)
+    written = log.checkpoints[-1]
+    counted = steady * len(log.steps) + sum(e["seconds"] for e in log.evals) + written["seconds"]
+    return Rehearsal(
+        overhead_seconds=wall - counted, checkpoint_bytes=written["bytes"], checkpoint_seconds=written["seconds"]
+    )
 
 
 def disk_bytes_per_second(folder: Path, size: int = 64 << 20) -> float:

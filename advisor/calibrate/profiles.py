@@ -132,17 +132,20 @@ def memory_observations(bursts: Sequence[Mapping[str, Any]], key: str) -> list[M
 def run_costs(document: Mapping[str, Any]) -> RunCosts:
     """Start-up, build, compilation, disk and forward share as the calibration met them."""
     done = evidence.completed(document["bursts"])
-    ready = document["environment"]["ready_seconds"]
+    rehearsal = document.get("rehearsal")
+    overhead = rehearsal["overhead_seconds"] if rehearsal else document["environment"]["ready_seconds"]
     builds = [b["build_seconds"] / max(1, b["parameters"]) for b in done]
     compiles = [b["compile_seconds"] for b in done if b["compile_seconds"]] or [0.0]
     disk = document["disk_bytes_per_second"]
+    if rehearsal:  # a checkpoint is also checksummed and renamed
+        disk = min(disk, rehearsal["checkpoint_bytes"] / rehearsal["checkpoint_seconds"])
     shares = [
         b["eval_seconds"] * b["workload"]["grad_accum"] / statistics.median(b["step_seconds"])
         for b in done
         if b["eval_seconds"]
     ]
     return RunCosts(
-        startup_seconds=_spread(ready, _STARTUP_SPREAD),
+        startup_seconds=_spread(overhead, _STARTUP_SPREAD),
         build_seconds_per_parameter=statistics.median(builds),
         compile_seconds=_spread(max(compiles), 2.0),
         checkpoint_bytes_per_second=_spread(disk, 2.0),

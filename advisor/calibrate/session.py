@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from advisor.calibrate import design, evidence
 from advisor.calibrate.fit import fit
-from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second
+from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.predict.memory import MemoryModel
 from advisor.predict.prior import measured_prior
 from advisor.predict.throughput import Posterior, predict_log, sizes
@@ -30,6 +30,7 @@ from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, 
 SCHEMA = 1
 _ROUND = 4  # bursts chosen together, then run in random order
 _CEILING_SHARE = 0.04  # of the budget
+_REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
 _WARMUP_STEPS_MOST = 12
 _FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (handbook §3.2: 22-47 s a model)
@@ -108,6 +109,8 @@ def calibrate(
             "seconds": _CEILING_SHARE * settings.budget_seconds,
         }
         document["ceilings"] = worker.ask(request, timeout=120)
+        on_event(Event(text="rehearsing a run's start and end", elapsed_seconds=clock.elapsed, bursts=0))
+        document["rehearsal"] = _rehearsal(settings)
     try:
         _rounds(settings, worker, store, memory, document, clock, on_event)
         document["status"] = "complete"
@@ -115,6 +118,21 @@ def calibrate(
         _bill(document, settings, clock)
         store.save_calibration(document)
     return document
+
+
+def _rehearsal(settings: Settings) -> dict[str, Any] | None:
+    """A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed."""
+    workload = base_workload(settings, min(settings.depths))
+    config = replace(
+        burst_config(settings, workload),
+        steps=3,
+        compile=False,  # compilation has its own line in the bill
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=True),
+        telemetry=TelemetryConfig(),
+    )
+    rehearsed = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + _LATE_SECONDS)
+    return None if rehearsed is None else asdict(rehearsed)
 
 
 def _rounds(
