@@ -153,7 +153,7 @@ def _rounds(
             return
         rng.shuffle(picks)  # a drifting machine must not favour one configuration
         for workload in picks:
-            if _price(posterior, workload, _cost(bursts, settings.gpu)) > clock.left:
+            if _price(posterior, workload, _cost(bursts, settings)) > clock.left:
                 continue
             on_event(Event(text=describe(workload), elapsed_seconds=clock.elapsed, bursts=len(bursts)))
             bursts.append(run_burst(worker, settings, workload, limit=clock.left))
@@ -175,7 +175,7 @@ def next_bursts(
         posterior,
         pool,
         weights,
-        _cost(bursts, settings.gpu),
+        _cost(bursts, settings),
         count=_ROUND,
         seconds_left=seconds_left,
         visit_noise=noise,
@@ -212,7 +212,7 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
     request = {
         "op": "burst",
         "config": to_dict(config),
-        "seconds": 1.5,
+        "seconds": burst_seconds(settings),
         "least_steps": 3,
         "most_warmup": _WARMUP_STEPS_MOST,
         "limit_seconds": max(1.0, limit),
@@ -224,6 +224,11 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
     answer.pop("kind", None)
     head = {"workload": evidence.workload_to_dict(workload), "started": round(started, 3)}
     return head | answer | {"seconds": round(time.monotonic() - began, 4)}
+
+
+def burst_seconds(settings: Settings) -> float:
+    """Timed seconds of one burst: long enough for a median, short enough for some thirty bursts in a small budget."""
+    return min(1.5, settings.budget_seconds / 30)
 
 
 def burst_config(settings: Settings, workload: Workload) -> RunConfig:
@@ -271,18 +276,23 @@ def _believe(document: dict[str, Any], settings: Settings) -> Posterior:
     return fit(seen, evidence.rates_of(document["ceilings"]), measured_prior(), drift.deviation)
 
 
-def _cost(bursts: list[dict[str, Any]], gpu: str) -> design.BurstCost:
+def _cost(bursts: list[dict[str, Any]], settings: Settings) -> design.BurstCost:
     """What bursts have cost so far: warm-up steps and compilation as measured."""
     done = evidence.completed(bursts)
     if len(done) < 3:
-        return design.BurstCost(compile_seconds=_FIRST_COMPILE_SECONDS * any(b["workload"]["compile"] for b in done))
+        return design.BurstCost(
+            timed_seconds=burst_seconds(settings), compile_seconds=_FIRST_COMPILE_SECONDS * settings.compile
+        )
     warmup = statistics.median_high(len(b["warmup_seconds"]) for b in done)
-    z = sizes([evidence.workload_from_dict(b["workload"], gpu) for b in done])
+    z = sizes([evidence.workload_from_dict(b["workload"], settings.gpu) for b in done])
     first: dict[tuple[float, ...], float] = {}
     for shape, burst in zip(design.block_shapes(z), done, strict=True):
         first.setdefault(shape, burst["compile_seconds"] if burst["workload"]["compile"] else 0.0)
     return design.BurstCost(
-        warmup_steps=max(2, warmup), compile_seconds=statistics.median(first.values()), compiled=frozenset(first)
+        warmup_steps=max(2, warmup),
+        timed_seconds=burst_seconds(settings),
+        compile_seconds=statistics.median(first.values()),
+        compiled=frozenset(first),
     )
 
 
