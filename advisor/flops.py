@@ -67,8 +67,7 @@ def flops_per_token(shape: ModelShape) -> float:
     The full convention: the causal mask does not halve the attention term. Every published MFU the project
     compares with uses it.
     """
-    windows = [shape.seq_len] * shape.depth
-    return flops_per_token_windows(matmul_parameters(shape), windows, width=shape.width, seq_len=shape.seq_len)
+    return float(6 * matmul_parameters(shape) + 12 * shape.depth * shape.width * shape.seq_len)
 
 
 def flops_per_token_windows(matmul_parameters: int, windows: Sequence[int], *, width: int, seq_len: int) -> float:

@@ -27,6 +27,7 @@ from advisor.units import (
 
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
+ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
 ROWS_AT_ONCE = 20_000
 SIZE = click.IntRange(min=1)
 
@@ -108,7 +109,7 @@ def plain(prediction: Prediction) -> dict[str, Any]:
         "parameters": prediction.parameters,
         "flops_per_token": prediction.flops_per_token,
     }
-    for name in ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes"):
+    for name in ESTIMATES:
         fields[name] = _estimate(getattr(prediction, name))
     fields["fits"] = prediction.fits
     return fields
@@ -116,9 +117,6 @@ def plain(prediction: Prediction) -> dict[str, Any]:
 
 def _estimate(e: Estimate | None) -> dict[str, Any] | None:
     return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def predict_rows(path: Path) -> int:
@@ -139,9 +137,9 @@ def _predict_rows(path: Path) -> int:
     verdicts: set[bool | None] = set()
     while chunk := list(islice(rows, ROWS_AT_ONCE)):
         fresh = dict.fromkeys(r for _, r in chunk if isinstance(r, Workload) and r not in texts)
-        for workload, fields in predict_workloads(fresh):
-            texts[workload] = _encode(fields)[1:]
-            verdicts.add(fields.get("fits"))
+        for workload, text, fits in predict_workloads(fresh):
+            texts[workload] = text
+            verdicts.add(fits)
         lines = (
             f'{{"row": {number}, {texts[row]}\n'
             if isinstance(row, Workload)
@@ -152,8 +150,8 @@ def _predict_rows(path: Path) -> int:
     return NOTHING_FITS if verdicts == {False} else 0
 
 
-def predict_workloads(workloads: Iterable[Workload]) -> Iterator[tuple[Workload, dict[str, Any]]]:
-    """Each workload with its JSON fields, or with an `error`; device by device."""
+def predict_workloads(workloads: Iterable[Workload]) -> Iterator[tuple[Workload, str, bool | None]]:
+    """Each workload with the rest of its JSON object after `row`, and whether it fits; device by device."""
     from advisor.calibrate.profiles import load_profile
     from advisor.predict.batch import predict_batch
     from advisor.store import default_store
@@ -165,13 +163,27 @@ def predict_workloads(workloads: Iterable[Workload]) -> Iterator[tuple[Workload,
         try:
             profile = load_profile(gpu, default_store(), family=family, precision=precision, compile=compile_)
         except AdvisorError as error:
-            yield from ((w, {"error": f"not predicted: {error.message}"}) for w in group)
+            rest = json.dumps({"error": f"not predicted: {error.message}"}, ensure_ascii=False)[1:]
+            yield from ((w, rest, None) for w in group)
             continue
         for prediction in predict_batch(profile, group):
-            fields = plain(prediction)
-            if prediction.step_seconds is None:
-                fields["error"] = f"time not predicted: {_unjoined(prediction.workload)}"
-            yield prediction.workload, fields
+            yield prediction.workload, _rest_of_row(prediction), prediction.fits
+
+
+def _rest_of_row(prediction: Prediction) -> str:
+    """`plain` as JSON text without its opening brace, several times faster than by way of dicts."""
+    parts = [f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}']
+    for name in ESTIMATES:
+        e = getattr(prediction, name)
+        parts.append(
+            f'"{name}": {{"value": {e.value!r}, "low": {e.low!r}, "high": {e.high!r}, "basis": "{e.basis.value}"}}'
+            if e
+            else f'"{name}": null'
+        )
+    parts.append('"fits": ' + ("null" if prediction.fits is None else "true" if prediction.fits else "false"))
+    if prediction.step_seconds is None:
+        parts.append(f'"error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}')
+    return ", ".join(parts) + "}"
 
 
 def _unjoined(w: Workload) -> str:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 
 from advisor import flops
@@ -84,7 +85,9 @@ class RowReader:
 
     def __init__(self, cards: Mapping[str, GpuSpec], columns: Sequence[str]):
         """`columns` names the cells of every row to come."""
-        self._places = [columns.index(name) if name in columns else None for name in COLUMNS]
+        # one cell is always added, and more where a row is short: what is not there is read from an empty one
+        self._padding = [""] * (len(columns) + 1)
+        self._pick = itemgetter(*(columns.index(name) if name in columns else -1 for name in COLUMNS))
         self._seen: dict[tuple[str, ...], Workload | Refusal] = {}
         self._card = lru_cache(maxsize=4096)(
             lambda name, memory, used: match_card(name, _number(memory), cards.values(), _number(used))
@@ -92,8 +95,7 @@ class RowReader:
 
     def read(self, cells: Sequence[str], number: int = 1) -> Workload | RowError:
         """Turn one row into a Workload, or say why not; cells missing at its end are empty."""
-        have = len(cells)
-        key = tuple(cells[at] if at is not None and at < have else "" for at in self._places)
+        key = self._pick([*cells, *self._padding])
         found = self._seen.get(key)
         if found is None:
             found = self._seen[key] = self._workload(dict(zip(COLUMNS, map(_clean, key), strict=True)))
