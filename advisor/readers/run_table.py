@@ -1,0 +1,172 @@
+"""What every reader gives: one run as a table with normalised units, its provenance, its facts and its events.
+
+The table is columns of float64, one row per printed record; NaN where a record did not print the quantity. A *loss that
+was printed as NaN* is told apart by `loss_is_nan`. Rows keep the order of the file after duplicates are dropped and
+restarts are joined (the later attempt wins); `phase` numbers stretches whose steps start again for another purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+# name → unit and meaning; the only columns a RunTable may have
+COLUMNS = {
+    "step": "optimizer steps as printed",
+    "epoch": "epochs as printed",
+    "tokens": "tokens seen so far, all devices",
+    "loss": "training loss as printed, nats unless a fact `loss_unit` says otherwise",
+    "loss_is_nan": "1 where a loss was printed and is not a number, 2 where infinite",
+    "eval_loss": "validation loss",
+    "learning_rate": "",
+    "grad_norm": "before clipping unless a fact says otherwise",
+    "clipped": "1 where the norm was clipped, or the printed share of clipped values",
+    "skipped": "1 where the optimizer step was skipped (loss scaling), or how many were",
+    "loss_scale": "of fp16",
+    "seconds": "of one optimizer step",
+    "elapsed_seconds": "since the run or phase began, as printed or from time stamps",
+    "unix_seconds": "time stamp of the record",
+    "tokens_per_second": "all devices",
+    "mfu": "as logged, a fraction of 1",
+    "memory_bytes": "device memory as logged (the most, where several are)",
+    "reserved_bytes": "by the allocator, as logged",
+    "data_seconds": "phases of a step",
+    "forward_seconds": "",
+    "backward_seconds": "",
+    "clip_seconds": "",
+    "optimizer_seconds": "",
+    "eval_seconds": "of an evaluation",
+    "checkpoint_seconds": "of a checkpoint",
+    "phase": "0, 1, …",
+    "rank": "device or process that printed the record",
+}
+
+# columns of device telemetry; one row per reading
+TELEMETRY_COLUMNS = {
+    "unix_seconds": "time stamp, or seconds since the first reading where only that is known",
+    "gpu": "index of the card",
+    "power_watts": "",
+    "utilization": "share of time with a kernel, 0…1",
+    "memory_utilization": "share of time with memory traffic, 0…1",
+    "memory_used_bytes": "",
+    "memory_total_bytes": "",
+    "temperature_celsius": "",
+    "sm_clock_mhz": "",
+    "throttle_reasons": "NVML bits",
+}
+
+
+class Status(StrEnum):
+    """How a run ended, as far as its log shows."""
+
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"  # the log ends before the planned end, without a word
+    STOPPED = "stopped"  # by its user or by a limit of its own
+    TIME_LIMIT = "time_limit"  # the scheduler's
+    OUT_OF_MEMORY = "out_of_memory"
+    DIVERGED = "diverged"
+    CRASHED = "crashed"
+    KILLED = "killed"  # by a signal from outside
+    UNKNOWN = "unknown"  # nothing in the log says how many steps there were to be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something the log says beside numbers: an error, a checkpoint, a restart, a signal."""
+
+    kind: str  # out_of_memory, exception, nccl_timeout, time_limit, signal, interrupt, checkpoint, restart, overflow, finished…
+    text: str  # the line that says so, shortened
+    line: int | None = None  # 1-based
+    step: float | None = None  # last step before it
+    numbers: dict[str, float] = field(default_factory=dict)  # e.g. requested_bytes, free_bytes, total_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A stretch of the run with steps of its own (pre-training, then fine-tuning in the same file)."""
+
+    name: str
+    first_row: int
+    last_row: int  # inclusive
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTable:
+    """One run as read from its log."""
+
+    source: str
+    format: str  # the reader's name
+    framework: str | None
+    columns: dict[str, np.ndarray]  # of COLUMNS, equally long
+    provenance: dict[str, str]  # column → how it was printed and converted
+    phases: tuple[Phase, ...] = ()
+    main_phase: int = 0  # the longest with a loss
+    facts: dict[str, Any] = field(default_factory=dict)  # declared: see FACTS
+    events: tuple[Event, ...] = ()
+    status: Status = Status.UNKNOWN
+    status_reason: str = ""
+    telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
+    rows: int = 0  # records with a training loss (a validation loss where the log has no other), before thinning
+    first_step: float | None = None  # of the main phase, as printed
+    last_step: float | None = None
+    first_loss: float | None = None  # of the main phase, as printed; NaN where NaN was printed
+    last_loss: float | None = None
+    duplicates: int = 0  # records dropped since the same run was printed twice
+    kept_every: int = 1  # rows of very long logs are thinned by this factor
+    notes: tuple[str, ...] = ()  # how traps were read, in words
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def column(self, name: str) -> np.ndarray:
+        """The column, all NaN where the log has none."""
+        assert name in COLUMNS, name
+        return self.columns.get(name, np.full(len(self), np.nan))
+
+
+# Facts a log, config or user may state; readers use these names and units so that detectors find them.
+FACTS = {
+    "parameters": "declared number of parameters",
+    "family": "nanochat | gpt2 | llama | other words as declared",
+    "depth": "transformer blocks",
+    "width": "",
+    "heads": "",
+    "kv_heads": "",
+    "ffn_width": "",
+    "vocab_size": "",
+    "seq_len": "",
+    "micro_batch": "sequences per device and forward pass",
+    "grad_accum": "",
+    "world_size": "devices",
+    "step_tokens": "tokens of one optimizer step, all devices",
+    "step_samples": "sequences of one optimizer step",
+    "planned_steps": "",
+    "planned_epochs": "",
+    "dataset_tokens": "unique training tokens",
+    "dataset_bytes": "",
+    "bytes_per_token": "",
+    "learning_rate": "peak, as configured",
+    "min_learning_rate": "",
+    "warmup_steps": "",
+    "schedule": "cosine | wsd | constant | linear | other words",
+    "grad_clip": "threshold",
+    "weight_decay": "",
+    "optimizer": "",
+    "precision": "bf16 | fp16 | fp32 | fp8",
+    "compile": "bool",
+    "gpu": "name as printed or given",
+    "gpu_peak_flops": "as the log declares it",
+    "gpu_memory_bytes": "",
+    "usd_per_hour": "of all devices together",
+    "loss_unit": "nats | bits | sum | other words; missing: nats",
+    "grad_norm_kind": "pre_clip | post_clip; missing: unknown",
+    "resumed_from_step": "",
+    "checkpoint_every_steps": "",
+    "eval_every_steps": "",
+    "total_seconds": "as the log declares its own duration",
+    "dropout": "",
+    "date": "",
+}
