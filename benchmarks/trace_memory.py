@@ -29,6 +29,7 @@ from advisor.predict.memory_terms import (
     Structure,
     WorkloadArrays,
     device_type,
+    repeats_keys,
     structure_from_dict,
     structure_to_dict,
 )
@@ -46,23 +47,28 @@ SMALLEST_SHARE = 2e-4  # of the peak: terms and moments that never reach it are 
 def cells(prefix: str) -> list[str]:
     kinds = [("cuda", p) for p in ("bf16", "fp16", "fp32")] + [("cpu", p) for p in ("fp32", "bf16", "fp16")]
     families, checkpointing, held = ("nanochat", "gpt2", "llama"), ("none", "full"), ("single", "accumulate")
-    names = (f"{d}/{f}/{p}/{c}/{h}" for (d, p), f, c, h in itertools.product(kinds, families, checkpointing, held))
+    names = []
+    for (d, p), f, c, h in itertools.product(kinds, families, checkpointing, held):
+        names.append(f"{d}/{f}/{p}/{c}/{h}")
+        if repeats_keys(d, p):
+            names.append(f"{d}/{f}/{p}/{c}/{h}/grouped")
     return [name for name in names if name.startswith(prefix)]
 
 
 def draw(cell: str, generator: np.random.Generator, *, wide: bool = False, optimizer: str = "adamw") -> Workload:
     """A random workload of a cell: few blocks to be traced, or (wide) anything that a planner may ask about."""
-    device, family, precision, checkpointing, held = cell.split("/")
+    device, family, precision, checkpointing, held, *grouped = cell.split("/")
     pick = generator.choice
     head_dim = int(pick([64, 128]))
-    heads = int(pick([1, 2, 4, 6, 8, 12, 16, 24, 32, 64] if wide else [4, 6, 8, 10, 12, 16, 24]))
+    heads = int(pick([2, 4, 6, 8, 12, 16, 24, 32, 64] if wide else [4, 6, 8, 10, 12, 16, 24]))
     width = heads * head_dim
+    ratios = (2, 2, 4) if grouped else (1,) if repeats_keys(device, precision) else (1, 1, 2, 4)
     shape = ModelShape(
         family=family,
         depth=int(pick([1, 2, 4, 8, 12, 16, 24, 32, 48] if wide else [2, 3, 4])),
         width=width,
         heads=heads,
-        kv_heads=heads // int(pick([n for n in (1, 1, 2, 4) if heads % n == 0])),
+        kv_heads=heads // int(pick([n for n in ratios if heads % n == 0])),
         ffn_width=int(round(width * generator.uniform(2.2, 4.5) / 64) * 64),
         vocab_size=int(pick([4096, 16384, 32000, 50304, 65536, 131072])),
         seq_len=int(pick([128, 256, 512, 1024, 2048, 4096])),
@@ -170,6 +176,7 @@ def unseen(generator: np.random.Generator) -> list[Workload]:
     named = [Workload(shape=shape, micro_batch=b, gpu="h200") for shape, b in pairs]
     named += [replace(named[4], grad_accum=4), replace(named[4], optimizer="muon"), replace(named[4], precision="fp32")]
     named += [replace(w, activation_checkpointing="full") for w in named[3:9]]
+    named += [replace(w, precision="fp16", activation_checkpointing=c) for w in named[4:9] for c in ("none", "full")]
     named += [Workload(shape=quick, micro_batch=b, gpu="cpu", precision="fp32") for b in (1, 4, 16)]
     return named + [draw(cell, generator) for cell in cells("")[::3]]
 

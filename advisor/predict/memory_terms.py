@@ -7,6 +7,7 @@ own model (`benchmarks/trace_memory.py` writes profiles/memory.yaml). Numpy only
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -87,6 +88,11 @@ class WorkloadArrays:
     def tokens(self) -> np.ndarray:
         return self.micro_batch * self.seq_len
 
+    @property
+    def grouped(self) -> np.ndarray:
+        """Bool: fewer key heads than query heads."""
+        return self.kv_heads < self.heads
+
     @cached_property
     def parameters(self) -> np.ndarray:
         return flops.parameters(self)
@@ -107,6 +113,14 @@ class WorkloadArrays:
 def device_type(workload: Workload) -> str:
     """cpu or cuda: every catalog key but "cpu" is a CUDA card."""
     return "cpu" if workload.gpu == "cpu" else "cuda"
+
+
+def repeats_keys(device_type: str, precision: str) -> bool:
+    """Whether attention with fewer key heads than query heads repeats them, which takes memory of its own.
+
+    The trainer does so where no fused kernel knows groups: on CUDA in other types than bf16.
+    """
+    return device_type == "cuda" and precision != "bf16"
 
 
 def _common(w: Workload) -> tuple:
@@ -162,7 +176,8 @@ class Structure:
         held = "accumulate" if a.accumulate[0] or a.gpus > 1 else "single"
         # Selective recomputation exists in published runs only; counting it as none errs on the safe side.
         checkpointing = "none" if a.activation_checkpointing == "selective" else a.activation_checkpointing
-        cell = f"{a.device_type}/{a.family}/{a.precision}/{checkpointing}/{held}"
+        repeated = "/grouped" if repeats_keys(a.device_type, a.precision) and a.grouped[0] else ""
+        cell = f"{a.device_type}/{a.family}/{a.precision}/{checkpointing}/{held}{repeated}"
         if cell not in self.cells:
             raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
         moments = self.cells[cell]
@@ -200,7 +215,7 @@ class Structure:
     def moment_values(self, a: WorkloadArrays) -> list[tuple[Moment, np.ndarray]]:
         """Every moment with its live bytes beyond `persistent_bytes`, shape (n,), −inf where a workload lacks it.
 
-        The workloads must agree in `accumulate`.
+        The workloads must agree in `accumulate` and `grouped`.
         """
         moments = self.moments(a)
         names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
@@ -222,8 +237,8 @@ class Structure:
     def beyond_bytes(self, a: WorkloadArrays) -> np.ndarray:
         """Highest live bytes of a step beyond `persistent_bytes`, shape (n,)."""
         beyond = np.empty(len(a.depth))
-        for kind in (False, True):
-            (rows,) = np.nonzero(a.accumulate == kind)
+        for accumulate, grouped in itertools.product((False, True), repeat=2):
+            (rows,) = np.nonzero((a.accumulate == accumulate) & (a.grouped == grouped))
             for some in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE)):
                 if len(some):
                     beyond[some] = np.max([values for _, values in self.moment_values(a.rows(some))], axis=0)

@@ -77,7 +77,8 @@ class Status(StrEnum):
 class Event:
     """Something the log says beside numbers: an error, a checkpoint, a restart, a signal."""
 
-    kind: str  # out_of_memory, exception, nccl_timeout, time_limit, signal, interrupt, checkpoint, restart, overflow, finished…
+    # out_of_memory, exception, nccl_timeout, time_limit, signal, interrupt, checkpoint, restart, overflow, finished…
+    kind: str
     text: str  # the line that says so, shortened
     line: int | None = None  # 1-based
     step: float | None = None  # last step before it

@@ -51,6 +51,7 @@ def traced(model: MemoryModel, workload: Workload) -> float:
         replace(GPT2, precision="fp16", micro_batch=1),
         replace(LLAMA, activation_checkpointing="full"),
         replace(LLAMA, precision="fp32", micro_batch=1),
+        replace(GPT2, precision="fp16", micro_batch=64, activation_checkpointing="full"),
         replace(LLAMA, optimizer="muon", micro_batch=1),
         CPU,
         replace(CPU, grad_accum=2, precision="bf16", micro_batch=16),
@@ -62,13 +63,14 @@ def test_structure_reproduces_traces_it_has_not_seen(workload: Workload) -> None
 
 def test_every_kind_of_workload_was_traced() -> None:
     structure = load_memory_model().structure
-    for family, (gpu, precision), checkpointing, accumulation in itertools.product(
+    for family, (gpu, precision), checkpointing, accumulation, kv_heads in itertools.product(
         ("nanochat", "gpt2", "llama"),
         (("h200", "bf16"), ("h200", "fp16"), ("h200", "fp32"), ("cpu", "fp32"), ("cpu", "bf16"), ("cpu", "fp16")),
         ("none", "full"),
         (1, 2),
+        (1, 4),
     ):
-        shape = make_shape(family, depth=2, vocab_size=1024, seq_len=256)
+        shape = make_shape(family, depth=2, width=256, heads=4, kv_heads=kv_heads, vocab_size=1024, seq_len=256)
         workload = Workload(
             shape=shape, micro_batch=2, gpu=gpu, precision=precision, grad_accum=accumulation,
             activation_checkpointing=checkpointing,
