@@ -6,6 +6,7 @@ log. On the CPU they are there at once.
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -177,14 +178,17 @@ class Trainer:
         ended = clock.stamp()
         self.steps_done += 1
         self._steps_here += 1
-        before, self._pending = self._pending, _Pending(
-            step=self.steps_done,
-            learning_rate=config.optimizer.learning_rate * factor,
-            began=began if self._last_end is None else self._last_end,
-            laps=[("", began), *laps] if sampled else [],
-            ended=ended,
-            values=values,
-            memory=peak_memory(self.context),
+        before, self._pending = (
+            self._pending,
+            _Pending(
+                step=self.steps_done,
+                learning_rate=config.optimizer.learning_rate * factor,
+                began=began if self._last_end is None else self._last_end,
+                laps=[("", began), *laps] if sampled else [],
+                ended=ended,
+                values=values,
+                memory=peak_memory(self.context),
+            ),
         )
         self._last_end = ended
         if not self._reads_late:
@@ -241,9 +245,10 @@ class Trainer:
         if self.world.size == 1:
             return self.model
         devices = [self.context.device] if self.context.is_cuda else None
-        return DistributedDataParallel(
-            self.model, device_ids=devices, gradient_as_bucket_view=True, broadcast_buffers=False
-        )
+        # the only buffer is the rotary table, the same everywhere; torch 2.13 gave the switch a new name
+        known = inspect.signature(DistributedDataParallel).parameters
+        no_sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        return DistributedDataParallel(self.model, device_ids=devices, gradient_as_bucket_view=True, **{no_sync: False})
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         """Gradients are averaged over processes with the last micro-batch only."""

@@ -121,15 +121,18 @@ class _Session:
         reset_peak_memory(context)
         self.trainer = Trainer(config, context, tokens, world)
         self.checkpoints = out_dir / CHECKPOINT_FOLDER
-        restored = self.trainer.resume(self.checkpoints, lambda text: journal.message("warning", text)) or {}
+        warnings: list[str] = []  # kept until the header is written: a record belongs to the header before it
+        restored = self.trainer.resume(self.checkpoints, warnings.append) or {}
         self.smoothed_loss: float | None = restored.get("smoothed_loss")
-        self.resumed_from = journal.step = self.saved_step = self.trainer.steps_done
+        self.resumed_from = journal.step = self.saved_step = self.tried_step = self.trainer.steps_done
         self.evaluated_step = 0
         self.saved_at = time.monotonic()
         self.skipped_in_a_row = 0
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
         journal.write("header", **self._header(tokens.meta))
+        for text in warnings:
+            journal.message("warning", text)
         if self.resumed_from:
             journal.say(f"resumed from step {self.resumed_from}")
 
@@ -218,7 +221,7 @@ class _Session:
 
     def _checkpoint_due(self) -> bool:
         config = self.config.checkpoint
-        if not self.world.is_main or self.trainer.steps_done == self.saved_step:
+        if not self.world.is_main or self.trainer.steps_done == self.tried_step:
             return False
         if config.every_steps is not None and self.trainer.steps_done % config.every_steps == 0:
             return True
@@ -233,6 +236,8 @@ class _Session:
                 outcome, reason = self._divergence(record) or (outcome, reason)
         if outcome is Outcome.STOPPED:
             self._save()
+            if self.world.is_main and self.saved_step != self.trainer.steps_done:
+                reason += f"; no checkpoint could be written, the newest is of step {self.saved_step}"
         return outcome, reason
 
     def _evaluate(self) -> None:
@@ -255,13 +260,17 @@ class _Session:
         if not self.world.is_main or step == self.saved_step:
             return
         began = time.perf_counter()
-        self.saved_at, self.saved_step = time.monotonic(), step  # also when it fails: the next try is the next due one
+        self.saved_at, self.tried_step = time.monotonic(), step  # also when it fails: the next try is the next due one
         try:
             path, size = self.trainer.save(self.checkpoints, {"smoothed_loss": self.smoothed_loss})
-            prune(self.checkpoints, self.config.checkpoint.keep)
         except CheckpointError as error:
             self.journal.message("warning", str(error))
             return
+        self.saved_step = step
+        try:
+            prune(self.checkpoints, self.config.checkpoint.keep)
+        except CheckpointError as error:
+            self.journal.message("warning", str(error))
         seconds = time.perf_counter() - began
         self.journal.write("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
         self.journal.say(f"step {step}  checkpoint {path}, {size} bytes in {seconds:.2f} s")
@@ -362,12 +371,14 @@ def _stopped_at_the_end(handle: TelemetryHandle) -> Iterator[None]:
 def _earlier_attempts(path: Path) -> tuple[int, float]:
     """This attempt's number, and the seconds that earlier ones took: as they said, or up to their last record."""
     log = load_run_log(path)
-    seconds = {final["attempt"]: final["seconds"] for final in log.finals}
+    seconds = sum(final["seconds"] for final in log.finals)  # of attempts that failed before their header as well
+    ended = {final["attempt"] for final in log.finals}
     kinds = (log.steps, log.evals, log.checkpoints, log.witnesses, log.superseded)
     for number, header in enumerate(log.headers, 1):
-        last = max((r["time"] for kind in kinds for r in kind if r["attempt"] == number), default=header["time"])
-        seconds.setdefault(number, last - header["time"] + header["startup_seconds"])
-    return len(log.headers) + 1, sum(seconds.values())
+        if number not in ended:
+            last = max((r["time"] for kind in kinds for r in kind if r["attempt"] == number), default=header["time"])
+            seconds += last - header["time"] + header["startup_seconds"]
+    return len(log.headers) + 1, seconds
 
 
 def _in_words(error: BaseException) -> str:

@@ -238,6 +238,38 @@ def test_the_time_limit_counts_earlier_attempts(tmp_path):
     assert load_run_log(tmp_path / "log.jsonl").final["step"] == 2
 
 
+def test_attempts_that_failed_before_their_header_count_against_the_time_limit(tmp_path):
+    """Two failed attempts and this process take three process lifetimes: a limit of two and a half is over."""
+    nowhere = config(data=DataConfig(path=str(tmp_path / "nowhere")))
+    for _ in range(2):
+        assert run(nowhere, tmp_path) is Outcome.FAILED
+    records, _ = read_records(tmp_path / "log.jsonl")
+    spent = [r["seconds"] for r in records if r["kind"] == "final"]
+    assert len(spent) == 2
+    limited = config(steps=30, stop=StopConfig(max_seconds=2.5 * spent[1]))
+    assert run(limited, tmp_path) is Outcome.STOPPED
+    assert load_run_log(tmp_path / "log.jsonl").final["step"] == 1
+
+
+def test_a_stop_without_a_checkpoint_says_so(tmp_path):
+    (tmp_path / "checkpoints").symlink_to("/dev/null/nowhere")
+    settings = config(steps=30, stop=StopConfig(loss=(LossStop(step=5, above=0.1),)))
+    assert run(settings, tmp_path) is Outcome.STOPPED
+    log = load_run_log(tmp_path / "log.jsonl")
+    assert not log.checkpoints and log.messages[-1]["level"] == "warning"
+    assert "no checkpoint could be written" in log.final["reason"]
+
+
+def test_what_was_wrong_with_a_checkpoint_is_said_by_the_attempt_that_met_it(tmp_path):
+    settings = config(steps=4, checkpoint=CheckpointConfig(every_steps=2))
+    run(settings, tmp_path)
+    (tmp_path / "checkpoints" / "step-00000004" / "model.safetensors").write_bytes(b"damaged")
+    run(settings, tmp_path)
+    log = load_run_log(tmp_path / "log.jsonl")
+    assert log.header["resumed_from_step"] == 2
+    assert [m["attempt"] for m in log.messages if "step-00000004" in m["text"]] == [2]
+
+
 def test_text_that_is_not_there_fails_with_the_reason_in_the_log(tmp_path, capsys):
     settings = config(data=DataConfig(path=str(tmp_path / "nowhere")))
     assert run(settings, tmp_path) is Outcome.FAILED
