@@ -131,9 +131,7 @@ def _whitener(covariance: np.ndarray) -> np.ndarray:
     return np.linalg.inv(np.linalg.cholesky(covariance))
 
 
-def _plausible_discrepancy(
-    z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior
-) -> float:
+def _plausible_discrepancy(z: Sizes, y: np.ndarray, noise: np.ndarray, rates: Rates, prior: CoefficientPrior) -> float:
     """Root mean square of the candidates, weighted by evidence: few bursts cannot single one out, and should not."""
     evidence = np.array([_fit_at(z, y, noise, rates, prior, d).evidence for d in _DISCREPANCIES])
     weight = np.exp(evidence - evidence.max())
