@@ -1,0 +1,219 @@
+"""Robust statistics of series that hold spikes, gaps and warm-up. Pure; NaN means that nothing was recorded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+NORMAL_MAD = 0.6745  # of a normal distribution: MAD / standard deviation
+_Z95 = 1.959963984540054
+_MOST_POINTS = 300  # all pairs of 300 block medians are 45,000 slopes
+_CHUNK = 16_384  # rows of a sliding window held at once
+_STEADY_STEPS = 5  # consecutive, within a tenth of the running median (handbook §7.3)
+_STEADY_TOLERANCES = (0.10, 0.20, 0.40)
+_STEADY_WINDOW = 25  # steps on each side
+_STEADY_LATEST = 20  # later than this and than a tenth of the run it is noise that delays the answer, not warm-up
+_DROPPED_STEPS = 10  # what nanochat drops where nothing better can be said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A straight line through most points: slope per unit of x with its 95 % interval, and the value at x = 0."""
+
+    slope: float
+    low: float
+    high: float
+    intercept: float
+
+    def at(self, x: float) -> float:
+        return self.intercept + self.slope * x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """A lasting change of level: the first index of the new level, and the medians before and after."""
+
+    index: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Period:
+    """Events that come back: every `every` units, `regular` of the gaps (0…1) being that or a multiple of it."""
+
+    every: float
+    regular: float
+
+
+def finite(values: np.ndarray) -> np.ndarray:
+    """The values that were recorded, in order."""
+    return values[np.isfinite(values)]
+
+
+def median(values: np.ndarray) -> float:
+    """The median of what was recorded; NaN where nothing was."""
+    kept = finite(values)
+    return float(np.median(kept)) if len(kept) else math.nan
+
+
+def mad(values: np.ndarray) -> float:
+    """Median absolute deviation from the median, not scaled; NaN without values."""
+    kept = finite(values)
+    return float(np.median(np.abs(kept - np.median(kept)))) if len(kept) else math.nan
+
+
+def robust_z(values: np.ndarray) -> np.ndarray:
+    """0.6745·(x − median)/MAD, the standard score that outliers cannot hide in (Iglewicz and Hoaglin 1993).
+
+    NaN stays NaN. Where more than half of the values are equal the mean absolute deviation takes MAD's place; a
+    constant series scores 0.
+    """
+    kept = finite(values)
+    if not len(kept):
+        return np.full(len(values), np.nan)
+    middle = float(np.median(kept))
+    spread = mad(kept) / NORMAL_MAD or float(np.mean(np.abs(kept - middle))) * math.sqrt(math.pi / 2)
+    return (values - middle) / spread if spread > 0 else values * 0.0
+
+
+def rolling_median(values: np.ndarray, window: int) -> np.ndarray:
+    """Median of `window` neighbours (made odd, centred, cut off at both ends); NaN neighbours do not count."""
+    half = max(0, window // 2)
+    if not len(values) or not half:
+        return values.astype(float)
+    padded = np.concatenate([np.full(half, np.nan), values.astype(float), np.full(half, np.nan)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    parts = [_median_of_rows(windows[i : i + _CHUNK]) for i in range(0, len(windows), _CHUNK)]
+    return np.concatenate(parts)
+
+
+def _median_of_rows(rows: np.ndarray) -> np.ndarray:
+    """As nanmedian along rows, without its warning for rows of nothing and about twenty times as fast."""
+    ordered = np.sort(rows, axis=1)  # NaN last
+    count = np.isfinite(ordered).sum(axis=1)
+    first = np.arange(len(rows))
+    low, high = np.maximum((count - 1) // 2, 0), np.minimum(count // 2, rows.shape[1] - 1)
+    middle = (ordered[first, low] + ordered[first, high]) / 2
+    return np.where(count > 0, middle, np.nan)
+
+
+def steady_start(seconds: np.ndarray) -> int:
+    """Index of the first step after compilation and warm-up (handbook §7.3).
+
+    The first of five consecutive steps within 10 % of the running median. Noisy machines get 20 and 40 %; where even
+    that comes late or never, the first ten steps (a tenth of short runs) count as warm-up. NaN are skipped.
+    """
+    places = np.flatnonzero(np.isfinite(seconds))
+    kept = seconds[places]
+    if len(kept) < _STEADY_STEPS:
+        return int(places[0]) if len(places) else 0
+    off = np.abs(kept / np.maximum(rolling_median(kept, 2 * _STEADY_WINDOW + 1), 1e-300) - 1)
+    latest = max(_STEADY_LATEST, len(kept) // 10)
+    for tolerance in _STEADY_TOLERANCES:
+        calm = np.convolve(off <= tolerance, np.ones(_STEADY_STEPS, dtype=int), mode="valid") == _STEADY_STEPS
+        if calm.any() and (first := int(np.argmax(calm))) <= latest:
+            return int(places[first])
+    return int(places[min(_DROPPED_STEPS, len(kept) // 10)])
+
+
+def theil_sen(x: np.ndarray, y: np.ndarray) -> Trend | None:
+    """The median slope of all pairs of points, with Sen's (1968) 95 % interval; None with fewer than 5 points.
+
+    More than 300 points are first thinned to medians of blocks. Neighbouring points that err together make the
+    interval too narrow, so judge by the slope's size as well.
+    """
+    good = np.isfinite(x) & np.isfinite(y)
+    x, y = _block_medians(x[good]), _block_medians(y[good])
+    n = len(x)
+    if n < 5:
+        return None
+    first, second = np.triu_indices(n, 1)
+    run = x[second] - x[first]
+    slopes = np.sort((y[second] - y[first])[run != 0] / run[run != 0])
+    if not len(slopes):
+        return None
+    reach = _Z95 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    low = max(0, round((len(slopes) - reach) / 2))
+    high = min(len(slopes) - 1, round((len(slopes) + reach) / 2))
+    slope = float(np.median(slopes))
+    return Trend(
+        slope=slope, low=float(slopes[low]), high=float(slopes[high]), intercept=float(np.median(y - slope * x))
+    )
+
+
+def _block_medians(values: np.ndarray) -> np.ndarray:
+    if len(values) <= _MOST_POINTS:
+        return values
+    return np.array([np.median(block) for block in np.array_split(values, _MOST_POINTS)])
+
+
+def level_shifts(values: np.ndarray, *, least: float, shortest: int = 5, sigmas: float = 6.0) -> list[Shift]:
+    """Lasting changes of level by at least `least`, found by halving where the absolute error falls most.
+
+    Each side keeps `shortest` points or more, and the medians differ by `sigmas` of their standard errors. NaN are
+    skipped; long series are thinned to 300 medians first, so that an index is exact to its block.
+    """
+    places = np.flatnonzero(np.isfinite(values))
+    kept = values[places]
+    blocks = np.array_split(np.arange(len(kept)), min(len(kept), _MOST_POINTS)) if len(kept) else []
+    series = np.array([np.median(kept[block]) for block in blocks])
+    borders = sorted(_split(series, 0, len(series), least, shortest, sigmas))
+    edges = [0, *borders, len(series)]
+    return [
+        Shift(
+            index=int(places[blocks[border][0]]),
+            before=float(np.median(series[edges[i] : border])),
+            after=float(np.median(series[border : edges[i + 2]])),
+        )
+        for i, border in enumerate(borders)
+    ]
+
+
+def _split(series: np.ndarray, first: int, last: int, least: float, shortest: int, sigmas: float) -> list[int]:
+    part = series[first:last]
+    if len(part) < 2 * shortest:
+        return []
+    errors = [_absolute_error(part[:i]) + _absolute_error(part[i:]) for i in range(shortest, len(part) - shortest + 1)]
+    cut = shortest + int(np.argmin(errors))
+    left, right = part[:cut], part[cut:]
+    change = abs(float(np.median(left)) - float(np.median(right)))
+    residual = np.concatenate([left - np.median(left), right - np.median(right)])
+    # 1.2533 = √(π/2): a median's standard error over a mean's
+    error = 1.2533 * mad(residual) / NORMAL_MAD * math.sqrt(1 / len(left) + 1 / len(right))
+    if change < least or change < sigmas * error:
+        return []
+    middle = first + cut
+    return [
+        *_split(series, first, middle, least, shortest, sigmas),
+        middle,
+        *_split(series, middle, last, least, shortest, sigmas),
+    ]
+
+
+def _absolute_error(part: np.ndarray) -> float:
+    return float(np.abs(part - np.median(part)).sum())
+
+
+def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None:
+    """How often events at these positions come back; None for fewer than three gaps or no common one.
+
+    A gap fits when it is a multiple (up to four, an event may be missed) of the commonest one within `tolerance` or 2 %.
+    """
+    gaps = np.diff(np.sort(positions.astype(float)))
+    gaps = gaps[gaps > 0]
+    if len(gaps) < 3:
+        return None
+    every = float(np.median(gaps))
+    times = np.clip(np.round(gaps / every), 1, 4)
+    fits = np.abs(gaps - times * every) <= np.maximum(tolerance, 0.02 * every)
+    regular = float(fits.mean())
+    return Period(every=every, regular=regular) if regular >= 0.6 else None
+
+
+def stretches(mask: np.ndarray) -> list[tuple[int, int]]:
+    """First and last index (inclusive) of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask.astype(bool), [False]]).astype(int)))
+    return [(int(first), int(after) - 1) for first, after in zip(edges[::2], edges[1::2], strict=True)]
