@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +139,15 @@ def _finish(reviewed: Any, document: dict[str, Any], run_dir: Path, plan_path: P
         f"run folder: {run_dir}",
         f"the calibration took {units.format_seconds(cost['seconds'])}{money}",
         "",
-        "try next:",
+        f"try next{_how_to_call_it()}:",
         "  advisor plan --deadline 30min --out plan.yaml     what a longer run should be",
         f"  advisor launch {plan_path}     the same run again, to see how the two differ",
         "  advisor predict --gpu h200 --depth 20 --micro-batch 16 --seq-len 2048 --vocab-size 32768     another GPU",
     )
+
+
+def _how_to_call_it() -> str:
+    """What to type first where the shell does not find `advisor` (make installs it into a virtual environment)."""
+    if shutil.which("advisor") is not None:
+        return ""
+    return f" (first: source {Path(sys.prefix) / 'bin' / 'activate'})"
