@@ -26,7 +26,8 @@ from advisor.calibrate.profiles import profile_of
 from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
 from advisor.disk import dump_yaml, write_atomic
 from advisor.predict.memory import load_memory_model
-from advisor.predict.profile import Profile, predict_many
+from advisor.predict.batch import predict_batch
+from advisor.predict.profile import Profile
 from advisor.records import Workload
 from advisor.store import Store
 
@@ -113,7 +114,7 @@ def edge(settings: Settings, profile: Profile, worker: Worker) -> list[dict[str,
     """One burst at the largest micro-batch that is said to fit, at twice the calibrated depth: it must not run out."""
     base = base_workload(settings, 2 * max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(10**9)]
-    fitting = [p.workload for p in predict_many(profile, options) if p.fits]
+    fitting = [p.workload for p in predict_batch(profile, options) if p.fits]
     return _repeat(worker, settings, fitting[-1], 1) if fitting else []
 
 
@@ -150,7 +151,7 @@ def hold_out(
         rng.shuffle(chosen)
         for workload in chosen:
             left = end - time.monotonic()
-            if predict_many(profile, [workload])[0].step_seconds.value * 6 > left:
+            if predict_batch(profile, [workload])[0].step_seconds.value * 6 > left:
                 continue
             print(f"held out: {describe(workload)}", flush=True)
             bursts.append(run_burst(worker, settings, workload, limit=left))
@@ -172,7 +173,7 @@ def held_configurations(settings: Settings, session: Session, profile: Profile, 
     )
     beyond = [w for w in pool if w.shape.depth > max(settings.depths) or w.micro_tokens > session.most_micro_tokens]
     budget = session.held_seconds / 2 / session.held_count  # at least two visits each
-    steps = [p.step_seconds.value for p in predict_many(profile, beyond)]
+    steps = [p.step_seconds.value for p in predict_batch(profile, beyond)]
     affordable = [w for w, s in zip(beyond, steps, strict=True) if s * 6 <= budget * 2]
     return rng.sample(affordable, min(session.held_count, len(affordable)))
 
@@ -181,7 +182,7 @@ def recommended(profile: Profile, settings: Settings) -> Workload:
     """What a plan would choose at the deepest calibrated depth: the smallest batch within 2 % of the best rate."""
     base = base_workload(settings, max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(settings.most_micro_tokens // settings.seq_len)]
-    rates = [p.tokens_per_second.value for p in predict_many(profile, options)]
+    rates = [p.tokens_per_second.value for p in predict_batch(profile, options)]
     return next(w for w, r in zip(options, rates, strict=True) if r >= 0.98 * max(rates))
 
 

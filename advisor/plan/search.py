@@ -14,7 +14,8 @@ from advisor.errors import AdvisorError
 from advisor.plan import explain, recipe
 from advisor.plan.goal import Brief, RunPrice, make_brief
 from advisor.plan.trial import Obstacle, Trial, make_trial, usual_tokens
-from advisor.predict.profile import Profile, predict_many
+from advisor.predict.batch import predict_batch
+from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
 from trainer.schema import to_dict
 
@@ -88,7 +89,7 @@ def _weigh(brief: Brief, profile: Profile) -> list[list[Trial]]:
         for prediction in _near_batch(brief, _usable(predictions), batches[depth])
     ]
     accumulated: dict[int, list[Prediction]] = {depth: [] for depth in by_depth}
-    for prediction in predict_many(profile, wanted):
+    for prediction in predict_batch(profile, wanted):
         accumulated[prediction.workload.shape.depth].append(prediction)
     return [
         _group(brief, profile, accumulated[depth], [p for p in predictions if p.fits is False])
@@ -115,7 +116,13 @@ def _fitting(brief: Brief, profile: Profile, checkpointing: str, depths: Iterabl
         for size in sizes
     ]
     found: dict[int, list[Prediction]] = {depth: [] for depth in depths}
-    for prediction in predict_many(profile, workloads):
+    for prediction in predict_batch(profile, workloads):
+        if prediction.step_seconds is None:
+            raise AdvisorError(
+                f"no time is predicted for {goal.gpus} x {goal.gpu}: the catalog does not know the links between them",
+                "plan for one: --gpus 1, or add the card's interconnect to gpus.csv under ADVISOR_HOME",
+                exit_code=3,
+            )
         found[prediction.workload.shape.depth].append(prediction)
     return found
 

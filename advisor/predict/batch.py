@@ -12,14 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from advisor import flops
-from advisor.catalog import peak_flops
 from advisor.errors import AdvisorError
 from advisor.predict import comm
 from advisor.predict.intervals import sum_independent
-from advisor.predict.memory import MemoryModel
+from advisor.predict.memory import EstimateArrays, MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.profile import _FIT_MARGIN, Profile, _unlikeness, inverse
-from advisor.predict.throughput import Sizes, basis_of, interval, predict_log, sizes
+from advisor.predict.profile import FIT_MARGIN, Profile, inverse, unlikeness
+from advisor.predict.throughput import Sizes, basis_of, interval, predict_log, sizes, tag
 from advisor.records import Basis, Estimate, Prediction, Workload
 
 # A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
@@ -44,7 +43,9 @@ def step_seconds(profile: Profile, workloads: Sequence[Workload]) -> list[Estima
     """Seconds per optimizer step of each workload, communication included."""
     z = sharded_sizes(sizes(workloads), workloads)
     logs = predict_log(profile.posterior, z)
-    unlike = np.array([_unlikeness(profile.posterior, w) for w in workloads])
+    tags = [tag(w) for w in workloads] if profile.posterior.tags else [""] * len(workloads)
+    unlike_by_tag = {name: unlikeness(profile.posterior, name) for name in set(tags)}
+    unlike = np.array([unlike_by_tag[name] for name in tags])
     deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
     bases = [
         Basis.EXTRAPOLATED if u and b is not Basis.PRIOR else b
@@ -85,21 +86,20 @@ def _memory(profile: Profile, workloads: Sequence[Workload]) -> list[_Memory]:
 
 
 def _memory_of_kind(model: MemoryModel, workloads: Sequence[Workload]) -> list[_Memory]:
-    if model.observations:  # measured here: any of them may be one of the measured ones
-        return [(model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w)) for w in workloads]
     arrays = WorkloadArrays.of(workloads)
-    return list(
-        zip(
-            *(
-                [
-                    Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
-                    for value, low, high in zip(e.value.tolist(), e.low.tolist(), e.high.tolist(), strict=True)
-                ]
-                for e in (model.allocated_many(arrays), model.reserved_many(arrays), model.device_total_many(arrays))
-            ),
-            strict=True,
-        )
-    )
+    bases = model.bases_many(arrays)
+    many = (model.allocated_many(arrays), model.reserved_many(arrays), model.device_total_many(arrays))
+    found = list(zip(*(_estimates(e, bases) for e in many), strict=True))
+    measured = {o.workload for o in model.observations}
+    for i, w in enumerate(workloads if measured else ()):
+        if w in measured:
+            found[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
+    return found
+
+
+def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
+    columns = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
+    return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in columns]
 
 
 def _prediction(
@@ -111,7 +111,7 @@ def _prediction(
     total: Estimate | None,
 ) -> Prediction:
     flops_per_token = flops.flops_per_token(w.shape)
-    peak = peak_flops(profile.spec, w.precision) if profile.spec else None
+    peak = profile.peak_flops(w.precision)
     rate = inverse(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes
     return Prediction(
@@ -124,5 +124,5 @@ def _prediction(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         device_memory_bytes=memory,
-        fits=total.high <= _FIT_MARGIN * memory if total and memory is not None else None,
+        fits=total.high <= FIT_MARGIN * memory if total and memory is not None else None,
     )

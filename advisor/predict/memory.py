@@ -173,6 +173,17 @@ class MemoryModel:
         low, high = self._measured_ranges[_kind(workload)]
         return Basis.INTERPOLATED if low <= self._traced(workload) <= high else Basis.EXTRAPOLATED
 
+    def bases_many(self, a: WorkloadArrays) -> list[Basis]:
+        """As `basis` for workloads none of which was measured itself."""
+        if not any(device_type(o.workload) == a.device_type for o in self.observations):
+            return [Basis.PRIOR] * len(a.depth)
+        kind = (a.device_type, a.family, a.precision, a.compile, a.activation_checkpointing, a.optimizer)
+        if kind not in self._measured_ranges:
+            return [Basis.EXTRAPOLATED] * len(a.depth)
+        low, high = self._measured_ranges[kind]
+        peaks = self.structure.peak_bytes(a)
+        return [Basis.INTERPOLATED if inside else Basis.EXTRAPOLATED for inside in (low <= peaks) & (peaks <= high)]
+
     @cached_property
     def _measured_ranges(self) -> dict[tuple, tuple[float, float]]:
         """Smallest and largest traced peak that was measured, a little widened, by kind of workload."""

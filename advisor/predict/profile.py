@@ -1,20 +1,16 @@
-"""Everything believed about one device, calibrated or not, and the one place that turns it into predictions."""
+"""Everything believed about one device, calibrated or not; `predict/batch` turns it into predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from advisor import flops
 from advisor.catalog import GpuSpec, peak_flops
 from advisor.predict.memory import MemoryModel
-from advisor.predict.throughput import Posterior, basis_of, interval, predict_log, sizes, tag
-from advisor.records import Basis, Estimate, Prediction, Workload
+from advisor.predict.throughput import Posterior
+from advisor.records import Basis, Estimate
 
 _UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (handbook §3.2: up to 1.3x)
-_FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
+FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,56 +73,20 @@ class Profile:
         return self.calibration_id is not None
 
 
-def predict_many(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
-    """Predict step time, throughput, MFU and memory of each workload on the profile's device."""
-    if not workloads:
-        return []
-    z = sizes(workloads)
-    logs = predict_log(profile.posterior, z)
-    bases = basis_of(profile.posterior, z, logs.distance)
-    unlike = np.array([_unlikeness(profile.posterior, w) for w in workloads])
-    bases = [Basis.EXTRAPOLATED if u and b is not Basis.PRIOR else b for u, b in zip(unlike, bases, strict=True)]
-    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
-    steps = [interval(float(m), float(s), b) for m, s, b in zip(logs.mean, deviation, bases, strict=True)]
-    return [_prediction(profile, w, s) for w, s in zip(workloads, steps, strict=True)]
+def unlikeness(posterior: Posterior, tag: str) -> float:
+    """Extra log deviation for a workload of another family, precision, compilation… than the calibrated ones.
 
-
-def _unlikeness(posterior: Posterior, w: Workload) -> float:
-    """Extra log deviation for a workload of another family, precision, compilation… than the calibrated ones."""
-    if not posterior.tags or tag(w) in posterior.tags:
+    `tag` is `throughput.tag` of the workload.
+    """
+    if not posterior.tags or tag in posterior.tags:
         return 0.0
-    nearest = max(sum(a == b for a, b in zip(tag(w).split("/"), t.split("/"), strict=True)) for t in posterior.tags)
-    return _UNLIKE_DEVIATION * (len(tag(w).split("/")) - nearest) ** 0.5
-
-
-def _prediction(profile: Profile, w: Workload, step: Estimate) -> Prediction:
-    tokens_per_second = inverse(step, w.step_tokens)
-    flops_per_token = flops.flops_per_token(w.shape)
-    peak = profile.peak_flops(w.precision)
-    reserved = profile.memory.reserved_bytes(w)
-    return Prediction(
-        workload=w,
-        parameters=flops.parameters(w.shape),
-        flops_per_token=flops_per_token,
-        step_seconds=step,
-        tokens_per_second=tokens_per_second,
-        mfu=tokens_per_second.scaled(flops_per_token / (w.gpus * peak)) if peak else None,
-        peak_allocated_bytes=profile.memory.allocated_bytes(w),
-        peak_reserved_bytes=reserved,
-        device_memory_bytes=profile.device_memory_bytes,
-        fits=_fits(profile, w),
-    )
+    nearest = max(sum(a == b for a, b in zip(tag.split("/"), t.split("/"), strict=True)) for t in posterior.tags)
+    return _UNLIKE_DEVIATION * (len(tag.split("/")) - nearest) ** 0.5
 
 
 def inverse(step: Estimate, amount: float) -> Estimate:
     """amount / step: the interval's ends change places."""
     return Estimate(value=amount / step.value, low=amount / step.high, high=amount / step.low, basis=step.basis)
-
-
-def _fits(profile: Profile, w: Workload) -> bool | None:
-    if profile.device_memory_bytes is None:
-        return None
-    return profile.memory.device_total_bytes(w).high <= _FIT_MARGIN * profile.device_memory_bytes
 
 
 def forward_fraction_prior() -> float:

@@ -8,6 +8,8 @@ import numpy as np
 
 from advisor import flops
 from advisor.catalog import require_gpu
+from advisor.predict.memory import EstimateArrays
+from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.prior import measured_prior
 from advisor.predict.profile import Profile, RunCosts
 from advisor.predict.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
@@ -24,6 +26,25 @@ class LinearMemory:
     """A memory model in closed form: 16 bytes per parameter and 68 per token, layer and unit of width."""
 
     context_bytes: float = 0.5e9
+    observations: tuple = ()
+
+    def bases_many(self, a: WorkloadArrays) -> list[Basis]:
+        return [Basis.PRIOR] * len(a.depth)
+
+    def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
+        per_token = 68 * a.depth * a.width
+        if a.activation_checkpointing == "full":
+            per_token = 68 * a.width + 2 * a.depth * a.width
+        value = 16.0 * a.parameters + a.tokens * per_token
+        return EstimateArrays(value=value, low=0.95 * value, high=1.05 * value)
+
+    def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
+        e = self.allocated_many(a)
+        return EstimateArrays(value=1.1 * e.value, low=1.1 * e.low, high=1.1 * e.high)
+
+    def device_total_many(self, a: WorkloadArrays) -> EstimateArrays:
+        e, more = self.reserved_many(a), self.context_bytes
+        return EstimateArrays(value=e.value + more, low=e.low + more, high=e.high + more)
 
     def allocated_bytes(self, workload: Workload) -> Estimate:
         shape = workload.shape

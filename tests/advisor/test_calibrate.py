@@ -18,7 +18,7 @@ from advisor.calibrate.measure import Worker, WorkerDied
 from advisor.calibrate.profiles import load_profile, prior_profile
 from advisor.catalog import require_gpu
 from advisor.errors import AdvisorError
-from advisor.predict.profile import predict_many
+from advisor.predict.batch import predict_batch
 from advisor.records import Basis, Workload
 from advisor.store import Store
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape, to_dict
@@ -77,7 +77,7 @@ def test_the_profile_predicts_a_calibrated_configuration_as_measured(calibrated)
     same = Workload(
         shape=shape, micro_batch=first["micro_batch"], grad_accum=first["grad_accum"], gpu="cpu", precision="fp32"
     )
-    [predicted] = predict_many(profile, [same])
+    [predicted] = predict_batch(profile, [same])
     assert predicted.step_seconds.basis is Basis.MEASURED
     assert predicted.tokens_per_second.value == pytest.approx(same.step_tokens / predicted.step_seconds.value)
     assert predicted.fits is True
@@ -159,7 +159,7 @@ def test_a_worker_that_does_not_answer_has_timed_out():
 def test_without_calibration_a_card_has_a_wide_prior_and_a_cpu_has_none(tmp_path):
     profile = prior_profile(require_gpu("h200"))
     shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
-    [predicted] = predict_many(profile, [Workload(shape=shape, micro_batch=8, gpu=profile.key, compile=True)])
+    [predicted] = predict_batch(profile, [Workload(shape=shape, micro_batch=8, gpu=profile.key, compile=True)])
     assert predicted.step_seconds.basis is Basis.PRIOR
     assert predicted.step_seconds.high / predicted.step_seconds.low > 1.15
     assert 0.2 < predicted.mfu.value < 0.7  # published compiled runs of this shape: 0.41-0.50 (handbook §1.3)

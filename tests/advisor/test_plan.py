@@ -18,7 +18,7 @@ from advisor.plan import recipe
 from advisor.plan.explain import sentence
 from advisor.plan.goal import RunPrice, find_price
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
-from advisor.predict.profile import predict_many
+from advisor.predict.batch import predict_batch
 from advisor.records import Basis, Goal, Plan
 from advisor.store import dump_plan, load_plan
 from tests.advisor.devices import around, big_gpu, small_cpu
@@ -207,7 +207,7 @@ def test_micro_batch_is_the_smallest_within_two_percent(wishes):
     workloads = [
         replace(plan.workload, micro_batch=b, grad_accum=max(1, round(step_tokens / (b * 256)))) for b in sizes
     ]
-    rates = {p.workload.micro_batch: p.tokens_per_second.value for p in predict_many(small_cpu(), workloads)}
+    rates = {p.workload.micro_batch: p.tokens_per_second.value for p in predict_batch(small_cpu(), workloads)}
     best = max(rates.values())
     smaller = [b for b in sizes if b < plan.run.micro_batch]
     assert rates[plan.run.micro_batch] >= 0.975 * best
@@ -410,3 +410,14 @@ def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(call, tmp_p
 def test_what_goes_wrong_is_said_with_a_next_step(call, arguments, code, words):
     ended, out, err = call(*arguments)
     assert ended == code and words in err and out == ""
+
+
+def test_several_gpus_pay_for_communication_and_unknown_links_are_refused():
+    one, eight = (plan_gpu(gpus=n, depth=12, tokens=10**9, micro_batch=8, global_batch_tokens=8 * 8 * 2048)
+                  for n in (1, 8))  # fmt: skip
+    assert 7 < eight.prediction.tokens_per_second.value / one.prediction.tokens_per_second.value < 8
+    profile = big_gpu()
+    unlinked = replace(profile, spec=replace(profile.spec, interconnect=""))
+    with pytest.raises(AdvisorError, match="does not know the links") as caught:
+        plan_gpu(gpus=2, profile=unlinked, deadline_seconds=3600.0)
+    assert caught.value.exit_code == 3 and "--gpus 1" in caught.value.hint

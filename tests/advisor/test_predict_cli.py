@@ -17,7 +17,6 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.folders import profiles_folder
 from advisor.predict.batch import predict_batch
-from advisor.predict.profile import predict_many
 from advisor.records import Workload
 from trainer.schema import make_shape
 
@@ -118,7 +117,8 @@ def test_batch_and_one_by_one_agree_on_one_device():
     profile = prior_profile(require_gpu("h100-80gb-sxm"), precision="bf16", compile=True)
     workloads = [workload(), workload(micro_batch=64), workload(optimizer="muon", grad_accum=4)]
     workloads.append(workload(activation_checkpointing="full"))
-    for batch, single in zip(predict_batch(profile, workloads), predict_many(profile, workloads), strict=True):
+    for w, batch in zip(workloads, predict_batch(profile, workloads), strict=True):
+        [single] = predict_batch(profile, [w])
         assert (batch.parameters, batch.fits, batch.workload) == (single.parameters, single.fits, single.workload)
         for name in ESTIMATES:
             got, expected = getattr(batch, name), getattr(single, name)
