@@ -220,7 +220,7 @@ def interval(mean: float, deviation: float, basis: Basis) -> Estimate:
 
 
 def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> list[Basis]:
-    """Measured on a calibrated point, interpolated inside the box they span, extrapolated outside, prior without any."""
+    """Measured on a calibrated point, interpolated inside their box, extrapolated outside, prior without any."""
     if not len(posterior.points):
         return [Basis.PRIOR] * len(distance)
     axes = slice(0, 5)  # how often a micro-batch repeats is no border
