@@ -1,0 +1,176 @@
+"""Reads any declared line format: chunk by chunk, shape by shape, into records, facts and events."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from advisor.readers.chunks import Chunk, Progress, chunks
+from advisor.readers.fact_lines import FactLines
+from advisor.readers.line_format import LineFormat
+from advisor.readers.plans import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
+from advisor.readers.records import Records, RecordStore
+from advisor.readers.run_table import Event
+
+MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this
+TAILS_TOLD = 16  # lines of one shape whose text behind the record is looked at: an error shows within the first
+
+
+class Listener(Protocol):
+    """Told of all lines that are not records, in order: `lines[i]` is the 1-based number of the i-th line of `text`."""
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What one pass over a log gives."""
+
+    records: Records
+    facts: dict[str, Any]
+    events: tuple[Event, ...] = ()
+    lines: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """A chunk's text and where its lines begin and end."""
+
+    text: bytes
+    starts: np.ndarray
+    ends: np.ndarray  # of the line end
+    first_line: int
+    returns: np.ndarray  # line ends that no line number counts
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Lines:
+        ends = np.flatnonzero(np.frombuffer(chunk.text, np.uint8) == 10)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        returns = np.asarray(chunk.returns, np.int64)
+        return cls(text=chunk.text, starts=starts, ends=ends, first_line=chunk.first_line, returns=returns)
+
+    def line(self, index: int) -> bytes:
+        return self.text[self.starts[index] : self.ends[index]]
+
+    def numbers(self, at: np.ndarray) -> np.ndarray:
+        """The 1-based numbers in the file of some lines."""
+        numbers = self.first_line + at
+        return numbers - np.searchsorted(self.returns, self.starts[at]) if len(self.returns) else numbers
+
+    def runs(self, at: np.ndarray) -> bytes:
+        """The text of some lines, each with its line end; neighbours are sliced together."""
+        if len(at) == len(self.ends):
+            return self.text
+        breaks = np.flatnonzero(np.diff(at) != 1)
+        firsts = self.starts[at[np.concatenate(([0], breaks + 1))]].tolist()
+        lasts = (self.ends[at[np.concatenate((breaks, [len(at) - 1]))]] + 1).tolist()
+        return b"".join([self.text[a:b] for a, b in zip(firsts, lasts, strict=True)])
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """Reads chunks of one log by one format; `store` and `listeners` take what it finds."""
+
+    format: LineFormat
+    store: RecordStore
+    listeners: Sequence[Listener] = ()
+    plans: list[Plan] = field(default_factory=list)
+    shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
+    told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
+    done: int = 0  # lines before the present chunk, CR-separated ones counted too: the order of records
+
+    def feed(self, chunk: Chunk) -> None:
+        """Read one chunk."""
+        lines = Lines.of(chunk)
+        ids = self._plan_ids(lines)
+        loose = [np.zeros(0, np.int64)]
+        for plan_id in np.unique(ids).tolist():
+            plan, at = self.plans[plan_id], np.flatnonzero(ids == plan_id)
+            if plan.rule == NOT_A_RECORD:
+                loose.append(at)
+            else:
+                loose += [self._read_lines(lines, plan, at), self._tails(plan_id, at)]
+        self._tell(lines, np.unique(np.concatenate(loose)))
+        self.done += len(ids)
+        self.store.end_of_chunk()
+
+    def _plan_ids(self, lines: Lines) -> np.ndarray:
+        """The plan of each line; shapes not seen before are learnt from their first line."""
+        shapes = shape(lines.text).split(b"\n")[: len(lines.ends)]
+        if len(self.shapes) > MOST_SHAPES:
+            self.shapes, self.plans, self.told = {}, [], {}
+        ids = np.fromiter(map(self.shapes.get, shapes, itertools.repeat(-1)), np.int64, len(shapes))
+        for i in np.flatnonzero(ids < 0).tolist():
+            known = self.shapes.get(shapes[i])
+            if known is None:
+                known = self.shapes[shapes[i]] = self._learn(lines.line(i))
+            ids[i] = known
+        return ids
+
+    def _learn(self, line: bytes) -> int:
+        plan = make_plan(line, self.format.rows)
+        if plan.rule == NOT_A_RECORD:  # one plan for all lines that are no records
+            for index, other in enumerate(self.plans):
+                if other.rule == NOT_A_RECORD:
+                    return index
+        self.plans.append(plan)
+        return len(self.plans) - 1
+
+    def _read_lines(self, lines: Lines, plan: Plan, at: np.ndarray) -> np.ndarray:
+        """Store the records of lines `at`, all of one plan; gives the lines among them that turn out to be none."""
+        if plan.numbers:
+            numbers = bulk(lines.runs(at), plan, len(at))
+            if numbers is not None:
+                self._store(lines, at, plan.rule, plan.takes, numbers)
+                return at[:0]
+        return self._read_one_by_one(lines, plan.rule, at)
+
+    def _read_one_by_one(self, lines: Lines, rule: int, at: np.ndarray) -> np.ndarray:
+        alike: dict[tuple[Take, ...], tuple[list[int], list[list[float]]]] = {}
+        unread = []
+        for i in at.tolist():
+            takes = takes_of(lines.line(i), self.format.rows[rule])
+            if takes is None:
+                unread.append(i)
+                continue
+            slots = tuple(dataclasses.replace(take, token=n, value=0.0) for n, take in enumerate(takes))
+            where, values = alike.setdefault(slots, ([], []))
+            where.append(i)
+            values.append([take.value for take in takes])
+        for slots, (where, values) in alike.items():
+            self._store(lines, np.array(where, np.int64), rule, slots, np.array(values, np.float64))
+        return np.array(unread, np.int64)
+
+    def _store(self, lines: Lines, at: np.ndarray, rule: int, takes: Sequence[Take], numbers: np.ndarray) -> None:
+        columns = to_columns(takes, numbers, len(at))
+        self.store.add(order=self.done + at, line=lines.numbers(at), rule=rule, columns=columns)
+
+    def _tails(self, plan_id: int, at: np.ndarray) -> np.ndarray:
+        if not self.plans[plan_id].tail:
+            return at[:0]
+        told = self.told.get(plan_id, 0)
+        self.told[plan_id] = told + len(at)
+        return at[: max(0, TAILS_TOLD - told)]
+
+    def _tell(self, lines: Lines, at: np.ndarray) -> None:
+        if len(at):
+            text, numbers = lines.runs(at), lines.numbers(at)
+            for listener in self.listeners:
+                listener.feed(text, numbers)
+
+
+def read_lines(path: Path, format: LineFormat, progress: Progress | None = None) -> Scan:
+    """Read a log of line records in one pass and constant memory; AdvisorError when it cannot be opened."""
+    store, facts = RecordStore(kinds=tuple(row.kind for row in format.rows)), FactLines(format)
+    engine = Engine(format=format, store=store, listeners=(facts,))
+    lines = 0
+    for chunk in chunks(path, progress):
+        engine.feed(chunk)
+        lines = chunk.first_line + chunk.line_count - 1
+    return Scan(records=store.records(), facts=facts.facts(), lines=lines)

@@ -1,0 +1,88 @@
+"""Facts and marks of a format, found in the lines that are not its records."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.line_format import Facts, LineFormat, unit_factor
+from advisor.readers.plans import number
+from advisor.readers.run_table import Event
+
+MOST_FACT_BYTES = 1 << 25  # what a log has not said of itself in this much other text it will not say
+TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
+FLAG_FACTS = {"compile"}
+SHORTENED = 300
+
+
+class FactLines:
+    """A listener that looks for a format's facts and marks."""
+
+    def __init__(self, format: LineFormat):
+        self.format = format
+        self.found: dict[str, Any] = {}
+        self.events: list[Event] = []
+        self.seen_bytes = 0
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Look at lines that are not records; `lines` are their numbers in the file."""
+        if self.seen_bytes < MOST_FACT_BYTES:
+            for rule in self.format.facts:
+                self._look(rule, text)
+        self.seen_bytes += len(text)
+        for mark in self.format.marks:
+            if mark.needs in text:
+                for match in mark.compiled.finditer(text):
+                    self._mark(mark.kind, match, text, lines)
+
+    def facts(self) -> dict[str, Any]:
+        """The facts found so far, in FACTS' names and units."""
+        return {**self.format.constants, **self.found}
+
+    def _look(self, rule: Facts, text: bytes) -> None:
+        names = [*rule.compiled.groupindex, *rule.constants]
+        wanted = any(name.partition("__")[0] not in self.found for name in names)
+        if not (wanted or rule.last) or rule.needs not in text:
+            return
+        for match in rule.compiled.finditer(text):
+            for name, value in {**values_of(match), **rule.constants}.items():
+                if rule.last or name not in self.found:
+                    self.found[name] = value
+            if not rule.last:
+                return
+
+    def _mark(self, kind: str, match: re.Match[bytes], text: bytes, lines: np.ndarray) -> None:
+        start = text.rfind(b"\n", 0, match.start()) + 1
+        end = text.find(b"\n", match.start())
+        shown = text[start : end if end >= 0 else None].decode("utf-8", "replace").strip()[:SHORTENED]
+        line = int(lines[min(text.count(b"\n", 0, start), len(lines) - 1)])
+        numbers = {k: n for k, v in match.groupdict().items() if v is not None and not np.isnan(n := number(v))}
+        self.events.append(Event(kind=kind, text=shown, line=line, numbers=numbers))
+
+
+def values_of(match: re.Match[bytes]) -> dict[str, Any]:
+    """The facts a match's groups state, units applied; what is no number where one is due is left out."""
+    texts = {name: text for name, text in match.groupdict().items() if text is not None}
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
+        fact, _, unit = name.partition("__")
+        if unit == "unit":
+            continue
+        if fact in TEXT_FACTS:
+            values[fact] = text.decode("utf-8", "replace").strip()
+        elif fact in FLAG_FACTS:
+            values[fact] = text.strip().lower() in (b"true", b"1", b"yes", b"on", b"enabled")
+        elif np.isfinite(value := number(text.strip())):
+            unit = unit or texts.get(f"{fact}__unit", b"").decode("utf-8", "replace")
+            multiply, divide = fact_unit(unit, fact)
+            scaled = value * multiply / divide
+            values[fact] = int(scaled) if scaled == int(scaled) and "." not in str(text, "latin-1") else scaled
+    return values
+
+
+def fact_unit(unit: str, fact: str) -> tuple[float, float]:
+    """What a unit behind a fact multiplies and divides by: letters after counts are thousands, millions and so on."""
+    counts = ("parameters", "dataset_tokens", "step_tokens")
+    return unit_factor(unit, "tokens" if fact in counts else fact) if unit else (1.0, 1.0)

@@ -1,0 +1,234 @@
+r"""What a line format declares: which lines are records, what their numbers mean, which lines state facts.
+
+A record's pattern names what it finds: a group is called after a column of `run_table.COLUMNS`, with the printed unit
+behind two underscores where it is not the column's own: `(?P<seconds__ms>[\d.]+)ms`, `(?P<mfu__percent>[-\d.]+)%`.
+Several groups of one column add up (`elapsed_seconds__h`, `elapsed_seconds__min`, `elapsed_seconds__s`);
+`unix_seconds__year`, `__month`, `__day`, `__h`, `__min`, `__s` are a time stamp, read as UTC. A group `X__unit` beside a
+group `X` finds the unit as text ("GiB", "K"). Two more names are allowed: `planned_steps` and `planned_epochs`, which
+records repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from advisor.readers.run_table import COLUMNS, FACTS
+
+# fragments for patterns; a number may carry thousands separators
+NUMBER = rb"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
+
+TRAIN, EVAL, MORE = 0, 1, 2  # MORE: completes the record before it
+
+PLANNED = ("planned_steps", "planned_epochs")
+
+# unit as a group or the log writes it → (multiply by, divide by): dividing keeps 13651.72 ms at 13.65172 s exactly
+UNITS: dict[str, tuple[float, float]] = {
+    "s": (1, 1),
+    "sec": (1, 1),
+    "ms": (1, 1e3),
+    "us": (1, 1e6),
+    "µs": (1, 1e6),
+    "ns": (1, 1e9),
+    "min": (60, 1),
+    "m": (60, 1),
+    "h": (3600, 1),
+    "d": (86400, 1),
+    "percent": (1, 100),
+    "%": (1, 100),
+    "B": (1, 1),
+    "KB": (1e3, 1),
+    "MB": (1e6, 1),
+    "GB": (1e9, 1),
+    "TB": (1e12, 1),
+    "KiB": (2.0**10, 1),
+    "MiB": (2.0**20, 1),
+    "GiB": (2.0**30, 1),
+    "TiB": (2.0**40, 1),
+    "k": (1e3, 1),
+    "K": (1e3, 1),
+    "thousand": (1e3, 1),
+    "million": (1e6, 1),
+    "billion": (1e9, 1),
+    "M_": (1e6, 1),  # as groups: counts in millions and billions, whose letters mean other things elsewhere
+    "B_": (1e9, 1),
+    "tera": (1e12, 1),
+}
+COUNT_SUFFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # of counts: parameters, tokens, rates
+DATE_PARTS = ("year", "month", "day", "h", "min", "s")
+INVERSE = "inverse"  # printed as iterations per second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """One number of a line: its target (a group name) and where its text stands."""
+
+    target: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
+
+    pattern: bytes
+    kind: int = TRAIN
+    needs: bytes = b""  # text without which the expression need not be tried
+    missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
+    comma: bytes = b""  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
+    phase: str = ""  # name of the phase such records belong to, where the format prints each phase differently
+    step: str = ""  # of records that print no step: "previous" takes the one before, "next" the one after
+
+    @cached_property
+    def compiled(self) -> re.Pattern[bytes]:
+        compiled = re.compile(self.pattern)
+        for name in compiled.groupindex:
+            check_target(name)
+        return compiled
+
+    def find(self, line: bytes) -> tuple[list[Found], int] | None:
+        """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
+        if self.needs not in line or (match := self.compiled.match(line)) is None:
+            return None
+        found = [
+            Found(target=name, start=match.start(name), end=match.end(name))
+            for name in match.re.groupindex
+            if match.start(name) >= 0
+        ]
+        return found, match.end()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    r"""A record as key and value pairs in any order.
+
+    `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it gives
+    a `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A line is
+    a record when one of `required` was found, and none of `forbidden` keys.
+    """
+
+    start: bytes
+    pair: bytes
+    keys: Mapping[str, str]
+    required: tuple[str, ...]  # targets, any of them
+    forbidden: tuple[str, ...] = ()  # keys that only another kind of record has
+    kind: int = TRAIN
+    needs: bytes = b""
+    missing: Mapping[str, float] = field(default_factory=dict)
+    comma: bytes = b""
+    phase: str = ""
+    step: str = ""
+
+    @cached_property
+    def compiled(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+        for target in self.keys.values():
+            check_target(target)
+        return re.compile(self.start), re.compile(self.pair)
+
+    def find(self, line: bytes) -> tuple[list[Found], int] | None:
+        """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
+        if self.needs not in line:
+            return None
+        start, pair = self.compiled
+        if (head := start.match(line)) is None:
+            return None
+        found = {
+            name: Found(target=name, start=head.start(name), end=head.end(name))
+            for name in start.groupindex
+            if head.start(name) >= 0
+        }
+        end = head.end()
+        for match in pair.finditer(line, end):
+            key = normal(match["key"])
+            if key in self.forbidden:
+                return None
+            target = self.keys.get(key)
+            if target is not None and target not in found:  # a key printed twice: the first is the record's own
+                found[target] = Found(target=target, start=match.start("value"), end=match.end("value"))
+            end = match.end()
+        return (list(found.values()), end) if any(name in found for name in self.required) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts in lines that are not records: groups named after `run_table.FACTS`, units as in records.
+
+    The first occurrence of a fact counts, the last where `last` says so; `constants` are facts that a match means.
+    """
+
+    pattern: bytes  # searched in text of many lines; (?m) and anchors are up to it
+    needs: bytes = b""
+    last: bool = False
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def compiled(self) -> re.Pattern[bytes]:
+        compiled = re.compile(self.pattern)
+        for name in compiled.groupindex:
+            base = name.partition("__")[0]
+            assert base in FACTS, f"{name} is not a fact"
+        assert set(self.constants) <= set(FACTS), self.constants
+        return compiled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """A line that this format alone means something by: the event's kind, and what it says of numbers (group names)."""
+
+    pattern: bytes
+    kind: str
+    needs: bytes = b""
+
+    @cached_property
+    def compiled(self) -> re.Pattern[bytes]:
+        return re.compile(self.pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """A text that speaks for a format even where no record was printed; `weight` 0…1 says how surely."""
+
+    pattern: bytes
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineFormat:
+    """One log format of line records, declared."""
+
+    name: str
+    framework: str | None
+    rows: tuple[Row | Pairs, ...]
+    facts: tuple[Facts, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    weight: float = 1.0  # of its records as evidence; below 1 where others may print the same
+    constants: Mapping[str, Any] = field(default_factory=dict)  # facts that the format itself means
+    notes: Mapping[str, str] = field(default_factory=dict)  # column → what the reader has to know of it
+    refuse: bytes = b""  # text that shows another format, whose records look the same
+    finish: Callable[[Any], Any] | None = None  # last word on the assembled RunTable
+
+
+def check_target(name: str) -> None:
+    """Assert that a group name is a column with a known unit: a misspelt one would be read and never seen."""
+    base, _, unit = name.partition("__")
+    assert base in COLUMNS or base in PLANNED, f"{name} is not a column"
+    known = unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)
+    assert known, f"{name} has no known unit"
+
+
+def normal(key: bytes) -> str:
+    """A key as dictionaries hold it: lower case, blanks and underscores and hyphens as one blank."""
+    return " ".join(key.decode("utf-8", "replace").lower().replace("_", " ").replace("-", " ").split()).strip("\"'")
+
+
+def unit_factor(text: str, column: str) -> tuple[float, float]:
+    """What a printed unit multiplies and divides by; a letter after a count means thousands, millions and so on."""
+    if text in UNITS and not (text in COUNT_SUFFIXES and column in ("tokens", "tokens_per_second")):
+        return UNITS[text]
+    return COUNT_SUFFIXES.get(text.strip(), 1.0), 1.0

@@ -1,0 +1,194 @@
+"""How lines of one shape are read in bulk.
+
+Lines that differ in digits only have the same *shape*. The regular expressions see one line of each shape; what they
+find becomes a plan (which of the line's numbers goes to which column), and all other lines of the shape are converted
+at once by numpy. A plan that cannot be sure says so, and its lines go through the expressions one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Pairs, Row, unit_factor
+
+DIGITS = b"0123456789."
+NOT_A_RECORD = -1
+_EXPONENTS = ((b"e-", b"\x01\x02"), (b"e+", b"\x01\x03"), (b"E-", b"\x01\x02"), (b"E+", b"\x01\x03"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take:
+    """One number of a line and what becomes of it."""
+
+    column: str
+    part: str  # of a time stamp, INVERSE, or empty
+    multiply: float
+    divide: float
+    token: int = -1  # index among the line's numbers; -1: `value` in every line of the shape
+    value: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How lines of one shape are read: `rule` indexes the format's rows, `numbers` is how many each line has."""
+
+    rule: int
+    takes: tuple[Take, ...] = ()
+    numbers: int = 0  # 0: line by line
+    table: bytes = b""
+    delete: bytes = b""
+    exponents: bool = False
+    tail: bool = False  # there is text behind the record that may say something of its own
+
+
+def shape(text: bytes) -> bytes:
+    """Text without its digits and points: equal for lines that differ in their numbers only."""
+    return text.translate(None, DIGITS)
+
+
+def make_plan(line: bytes, rules: Sequence[Row | Pairs]) -> Plan:
+    """Read one line by the first rule that knows it and generalise to its shape."""
+    for index, rule in enumerate(rules):
+        seen = rule.find(line)
+        if seen is not None:
+            found, end = seen
+            return _generalise(line, index, rule, found, any(97 <= c <= 122 for c in line[end:].lower()))
+    return Plan(rule=NOT_A_RECORD)
+
+
+def takes_of(line: bytes, rule: Row | Pairs) -> list[Take] | None:
+    """The numbers of one line as takes with values: the slow way, and how a plan learns of units."""
+    seen = rule.find(line)
+    return None if seen is None else [take for take, _ in _read(line, rule, seen[0])]
+
+
+def bulk(text: bytes, plan: Plan, lines: int) -> np.ndarray | None:
+    """The numbers of `lines` lines of one shape, (lines, plan.numbers); None when they do not come out even."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # text that is no number: numpy only warns of it
+        try:
+            flat = np.fromstring(_numbers_only(text, plan), dtype=np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+    return flat.reshape(lines, plan.numbers) if flat.size == lines * plan.numbers else None
+
+
+def to_columns(takes: Sequence[Take], numbers: np.ndarray | None, lines: int) -> dict[str, np.ndarray]:
+    """Columns of converted values, one per line. Groups of one column add up; parts of a date become Unix seconds."""
+    columns: dict[str, np.ndarray] = {}
+    dates: dict[str, np.ndarray] = {}
+    for take in takes:
+        raw = np.full(lines, take.value) if take.token < 0 or numbers is None else numbers[:, take.token]
+        if take.part in DATE_PARTS:
+            dates[take.part] = np.abs(raw)
+            continue
+        value = _convert(raw, take)
+        columns[take.column] = columns[take.column] + value if take.column in columns else value
+        if take.column == "loss":
+            columns["loss_is_nan"] = np.isnan(value) + 2.0 * np.isinf(value)
+    if len(dates) >= 3:
+        columns["unix_seconds"] = unix_seconds(dates, lines)
+    return columns
+
+
+def unix_seconds(parts: dict[str, np.ndarray], lines: int) -> np.ndarray:
+    """Unix seconds of a date in the proleptic Gregorian calendar, read as UTC; NaN where there is no such date.
+
+    Days since 1970-01-01 by shifting the year to start in March, so that leap days come last in it.
+    """
+    year, month, day = (parts.get(name, np.full(lines, np.nan)) for name in ("year", "month", "day"))
+    year = np.where(year < 100, year + 2000, year)
+    bad = ~((year > 1969) & (year < 10_000) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31))
+    shifted = year - (month <= 2)
+    days = 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400
+    days += (153 * ((month + 9) % 12) + 2) // 5 + day - 1 - 719_468
+    clock = sum(scale * parts[name] for name, scale in (("h", 3600), ("min", 60), ("s", 1)) if name in parts)
+    return np.where(bad, np.nan, days * 86_400.0 + clock)
+
+
+def _convert(raw: np.ndarray, take: Take) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        if take.part == INVERSE:
+            return np.where(raw > 0, take.divide / raw, np.nan)
+        value = raw * take.multiply if take.multiply != 1 else raw
+        return value / take.divide if take.divide != 1 else value + 0.0  # a copy: views would keep the chunk's numbers
+
+
+def _read(line: bytes, rule: Row | Pairs, found: Sequence[Found]) -> list[tuple[Take, Found]]:
+    units = {f.target.partition("__")[0]: f for f in found if f.target.endswith("__unit")}
+    out = []
+    for f in found:
+        column, _, unit = f.target.partition("__")
+        if unit == "unit":
+            continue
+        if not unit and column in units:
+            unit = line[units[column].start : units[column].end].decode("utf-8", "replace")
+        date = column == "unix_seconds" and unit in DATE_PARTS
+        factor = (1.0, 1.0) if date or unit == INVERSE or not unit else unit_factor(unit, column)
+        part = unit if date or unit == INVERSE else ""
+        value = number(line[f.start : f.end], rule.comma)
+        out.append((Take(column=column, part=part, multiply=factor[0], divide=factor[1], value=value), f))
+    return out
+
+
+def number(text: bytes, comma: bytes = b"") -> float:
+    """A printed number; NaN for what is none. Underscores are refused though Python's own float takes them."""
+    try:
+        return float(text.replace(b",", comma)) if b"_" not in text else math.nan
+    except ValueError:
+        return math.nan
+
+
+def _generalise(line: bytes, index: int, rule: Row | Pairs, found: Sequence[Found], tail: bool) -> Plan:
+    read = _read(line, rule, found)
+    texts = [line[f.start : f.end] for _, f in read]
+    signs = any(t[:1] == b"-" for t in texts)
+    exponents = any(b"e-" in t or b"e+" in t or b"E-" in t or b"E+" in t for t in texts)
+    kept = b"0123456789." + (b"-" if signs else b"") + (b"," if rule.comma else b"")
+    table = bytearray(c if c in kept else 32 for c in range(256))
+    if rule.comma:
+        table[ord(",")] = rule.comma[0]
+    if exponents:
+        table[1], table[2], table[3] = b"e-+"
+    slow = Plan(rule=index, takes=tuple(take for take, _ in read), tail=tail)
+    plan = Plan(
+        rule=index, table=bytes(table), delete=b"" if rule.comma else b",", exponents=exponents, tail=tail, numbers=1
+    )
+    return _with_tokens(line, plan, read) or slow
+
+
+def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) -> Plan | None:
+    """The plan with each take's place among the line's numbers; None when any is in doubt."""
+    tokens = _numbers_only(line, plan).split()
+    if not tokens or any(math.isnan(number(t)) for t in tokens):
+        return None
+    takes = []
+    for take, f in read:
+        text = line[f.start : f.end]
+        token = -1
+        if text.lower().lstrip(b"+-") != b"nan":
+            token = len(_numbers_only(line[: f.start], plan).split())
+            if token >= len(tokens) or tokens[token] != _numbers_only(text, plan).strip() or math.isnan(take.value):
+                return None
+        takes.append(Take(column=take.column, part=take.part, multiply=take.multiply, divide=take.divide, token=token))
+    return Plan(
+        rule=plan.rule,
+        takes=tuple(takes),
+        numbers=len(tokens),
+        table=plan.table,
+        delete=plan.delete,
+        exponents=plan.exponents,
+        tail=plan.tail,
+    )
+
+
+def _numbers_only(text: bytes, plan: Plan) -> bytes:
+    if plan.exponents:
+        for printed, kept in _EXPONENTS:
+            text = text.replace(printed, kept)
+    return text.translate(plan.table, plan.delete)

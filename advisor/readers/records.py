@@ -1,0 +1,179 @@
+"""Records as they come from a log, in constant memory: a very long log is thinned by its steps, with exact counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from advisor.readers.line_format import EVAL, MORE, TRAIN
+
+MOST_RECORDS = 1 << 19  # beyond this every second step is dropped: ten columns of it are 42 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Records in the order of the file, NaN where a record did not print a column; MORE records are merged already."""
+
+    line: np.ndarray  # 1-based
+    kind: np.ndarray  # TRAIN or EVAL
+    rule: np.ndarray  # index of the format's row
+    columns: dict[str, np.ndarray]
+    losses: int  # TRAIN records with a loss, or whose steps were all skipped, before thinning
+    evals: int  # records with a validation loss, before thinning
+    train: int  # TRAIN records, before thinning
+    kept_every: int = 1
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def column(self, name: str) -> np.ndarray:
+        return self.columns.get(name, np.full(len(self), np.nan))
+
+    def take(self, index: np.ndarray) -> Records:
+        """Some of the records, by mask or index; the counts stay those of the file."""
+        return Records(
+            line=self.line[index],
+            kind=self.kind[index],
+            rule=self.rule[index],
+            columns={name: values[index] for name, values in self.columns.items()},
+            losses=self.losses,
+            evals=self.evals,
+            train=self.train,
+            kept_every=self.kept_every,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    order: np.ndarray
+    line: np.ndarray
+    rule: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+@dataclass(kw_only=True)
+class RecordStore:
+    """Collects blocks of records. `kinds` gives the kind of each of the format's rows."""
+
+    kinds: Sequence[int]
+    most: int = MOST_RECORDS
+    kept_every: int = 1
+    blocks: list[_Block] = field(default_factory=list)
+    size: int = 0
+    dropped: dict[str, int] = field(default_factory=lambda: {"losses": 0, "evals": 0, "train": 0})
+    stride: float | None = None
+
+    def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
+        """Add records of one rule; `order` is their place in the file, unique over all rules."""
+        self.blocks.append(_Block(order=order, line=line, rule=np.full(len(order), rule, np.int16), columns=columns))
+        self.size += len(order)
+
+    def end_of_chunk(self) -> None:
+        """Thin when there are too many."""
+        if self.size > self.most:
+            block = _merge_more(_join(self.blocks), self._kind)
+            self._thin(block)
+
+    def records(self) -> Records:
+        """All records so far in the order of the file."""
+        block = _merge_more(_join(self.blocks), self._kind)
+        kept = self._count(block)
+        return Records(
+            line=block.line,
+            kind=self._kind(block.rule),
+            rule=block.rule,
+            columns=block.columns,
+            kept_every=self.kept_every,
+            **{name: kept[name] + self.dropped[name] for name in kept},
+        )
+
+    def _kind(self, rule: np.ndarray) -> np.ndarray:
+        return np.asarray([*self.kinds, TRAIN], np.int8)[rule]
+
+    def _count(self, block: _Block) -> dict[str, int]:
+        train = self._kind(block.rule) == TRAIN
+        return {
+            "losses": int((train & has_loss(block.columns, len(train))).sum()),
+            "evals": int((~np.isnan(block.columns["eval_loss"])).sum()) if "eval_loss" in block.columns else 0,
+            "train": int(train.sum()),
+        }
+
+    def _thin(self, block: _Block) -> None:
+        """Keep every second step of what is kept now; ends of attempts and the file's ends stay."""
+        before, self.kept_every = self._count(block), self.kept_every * 2
+        axis = block.columns.get("step", block.order.astype(np.float64))
+        moves = np.diff(axis)
+        if self.stride is None:
+            forward = moves[moves > 0]
+            self.stride = float(np.median(forward)) if len(forward) else 1.0
+        with np.errstate(invalid="ignore"):
+            keep = np.round(axis / self.stride) % self.kept_every == 0
+        ends = np.concatenate(([True], moves < 0)) | np.concatenate((moves < 0, [True]))
+        keep |= ends if ends.sum() < len(keep) / 8 else False
+        keep[[0, -1]] = True
+        if keep.sum() > 0.75 * len(keep):  # steps that do not advance: drop by place
+            keep = np.arange(len(keep)) % 2 == 0
+            keep[-1] = True
+        kept = _take(block, keep)
+        after = self._count(kept)
+        for name in self.dropped:
+            self.dropped[name] += before[name] - after[name]
+        self.blocks, self.size = [kept], len(kept.order)
+
+
+def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
+    """Whether a record counts as one with a training loss: it was printed, NaN too, or all its steps were skipped."""
+    printed = np.zeros(rows, bool)
+    if "loss_is_nan" in columns:
+        printed |= ~np.isnan(columns["loss_is_nan"])
+    if "skipped" in columns:
+        printed |= columns["skipped"] > 0
+    return printed
+
+
+def _join(blocks: Sequence[_Block]) -> _Block:
+    if not blocks:
+        empty = np.zeros(0, np.int64)
+        return _Block(order=empty, line=empty, rule=empty.astype(np.int16), columns={})
+    order = np.concatenate([b.order for b in blocks])
+    by_order = np.argsort(order, kind="stable")
+    columns: dict[str, np.ndarray] = {}
+    at = 0
+    for block in blocks:
+        end = at + len(block.order)
+        for name, values in block.columns.items():
+            if name not in columns:
+                columns[name] = np.full(len(order), np.nan)
+            columns[name][at:end] = values
+        at = end
+    return _Block(
+        order=order[by_order],
+        line=np.concatenate([b.line for b in blocks])[by_order],
+        rule=np.concatenate([b.rule for b in blocks])[by_order],
+        columns={name: values[by_order] for name, values in columns.items()},
+    )
+
+
+def _take(block: _Block, keep: np.ndarray) -> _Block:
+    columns = {name: values[keep] for name, values in block.columns.items()}
+    return _Block(order=block.order[keep], line=block.line[keep], rule=block.rule[keep], columns=columns)
+
+
+def _merge_more(block: _Block, kind_of) -> _Block:
+    """Put what MORE records hold into the record before them; of two that print the same the first counts."""
+    more = kind_of(block.rule) == MORE
+    if not more.any():
+        return block
+    owner = np.maximum.accumulate(np.where(more, -1, np.arange(len(more))))
+    at = np.flatnonzero(more & (owner >= 0))
+    for values in block.columns.values():
+        source = at[~np.isnan(values[at])]
+        targets, first = np.unique(owner[source], return_index=True)
+        free = np.isnan(values[targets])
+        values[targets[free]] = values[source[first[free]]]
+    return _take(block, ~more)
+
+
+__all__ = ["EVAL", "MORE", "TRAIN", "Records", "RecordStore", "has_loss"]
