@@ -200,7 +200,7 @@ def _absolute_error(part: np.ndarray) -> float:
 def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None:
     """How often events at these positions come back; None for fewer than three gaps or no common one.
 
-    A gap fits when it is a multiple (up to four, an event may be missed) of the commonest one within `tolerance` or 2 %.
+    A gap fits when it is one to four times the commonest one (events may be missed) within `tolerance` or 2 %.
     """
     gaps = np.diff(np.sort(positions.astype(float)))
     gaps = gaps[gaps > 0]

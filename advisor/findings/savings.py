@@ -1,0 +1,81 @@
+"""What acting on a finding would save over the whole planned run, in hours and dollars. Pure."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from advisor.findings import series
+from advisor.findings.case import Case
+from advisor.findings.givens import planned_steps, price
+from advisor.findings.measured import FROM_CLOCK, main_column, step_times
+from advisor.records import Basis, Estimate
+
+HOUR = 3600.0
+
+
+class Saved(TypedDict):
+    """The two fields of a Finding, to be passed on with **."""
+
+    saved_hours: Estimate | None
+    saved_usd: Estimate | None
+
+
+NOTHING_KNOWN: Saved = {"saved_hours": None, "saved_usd": None}
+
+
+def steps_covered(case: Case) -> float | None:
+    """Steps between the first and the last that the main phase's log prints, both counted; None without steps."""
+    step = series.finite(main_column(case.run, "step"))
+    return float(step.max() - step.min()) + 1 if len(step) else None
+
+
+def spent_seconds(case: Case) -> float | None:
+    """Seconds that the logged steps took, pauses included: by the clock where there is one, else by their sum."""
+    for name in ("elapsed_seconds", "unix_seconds"):
+        clock = series.finite(main_column(case.run, name))
+        if len(clock) > 1 and clock.max() > clock.min():
+            first = clock.min() if name == "unix_seconds" else 0.0
+            return float(clock.max() - first)
+    times, steps = step_times(case), steps_covered(case)
+    if times is None or steps is None or times.source == FROM_CLOCK:
+        return None
+    # rows that were not printed cost as much as those that were, but each printed pause happened once
+    typical = series.median(times.seconds)
+    return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+
+
+def whole_run_seconds(case: Case) -> float | None:
+    """Seconds of the whole planned run at the pace so far; None where no pace is known.
+
+    Without a number of planned steps the run is what was done.
+    """
+    spent, done = spent_seconds(case), steps_covered(case)
+    if spent is None or not done:
+        return None
+    return spent * max(1.0, (planned_steps(case) or done) / done)
+
+
+def saved_share(case: Case, share: float, low: float | None = None, high: float | None = None) -> Saved:
+    """What is saved if this share (0…1) of the run's time went away; measured, so without an interval unless given."""
+    basis = Basis.MEASURED if low is None and high is None else Basis.EXTRAPOLATED
+    ends = [share if end is None else end for end in (low, high)]
+    return saved_of(case, Estimate(value=share, low=min(ends), high=max(ends), basis=basis))
+
+
+def saved_of(case: Case, share: Estimate) -> Saved:
+    """As `saved_share` for an estimated share of the run's time; shares outside 0…1 are cut off."""
+    whole = whole_run_seconds(case)
+    if whole is None or not np.isfinite(share.value):
+        return NOTHING_KNOWN
+    value, low, high = (min(1.0, max(0.0, x)) * whole / HOUR for x in (share.value, share.low, share.high))
+    hours = Estimate(value=value, low=low, high=high, basis=share.basis)
+    usd_per_hour = price(case)
+    return {"saved_hours": hours, "saved_usd": hours.scaled(usd_per_hour) if usd_per_hour else None}
+
+
+def saved_by_speedup(case: Case, factor: Estimate) -> Saved:
+    """What is saved if every step went `factor` times as fast: 1 − 1/factor of the time."""
+    value, low, high = (1 - 1 / max(1.0, x) for x in (factor.value, factor.low, factor.high))
+    return saved_of(case, Estimate(value=value, low=low, high=high, basis=factor.basis))
