@@ -1,0 +1,85 @@
+"""Curves of a run as the learning detectors need them: one phase, one rank, by step, without gaps; and their noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.series import NORMAL_MAD, mad, rolling_median
+from advisor.readers.run_table import RunTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Values against steps, both finite and equally long; `counted` is False where steps are only the rows' order."""
+
+    step: np.ndarray
+    value: np.ndarray
+    counted: bool = True
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def since(self, step: float) -> Curve:
+        """The part at and after `step`."""
+        keep = self.step >= step
+        return Curve(step=self.step[keep], value=self.value[keep], counted=self.counted)
+
+
+def main_rows(run: RunTable) -> np.ndarray:
+    """Indices of the main phase's rows of the lowest rank, in the file's order."""
+    rows = np.arange(len(run))
+    if run.phases:
+        phase = run.phases[run.main_phase]
+        rows = rows[phase.first_row : phase.last_row + 1]
+    rank = run.column("rank")[rows]
+    if np.isfinite(rank).any():
+        rows = rows[~(rank > np.nanmin(rank))]
+    return rows
+
+
+def curve(run: RunTable, name: str) -> Curve:
+    """One column's finite values of the main phase against steps; empty where the log has none.
+
+    Rows without a printed step (logs that count epochs only) are numbered in their order.
+    """
+    rows = main_rows(run)
+    value, step = run.column(name)[rows], run.column("step")[rows]
+    printed = np.isfinite(value)
+    counted = bool(np.isfinite(step[printed]).any())
+    keep = printed & np.isfinite(step) if counted else printed
+    place = step[keep] if counted else np.arange(1, keep.sum() + 1, dtype=float)
+    return Curve(step=place, value=value[keep], counted=counted)
+
+
+def trailing_median(values: np.ndarray, window: int) -> np.ndarray:
+    """Median of each value and the `window - 1` (made odd) before it; the first ones of what there is. Same length."""
+    half = max(0, window // 2)
+    return rolling_median(np.concatenate([np.full(half, np.nan), values]), 2 * half + 1)[: len(values)]
+
+
+def spread(values: np.ndarray) -> float:
+    """Standard deviation by the median absolute deviation, deaf to outliers; 0 for no values."""
+    return mad(values) / NORMAL_MAD if len(values) else 0.0
+
+
+def row_noise(values: np.ndarray) -> float:
+    """Standard deviation of single rows about the curve they scatter around; 0 for fewer than five."""
+    if len(values) < 5:
+        return 0.0
+    width = 9 if len(values) >= 9 else 5
+    half = width // 2
+    # a median of `width` rows moves with each of them: its residuals are smaller by about this much
+    return spread((values - rolling_median(values, width))[half : len(values) - half]) / math.sqrt(1 - 1 / width)
+
+
+def tail(values: np.ndarray, share: float = 0.1, least: int = 5) -> np.ndarray:
+    """The last `share` of the values, `least` of them at least."""
+    return values[-max(least, int(len(values) * share)) :]
+
+
+def head(values: np.ndarray, share: float = 0.1, least: int = 5) -> np.ndarray:
+    """The first `share` of the values, `least` of them at least."""
+    return values[: max(least, int(len(values) * share))]
