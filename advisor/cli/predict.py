@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -133,15 +133,16 @@ def _predict_rows(path: Path) -> int:
     from advisor.predict.rows import read_rows
 
     rows = enumerate(read_rows(path, load_gpus()), start=1)
-    texts: dict[Workload, str] = {}
+    # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
+    texts: dict[int, str] = {}
     verdicts: set[bool | None] = set()
     while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        fresh = dict.fromkeys(r for _, r in chunk if isinstance(r, Workload) and r not in texts)
-        for workload, text, fits in predict_workloads(fresh):
-            texts[workload] = text
+        fresh = {id(r): r for _, r in chunk if isinstance(r, Workload) and id(r) not in texts}
+        for place, text, fits in predict_workloads(fresh):
+            texts[place] = text
             verdicts.add(fits)
         lines = (
-            f'{{"row": {number}, {texts[row]}\n'
+            f'{{"row": {number}, {texts[id(row)]}\n'
             if isinstance(row, Workload)
             else json.dumps({"row": number, "error": row.error}, ensure_ascii=False) + "\n"
             for number, row in chunk
@@ -150,40 +151,43 @@ def _predict_rows(path: Path) -> int:
     return NOTHING_FITS if verdicts == {False} else 0
 
 
-def predict_workloads(workloads: Iterable[Workload]) -> Iterator[tuple[Workload, str, bool | None]]:
-    """Each workload with the rest of its JSON object after `row`, and whether it fits; device by device."""
+def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, str, bool | None]]:
+    """Of each workload its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
     from advisor.calibrate.profiles import load_profile
     from advisor.predict.batch import predict_batch
     from advisor.store import default_store
 
-    groups: dict[tuple, list[Workload]] = {}
-    for w in workloads:
-        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(w)
-    for (gpu, family, precision, compile_), group in groups.items():
+    groups: dict[tuple, list[int]] = {}
+    for place, w in workloads.items():
+        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(place)
+    for (gpu, family, precision, compile_), places in groups.items():
         try:
             profile = load_profile(gpu, default_store(), family=family, precision=precision, compile=compile_)
         except AdvisorError as error:
             rest = json.dumps({"error": f"not predicted: {error.message}"}, ensure_ascii=False)[1:]
-            yield from ((w, rest, None) for w in group)
+            yield from ((place, rest, None) for place in places)
             continue
-        for prediction in predict_batch(profile, group):
-            yield prediction.workload, _rest_of_row(prediction), prediction.fits
+        predictions = predict_batch(profile, [workloads[place] for place in places])
+        for place, prediction in zip(places, predictions, strict=True):
+            yield place, _rest_of_row(prediction), prediction.fits
 
 
 def _rest_of_row(prediction: Prediction) -> str:
     """`plain` as JSON text without its opening brace, several times faster than by way of dicts."""
-    parts = [f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}']
-    for name in ESTIMATES:
-        e = getattr(prediction, name)
-        parts.append(
-            f'"{name}": {{"value": {e.value!r}, "low": {e.low!r}, "high": {e.high!r}, "basis": "{e.basis.value}"}}'
-            if e
-            else f'"{name}": null'
-        )
-    parts.append('"fits": ' + ("null" if prediction.fits is None else "true" if prediction.fits else "false"))
+    estimates = "".join(
+        f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}, '
+        if (e := getattr(prediction, name))
+        else f'"{name}": null, '
+        for name in ESTIMATES
+    )
+    fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
+    error = ""
     if prediction.step_seconds is None:
-        parts.append(f'"error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}')
-    return ", ".join(parts) + "}"
+        error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
+    return (
+        f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
+        f'{estimates}"fits": {fits}{error}}}'
+    )
 
 
 def _unjoined(w: Workload) -> str:

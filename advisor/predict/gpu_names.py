@@ -51,16 +51,27 @@ def match_card(
     `memory_gib` (a table's own column) decides where the name does not say the memory; failing that, `used_gib` rules
     out cards that could not have held the run.
     """
+    return one_card(text, named_cards(text, memory_gib, cards), used_gib)
+
+
+def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:
+    """Every card that a published name and a table's memory column may mean, or in words why there is none."""
     if not text:
         return "the GPU is not named"
     if re.search(r"not named|\b1 gcd\b", text.lower()):
         return f"GPU {text!r} does not name a whole card"
     cards = list(cards)
     exact = [c for c in cards if text == c.key or text in c.nvml_names]
-    found = exact or _candidates(read_card_name(text), memory_gib, cards)
+    return exact or _candidates(read_card_name(text), memory_gib, cards) or f"GPU {text!r} is not in the catalog"
+
+
+def one_card(text: str, found: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | str:
+    """The one of several possible cards that could have held `used_gib`; those alike in a prediction count as one."""
+    if isinstance(found, str):
+        return found
+    if len(found) == 1:
+        return found[0]
     found = [c for c in found if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or found
-    if not found:
-        return f"GPU {text!r} is not in the catalog"
     if not _alike(found):
         return f"GPU {text!r} could be any of {', '.join(c.key for c in found)}"
     return found[0]

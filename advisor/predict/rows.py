@@ -18,7 +18,7 @@ from pathlib import Path
 from advisor import flops
 from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
-from advisor.predict.gpu_names import match_card
+from advisor.predict.gpu_names import named_cards, one_card
 from advisor.records import Workload
 from trainer.schema import ModelShape
 
@@ -28,7 +28,7 @@ COLUMNS = (  # that are read; any other is ignored
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "act_ckpt"),
     *("parallelism", "optimizer", "notes"),
 )
-_EMPTY = ("nan", "NaN", "null", "None", "N/A", "n/a")
+_EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
 _COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9") and small conventions differ (biases, padding)
 _TOKENS_TOLERANCE = 0.02
 _FFN_MULTIPLE = 64  # widths that real models use
@@ -40,6 +40,14 @@ _OTHER_ARCHITECTURES = (
     (r"document mask|sliding window|long-short|windowed", "attention over windows of unstated size"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
 )
+# "TP8", "tp=8", "tensor_parallel_size 8", "8-way tensor parallelism": a bare name means some, a degree of 1 none
+_OTHER_PARALLELISM = {
+    kind: re.compile(
+        rf"(?:(?<![a-z]){short}(?![a-z])|{kind}[ _-](?:model[ _-])?parallel(?:ism)?)"
+        r"(?:[ _-](?:size|degree))?[ =:_-]*(\d*)"
+    )
+    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp"), ("expert", "ep"), ("sequence", "sp"))
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,36 +97,39 @@ class RowReader:
         self._padding = [""] * (len(columns) + 1)
         self._pick = itemgetter(*(columns.index(name) if name in columns else -1 for name in COLUMNS))
         self._seen: dict[tuple[str, ...], Workload | Refusal] = {}
-        self._card = lru_cache(maxsize=4096)(
-            lambda name, memory, used: match_card(name, _number(memory), cards.values(), _number(used))
-        )
+        self._cards = lru_cache(maxsize=4096)(lambda name, memory: named_cards(name, _number(memory), cards.values()))
 
     def read(self, cells: Sequence[str], number: int = 1) -> Workload | RowError:
         """Turn one row into a Workload, or say why not; cells missing at its end are empty."""
         key = self._pick([*cells, *self._padding])
         found = self._seen.get(key)
         if found is None:
-            found = self._seen[key] = self._workload(dict(zip(COLUMNS, map(_clean, key), strict=True)))
+            cells = tuple(map(str.strip, key))
+            if not _EMPTY.isdisjoint(cells):
+                cells = tuple("" if cell in _EMPTY else cell for cell in cells)
+            found = self._seen[key] = self._workload(*cells)
         return RowError(row=number, error=f"not predicted: {found.reason}") if isinstance(found, Refusal) else found
 
-    def _workload(self, row: Mapping[str, str]) -> Workload | Refusal:
-        card = self._card(row["gpu"], row["gpu_mem_gib"], row["mem_gib_per_gpu"])
+    def _workload(
+        self, gpu, memory, used, gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro, accum, tokens,
+        precision, compiled, checkpointing, parallelism, optimizer, notes,
+    ) -> Workload | Refusal:  # fmt: skip
+        """The workload of one row's cells, in the order of COLUMNS."""
+        card = one_card(gpu, self._cards(gpu, memory), _number(used))
         parts = (
             Refusal(card) if isinstance(card, str) else card,
-            architecture(row["notes"]),
-            read_sharding(row["parallelism"]),
-            read_precision(row["precision"]),
-            read_optimizer(row["optimizer"]),
-            read_checkpointing(row["act_ckpt"]),
-            read_shape(*(row[c] for c in ("params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len"))),
+            architecture(notes),
+            read_sharding(parallelism),
+            read_precision(precision),
+            read_optimizer(optimizer),
+            read_checkpointing(checkpointing),
+            read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len),
         )
         for part in parts:
             if isinstance(part, Refusal):
                 return part
         card, _, sharding, precision, optimizer, checkpointing, shape = parts
-        counts = read_counts(
-            row["n_gpus"], row["micro_batch"], row["grad_accum"], row["global_batch_tokens"], shape.seq_len
-        )
+        counts = read_counts(gpus, micro, accum, tokens, shape.seq_len)
         if isinstance(counts, Refusal):
             return counts
         return Workload(
@@ -128,16 +139,11 @@ class RowReader:
             gpu=card.key,
             gpus=counts.gpus,
             precision=precision,
-            compile=read_compile(row["compile"]),
+            compile=read_compile(compiled),
             activation_checkpointing=checkpointing,
             optimizer=optimizer,
             sharding=sharding if counts.gpus > 1 else "none",
         )
-
-
-def _clean(text: str) -> str:
-    text = text.strip()
-    return "" if text in _EMPTY else text
 
 
 def _number(text: str) -> float | None:
@@ -152,6 +158,8 @@ def _whole(name: str, text: str) -> int | None | Refusal:
     """A positive whole number ("32" or "32.0"), None if empty."""
     if not text:
         return None
+    if text.isdecimal() and (whole := int(text)):  # by far the most of them
+        return whole
     value = _number(text)
     if value is None or value < 1 or value != int(value):
         return Refusal(f"{name} is {text!r}, not a positive whole number")
@@ -175,10 +183,9 @@ def read_sharding(text: str) -> str | Refusal:
         return Refusal(f"adapters ({text}), only full training is modelled")
     if "offload" in low:
         return Refusal(f"offloading to the host ({text})")
-    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-    for short, degree in re.findall(r"\b(tp|pp|cp|ep) ?(\d+)", low):
-        if int(degree) > 1:
-            return Refusal(f"{names[short]} parallel ({text})")
+    for kind, pattern in _OTHER_PARALLELISM.items():
+        if any(degree != "1" for degree in pattern.findall(low)):
+            return Refusal(f"{kind} parallel ({text})")
     if re.search(r"zero-?[12]|shard_grad_op|sharded optimizer|distributed optimizer", low):
         return "optimizer"
     return "full" if re.search(r"fsdp(?!0)|zero-?3|full.shard", low) else "none"
@@ -271,8 +278,8 @@ def read_shape(
     params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str
 ) -> ModelShape | Refusal:
     """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
-    names = ("layers", "dim", "heads", "seq_len", "vocab")
-    values = {name: _whole(name, text) for name, text in zip(names, (layers, dim, heads, seq_len, vocab), strict=True)}
+    given = {"layers": layers, "dim": dim, "heads": heads, "seq_len": seq_len, "vocab": vocab}
+    values = {name: _whole(name, text) for name, text in given.items()}
     for name, value in values.items():
         if isinstance(value, Refusal):
             return value
@@ -308,24 +315,34 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
     )
 
 
-def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int]]:
-    """Dense decoders with this FFN and their parameter counts, the head tied and untied, likeliest first."""
-    heads = values["heads"]
-    groups = [heads] + [k for k in (8, 4, 16, 2, 1, 32) if k < heads and heads % k == 0]
-    for family, kv_heads in [("gpt2", heads), ("nanochat", heads), *(("llama", k) for k in groups)]:
-        shape = _shape(family, values, ffn_width, kv_heads)
-        table = shape.vocab_size * shape.width
-        count = flops.parameters(shape)
-        yield shape, count
-        yield shape, count + table if family == "gpt2" else count - table
+def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[str, int, int]]:
+    """Families with key/value heads and the parameter counts they give, the head tied and untied, likeliest first."""
+    heads, table = values["heads"], values["vocab"] * values["dim"]
+    # each key/value head has one column of keys and one of values in each layer
+    per_head = 2 * values["layers"] * values["dim"] * (values["dim"] // heads)
+    for family in ("gpt2", "nanochat", "llama"):
+        count = flops.parameters(_shape(family, values, ffn_width, heads))
+        yield family, heads, count
+        yield family, heads, count + table if family == "gpt2" else count - table
+    for kv_heads in (8, 4, 16, 2, 1, 32):  # of a llama, whose `count` is the last
+        if kv_heads < heads and heads % kv_heads == 0:
+            fewer = count - (heads - kv_heads) * per_head
+            yield "llama", kv_heads, fewer
+            yield "llama", kv_heads, fewer - table
 
 
 def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelShape | Refusal:
     """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
-    errors = [(abs(math.log(n / count)), shape) for shape, n in _variants(values, ffn_width)]
-    error, shape = min(errors, key=lambda pair: round(pair[0], 4))
+    error, best = math.inf, None
+    for family, kv_heads, parameters in _variants(values, ffn_width):
+        own = round(abs(math.log(parameters / count)), 4)
+        if own < error:
+            error, best = own, (family, kv_heads)
+        if not error:
+            break
+    shape = _shape(best[0], values, ffn_width, best[1])
     if error > _COUNT_TOLERANCE:
         return Refusal(
             f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
@@ -350,10 +367,10 @@ def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShap
     if count is None or values["vocab"] is None:
         return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
     found = {}
-    for (zero, at_zero), (_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
+    for (family, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
         width = (count - at_zero) / (at_one - at_zero)
         if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
-            shape = _shape(zero.family, values, int(width), zero.kv_heads)
+            shape = _shape(family, values, int(width), kv_heads)
             found.setdefault(flops.matmul_parameters(shape), shape)
     if len(found) != 1:
         return Refusal("ffn_mult is not given, and params leaves it open")

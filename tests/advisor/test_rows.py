@@ -72,6 +72,21 @@ def test_printed_parameters_tell_families_and_head_groups_apart():
     assert flops.parameters(llama.shape) == 8_030_261_248
 
 
+@pytest.mark.parametrize("text", ["DDP 8", "DP8 TP1 PP1 CP1", "tp=1 pp=1", "tensor_parallel_size 1", "FSDP (TPU pod)"])
+def test_degrees_of_one_and_other_words_are_data_parallel(text: str):
+    assert isinstance(read(GPT2 | {"parallelism": text}), Workload)
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(32, 32), (32, 8), (32, 4), (64, 16), (40, 2), (48, 1)])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_grouping_of_heads_is_found_by_its_exact_count(heads: int, kv_heads: int, tied: bool):
+    dim, layers, vocab, ffn = 128 * heads, 24, 128_256, 3 * 128 * heads
+    count = layers * (2 * dim**2 * (1 + kv_heads / heads) + 3 * dim * ffn + 2 * dim) + dim + vocab * dim * (2 - tied)
+    sizes = {"layers": layers, "dim": dim, "heads": heads, "vocab": vocab, "ffn_mult": 3, "params": int(count)}
+    found = read(LLAMA_8B | {name: str(value) for name, value in sizes.items()})
+    assert (found.shape.family, found.shape.kv_heads, found.shape.ffn_width) == ("llama", kv_heads, ffn)
+
+
 def test_ffn_follows_from_an_exact_parameter_count():
     found = read(LLAMA_8B | {"ffn_mult": "", "params": "3212749824", "layers": "28", "dim": "3072", "heads": "24"})
     assert (found.shape.ffn_width, found.shape.kv_heads) == (8192, 8)  # Llama 3.2 3B, tied head
@@ -101,6 +116,12 @@ def test_contradictory_batches_are_refused():
     [
         ({"parallelism": "TP4 PP2 DP8"}, "tensor parallel"),
         ({"parallelism": "FSDP0 TP1 PP8"}, "pipeline parallel"),
+        ({"parallelism": "FSDP8 x TP8 async TP"}, "tensor parallel"),
+        ({"parallelism": "dp=4,tp=2"}, "tensor parallel"),
+        ({"parallelism": "tensor_model_parallel_size=4"}, "tensor parallel"),
+        ({"parallelism": "8-way tensor parallelism"}, "tensor parallel"),
+        ({"parallelism": "DP8 pipeline-parallel 4"}, "pipeline parallel"),
+        ({"parallelism": "DP4 CP16"}, "context parallel"),
         ({"parallelism": "FSDP 4 x CP 2"}, "context parallel"),
         ({"parallelism": "QLoRA nf4"}, "adapters"),
         ({"parallelism": "FSDP + CPU offload"}, "offload"),
