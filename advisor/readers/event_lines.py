@@ -1,0 +1,264 @@
+"""What single lines of a log say beside numbers: a table of rules, each with the literal texts it needs.
+
+The literals serve a fast search through the whole log; the pattern then judges the line. Named groups of digits become
+the event's numbers (`step__2` is `step` in another alternative), `path` tells the step of a checkpoint. First match wins, so that causes stand before consequences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from advisor.readers.memory_messages import memory_sizes
+
+TEXT_LENGTH = 300  # of an event's text
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CODE = re.compile(
+    r"\s*(?:[+>|]\s|#|//|\"\"\"|'''|(?:elif|else|except|for|if|while|with|def|class|import|from|raise|return|try|assert"
+    r"|async|await|print\w*|logger?|logging|warnings|torch|self|parser|fn|let|static|void|printf)\b[\s.(:]?(?=[^:]*[(\[{\"'=;:]))"
+)
+_FSTRING = re.compile(r"""(?:\bf["'].*\{|\bprint\w*\(|\bprintf|\blog\w*\.\w+\(|\braise \w|\{\w+(?::[^}]*)?\})""")
+_SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
+# time stamps, levels, module names and ranks in front of what is said
+_FRONT = re.compile(
+    r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d[^\]\s|]*\]?|[IWEF]\d{4} [\d:.]+ +\d+ [^\]\n]{0,300}\]|\[(?:INFO|WARN(?:ING)?|ERROR|[Rr]ank ?\d+"
+    r"|default\d+|[a-z]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
+    r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
+)
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
+_PATH = r"[\"'`<]?(?P<path__%d>[^\s\"'`>]*[\w.\-/\\])"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRule:
+    """One kind of line: any of `needles` occurs in it and `pattern` is found in it."""
+
+    kind: str
+    needles: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+def _rule(kind: str, needles: str, pattern: str) -> LineRule:
+    for number in range(pattern.count("<PATH>")):  # a group's name can be given only once
+        pattern = pattern.replace("<PATH>", _PATH % number, 1)
+    return LineRule(kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern))
+
+
+RULES = (
+    # --- memory: the system's killer first, its lines also say "out of memory"
+    _rule(
+        "killed",
+        "Out of memory: Kill|oom-kill|oom_kill|OOMKilled|OOM Killed|running low on memory",
+        r"Out of memory: Kill|oom[-_]kill|OOM ?Killed|due to the node running low on memory",
+    ),
+    _rule(
+        "out_of_memory",
+        "out of memory|Out of memory|Ran out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED|recover from OOM"
+        "|can't allocate memory|Unable to allocate|cudaErrorMemoryAllocation|Tried to allocate",
+        r"(?:CUDA|HIP|XPU|MPS backend|NPU) out of memory|error: out of memory|(?:^|:)\s*out of memory\s*$|RESOURCE_EXHAUSTED"
+        r"|: Out of memory while trying|Ran out of memory in memory space|STATUS_ALLOC_FAILED|recover from OOM"
+        r"|CPUAllocator: can't allocate|Unable to allocate [\d.]+ [KMGT]iB|cudaErrorMemoryAllocation"
+        r"|Tried to allocate [\d.]+ [KMGT]",
+    ),
+    _rule(
+        "disk_full",
+        "No space left on device|quota exceeded|PytorchStreamWriter failed|unexpected pos ",
+        r"^(?!.*inotify).*No space left on device|[Dd]isk quota exceeded|PytorchStreamWriter failed writing"
+        r"|unexpected pos \d+ vs \d+",
+    ),
+    # --- schedulers
+    _rule(
+        "time_limit",
+        "DUE TO TIME LIMIT|TERM_RUNLIMIT|exceeded limit|exceeded hard wallclock",
+        r"DUE TO TIME LIMIT|TERM_RUNLIMIT|PBS: job killed: walltime (?P<used_seconds>\d+) exceeded limit"
+        r" (?P<limit_seconds>\d+)|exceeded hard wallclock",
+    ),
+    _rule(
+        "killed",
+        "CANCELLED AT|DUE TO PREEMPTION|NODE FAIL|preempted|SpotInstance",
+        r"CANCELLED AT|DUE TO PREEMPTION|DUE TO NODE ?FAIL|(?:job|instance|node) (?:was |has been )?preempted",
+    ),
+    # --- communication
+    _rule(
+        "nccl_timeout",
+        "Watchdog caught collective|collective operation timeout|Timed out waiting|Socket Timeout|socket has timed out"
+        "|timed out after",
+        r"(?:SeqNum=(?P<sequence>\d+).*?)?Timeout\(ms\)=(?P<timeout_ms>\d+)\) ran for (?P<ran_ms>\d+) milliseconds"
+        r"|Timed out waiting (?P<waited_ms>\d+) ?ms for \w+ operation|Socket Timeout"
+        r"|client socket has timed out after (?P<timeout_seconds>\d+)|Watchdog caught collective operation timeout",
+    ),
+    _rule(
+        "nccl_error",
+        "NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandled|Connection closed by peer",
+        r"NCCL error|nccl(?:System|Remote|Internal|UnhandledCuda)Error|Connection closed by peer",
+    ),
+    # --- numbers gone
+    _rule(
+        "diverged",
+        "Loss is nan|loss is nan|loss is NaN|Loss is NaN|Minimum loss scale|loss scale already at minimum"
+        "|cannot go lower|found NaN in|non-finite loss",
+        r"[Ll]oss is [Nn]a[Nn]\b|Minimum loss scale reached|loss scale already at minimum|found NaN in"
+        r"|[Nn]on-finite loss",
+    ),
+    _rule(
+        "overflow",
+        "overflow detected|OVERFLOW!|Gradient overflow",
+        r"gradient overflow detected.*?(?:loss scale to: (?P<loss_scale>[\d.e+]+))?$"
+        r"|OVERFLOW!.*?Attempted loss scale: (?P<attempted_loss_scale>[\d.e+]+), reducing to (?P<loss_scale__2>[\d.e+]+)"
+        r"|OVERFLOW!|Gradient overflow\..*?reducing loss scale to (?P<loss_scale__3>[\d.e+]+)",
+    ),
+    # --- how processes ended
+    _rule(
+        "interrupt",
+        "KeyboardInterrupt|SIGINT",
+        r"^\s*KeyboardInterrupt\b|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt",
+    ),
+    _rule(
+        "child_failed",
+        "exitcode|exits with return code|Child process",
+        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
+        r"|exits with return code = (?P<exitcode__3>-?\d+)",
+    ),
+    _rule(
+        "signal",
+        "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
+        r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)|[Rr]ece?i[ev]+d (?P<signal__5>SIGTERM|SIGHUP)"
+        r"|[Rr]eceived (?P<signal__2>\d+) death signal|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
+    ),
+    _rule(
+        "killed",
+        "Killed|SIGKILL|killed by signal",
+        r"^\s*Killed\s*$|\bline \d+:\s+\d+ Killed\b|\d+ Killed {2,}|is killed by signal: (?:Killed|Terminated)"
+        r"|Signal 9 \(SIGKILL\)|killed by signal 9",
+    ),
+    _rule(
+        "exception",
+        "Segmentation fault|Bus error|core dumped|terminate called|panicked at|CUDA ERROR]|illegal memory access"
+        "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus",
+        r"Segmentation fault|^\s*Bus error|\(core dumped\)|terminate called after|panicked at|^\[CUDA ERROR\] at file"
+        r"|CUDA error: (?:an illegal memory|device-side|uncorrectable)|[Bb]ad magic|fallen off the bus",
+    ),
+    _rule(
+        "error_page",
+        "<!DOCTYPE|<!doctype|<html|404: Not Found|invalid load key|HeaderTooLarge|git-lfs.github.com/spec|<Code>AccessDenied",
+        r"<!(?:DOCTYPE|doctype) html|<html[\s>]|404: Not Found|invalid load key, '[<v]'|HeaderTooLarge"
+        r"|version https://git-lfs\.github\.com/spec|<Code>AccessDenied",
+    ),
+    # --- the run's own words
+    _rule(
+        "restart",
+        "esuming|Continuing training from|oaded checkpoint|Restor",
+        r"(?:Resuming|resuming)\b.*?(?:(?:step|iteration|iter)[ =:]*(?P<step>\d+)|\bfrom\b|checkpoint)"
+        r"|Continuing training from (?:global step (?P<step__2>\d+)|checkpoint)"
+        r"|oaded checkpoint.*?(?:at iteration (?P<step__3>\d+)|@ (?P<step__4>\d+) updates)"
+        r"|Restor(?:ing states|ed all states) from",
+    ),
+    _rule(
+        "stopped",
+        "stopping_early|arly stopping|arlyStopping|Signaling Trainer to stop|exiting program a|early stop"
+        "|Stopping training early",
+        r"stopping_early: \S+.*?(?:step:(?P<step>\d+))?|[Ee]arly ?[Ss]topping: |Stopping training early"
+        r"|Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes|t iteration (?P<step__3>\d+))"
+        r"|early stop since|Training stopped early",
+    ),
+    _rule(
+        "finished",
+        "exits successfully|raining complete|raining finished|inished training|done training|training is done"
+        "|total average iteration time|peak memory consumption|epochs completed in|reached.|'train_runtime'"
+        "|Total training time|max_update:|peak memory allocated",
+        r"Process \d+ exits successfully|^[^a-z]*(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b|[Ff]inished training\b(?!: \d+ merges)"
+        r"|done training in (?P<seconds>[\d.]+) seconds|\[after training is done\]|total average iteration time:"
+        r"|peak memory consumption: |epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
+        r"|'train_runtime': '?(?P<seconds__2>[\d.]+)|Total training time: (?P<minutes>[\d.]+)m"
+        r"|num_updates: \d+ >= max_update: \d+|peak memory allocated: ",
+    ),
+    _rule("checkpoint", "save-checkpoint", r"time \(ms\) \| save-checkpoint[.:\s]*(?P<milliseconds>[\d.]+)"),
+    _rule(
+        "checkpoint",
+        "aved checkpoint|aving checkpoint|aving a full checkpoint|saved a checkpoint",
+        r"[Ss]aved checkpoint \S+ \(epoch \d+ @ (?P<step>\d+) updates.*?writing took (?P<seconds>[\d.]+) s"
+        r"|(?:successfully saved|saving) checkpoint (?:at|from) iteration +(?P<step__2>\d+) to"
+        r"|inished saving (?:the )?checkpoint.* in (?P<seconds__2>[\d.]+) ?s"
+        r"|aving a full checkpoint.*?step (?P<step__3>\d+)|saved a checkpoint at step (?P<step__4>\d+)",
+    ),
+    _rule("checkpoint", "aving the checkpoint", r"inished saving the checkpoint.* in (?P<seconds>[\d.]+) ?s"),
+    _rule(
+        "checkpoint",
+        "aving checkpoint|aved checkpoint|aving model|aved model|aved Model|riting model|riting checkpoint"
+        "|odel checkpoint of|checkpoint saved|Checkpoint saved|save models",
+        r"odel checkpoint of size (?P<gib>[\d.]+) GiB saved to <PATH>|[Cc]heckpoint saved(?: to)?:? *<PATH>"
+        # fairseq says it three times; its last line has the step and the seconds
+        r"|^(?!.*[Dd]id not|.*fairseq\.trainer).*?(?:[Ss]av(?:ing|ed)|[Ww]riting|[Ss]ave) (?:the |a |full |model |last )*"
+        r"(?:checkpoint|models?|parameters|file|weights|state)\b[^/\\\n]{0,40}?(?: to|:| at|\s|=)+ ?<PATH>"
+        r"|^\s*[Ss]aving model\.*\s*$",
+    ),
+)
+NEEDLES = tuple(dict.fromkeys(needle for rule in RULES for needle in rule.needles))
+_STEP_IN_PATH = re.compile(  # the last number that belongs to a word of counting
+    r"(?:checkpoint|step|model|state|iter|ckpt|optim|batch)[-_]?=?0*(\d+)(?=\D|$)(?!.*(?:checkpoint|step|iter)[-_]?\d)"
+)
+_SCALED = {
+    "milliseconds": ("seconds", 1e-3),
+    "timeout_ms": ("timeout_seconds", 1e-3),
+    "ran_ms": ("ran_seconds", 1e-3),
+    "waited_ms": ("timeout_seconds", 1e-3),
+    "minutes": ("seconds", 60.0),
+    "hours": ("seconds", 3600.0),
+    "gib": ("bytes", 2.0**30),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What one line says."""
+
+    kind: str
+    text: str
+    numbers: dict[str, float]
+
+
+def read_line(line: str, *, code: bool = False) -> Said | None:
+    """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
+    line = _ANSI.sub("", line)
+    for rule in RULES:
+        if not any(needle in line for needle in rule.needles):
+            continue
+        if (match := rule.pattern.search(line)) and (code or not _is_code(line)):
+            return Said(kind=rule.kind, text=shorten(line), numbers=_numbers(rule.kind, match, line))
+    return None
+
+
+def shorten(line: str) -> str:
+    """One line of at most `TEXT_LENGTH` characters without control characters."""
+    line = line[max(line.find("slurmstepd: "), 0) :]  # its line may stand behind a torn record
+    if front := _FRONT.match(line):
+        line = line[front.end() :] or line
+    line = " ".join("".join(c if c.isprintable() else " " for c in _ANSI.sub("", line[: 8 * TEXT_LENGTH])).split())
+    return line if len(line) <= TEXT_LENGTH else line[: TEXT_LENGTH - 1] + "…"
+
+
+def _is_code(line: str) -> bool:
+    return _CODE.match(line) is not None or _FSTRING.search(line) is not None
+
+
+def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, raw in match.groupdict().items():
+        if raw is None or name.startswith("path"):
+            continue
+        if raw in _SIGNALS:
+            numbers["signal"] = float(_SIGNALS[raw])
+        elif _NUMBER.match(raw) and len(raw) <= 40:
+            base = name.partition("__")[0]
+            renamed, factor = _SCALED.get(base, (base, 1.0))
+            numbers[renamed] = float(raw) * factor
+    if kind == "out_of_memory":
+        numbers.update(memory_sizes(line))
+    if kind == "checkpoint" and "step" not in numbers and (path := _path(match)):
+        if found := _STEP_IN_PATH.search(path):
+            numbers["step"] = float(found[1][:15])
+    return numbers
+
+
+def _path(match: re.Match[str]) -> str | None:
+    return next((raw for name, raw in match.groupdict().items() if raw and name.startswith("path")), None)

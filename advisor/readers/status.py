@@ -1,0 +1,117 @@
+"""How a run ended: causes told apart from their consequences, and both from what the run survived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.readers.run_table import Event, Status
+
+# kinds that can end a run; the others only describe it
+CAUSES = {
+    "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
+    "disk_full": (Status.CRASHED, "the disk was full"),
+    "nccl_timeout": (Status.CRASHED, "a collective operation timed out"),
+    "nccl_error": (Status.CRASHED, "communication failed"),
+    "diverged": (Status.DIVERGED, "the numbers diverged"),
+    "interrupt": (Status.STOPPED, "interrupted by its user"),
+    "exception": (Status.CRASHED, "crashed"),
+    "killed": (Status.KILLED, "killed from outside"),
+}
+# what launchers and other ranks say when something else has already ended the run
+CONSEQUENCES = {
+    "child_failed": (Status.CRASHED, "a process failed"),
+    "signal": (Status.KILLED, "ended by a signal"),
+}
+FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
+MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
+# a rank may print one record more after another rank failed
+ROWS_OF_A_DEAD_RUN = 1
+_FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
+
+
+def status_of(
+    events: Sequence[Event], last_step: float | None, planned_steps: float | None, nan_share: float
+) -> tuple[Status, str]:
+    """How the run ended and why, in words.
+
+    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `nan_share` the
+    share of losses that are not finite among the last records. An event that more than one record follows did not end
+    the run. A scheduler's time limit explains every signal around it; a failure explains the launcher's messages.
+    """
+    ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
+    reached = _reached_end(last_step, planned_steps)
+    finish = next((e for e in reversed(events) if e.kind == "finished" and _is_last(e, last_step, 0)), None)
+    stop = next((e for e in reversed(events) if e.kind == "stopped" and _is_last(e, last_step, 0)), None)
+    cause = _cause(ending)
+    if cause is not None and not (finish is not None and reached is not False) and not (reached and _is_weak(cause)):
+        status, words = _explained(cause, nan_share, last_step, planned_steps)
+        return status, words + _in_the_end(cause, ending)
+    if nan_share >= MOSTLY_NAN:
+        return Status.DIVERGED, "the last losses are not numbers"
+    if stop is not None:
+        return Status.STOPPED, f"stopped by its own rule: {stop.text}"
+    if finish is not None and reached is not False:
+        return Status.COMPLETED, f"the log says so: {finish.text}"
+    if reached:
+        return Status.COMPLETED, f"reached step {last_step:.10g} of {planned_steps:.10g}"
+    if reached is False:
+        seen = "no step" if last_step is None else f"step {last_step:.10g}"
+        ended = " though the program ended in order" if finish is not None else ""
+        return Status.INCOMPLETE, f"the log ends at {seen} of {planned_steps:.10g}{ended}"
+    return Status.UNKNOWN, "nothing in the log says how many steps there were to be"
+
+
+def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_RUN) -> bool:
+    """Whether the run did not go on after this event: at most `rows` records follow."""
+    if "rows_after" in event.numbers:
+        return event.numbers["rows_after"] <= rows
+    return event.step is None or last_step is None or event.step >= last_step
+
+
+def _reached_end(last_step: float | None, planned_steps: float | None) -> bool | None:
+    """Whether the last record is the planned last one, also where steps count from 0; None: unknown."""
+    if planned_steps is None or planned_steps <= 0:
+        return None
+    return last_step is not None and last_step >= planned_steps - 1
+
+
+def _is_weak(cause: Event) -> bool:
+    """Whether a run that has reached its last step may well print this afterwards."""
+    return cause.kind in ("signal", "child_failed", "killed", "interrupt", "nccl_error", "nccl_timeout")
+
+
+def _cause(ending: Sequence[Event]) -> Event | None:
+    limit = next((event for event in ending if event.kind == "time_limit"), None)
+    own = [event for event in ending if event.kind in CAUSES]
+    if limit is not None:
+        before = [e for e in own if (e.line or 0) < (limit.line or 0) and e.kind not in (*_FOLLOWERS, "killed")]
+        return before[0] if before else limit
+    leaders = [event for event in own if event.kind not in _FOLLOWERS]
+    for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
+        if group:
+            return group[0]
+    return None
+
+
+def _in_the_end(cause: Event, ending: Sequence[Event]) -> str:
+    """The last exception, where it is another one than the first: often all that a user has seen."""
+    last = next((event for event in reversed(ending) if event.kind == "exception"), cause)
+    same = cause.kind != "exception" or last.text.partition(" [")[0] == cause.text.partition(" [")[0]
+    return "" if same else f"; in the end {last.text}"
+
+
+def _explained(
+    cause: Event, nan_share: float, last_step: float | None, planned_steps: float | None
+) -> tuple[Status, str]:
+    if cause.kind == "time_limit":
+        status, words = Status.TIME_LIMIT, "the scheduler's time limit"
+    else:
+        status, words = {**CAUSES, **CONSEQUENCES}[cause.kind]
+    if cause.kind == "child_failed" and cause.numbers.get("exitcode", 0) < 0:
+        status, words = Status.KILLED, f"a process was killed by signal {-cause.numbers['exitcode']:.0f}"
+    if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
+        return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
+    where = "" if last_step is None else f" after step {last_step:.10g}"
+    if where and planned_steps:
+        where += f" of {planned_steps:.10g}"
+    return status, f"{words}{where}: {cause.text}"
