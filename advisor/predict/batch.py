@@ -7,6 +7,7 @@ backward pass. Pure: no disk, no clock.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 # A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
 SELECTIVE_RECOMPUTE = 7 / 6
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
-_BACKWARD = 2 / 3  # share of a micro-step's time (handbook §1.2)
+BACKWARD = 2 / 3  # share of a micro-step's time (handbook §1.2)
 
 
 def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
@@ -52,7 +53,7 @@ def step_seconds(profile: Profile, workloads: Sequence[Workload]) -> list[Estima
         for u, b in zip(unlike, basis_of(profile.posterior, z, logs.distance), strict=True)
     ]
     alone = [interval(float(m), float(d), b) for m, d, b in zip(logs.mean, deviation, bases, strict=True)]
-    return [s if w.gpus == 1 else _with_communication(profile, w, s) for w, s in zip(workloads, alone, strict=True)]
+    return _with_communication(profile, workloads, alone)
 
 
 def sharded_sizes(z: Sizes, workloads: Sequence[Workload]) -> Sizes:
@@ -63,9 +64,19 @@ def sharded_sizes(z: Sizes, workloads: Sequence[Workload]) -> Sizes:
     return dataclasses.replace(z, parameters=z.parameters / shares, recompute=recompute)
 
 
-def _with_communication(profile: Profile, w: Workload, alone: Estimate) -> Estimate | None:
-    exposed = comm.exposed_seconds(w, profile.spec, _BACKWARD * alone.value / w.grad_accum)
-    return sum_independent(alone, exposed) if exposed else None
+def _with_communication(
+    profile: Profile, workloads: Sequence[Workload], alone: list[Estimate]
+) -> list[Estimate | None]:
+    """Steps of several GPUs with what they cannot hide of their communication; None where links are unknown."""
+    found: list[Estimate | None] = list(alone)
+    several = [i for i, w in enumerate(workloads) if w.gpus > 1]
+    if not several:
+        return found
+    backward = np.array([BACKWARD * alone[i].value / workloads[i].grad_accum for i in several])
+    many = comm.exposed_many(comm.exchange_of([workloads[i] for i in several]), profile.spec, backward)
+    for i, exposed in zip(several, _estimates(many, [Basis.PRIOR] * len(several)), strict=True):
+        found[i] = None if math.isnan(exposed.value) else sum_independent(alone[i], exposed)
+    return found
 
 
 def _memory(profile: Profile, workloads: Sequence[Workload]) -> list[_Memory]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 from advisor import flops
 from advisor.catalog import GpuSpec
+from advisor.predict.memory import EstimateArrays
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (handbook §3.2)
@@ -91,6 +95,17 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
     return min(link.achieved, GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What data-parallel workloads exchange: arrays of one length."""
+
+    gpus: np.ndarray
+    parameters: np.ndarray
+    depth: np.ndarray
+    grad_accum: np.ndarray
+    full: np.ndarray  # bool: fully sharded
+
+
 def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: float) -> Estimate | None:
     """Communication per optimizer step that is not hidden; None when the links are unknown.
 
@@ -99,30 +114,47 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
     volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter of
     16-bit parameters behind every micro-batch's forward and backward.
     """
-    if workload.gpus == 1:
-        return Estimate(value=0.0, low=0.0, high=0.0, basis=Basis.PRIOR)
-    bandwidth = bus_bytes_per_second(spec, workload.gpus) if spec else None
-    if bandwidth is None:
-        return None
-    parameters = flops.parameters(workload.shape)
+    found = exposed_many(exchange_of([workload]), spec, np.array([backward_seconds]))
+    value, low, high = (float(side[0]) for side in (found.value, found.low, found.high))
+    return None if math.isnan(value) else Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+
+
+def exchange_of(workloads: Sequence[Workload]) -> Exchange:
+    """Gather workloads of any number of GPUs; arrays of shape (n,)."""
+    return Exchange(
+        gpus=np.array([w.gpus for w in workloads]),
+        parameters=np.array([flops.parameters(w.shape) for w in workloads], dtype=float),
+        depth=np.array([w.shape.depth for w in workloads]),
+        grad_accum=np.array([w.grad_accum for w in workloads]),
+        full=np.array([w.sharding == "full" for w in workloads]),
+    )
+
+
+def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray) -> EstimateArrays:
+    """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown."""
+    counts = {int(n): bus_bytes_per_second(spec, int(n)) if spec and n > 1 else None for n in np.unique(e.gpus)}
+    bandwidth = np.array([counts[n] or math.nan for n in e.gpus.tolist()])
     value, low, high = (
-        _exposed(workload, parameters, bandwidth * factor, backward_seconds, overlap)
+        np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap))
         for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
     )
-    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+    return EstimateArrays(value=value, low=low, high=high)
 
 
-def _exposed(w: Workload, parameters: int, bandwidth: float, backward_seconds: float, overlap: float) -> float:
-    if w.sharding == "full":
-        gather = reduce_scatter_seconds(2 * parameters, w.gpus, bandwidth) + w.shape.depth * _latency(w.gpus)
-        return w.grad_accum * max(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
-    size = 4 * parameters
-    whole = all_reduce_seconds(size, w.gpus, bandwidth) + max(1.0, size / BUCKET_BYTES) * _latency(w.gpus)
-    last = all_reduce_seconds(min(size, BUCKET_BYTES), w.gpus, bandwidth) + _latency(w.gpus)
-    return max(last, whole - overlap * backward_seconds)
+def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
+    latency = _latency(e.gpus)
+    size = 4 * e.parameters
+    whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
+    last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, bandwidth) + latency
+    found = np.maximum(last, whole - overlap * backward_seconds)
+    if e.full.any():
+        gather = reduce_scatter_seconds(2 * e.parameters, e.gpus, bandwidth) + e.depth * latency
+        sharded = e.grad_accum * np.maximum(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
+        found = np.where(e.full, sharded, found)
+    return found
 
 
-def _latency(gpus: int) -> float:
+def _latency(gpus: np.ndarray) -> np.ndarray:
     """Of one collective: a ring inside the node, a tree over nodes (what NCCL chooses for many of them)."""
-    nodes = math.ceil(gpus / GPUS_PER_NODE)
-    return 2 * LATENCY_SECONDS * (min(gpus, GPUS_PER_NODE) - 1 + math.log2(nodes))
+    nodes = np.ceil(gpus / GPUS_PER_NODE)
+    return 2 * LATENCY_SECONDS * (np.minimum(gpus, GPUS_PER_NODE) - 1 + np.log2(nodes))

@@ -17,6 +17,7 @@ import numpy as np
 
 from advisor import flops
 from advisor.records import Basis, Estimate, Workload
+from trainer.schema import ModelShape
 
 TERMS = (
     "matmul",  # matrix products at the measured rate; 1.0 = as fast as the best measured product
@@ -36,7 +37,7 @@ _ACCUMULATION_WEIGHT = 0.1
 # What the terms cannot know grows with the distance extrapolated (caches, kernels chosen by size): log deviation per
 # factor of two beyond the calibrated box; docs/log.md has the coverage without it.
 _BEYOND_DEVIATION = 0.03
-_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +91,21 @@ def _size_row(w: Workload) -> dict[str, float]:
         "parameters": flops.parameters(s),
         "block_matmul": flops.matmul_parameters(s) - s.vocab_size * s.width,
         "head_matmul": s.vocab_size * s.width,
-        "element_bytes": _ELEMENT_BYTES[w.precision],
+        "element_bytes": ELEMENT_BYTES[w.precision],
         "recompute": 4 / 3 if w.activation_checkpointing == "full" else 1.0,
-        "step_flops": _muon_flops(w) if w.optimizer == "muon" else 0.0,
+        "step_flops": newton_schulz_flops(s) if w.optimizer == "muon" else 0.0,
     }
 
 
-def _muon_flops(w: Workload) -> float:
-    """Newton-Schulz work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (handbook §1.2)."""
-    s = w.shape
+def newton_schulz_flops(s: ModelShape) -> float:
+    """Muon's work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (handbook §1.2).
+
+    `s` may hold arrays (`memory_terms.WorkloadArrays`); then so does the result.
+    """
     kv = s.kv_heads * s.head_dim
     mats = [(s.width, s.width)] * 2 + [(s.width, kv)] * 2 + [(s.width, s.ffn_width)] * (3 if s.family == "llama" else 2)
-    per_layer = sum(5 * (4 * min(a, b) ** 2 * max(a, b) + 2 * min(a, b) ** 3) for a, b in mats)
-    return float(s.depth * per_layer)
+    pairs = [(1.0 * np.minimum(a, b), 1.0 * np.maximum(a, b)) for a, b in mats]
+    return s.depth * sum(5 * (4 * m**2 * n + 2 * m**3) for m, n in pairs)
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
@@ -200,7 +203,7 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         pull = gradient - weights @ posterior.gradients
         distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
         variance = variance + (_BEYOND_DEVIATION * _beyond(posterior, where)) ** 2
-    variance = variance + np.einsum("ni,ij,nj->n", pull, posterior.covariance, pull)
+    variance = variance + ((pull @ posterior.covariance) * pull).sum(axis=1)
     return LogPrediction(mean=mean, deviation=np.sqrt(variance), distance=distance, parts=x)
 
 
