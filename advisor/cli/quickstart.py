@@ -29,8 +29,8 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     Takes about four minutes. Needs no GPU, no account and no network.
     """
     from advisor.cli.calibrate import run as calibrate
-    from advisor.cli.compare import review, to_document
     from advisor.cli.plan import recommend
+    from advisor.outcome import review, to_document
     from advisor.store import default_store
 
     store = default_store()
