@@ -1,0 +1,119 @@
+"""Numbers and times as people and programs write them in cells: thousands separators, units, percent, "N/A"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+# what stands for "no value" in cells of the formats read here
+EMPTY = frozenset(("", "-", "--", "n/a", "na", "none", "null", "[n/a]", "[not supported]", "n/s", "?", "—", "–"))
+NON_FINITE = {
+    **dict.fromkeys(("nan", "+nan", "-nan", "nan%"), math.nan),
+    **dict.fromkeys(("inf", "+inf", "infinity", "+infinity"), math.inf),
+    **dict.fromkeys(("-inf", "-infinity"), -math.inf),
+}
+
+_NUMBER = re.compile(
+    r"[~≈<>=≤≥$€ ]*([+-]?(?:\d{1,3}(?:[,_  ]\d{3})+(?!\d)|\d+)(?:\.\d*)?(?:e[+-]?\d+)?|[+-]?\.\d+(?:e[+-]?\d+)?)"
+    r"\s*([a-zµμ%°/³]*)",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(r"(?:(\d{1,4}) days?,? )?(?:(\d{1,4}):)?(\d{1,2}):(\d{2}(?:\.\d+)?)")  # 1:02:03, 2:30
+_DATE = re.compile(r"\s*\d{4}[-/]\d{1,2}[-/]\d{1,2}")
+
+
+def number_with_unit(text: str) -> tuple[float, str] | None:
+    """The number a cell starts with and the word after it: "~2,184ms" → (2184, "ms"); None where there is none.
+
+    A range ("5.5-6.0") is not a number. Non-finite words give a non-finite number.
+    """
+    clean = text.strip().strip("*`").strip()
+    if (known := NON_FINITE.get(clean.lower())) is not None:
+        return known, ""
+    match = _NUMBER.match(clean)
+    if not match or re.match(r"\s*[-–—]\s*~?\d", clean[match.end() :]):
+        return None
+    return float(re.sub(r"[,_  ]", "", match[1])), match[2]
+
+
+def plain_numbers(cells: Sequence[str]) -> np.ndarray:
+    """Cells as floats; NaN both for empty cells and for what is no number. A unit behind the number is passed over."""
+    try:
+        return np.array(cells, dtype=float)  # the common case: every cell a bare number
+    except (ValueError, OverflowError):
+        pass
+    first = number_with_unit(cells[0]) if len(cells) else None
+    if first and first[1]:  # the next common one: the same unit in every cell
+        try:
+            return np.array([cell.strip().removesuffix(first[1]) for cell in cells], dtype=float)
+        except (ValueError, OverflowError):
+            pass
+    return np.fromiter((_plain(cell) for cell in cells), dtype=float, count=len(cells))
+
+
+def printed_non_finite(cells: Sequence[str]) -> np.ndarray:
+    """1 where a cell prints NaN, 2 where it prints an infinity, else 0: told apart from empty cells."""
+    flags = np.zeros(len(cells))
+    for row, cell in enumerate(cells):
+        known = NON_FINITE.get(cell.strip().lower())
+        if known is not None:
+            flags[row] = 1 if math.isnan(known) else 2
+    return flags
+
+
+def _plain(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        clean = cell.strip().lower()
+    if clean in EMPTY:
+        return math.nan
+    if clock := _CLOCK.fullmatch(clean):
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    found = number_with_unit(cell)
+    return found[0] if found else math.nan
+
+
+def looks_like_date(cell: str) -> bool:
+    """Whether a cell starts with a calendar date, year first."""
+    return _DATE.match(cell) is not None
+
+
+def unix_times(cells: Sequence[str]) -> np.ndarray:
+    """Dates (year first, `T` or a space before the time) or Unix seconds/milliseconds as Unix seconds; NaN otherwise.
+
+    Times without a zone are taken as UTC: only differences between them matter.
+    """
+    first = next((cell for cell in cells if cell.strip()), "")
+    if not looks_like_date(first):
+        return unix_seconds(plain_numbers(cells))
+    try:
+        texts = [cell.strip().replace("/", "-").replace(" ", "T", 1) for cell in cells]
+        return np.array(texts, dtype="datetime64[us]").astype("int64") / 1e6
+    except ValueError:
+        return np.fromiter((_one_date(cell) for cell in cells), dtype=float, count=len(cells))
+
+
+def unix_seconds(values: np.ndarray) -> np.ndarray:
+    """Time stamps in seconds, from seconds, milli-, micro- or nanoseconds: told by their size (years 2001 to 2286)."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return values
+    for power in (9, 6, 3):
+        if np.median(known) >= 1e9 * 10**power:
+            return values / 10**power
+    return values
+
+
+def _one_date(cell: str) -> float:
+    clean = cell.strip().replace("/", "-")
+    try:
+        moment = datetime.fromisoformat(clean)
+    except ValueError:
+        return math.nan
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,129 @@
+"""Any CSV or TSV of a run: columns by their names and units, a table without a header by its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import decode, read_head
+from advisor.readers.cells import looks_like_date, plain_numbers
+from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
+from advisor.readers.gather import Gathered, Gatherer
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_table import is_telemetry
+
+NAME = "csv"
+_SUFFIXES = (".csv", ".tsv")
+_AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
+
+
+def score(head: bytes, path: Path) -> float:
+    """How surely a file is a table of a run: a loss beside something that counts progress is enough."""
+    dialect = dialect_of(decode(head))
+    if dialect is None:
+        return 0.0
+    if not dialect.header:
+        return 0.3 if is_table_path(path) else 0.0
+    found = recognised(dialect.header)
+    losses = "loss" in found or "eval_loss" in found
+    if losses and any(axis in found for axis in _AXES):
+        return 0.75
+    if is_telemetry(dialect.header):
+        return 0.0
+    return 0.5 if losses or len(found) >= 3 else 0.2 if found and is_table_path(path) else 0.0
+
+
+def is_table_path(path: Path) -> bool:
+    """Whether a file is called a table, packed or not."""
+    return any(suffix.lower() in _SUFFIXES for suffix in path.suffixes[-2:])
+
+
+def read(path: Path) -> RunTable:
+    """Read a table with a header or without; AdvisorError where it is none."""
+    return read_table(path, format=NAME, framework=None)
+
+
+def read_table(
+    path: Path,
+    *,
+    format: str,
+    framework: str | None,
+    facts: Mapping[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> RunTable:
+    """A table as the run of a framework; AdvisorError where it has no column that is known."""
+    dialect = layout(path)
+    if not dialect.header:
+        dialect, told = _named_by_numbers(path, dialect)
+        notes = (*notes, told)
+    gathered = gather(path, dialect)
+    if not gathered.provenance:
+        raise AdvisorError(
+            f"{path}: none of the columns {', '.join(dialect.header[:8])} is known",
+            "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
+        )
+    return assemble(
+        gathered.records,
+        source=str(path),
+        format=format,
+        framework=framework,
+        facts=facts,
+        provenance=gathered.provenance,
+        notes=(*gathered.notes, *notes),
+    )
+
+
+def layout(path: Path) -> Dialect:
+    """How the table in a file is laid out; AdvisorError where it is none."""
+    dialect = dialect_of(decode(read_head(path)))
+    if dialect is None:
+        raise AdvisorError(f"{path} is not a table", "separate columns by commas and name them in the first line")
+    return dialect
+
+
+def gather(path: Path, dialect: Dialect) -> Gathered:
+    """All rows of a table with a header."""
+    gatherer = Gatherer()
+    for block in blocks(path, dialect):
+        cells = {name: column for name, column in zip(dialect.header, block.columns, strict=True) if name}
+        gatherer.add(cells, np.array(block.lines))
+    return gatherer.finish()
+
+
+def _named_by_numbers(path: Path, dialect: Dialect) -> tuple[Dialect, str]:
+    """Name the columns of a table without a header: the first that rises by whole numbers counts steps, the first other
+    one of the size of a loss is the loss."""
+    first = next(blocks(path, dialect), None)
+    columns = [] if first is None else [plain_numbers(column) for column in first.columns]
+    names = [f"column {number + 1}" for number in range(dialect.width)]
+    step = next((i for i, values in enumerate(columns) if _counts(values)), None)
+    loss = next((i for i, values in enumerate(columns) if i != step and _is_loss_like(values)), None)
+    if loss is None or (first and looks_like_date(first.columns[loss][0])):
+        raise AdvisorError(
+            f"{path} has no header and no column that could be a loss", "name the columns in the first line"
+        )
+    names[loss] = "loss"
+    if step is not None:
+        names[step] = "step"
+    told = f"no header: column {loss + 1} taken as the loss"
+    told += f", column {step + 1} as the step" if step is not None else ""
+    return Dialect(delimiter=dialect.delimiter, header=tuple(names), skip=dialect.skip, width=dialect.width), told
+
+
+def _counts(values: np.ndarray) -> bool:
+    if len(values) < 2 or not np.isfinite(values).all() or np.median(values) > 1e8:
+        return False
+    return bool(np.all(np.diff(values) > 0) and np.all(values == np.round(values)))
+
+
+def _is_loss_like(values: np.ndarray) -> bool:
+    """Positive, not whole, neither as small as a learning rate nor as large as a rate of tokens."""
+    known = values[np.isfinite(values)]
+    if len(known) < max(2, 0.5 * len(values)) or np.all(known == np.round(known)):
+        return False
+    return bool(np.all(known > 0) and 0.005 < np.median(known) < 1000)

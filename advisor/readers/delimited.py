@@ -1,0 +1,180 @@
+"""Delimited tables (CSV, TSV, semicolons): where the header is, what separates, and rows in blocks.
+
+Line ends may be LF, CRLF, CR or the CR CR LF of a text-mode writer on Windows; a last row that was cut is dropped; a
+header printed again in the middle (the file was appended to) is passed over.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.readers.cells import EMPTY, NON_FINITE, looks_like_date, number_with_unit
+from advisor.readers.chunks import chunks
+from advisor.readers.gather import BLOCK_ROWS
+from advisor.readers.names import column_of
+
+DELIMITERS = (",", "\t", ";", "|")
+MOST_COLUMNS = 2000  # of a table; more is a matrix of data, not a log
+_LINES_BEFORE_HEADER = 20
+csv.field_size_limit(2**20)  # a cell of a megabyte is no number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a table is laid out. `header` is empty for a table without one; `skip` lines stand before its first row."""
+
+    delimiter: str
+    header: tuple[str, ...]
+    skip: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Some rows, column by column, as text; all columns equally long."""
+
+    columns: list[list[str]]
+    lines: list[int]  # 1-based line numbers
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def dialect_of(head: str) -> Dialect | None:
+    """The layout of a table by its first lines; None where these are no table."""
+    lines = head.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:200]
+    whole = lines[:-1] if len(lines) > 1 and len(head) > 4096 else lines
+    best: tuple[float, Dialect] | None = None
+    for delimiter in DELIMITERS:
+        found = _try(whole, delimiter)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    return best[1] if best else None
+
+
+def _try(lines: list[str], delimiter: str) -> tuple[float, Dialect] | None:
+    """How much of the lines fits a table with this delimiter, and its layout."""
+    filled = [(i, _cells(line, delimiter)) for i, line in enumerate(lines) if line.strip() and line.lstrip()[:1] != "#"]
+    counts = [len(cells) for _, cells in filled]
+    if not filled or max(counts) < 2 or max(counts) > MOST_COLUMNS:
+        return None
+    start = _header_row(filled)
+    if start is None:
+        return None
+    index, header = filled[start]
+    named = not _is_data(header)
+    rows = [cells for _, cells in filled[start + named :]]
+    width = len(header)
+    fitting = sum(len(cells) == width and _is_data(cells) for cells in rows)
+    if width < 2 or fitting < max(1, 0.6 * len(rows)):
+        return None
+    dialect = Dialect(
+        delimiter=delimiter,
+        header=tuple(cell.strip() for cell in header) if named else (),
+        skip=index + named,
+        width=width,
+    )
+    return width * fitting / max(1, len(rows)), dialect
+
+
+def _header_row(filled: list[tuple[int, list[str]]]) -> int | None:
+    """The header among the first lines: the widest row of words before data, else the first row of data."""
+    for at, (_, cells) in enumerate(filled[:_LINES_BEFORE_HEADER]):
+        if len(cells) < 2:
+            continue
+        if _is_data(cells):
+            return at
+        following = filled[at + 1][1] if at + 1 < len(filled) else None
+        if following is not None and len(following) == len(cells) and _is_data(following):
+            return at
+    return None
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if '"' not in line:
+        return line.split(delimiter)
+    try:
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
+def _is_data(cells: list[str]) -> bool:
+    """Whether a row is measurements: a number or date in it, and no more words than numbers."""
+    kinds = [_kind(cell) for cell in cells]
+    return kinds.count("number") > 0 and kinds.count("word") <= kinds.count("number")
+
+
+def _kind(cell: str) -> str:
+    clean = cell.strip().lower()
+    if clean in EMPTY:
+        return "empty"
+    if clean in NON_FINITE or looks_like_date(clean):
+        return "number"
+    found = number_with_unit(clean)
+    return "number" if found is not None and (clean[:1] in "+-.$~[" or clean[:1].isdigit()) else "word"
+
+
+def blocks(path: Path, dialect: Dialect) -> Iterator[Block]:
+    """Rows of a table in blocks of at most BLOCK_ROWS; AdvisorError where the file cannot be read.
+
+    Short rows are filled with empty cells, longer ones are cut; a short last row is dropped.
+    """
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for number, cells in _rows(path, dialect):
+        rows.append(cells)
+        lines.append(number)
+        if len(rows) == BLOCK_ROWS:
+            yield _block(rows, lines)
+            rows, lines = [], []
+    if rows:
+        yield _block(rows, lines)
+
+
+def _rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and cells of all rows, short ones padded; a short last one was cut while being written."""
+    held: tuple[int, list[str]] | None = None
+    for chunk in chunks(path):
+        text = chunk.text.decode("utf-8-sig" if chunk.first_line == 1 else "utf-8", "replace").replace("\0", "")
+        reader = csv.reader(io.StringIO(text), delimiter=dialect.delimiter, skipinitialspace=True)
+        for number, cells in _numbered(reader, chunk.first_line, path):
+            if number <= dialect.skip or len(cells) < 2 or _is_header(cells, dialect) or cells[0][:1] == "#":
+                continue
+            if held is not None:
+                yield held[0], held[1] + [""] * (dialect.width - len(held[1]))
+            held = number, cells[: dialect.width]
+    if held is not None and len(held[1]) == dialect.width:
+        yield held
+
+
+def _numbered(reader: Any, first: int, path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        for cells in reader:
+            yield first + reader.line_num - 1, cells
+    except csv.Error as error:
+        raise AdvisorError(f"{path} is not a table that can be read: {error}", "is it the right file?") from error
+
+
+def _is_header(cells: list[str], dialect: Dialect) -> bool:
+    return bool(dialect.header) and cells[0].strip() == dialect.header[0] and cells[1].strip() == dialect.header[1]
+
+
+def _block(rows: list[list[str]], lines: list[int]) -> Block:
+    return Block(columns=[list(column) for column in zip(*rows, strict=True)], lines=lines)
+
+
+def recognised(header: tuple[str, ...]) -> dict[str, str]:
+    """Columns of a run that a header names: column → the first name that stands for it."""
+    found: dict[str, str] = {}
+    for name in header:
+        named = column_of(name)
+        if named is not None:
+            found.setdefault(named.column, name)
+    return found

@@ -1,0 +1,89 @@
+"""`nvidia-smi dmon`: rows of numbers in columns of blanks under two lines of names and units, repeated now and then.
+
+Source: nvidia-smi(1), section "Device Monitoring". With `-o DT` date and time stand before the card; without, rows come
+at the delay of `-d`, one second unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.readers.bounded import decode, read_head
+from advisor.readers.chunks import chunks
+from advisor.readers.gather import BLOCK_ROWS
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_table import ReadingStore, Telemetry, telemetry_run
+
+NAME = "nvidia-smi dmon"
+# name of a column as dmon prints it → as the other readers know it
+_NAMES = {
+    "gpu": "index",
+    "pwr": "power [W]",
+    "gtemp": "temperature",
+    "temp": "temperature",  # drivers before 2018
+    "sm": "utilization [%]",
+    "mem": "utilization.memory [%]",
+    "pclk": "clocks.sm",
+    "fb": "memory.used [MiB]",
+}
+_HEADER = re.compile(r"^#\s*(?:date\s+time\s+|time\s+)?gpu\s+(?:[a-z0-9]+\s*)+$", re.MULTILINE | re.IGNORECASE)
+
+
+def score(head: bytes, path: Path) -> float:
+    """A commented line of dmon's column names."""
+    return 0.95 if _header(decode(head)) else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read dmon's output as a RunTable that holds nothing else. Raises AdvisorError."""
+    telemetry, readings, notes = read_readings(path)
+    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
+
+
+def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    """Columns, number of readings and notes; AdvisorError where there is no header."""
+    header = _header(decode(read_head(path)))
+    if header is None:
+        raise AdvisorError(f"{path} has no line of nvidia-smi dmon's column names")
+    names = [_NAMES.get(name, "") for name in header]
+    dated = [name for name in ("date", "time") if name in header]
+    store = ReadingStore(names=[*(["timestamp"] if len(dated) == 2 else []), *names])
+    rows: list[list[str]] = []
+    for chunk in chunks(path):
+        for line in chunk.text.decode("utf-8", "replace").split("\n"):
+            cells = line.split()
+            if len(cells) == len(header) and not line.lstrip().startswith("#"):
+                rows.append(_stamped(cells, header) + cells if len(dated) == 2 else cells)
+        if len(rows) >= BLOCK_ROWS:
+            store.add(_columns(rows))
+            rows = []
+    if rows:
+        store.add(_columns(rows))
+    return _finished(store, header)
+
+
+def _finished(store: ReadingStore, header: list[str]) -> tuple[Telemetry, int, tuple[str, ...]]:
+    telemetry, readings, notes = store.finish()
+    if "date" not in header and "gpu" in telemetry and len(telemetry["gpu"]):
+        cards = len(set(telemetry["gpu"].tolist()))
+        telemetry["unix_seconds"] = telemetry["unix_seconds"] // cards  # the cards of one moment follow each other
+    return telemetry, readings, notes
+
+
+def _stamped(cells: list[str], header: list[str]) -> list[str]:
+    date, time = cells[header.index("date")], cells[header.index("time")]
+    return [f"{date[:4]}-{date[4:6]}-{date[6:]} {time}" if len(date) == 8 else ""]
+
+
+def _columns(rows: list[list[str]]) -> list[list[str]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _header(text: str) -> list[str] | None:
+    for match in _HEADER.finditer(text[:65536]):
+        names = match[0].lstrip("#").lower().split()
+        if len(set(names) & _NAMES.keys()) >= 3:
+            return names
+    return None

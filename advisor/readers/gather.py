@@ -1,0 +1,146 @@
+"""Named cells to records: which key is which column, in which unit, and whether a loss was printed as NaN.
+
+Rows come in blocks, so that long files stay in constant memory; what a name stands for is settled by the first block
+that has it, units by all values together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from advisor.readers.cells import looks_like_date, plain_numbers, printed_non_finite, unix_seconds, unix_times
+from advisor.readers.names import Named, column_of, in_unit
+from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
+
+BLOCK_ROWS = 20_000
+_LOSSES = ("loss", "eval_loss")
+
+Cells = Sequence[str] | np.ndarray  # of one key in a block: text as written, or numbers already
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """Records in the columns' units, with how each was printed, the names that were passed over and words on both."""
+
+    records: Records
+    provenance: dict[str, str]
+    unread: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Gatherer:
+    """Takes blocks of named cells. `name_of` says what a name stands for."""
+
+    name_of: Callable[[str], Named | None] = column_of
+    _store: RecordStore = field(default_factory=lambda: RecordStore(kinds=(TRAIN, EVAL)))
+    _key_of: dict[str, tuple[str, Named]] = field(default_factory=dict)  # column → the key that stands for it
+    _passed: dict[str, None] = field(default_factory=dict)  # names in order
+    _rows: int = 0
+    _dates: set[str] = field(default_factory=set)
+
+    def add(self, cells: Mapping[str, Cells], lines: np.ndarray | None = None, printed: Mapping | None = None) -> None:
+        """Add a block: all keys equally long. `lines` are 1-based line numbers.
+
+        `printed` gives, for keys whose cells are numbers, 1 where NaN was written rather than nothing.
+        """
+        rows = len(next(iter(cells.values()), ()))
+        if not rows:
+            return
+        self._settle(cells)
+        columns = {column: self._numbers(key, named, cells[key])
+                   for column, (key, named) in self._key_of.items() if key in cells}  # fmt: skip
+        for column in _LOSSES:
+            if column in columns:
+                key = self._key_of[column][0]
+                flags = _flags(cells[key], columns[column], (printed or {}).get(key))
+                columns["loss_is_nan" if column == "loss" else "_eval_is_nan"] = flags
+        order = self._rows + np.arange(rows)
+        lines = order + 1 if lines is None else np.asarray(lines, np.int64)
+        self._put(order, lines, columns)
+        self._rows += rows
+
+    def finish(self) -> Gathered:
+        """All records, in the columns' units."""
+        records = self._store.records()
+        columns, provenance, notes = {}, {}, []
+        for column, (key, named) in self._key_of.items():
+            if column not in records.columns:
+                continue
+            target, values, said = self._converted(named, column, records.columns[column])
+            if np.all(np.isnan(values)) and column not in _LOSSES:
+                continue
+            if target in columns and target != column:
+                continue  # a surer name has it
+            columns[target] = values
+            provenance[target] = f"{key!r}" + (f", {said}" if said else "")
+            if said and "size" in said:
+                notes.append(f"{key!r} has no unit: read {said}")
+        if "loss_is_nan" in records.columns:
+            columns["loss_is_nan"] = records.columns["loss_is_nan"]
+        done = Records(**{**records.__dict__, "columns": columns})
+        return Gathered(records=done, provenance=provenance, unread=tuple(self._passed), notes=tuple(notes))
+
+    def _settle(self, cells: Mapping[str, Cells]) -> None:
+        """Say which key each column comes from; the surest of the first block that has any, for good."""
+        found: dict[str, tuple[str, Named]] = {}
+        for key in cells:
+            named = self.name_of(key)
+            if named is None or named.per_device:
+                self._passed[key] = None
+                continue
+            if named.column in self._key_of:
+                continue
+            if named.column not in found or named.rank < found[named.column][1].rank:
+                if found.get(named.column):
+                    self._passed[found[named.column][0]] = None
+                found[named.column] = (key, named)
+            else:
+                self._passed[key] = None
+        self._key_of.update(found)
+
+    def _numbers(self, key: str, named: Named, cells: Cells) -> np.ndarray:
+        if isinstance(cells, np.ndarray):
+            return cells
+        if named.kind in ("date", "time") and looks_like_date(next((c for c in cells if c.strip()), "")):
+            self._dates.add(named.column)
+            return unix_times(cells)
+        return plain_numbers(cells)
+
+    def _converted(self, named: Named, column: str, values: np.ndarray) -> tuple[str, np.ndarray, str]:
+        if column in self._dates:
+            return "unix_seconds", values, "date"
+        if named.kind == "date":
+            return column, unix_seconds(values), ""
+        return in_unit(named, values)
+
+    def _put(self, order: np.ndarray, lines: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        rows = len(order)
+        trained = has_loss(columns, rows)
+        evaluated = ~np.isnan(columns.pop("_eval_is_nan", np.full(rows, np.nan)))
+        is_eval = evaluated & ~trained
+        for rule, mask in ((0, ~is_eval), (1, is_eval)):
+            if mask.any():
+                chosen = {name: values[mask] for name, values in columns.items()}
+                self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
+        self._store.end_of_chunk()
+
+
+def _flags(cells: Cells, values: np.ndarray, printed: np.ndarray | None) -> np.ndarray:
+    """0 where a finite loss stands, 1 where NaN was printed, 2 where an infinity was, NaN where nothing was."""
+    if printed is None:
+        printed = np.zeros(len(values)) if isinstance(cells, np.ndarray) else _scan(cells, values)
+    flags = np.where(np.isfinite(values), 0.0, np.nan)
+    flags[np.isinf(values)] = 2
+    flags[np.isnan(values) & (printed > 0)] = 1
+    return flags
+
+
+def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
+    flags = np.zeros(len(values))
+    unknown = np.flatnonzero(~np.isfinite(values))
+    flags[unknown] = printed_non_finite([cells[i] for i in unknown])
+    return flags

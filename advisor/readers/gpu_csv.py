@@ -1,0 +1,116 @@
+"""Device telemetry as CSV: `nvidia-smi --query-gpu=… --format=csv`, scripts around pynvml, with a header or without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.bounded import decode
+from advisor.readers.cells import looks_like_date, number_with_unit, plain_numbers
+from advisor.readers.csv_table import layout
+from advisor.readers.delimited import Block, blocks, dialect_of, recognised
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import MEASURED, reading_of
+from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry, telemetry_run
+
+NAME = "gpu_csv"
+_CELL_UNITS = {"%": "%", "mib": "MiB", "w": "W", "mhz": "MHz", "c": "C"}
+
+
+def score(head: bytes, path: Path) -> float:
+    """A header that names quantities of a card and no loss, or rows without one whose cells carry a card's units."""
+    dialect = dialect_of(decode(head))
+    if dialect is None:
+        return 0.0
+    if dialect.header:
+        found = recognised(dialect.header)
+        if "loss" in found or "eval_loss" in found or not is_telemetry(dialect.header):
+            return 0.0
+        return 0.7 if "step" in found else 0.9
+    rows = decode(head).split("\n")[:20]
+    units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
+    return 0.9 if units & {"W", "MiB"} else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read a telemetry table as a RunTable that holds nothing else. Raises AdvisorError."""
+    telemetry, readings, notes = read_readings(path)
+    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
+
+
+def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    """Columns, number of readings and notes; AdvisorError where no column is a quantity of a card."""
+    dialect = layout(path)
+    names, notes = list(dialect.header), ()
+    if not names:
+        first = next(blocks(path, dialect), None)
+        names = _infer(first) if first is not None else []
+        notes = (f"no header: columns taken as {', '.join(name or 'unknown' for name in names)}",)
+    if not any((reading := reading_of(name)) is not None and reading.column in MEASURED for name in names):
+        raise AdvisorError(
+            f"{path} holds no power, use, memory, temperature or clock of a card",
+            "columns are known by nvidia-smi's names, such as power.draw [W]",
+        )
+    store = ReadingStore(names=names)
+    for block in blocks(path, dialect):
+        store.add(block.columns)
+    telemetry, readings, more = store.finish()
+    return telemetry, readings, (*notes, *more)
+
+
+def _infer(block: Block) -> list[str]:
+    """Name columns without a header by the units in their cells, in the order in which people ask for them."""
+    names, seen = [], {"%": 0, "MiB": 0, "W": 0}
+    for number, cells in enumerate(block.columns):
+        unit = next((found for cell in cells[:20] if (found := _unit(cell))), None)
+        if any(looks_like_date(cell) for cell in cells[:3]):
+            names.append("timestamp")
+        elif unit in seen:
+            names.append(_nth(unit, seen[unit]))
+            seen[unit] += 1
+        elif unit == "MHz":
+            names.append("clocks.sm")
+        else:
+            names.append(_plain_column(plain_numbers(cells), number))
+    return _free_or_total(names, block)
+
+
+def _nth(unit: str, before: int) -> str:
+    order = {"%": ("utilization.gpu [%]", "utilization.memory [%]"), "MiB": ("memory.used [MiB]", "memory.free [MiB]")}
+    order["W"] = ("power.draw [W]",)
+    return order[unit][before] if before < len(order[unit]) else ""
+
+
+def _plain_column(values: np.ndarray, number: int) -> str:
+    """A bare number: a time, a card's index or a temperature, by its size."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return ""
+    if np.median(known) > 1e8:
+        return "timestamp"
+    whole = bool(np.all(known == np.round(known)))
+    if whole and number <= 1 and known.max() < 16 and len(np.unique(known)) <= 16:
+        return "index"
+    return "temperature.gpu" if whole and 15 <= np.median(known) <= 110 else ""
+
+
+def _free_or_total(names: list[str], block: Block) -> list[str]:
+    """The second memory figure is what is free where both add up to the same, the total where it never changes."""
+    if "memory.free [MiB]" not in names:
+        return names
+    used, second = names.index("memory.used [MiB]"), names.index("memory.free [MiB]")
+    a, b = plain_numbers(block.columns[used]), plain_numbers(block.columns[second])
+    if np.ptp(a + b) <= 64 and np.ptp(a) > 64:  # MiB the driver keeps may come and go
+        return names
+    if np.all(b >= a) and np.ptp(b) == 0 and np.ptp(a) > 0:
+        names[second] = "memory.total [MiB]"
+    elif np.all(a >= b) and np.ptp(a) == 0 and np.ptp(b) > 0:
+        names[used], names[second] = "memory.total [MiB]", "memory.used [MiB]"
+    return names
+
+
+def _unit(cell: str) -> str | None:
+    found = number_with_unit(cell)
+    return _CELL_UNITS.get(found[1].lower()) if found else None

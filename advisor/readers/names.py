@@ -1,0 +1,304 @@
+"""What a column, key or tag is, told by its name: "Step Time (ms)", "train/loss", "tok/s", "val_loss", "mfu_pct".
+
+One table of names for every format whose columns are named by its user: CSV, JSON lines, W&B, TensorBoard, MLflow and
+Markdown tables. A name that several columns could claim goes to none rather than to the wrong one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+MAX_NAME = 100  # characters; what is longer is text, no name
+
+# unit as written → factor to seconds, bytes, a share of 1
+SECONDS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("us", "µs", "μs"), 1e-6),
+    "ns": 1e-9,
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+}
+# nvidia-smi, torch and most logs print 2^20 and call it MB; the 2.4 % of GB against GiB are within what they round
+BYTES = {
+    **dict.fromkeys(("b", "byte", "bytes"), 1.0),
+    **dict.fromkeys(("kb", "kib"), float(KIB)),
+    **dict.fromkeys(("mb", "mib", "m"), float(MIB)),
+    **dict.fromkeys(("gb", "gib", "g"), float(GIB)),
+}
+SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
+_UNITS = {**SECONDS, **BYTES, **SHARES}
+
+_EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|heldout|held_out|holdout)"
+_LOSS_WORD = r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss)"
+_TOKEN = r"(?:tok|toks|token|tokens)"
+_PER = r"(?:_per_|_p_|_)"
+_DEVICE = r"(?:gpu|device|chip|card|rank|worker)"
+
+# column → kind of quantity, and its names, the surest first; matched whole on the normalised name without its unit
+_TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("step", "count", (
+        "step", "global_step", "trainer_global_step", "iter", "iteration", "steps", "iters", "iterations",
+        "num_updates", "update", "updates", "optimizer_step", "train_step", "training_step", "num_steps", "it",
+        "step_num", "step_number", "iter_num", "batch_idx", "_step",
+    )),
+    ("epoch", "count", ("epoch", "epochs", "current_epoch", "epoch_num", "train_epoch", "ep")),
+    ("tokens", "count", (
+        "tokens_seen", "total_tokens", "num_tokens_seen", "num_input_tokens_seen", "n_tokens_seen", "num_tokens",
+        "train_tokens", "tokens_processed", "consumed_tokens", "total_tokens_seen", "tokens", "time_token",
+        "throughput_total_tokens", "ntokens_seen",
+    )),
+    ("loss", "loss", (
+        "loss", "train_loss_step", "loss_step", "train_loss", "training_loss", "loss_train", "lm_loss", "ce_loss",
+        "train_ce_loss", "train_lm_loss", "train_cross_entropy", "train_cross_entropy_loss", "cross_entropy",
+        "cross_entropy_loss", "train_crossentropyloss", "metrics_train_language_cross_entropy", "loss_train_total",
+        "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
+        "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
+        "train_avg_loss", "mean_loss", "total_loss", "train_total_loss", "running_loss", "train_box_loss", "box_loss",
+    )),
+    ("eval_loss", "loss", (
+        rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
+        rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
+        rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
+    )),
+    ("learning_rate", "plain", (
+        "learning_rate", "lr", "current_lr", "lr_0", "lr_pg0", "lr_group0", "learning_rate_group0", "lr_default",
+        r"lr_[a-z_]*(?:adam|sgd|lion|muon|lamb|adafactor)[a-z_]*(?:_pg_?1|_group_?0)?", "lr_group_0", "base_lr",
+        "learningrate", "lr_abs",
+    )),
+    ("grad_norm", "plain", (
+        "grad_norm", "gradient_norm", "gradnorm", "total_grad_norm", "total_norm", "gnorm", "grad_norm_total", "grad",
+        "l2_norm_grad_global", "grad_l2_norm", "grad_2_0_norm_total", "global_grad_norm", "grad_norm_global", "norm",
+        "gradients_norm", "actor_grad_norm",
+    )),
+    ("clipped", "share", (
+        "clipped", "clip_fraction", "clipped_fraction", "clip_share", "clip_pct", "clip_percent", "clip_rate",
+        "grad_clip_pct", "clipped_share",
+    )),
+    ("skipped", "count", ("skipped", "skipped_iters", "skipped_iterations", "skipped_steps", "overflow", "overflows")),
+    ("loss_scale", "plain", ("loss_scale", "grad_scale", "scaler_scale", "fp16_scale", "loss_scaling")),
+    ("mfu", "share", ("mfu", "bf16_mfu", "model_flops_utilization", "throughput_device_mfu", "mfu_avg", "avg_mfu")),
+    ("data_seconds", "seconds", (
+        "data_time", "data_load", "data_loading", "data_loading_time", "data_load_time", "dataload",
+        "data_wait", "data_fetch", "dataloader_time", "time_metrics_data_loading", "batch_load_time", "dataloader",
+    )),
+    ("forward_seconds", "seconds", ("forward", "fwd", "forward_pass", "forward_time", "fwd_time", "time_forward")),
+    ("backward_seconds", "seconds", ("backward", "bwd", "backward_pass", "backward_time", "bwd_time", "time_backward")),
+    ("clip_seconds", "seconds", ("clip_time", "grad_clip_time", "gradient_clip", "grad_clip", "clip_grad_time")),
+    ("optimizer_seconds", "seconds", (
+        "optimizer_time", "optim_time", "opt_time", "optimizer", "optim", "opt", "optimizer_step_time",
+        "time_optimizer",
+    )),
+    ("eval_seconds", "seconds", (
+        rf"{_EVAL}_(?:time|runtime|duration|took)", rf"time_{_EVAL}", rf"{_EVAL}_\w+_runtime",
+    )),
+    ("checkpoint_seconds", "seconds", (
+        "checkpoint_time", "ckpt_time", "save_time", "checkpoint_duration", "time_checkpoint",
+    )),
+    ("tokens_per_second", "rate", (
+        rf"(?:throughput_)?{_TOKEN}{_PER}(?:s|sec|second)", rf"(?:total|global|train)_{_TOKEN}{_PER}(?:s|sec|second)",
+        "tps", "throughput_tps", "tokps", "throughput_tok_s", "throughput_tokens_s", "tokens_throughput",
+        "token_throughput", rf"{_TOKEN}ps",
+    )),
+    ("seconds", "seconds", (
+        "step_time", "time_per_step", "iter_time", "iteration_time", "dt", "time_per_iter", "time_per_iteration",
+        "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "ms_per_step", "s_it",
+        "time_step", "time_batch", "batch_time", "train_step_time", "elapsed_time_per_iteration", "timing_s_step",
+        "sec_per_iter", "s_per_iter", "iter_dt", "time_metrics_end_to_end", "seconds_per_iter", "perf_time_per_step",
+        "step_dt", "train_dt",
+    )),
+    ("elapsed_seconds", "seconds", (
+        "elapsed", "elapsed_time", "runtime", "_runtime", "total_time", "wall_time", "walltime", "time_elapsed",
+        "train_time", "total_training_time", "training_time", "relative_time", "wall_clock", "time_total",
+        "elapsed_total",
+        "relative", "total_elapsed",
+    )),
+    ("unix_seconds", "date", ("timestamp", "_timestamp", "time_stamp", "datetime", "date", "unix_time")),
+    ("memory_bytes", "bytes", (
+        "vram", "memory", "mem", "gpu_memory", "gpu_mem", "memory_allocated", "allocated",
+        "mem_allocated",
+        "max_memory", "max_mem", "peak_memory", "peak_mem", "peak_vram", "gpu_memory_used", "memory_used", "vram_used",
+        "max_allocated", "max_memory_allocated", "peak_allocated",
+        "peak_memory_alloc", "memory_peak_allocated_mem", "memory_max_active",
+        "gpu_mem_used", "cuda_memory", "device_memory",
+        "mem_alloc", "gpu_vram", "peak_memory_allocated", "peak_memory_active",
+        "system_peak_gpu_memory", "memory_current_allocated_mem", "max_vram", "peak_gpu_memory",
+    )),
+    ("reserved_bytes", "bytes", (
+        "reserved", "memory_reserved", "max_reserved", "max_memory_reserved", "peak_reserved", "peak_memory_reserved",
+        "memory_max_reserved", "mem_reserved", "memory_peak_reserved_mem", "reserved_memory", "vram_reserved",
+    )),
+    ("rank", "count", ("rank", "global_rank", "process", "worker", "process_index")),
+)  # fmt: skip
+
+# read under other columns: what such a record says per second or per device has to be turned round first
+_STEPS_PER_SECOND = re.compile(r"(?:it|its|iter|iters|iterations|step|steps|batches)(?:_per_|_)(?:s|sec|second)")
+_PER_DEVICE = re.compile(rf"(?:throughput_)?(?:device_)?{_TOKEN}{_PER}(?:s|sec|second){_PER}{_DEVICE}|"
+                         rf"throughput_device_{_TOKEN}{_PER}(?:s|sec|second)|tgs|tps_per_gpu|"
+                         rf"{_TOKEN}{_PER}{_DEVICE}{_PER}(?:s|sec|second)")  # fmt: skip
+_AMBIGUOUS_TIME = re.compile(r"time|time_s|t|seconds|secs|sec")
+_OUTER = re.compile(
+    r"(?:train|training|trainer|metrics|perf|performance|time|timing|timings|optim|stats|global|model|gpu)_"
+)
+_NOT_MEASURED = re.compile(
+    r"(?:^|_)(?:expected|target|predicted|projected|estimated|goal|best|ideal|baseline|est)(?:_|$)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What a name stands for. `rank` orders several names of one column in a file: the lowest is taken."""
+
+    column: str  # of COLUMNS
+    kind: str  # count | loss | plain | share | seconds | rate | bytes | date | time | steps_per_second
+    unit: str | None  # as written in the name
+    rank: int
+    per_device: bool = False
+
+
+@lru_cache(maxsize=4096)
+def column_of(name: str) -> Named | None:
+    """Which column a name is, or None where it is none or could be several."""
+    if len(name) > MAX_NAME:
+        return None
+    stem, unit = normalise(name)
+    if _NOT_MEASURED.search(stem):
+        return None
+    if _PER_DEVICE.fullmatch(stem):
+        return Named(column="tokens_per_second", kind="rate", unit=None, rank=50, per_device=True)
+    if _STEPS_PER_SECOND.fullmatch(stem):
+        return Named(column="seconds", kind="steps_per_second", unit=None, rank=50)
+    if found := _look_up(stem, unit):
+        return found
+    bare, suffix = _split_unit(stem) if unit is None else (stem, unit)
+    if suffix is not None and (found := _look_up(bare, suffix)):
+        return found
+    shorter = _OUTER.sub("", bare, count=1) if _OUTER.match(bare) else None
+    if not shorter:
+        return None
+    inner = _look_up(shorter, suffix) or _look_up(_OUTER.sub("", shorter, count=1), suffix)
+    return None if inner is None else Named(**{**inner.__dict__, "rank": inner.rank + 100})
+
+
+def normalise(name: str) -> tuple[str, str | None]:
+    """A name in lower case with underscores and the unit in brackets: "Step Time (ms)" gives "step_time", "ms"."""
+    text, unit = name.strip(), None
+    if match := re.search(r"[(\[]\s*([a-zA-Zµμ%/]+)\s*[)\]]", text):
+        word = match[1].lower()
+        if word in _UNITS:
+            unit = word
+        text = text[: match.start()] + (" " if unit else f" {word} ") + text[match.end() :]
+    if text.rstrip().endswith("%"):
+        unit, text = "%", text.rstrip()[:-1]
+    stem = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text).lower())
+    lead = "_" if name.strip().startswith("_") else ""
+    return lead + stem.strip("_"), unit
+
+
+def _split_unit(stem: str) -> tuple[str, str | None]:
+    head, _, last = stem.rpartition("_")
+    return (head, last) if head and last in _UNITS else (stem, None)
+
+
+def _look_up(stem: str, unit: str | None) -> Named | None:
+    if _AMBIGUOUS_TIME.fullmatch(stem):
+        return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
+    for column, kind, patterns in _compiled():
+        for rank, pattern in enumerate(patterns):
+            if pattern.fullmatch(stem):
+                return Named(column=column, kind=kind, unit=unit, rank=rank) if _fits(kind, unit) else None
+    return None
+
+
+def _fits(kind: str, unit: str | None) -> bool:
+    """A unit contradicts a quantity: "memory (%)" is no number of bytes."""
+    wanted = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES}.get(kind)
+    if kind in ("count", "loss"):
+        return unit is None or kind == "loss"
+    return unit is None or wanted is None or unit in wanted
+
+
+@cache
+def _compiled() -> tuple[tuple[str, str, tuple[re.Pattern[str], ...]], ...]:
+    return tuple((column, kind, tuple(re.compile(p) for p in patterns)) for column, kind, patterns in _TABLE)
+
+
+def choose(names: list[str]) -> dict[str, int]:
+    """For each column of the table the position of the name that stands for it best; first come wins between equals."""
+    best: dict[str, tuple[int, int]] = {}
+    for position, name in enumerate(names):
+        found = column_of(name)
+        if found is not None and (found.column not in best or found.rank < best[found.column][0]):
+            best[found.column] = (found.rank, position)
+    return {column: position for column, (_, position) in best.items()}
+
+
+def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
+    """Values in the column's unit: the column they belong to, the values and how they were converted.
+
+    Units that a name does not say are told by the size of the numbers, and said to be.
+    """
+    with np.errstate(all="ignore"):
+        if named.kind == "time":
+            return _ambiguous_time(named, values)
+        if named.kind == "steps_per_second":
+            return named.column, np.where(values > 0, 1 / values, np.nan), "1 / steps per second"
+        if named.kind == "seconds":
+            factor = SECONDS.get(named.unit or "s", 1.0)
+            return named.column, scaled(values, factor), f"from {named.unit}" if factor != 1 else ""
+        if named.kind == "bytes":
+            return named.column, *_bytes(named.unit, values)
+        if named.kind == "share":
+            return named.column, *_share(named, values)
+    return named.column, values, ""
+
+
+def scaled(values: np.ndarray, factor: float) -> np.ndarray:
+    """Multiply; small factors divide instead, which keeps 13651.72 ms at 13.65172 s exactly."""
+    return values / round(1 / factor) if factor < 1 else values * factor
+
+
+def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
+    """A column called "time": a date, the time since the start where it never falls, else the time of one step."""
+    known = values[np.isfinite(values)]
+    if len(known) and np.median(known) > 1e8:
+        return "unix_seconds", values, "by its size a time stamp"
+    factor = SECONDS.get(named.unit or "s", 1.0)
+    if len(known) > 2 and np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]:
+        return "elapsed_seconds", scaled(values, factor), "always rising: time since the start"
+    return "seconds", scaled(values, factor), "taken as the time of one step"
+
+
+def _bytes(unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
+    if unit is not None:
+        return values * BYTES[unit], f"{unit} as 1024-based" if BYTES[unit] != 1 else ""
+    factor, said = bytes_factor(values)
+    return values * factor, said
+
+
+def bytes_factor(values: np.ndarray) -> tuple[float, str]:
+    """Bytes per unit of memory figures without one, by their size: no card has 4 TB, none under 640 MB trains."""
+    known = values[np.isfinite(values)]
+    most = float(np.max(known)) if len(known) else 0.0
+    if most > 4e6:
+        return 1.0, "by its size in bytes"
+    if most < 640 and np.any(known != np.round(known)):
+        return float(GIB), "by its size in GiB"
+    return float(MIB), "by its size in MiB"
+
+
+def _share(named: Named, values: np.ndarray) -> tuple[np.ndarray, str]:
+    """Shares of 1; without a unit more than 1.5 anywhere says percent. Negative ones mean "not collected" (nanoGPT)."""
+    known = values[np.isfinite(values)]
+    if named.unit is not None:
+        values, said = values / 100, "percent"
+    elif len(known) and np.max(known) > 1.5:
+        values, said = values / 100, "by its size in percent"
+    else:
+        said = ""
+    return np.where(values < 0, np.nan, values), said

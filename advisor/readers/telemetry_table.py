@@ -1,0 +1,147 @@
+"""Readings of devices as the columns of `run_table.TELEMETRY_COLUMNS`, one row per card and moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from advisor.readers.run_table import TELEMETRY_COLUMNS, RunTable
+from advisor.readers.telemetry_names import MEASURED, Reading, reading_of, values_of
+
+MOST_READINGS = 1 << 21  # ten columns of it are 168 MB; beyond, every second reading is dropped
+Telemetry = dict[str, np.ndarray]
+
+
+@dataclass(kw_only=True)
+class ReadingStore:
+    """Collects blocks of named cells of one telemetry file."""
+
+    names: Sequence[str]
+    seconds_between: float | None = None  # of rows without a time
+    rows: int = 0
+    notes: dict[str, None] = field(default_factory=dict)
+    _parts: list[Telemetry] = field(default_factory=list)
+    _kept_every: int = 1
+    _cards: dict[str, int] = field(default_factory=dict)
+
+    def add(self, columns: Sequence[Sequence[str]]) -> None:
+        """Add rows, column by column in the order of the names."""
+        shared: Telemetry = {}
+        by_card: dict[int | None, Telemetry] = {}
+        for name, cells in zip(self.names, columns, strict=True):
+            reading = reading_of(name)
+            if reading is None:
+                continue
+            if reading.column == "identity":
+                shared.setdefault("gpu", self._card_numbers(cells))
+                continue
+            values, said = values_of(reading, cells)
+            if "size" in said:
+                self.notes[f"{name!r} has no unit: read {said}"] = None
+            of_card = reading.column in (*MEASURED, "memory_free_bytes", "memory_total_bytes", "throttle_reasons")
+            target = by_card.setdefault(reading.card, {}) if of_card else shared
+            target.setdefault(reading.column, values)
+        length = len(columns[0]) if columns else 0
+        self._put(shared, by_card, length)
+
+    def _put(self, shared: Telemetry, by_card: Mapping[int | None, Telemetry], length: int) -> None:
+        numbered = {card: part for card, part in by_card.items() if card is not None}
+        common = by_card.get(None, {})
+        for card, part in (numbered or {None: {}}).items():
+            rows = {**shared, **common, **part}
+            if card is not None:
+                rows["gpu"] = np.full(length, float(card))
+            rows["_order"] = self.rows + np.arange(length, dtype=float)
+            self._parts.append(_with_total(rows))
+        self.rows += length
+        self._thin()
+
+    def _thin(self) -> None:
+        if sum(len(part["_order"]) for part in self._parts) <= MOST_READINGS:
+            return
+        self._kept_every *= 2
+        for part in self._parts:
+            keep = part["_order"] % self._kept_every == 0
+            for name in part:
+                part[name] = part[name][keep]
+
+    def _card_numbers(self, cells: Sequence[str]) -> np.ndarray:
+        return np.array([float(self._cards.setdefault(cell.strip(), len(self._cards))) for cell in cells])
+
+    def finish(self) -> tuple[Telemetry, int, tuple[str, ...]]:
+        """Columns in the order of time, the number of readings in the file, and notes."""
+        cards = {float(part["gpu"][0]) for part in self._parts if "gpu" in part and len(part["gpu"])}
+        wide = sum(reading is not None and reading.card is not None for reading in map(reading_of, self.names))
+        readings = self.rows * (len(cards) if wide and cards else 1)
+        joined = _joined(self._parts)
+        if self._kept_every > 1:
+            self.notes[f"every {self._kept_every}th reading was kept"] = None
+        return self._timed(joined), readings, tuple(self.notes)
+
+    def _timed(self, joined: Telemetry) -> Telemetry:
+        order = joined.pop("_order", np.zeros(0))
+        elapsed = joined.pop("elapsed_seconds", None)
+        times = joined.get("unix_seconds")
+        if times is None or not np.isfinite(times).any():
+            joined["unix_seconds"] = elapsed if elapsed is not None else order * (self.seconds_between or 1.0)
+            if elapsed is None:
+                self.notes[f"no time printed: {self.seconds_between or 1.0:g} s between rows assumed"] = None
+        if "gpu" not in joined:
+            joined["gpu"] = _places(joined["unix_seconds"])
+        by_time = np.lexsort((joined["gpu"], joined["unix_seconds"]))
+        return {name: joined[name][by_time] for name in TELEMETRY_COLUMNS if name in joined}
+
+
+def _with_total(rows: Telemetry) -> Telemetry:
+    free = rows.pop("memory_free_bytes", None)
+    if free is not None and "memory_used_bytes" in rows and "memory_total_bytes" not in rows:
+        rows["memory_total_bytes"] = free + rows["memory_used_bytes"]
+    return rows
+
+
+def _joined(parts: Sequence[Telemetry]) -> Telemetry:
+    names = {name for part in parts for name in part}
+    joined = {}
+    for name in names:
+        arrays = [part.get(name, np.full(len(part["_order"]), np.nan)) for part in parts]
+        joined[name] = np.concatenate(arrays) if arrays else np.zeros(0)
+    return joined
+
+
+def _places(times: np.ndarray) -> np.ndarray:
+    """Cards nobody numbered: rows of the same time stamp are told apart by their order."""
+    if len(times) < 2:
+        return np.zeros(len(times))
+    new = np.concatenate(([True], np.diff(times) != 0))
+    starts = np.flatnonzero(new)
+    places = np.arange(len(times)) - starts[np.cumsum(new) - 1]
+    return np.where(places < 64, places, 0).astype(float)  # a clock that stands still counts no cards
+
+
+def is_telemetry(names: Sequence[str]) -> bool:
+    """Whether a header is one of device readings: a quantity of a card, and none of a run's loss."""
+    readings = [reading for reading in map(reading_of, names) if reading is not None]
+    measured = {reading.column for reading in readings if reading.column in MEASURED}
+    timed = any(reading.column in ("unix_seconds", "elapsed_seconds", "gpu", "identity") for reading in readings)
+    return bool(measured) and (timed or len(measured) > 1)
+
+
+def telemetry_run(path: Path, *, format: str, telemetry: Telemetry, readings: int, notes: Sequence[str]) -> RunTable:
+    """A RunTable that holds nothing but telemetry."""
+    return RunTable(
+        source=str(path),
+        format=format,
+        framework=None,
+        columns={},
+        provenance={},
+        telemetry=telemetry,
+        rows=readings,
+        status_reason="readings of a device only: they do not say how a run ended",
+        notes=tuple(notes),
+    )
+
+
+__all__ = ["Reading", "ReadingStore", "Telemetry", "is_telemetry", "telemetry_run"]
