@@ -1,7 +1,8 @@
 """What single lines of a log say beside numbers: a table of rules, each with the literal texts it needs.
 
 The literals serve a fast search through the whole log; the pattern then judges the line. Named groups of digits become
-the event's numbers (`step__2` is `step` in another alternative), `path` tells the step of a checkpoint. First match wins, so that causes stand before consequences.
+the event's numbers (`step__2` is `step` in another alternative), `path` tells the step of a checkpoint. First match
+wins, so that causes stand before consequences.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from advisor.readers.memory_messages import memory_sizes
 TEXT_LENGTH = 300  # of an event's text
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CODE = re.compile(
-    r"\s*(?:[+>|]\s|#|//|\"\"\"|'''|(?:elif|else|except|for|if|while|with|def|class|import|from|raise|return|try|assert"
-    r"|async|await|print\w*|logger?|logging|warnings|torch|self|parser|fn|let|static|void|printf)\b[\s.(:]?(?=[^:]*[(\[{\"'=;:]))"
+    r"\s*(?:[+>|]\s|#|//|\"\"\"|'''|(?:torch|self|logg\w+|warnings|parser|printf?|std)\b[\w.:]*\s?[(=]"
+    r"|(?:elif|else|except|for|if|while|with|def|class|import|from|raise|return|try|assert|async|await|fn|let|void)\b"
+    r"[\s.(:]?(?=[^:]*[(\[{\"'=;:]))"
 )
 _FSTRING = re.compile(r"""(?:\bf["'].*\{|\bprint\w*\(|\bprintf|\blog\w*\.\w+\(|\braise \w|\{\w+(?::[^}]*)?\})""")
 _SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15}
 # time stamps, levels, module names and ranks in front of what is said
 _FRONT = re.compile(
-    r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d[^\]\s|]*\]?|[IWEF]\d{4} [\d:.]+ +\d+ [^\]\n]{0,300}\]|\[(?:INFO|WARN(?:ING)?|ERROR|[Rr]ank ?\d+"
+    r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d[^\]\s|]*\]?|[IWEF]\d{4} [\d:.]+ +\d+ [^\]\n]{0,300}\]"
+    r"|\[(?:INFO|WARN(?:ING)?|ERROR|[Rr]ank ?\d+"
     r"|default\d+|[a-z]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
     r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
 )
@@ -55,9 +58,9 @@ RULES = (
         "out_of_memory",
         "out of memory|Out of memory|Ran out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED|recover from OOM"
         "|can't allocate memory|Unable to allocate|cudaErrorMemoryAllocation|Tried to allocate",
-        r"(?:CUDA|HIP|XPU|MPS backend|NPU) out of memory|error: out of memory|(?:^|:)\s*out of memory\s*$|RESOURCE_EXHAUSTED"
-        r"|: Out of memory while trying|Ran out of memory in memory space|STATUS_ALLOC_FAILED|recover from OOM"
-        r"|CPUAllocator: can't allocate|Unable to allocate [\d.]+ [KMGT]iB|cudaErrorMemoryAllocation"
+        r"(?:CUDA|HIP|XPU|MPS backend|NPU) out of memory|error: out of memory|(?:^|:)\s*out of memory\s*$"
+        r"|RESOURCE_EXHAUSTED|: Out of memory while trying|Ran out of memory in memory space|STATUS_ALLOC_FAILED"
+        r"|recover from OOM|CPUAllocator: can't allocate|Unable to allocate [\d.]+ [KMGT]iB|cudaErrorMemoryAllocation"
         r"|Tried to allocate [\d.]+ [KMGT]",
     ),
     _rule(
@@ -83,9 +86,10 @@ RULES = (
         "nccl_timeout",
         "Watchdog caught collective|collective operation timeout|Timed out waiting|Socket Timeout|socket has timed out"
         "|timed out after",
-        r"(?:SeqNum=(?P<sequence>\d+).*?)?Timeout\(ms\)=(?P<timeout_ms>\d+)\) ran for (?P<ran_ms>\d+) milliseconds"
+        r"Watchdog caught collective operation timeout"
+        r"(?:.*?SeqNum=(?P<sequence>\d+).*?Timeout\(ms\)=(?P<timeout_ms>\d+)\) ran for (?P<ran_ms>\d+))?"
         r"|Timed out waiting (?P<waited_ms>\d+) ?ms for \w+ operation|Socket Timeout"
-        r"|client socket has timed out after (?P<timeout_seconds>\d+)|Watchdog caught collective operation timeout",
+        r"|client socket has timed out after (?P<timeout_seconds>\d+)",
     ),
     _rule(
         "nccl_error",
@@ -104,7 +108,7 @@ RULES = (
         "overflow",
         "overflow detected|OVERFLOW!|Gradient overflow",
         r"gradient overflow detected.*?(?:loss scale to: (?P<loss_scale>[\d.e+]+))?$"
-        r"|OVERFLOW!.*?Attempted loss scale: (?P<attempted_loss_scale>[\d.e+]+), reducing to (?P<loss_scale__2>[\d.e+]+)"
+        r"|OVERFLOW!.*?Attempted loss scale: [\d.e+]+, reducing to (?P<loss_scale__2>[\d.e+]+)"
         r"|OVERFLOW!|Gradient overflow\..*?reducing loss scale to (?P<loss_scale__3>[\d.e+]+)",
     ),
     # --- how processes ended
@@ -116,14 +120,16 @@ RULES = (
     _rule(
         "child_failed",
         "exitcode|exits with return code|Child process",
-        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
+        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)"
+        r"|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
         r"|exits with return code = (?P<exitcode__3>-?\d+)",
     ),
     _rule(
         "signal",
         "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
-        r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)|[Rr]ece?i[ev]+d (?P<signal__5>SIGTERM|SIGHUP)"
-        r"|[Rr]eceived (?P<signal__2>\d+) death signal|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
+        r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
+        r"|[Rr]ece?i[ev]+d (?P<signal__5>SIGTERM|SIGHUP)|[Rr]eceived (?P<signal__2>\d+) death signal"
+        r"|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
     ),
     _rule(
         "killed",
@@ -140,7 +146,8 @@ RULES = (
     ),
     _rule(
         "error_page",
-        "<!DOCTYPE|<!doctype|<html|404: Not Found|invalid load key|HeaderTooLarge|git-lfs.github.com/spec|<Code>AccessDenied",
+        "<!DOCTYPE|<!doctype|<html|404: Not Found|invalid load key|HeaderTooLarge|git-lfs.github.com/spec"
+        "|<Code>AccessDenied",
         r"<!(?:DOCTYPE|doctype) html|<html[\s>]|404: Not Found|invalid load key, '[<v]'|HeaderTooLarge"
         r"|version https://git-lfs\.github\.com/spec|<Code>AccessDenied",
     ),
@@ -148,7 +155,7 @@ RULES = (
     _rule(
         "restart",
         "esuming|Continuing training from|oaded checkpoint|Restor",
-        r"(?:Resuming|resuming)\b.*?(?:(?:step|iteration|iter)[ =:]*(?P<step>\d+)|\bfrom\b|checkpoint)"
+        r"[Rr]esuming\b.*?(?:step|iteration|iter)[ =:]*(?P<step>\d+)|[Rr]esuming\b.*?\b(?:from|checkpoint)\b"
         r"|Continuing training from (?:global step (?P<step__2>\d+)|checkpoint)"
         r"|oaded checkpoint.*?(?:at iteration (?P<step__3>\d+)|@ (?P<step__4>\d+) updates)"
         r"|Restor(?:ing states|ed all states) from",
@@ -166,7 +173,8 @@ RULES = (
         "exits successfully|raining complete|raining finished|inished training|done training|training is done"
         "|total average iteration time|peak memory consumption|epochs completed in|reached.|'train_runtime'"
         "|Total training time|max_update:|peak memory allocated",
-        r"Process \d+ exits successfully|^[^a-z]*(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b|[Ff]inished training\b(?!: \d+ merges)"
+        r"Process \d+ exits successfully|^[^a-z]*(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b"
+        r"|[Ff]inished training\b(?!: \d+ merges)"
         r"|done training in (?P<seconds>[\d.]+) seconds|\[after training is done\]|total average iteration time:"
         r"|peak memory consumption: |epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
         r"|'train_runtime': '?(?P<seconds__2>[\d.]+)|Total training time: (?P<minutes>[\d.]+)m"
@@ -188,7 +196,8 @@ RULES = (
         "|odel checkpoint of|checkpoint saved|Checkpoint saved|save models",
         r"odel checkpoint of size (?P<gib>[\d.]+) GiB saved to <PATH>|[Cc]heckpoint saved(?: to)?:? *<PATH>"
         # fairseq says it three times; its last line has the step and the seconds
-        r"|^(?!.*[Dd]id not|.*fairseq\.trainer).*?(?:[Ss]av(?:ing|ed)|[Ww]riting|[Ss]ave) (?:the |a |full |model |last )*"
+        r"|^(?!.*[Dd]id not|.*fairseq\.trainer).*?(?:[Ss]av(?:ing|ed)|[Ww]riting|[Ss]ave) "
+        r"(?:the |a |full |model |last )*"
         r"(?:checkpoint|models?|parameters|file|weights|state)\b[^/\\\n]{0,40}?(?: to|:| at|\s|=)+ ?<PATH>"
         r"|^\s*[Ss]aving model\.*\s*$",
     ),
@@ -254,9 +263,9 @@ def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
             numbers[renamed] = float(raw) * factor
     if kind == "out_of_memory":
         numbers.update(memory_sizes(line))
-    if kind == "checkpoint" and "step" not in numbers and (path := _path(match)):
-        if found := _STEP_IN_PATH.search(path):
-            numbers["step"] = float(found[1][:15])
+    path = _path(match) if kind == "checkpoint" and "step" not in numbers else None
+    if path is not None and (found := _STEP_IN_PATH.search(path)):
+        numbers["step"] = float(found[1][:15])
     return numbers
 
 

@@ -7,7 +7,6 @@ to the real lines.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left
 from collections import deque
@@ -16,14 +15,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from advisor.readers.chunks import Chunk
 from advisor.readers.event_lines import NEEDLES, Said, read_line, shorten
 from advisor.readers.memory_messages import memory_sizes
 from advisor.readers.run_table import Event
-from advisor.readers.status import FAILURES, status_of
+from advisor.readers.status import CAUSES, CONSEQUENCES, status_of
 from advisor.readers.tracebacks import START, OpenTraceback, Raised
 
-__all__ = ["EventScanner", "FoundEvent", "place", "scan_text", "status_of"]
+__all__ = ["EventScanner", "joined", "scan_text", "status_of"]
 
 KEEP = 500  # events of one kind kept from the beginning, and as many from the end: memory stays constant
 OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another
@@ -37,93 +35,76 @@ _BY_SHAPE: dict[bytes, list[bytes]] = {}
 for _needle in _ALL:
     _BY_SHAPE.setdefault(_needle.translate(None, _DELETED), []).append(_needle)
 _HOT = re.compile(b"|".join(re.escape(shape) for shape in sorted(_BY_SHAPE, key=len)))
+_ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 _DIGITS = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundEvent:
-    """An event with the offset of its line in the cleaned bytes that were fed."""
-
-    event: Event
-    offset: int
 
 
 @dataclass(kw_only=True)
 class EventScanner:
-    """Takes a log chunk by chunk (whole lines) and gives its events."""
+    """A listener of the engine: takes the lines that are not records, in order, and gives their events."""
 
-    _position: int = 0  # bytes of earlier chunks
     _cold: set[bytes] = field(default_factory=set)
     _open: list[_Open] = field(default_factory=list)
-    _first: dict[str, list[FoundEvent]] = field(default_factory=dict)
-    _last: dict[str, deque[FoundEvent]] = field(default_factory=dict)
+    _first: dict[str, list[Event]] = field(default_factory=dict)
+    _last: dict[str, deque[Event]] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
-    def feed(self, chunk: Chunk) -> None:
-        """Scan one chunk of whole lines with LF ends."""
-        text = chunk.text
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Scan whole lines with LF ends; `lines[i]` is the 1-based number of the i-th line of `text` in its file."""
         shapes = set(text.translate(None, _DELETED).split(b"\n")) - self._cold
         hot = {needle for match in _HOT.finditer(b"\n".join(shapes)) for needle in _BY_SHAPE[match[0]]}
-        if not hot:
-            if len(self._cold) < COLD_SHAPES:
-                self._cold |= shapes
-            if not self._open:
-                self._position += len(text)
-                return
-        self._read_lines(chunk, sorted(_line_starts(text, hot)))
-        self._position += len(text)
+        if not hot and len(self._cold) < COLD_SHAPES:
+            self._cold |= shapes
+        if hot or self._open:
+            self._read_lines(text, lines, _line_starts(text, hot))
 
-    def finish(self) -> list[FoundEvent]:
-        """All events in the order of the log; of kinds with very many, the first and the last (`left_out` in between)."""
+    def finish(self) -> list[Event]:
+        """All events in the order of the log; of kinds with very many, the first and the last (`left_out` counts)."""
         for one in self._open:
             self._close(one)
         self._open = []
-        found = [event for kind in self._first for event in self._kept(kind)]
-        return sorted(found, key=lambda one: one.offset)
+        events = [event for kind in self._first for event in self._kept(kind)]
+        return sorted(events, key=lambda event: event.line or 0)
 
-    def _kept(self, kind: str) -> list[FoundEvent]:
+    def _kept(self, kind: str) -> list[Event]:
         kept = [*self._first[kind], *self._last.get(kind, ())]
         left_out = self._counts[kind] - len(kept)
         if left_out:
-            numbers = {**kept[-1].event.numbers, "left_out": float(left_out)}
-            kept[-1] = replace(kept[-1], event=replace(kept[-1].event, numbers=numbers))
+            kept[-1] = replace(kept[-1], numbers={**kept[-1].numbers, "left_out": float(left_out)})
         return kept
 
-    def _read_lines(self, chunk: Chunk, starts: list[int]) -> None:
-        """Visit the lines that start at `starts`, and all lines while a traceback is open."""
-        text, at, index, done = chunk.text, 0, 0, 0
-        numbers = _LineNumbers(chunk)
-        while True:
-            if self._open:
-                start = at
-            else:
-                index = bisect_left(starts, at, index)
-                if index == len(starts):
-                    return
-                start = starts[index]
+    def _read_lines(self, text: bytes, lines: np.ndarray, hot: list[int]) -> None:
+        """Visit the lines that start at `hot`, and all lines while a traceback is open."""
+        at = index = 0
+        counted, line = 0, 0  # lines up to an offset: both only grow
+        while at < len(text):
+            index = bisect_left(hot, at, index)
+            start = at if self._open else (hot[index] if index < len(hot) else len(text))
             if start >= len(text):
                 return
-            end = text.find(b"\n", start)
-            end = len(text) if end < 0 else end
-            if any(words in text[start:end] for words in CONTINUED):
-                following = text.find(b"\n", end + 1)
-                end = len(text) if following < 0 else following
-            is_hot = (done := bisect_left(starts, start, done)) < len(starts) and starts[done] == start
-            self._line(text[start : min(end, start + 16 * WINDOW)], numbers, start, is_hot)
+            end = _line_end(text, start)
+            line += text.count(b"\n", counted, start)
+            counted = start
+            is_hot = index < len(hot) and hot[index] == start
+            self._line(
+                text[start : min(end, start + 16 * WINDOW)],
+                int(lines[min(line, len(lines) - 1)]),
+                is_hot,
+                text[max(0, start - 600) : start],
+            )
             at = end + 1
 
-    def _line(self, line: bytes, numbers: _LineNumbers, start: int, is_hot: bool) -> None:
+    def _line(self, line: bytes, number: int, is_hot: bool, before: bytes) -> None:
         took = self._feed_open(line)
         if not is_hot or took:
             return
-        number, offset = numbers.at(start), self._position + start
         if (found := line.find(START)) >= 0 and b"print" not in line:
             if len(self._open) < OPEN_TRACEBACKS:
-                self._open.append(_Open(traceback=OpenTraceback(prefix=line[:found]), line=number, offset=offset))
+                self._open.append(_Open(traceback=OpenTraceback(prefix=line[:found]), line=number))
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
-                self._add(_with_allocation(said, numbers.chunk.text, start), number, offset)
+                self._add(_with_allocation(said, before), number)
                 return
 
     def _feed_open(self, line: bytes) -> bool:
@@ -143,72 +124,46 @@ class EventScanner:
     def _close(self, one: _Open) -> None:
         raised = one.traceback.raised
         if raised is not None:
-            self._add(_said_of(raised), one.line, one.offset)
+            self._add(_said_of(raised), one.line)
 
-    def _add(self, said: Said, line: int, offset: int) -> None:
+    def _add(self, said: Said, line: int) -> None:
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
-        found = FoundEvent(event=event, offset=offset)
         first = self._first.setdefault(said.kind, [])
         self._counts[said.kind] = self._counts.get(said.kind, 0) + 1
         if len(first) < KEEP:
-            first.append(found)
+            first.append(event)
         else:
-            self._last.setdefault(said.kind, deque(maxlen=KEEP)).append(found)
+            self._last.setdefault(said.kind, deque(maxlen=KEEP)).append(event)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Open:
     traceback: OpenTraceback
-    line: int
-    offset: int  # of the line "Traceback …"
+    line: int  # of "Traceback …"
 
 
-class _LineNumbers:
-    """Line numbers of offsets that only grow, counted on the way."""
-
-    def __init__(self, chunk: Chunk):
-        self.chunk = chunk
-        self._offset, self._line = 0, chunk.first_line
-
-    def at(self, offset: int) -> int:
-        returns = self.chunk.returns
-        passed = bisect_left(returns, offset) - bisect_left(returns, self._offset)
-        self._line += self.chunk.text.count(b"\n", self._offset, offset) - passed
-        self._offset = offset
-        return self._line
-
-
-def scan_text(text: bytes) -> list[FoundEvent]:
-    """The events of a whole text at once, with LF line ends."""
+def scan_text(text: bytes) -> list[Event]:
+    """The events of a whole text with LF line ends."""
     scanner = EventScanner()
-    scanner.feed(Chunk(text=text, first_line=1))
+    scanner.feed(text, np.arange(1, text.count(b"\n") + 2))
     return scanner.finish()
 
 
-def place(found: Sequence[FoundEvent], row_offsets: np.ndarray, row_steps: np.ndarray) -> tuple[Event, ...]:
-    """Events with the step before them, the same event of several ranks as one.
+def joined(events: Sequence[Event]) -> list[Event]:
+    """Events that several ranks or lines report at the same step as one, counted in its number `count`.
 
-    `row_offsets` are the offsets of the rows' lines in the bytes fed, ascending; `row_steps` their steps (NaN: none). An
-    event's numbers get `rows_after`, how many rows follow it (what shows whether the run went on), and `count` where it
-    stands for several.
+    Each skipped step of loss scaling (`overflow`) stays an event of its own.
     """
-    events: list[Event] = []
-    same: dict[tuple[object, ...], int] = {}  # what makes two events one → index in events
-    for one in found:
-        index = int(np.searchsorted(row_offsets, one.offset))
-        step = float(row_steps[index - 1]) if index else math.nan
-        event = replace(
-            one.event,
-            step=None if math.isnan(step) else step,
-            numbers={**one.event.numbers, "rows_after": float(len(row_offsets) - index)},
-        )
-        key = (event.kind, index, _what(event))
+    out: list[Event] = []
+    same: dict[tuple[object, ...], int] = {}  # what makes two events one → index in out
+    for event in events:
+        key = (event.kind, event.step, _what(event))
         if event.kind != "overflow" and key in same:
-            events[same[key]] = _joined(events[same[key]], event)
+            out[same[key]] = _joined(out[same[key]], event)
         else:
-            same[key] = len(events)
-            events.append(event)
-    return tuple(events)
+            same[key] = len(out)
+            out.append(event)
+    return out
 
 
 def _what(event: Event) -> object:
@@ -218,7 +173,10 @@ def _what(event: Event) -> object:
 
 
 def _joined(first: Event, again: Event) -> Event:
+    """The first with what only the other says; the last of several endings tells whether the run went on."""
     more = {name: value for name, value in again.numbers.items() if name not in first.numbers}
+    if "rows_after" in again.numbers:
+        more["rows_after"] = again.numbers["rows_after"]
     count = first.numbers.get("count", 1.0) + 1.0
     return replace(first, numbers={**first.numbers, **more, "count": count})
 
@@ -231,32 +189,40 @@ def _said_of(raised: Raised) -> Said:
         return Said(kind="interrupt", text=text, numbers={})
     if raised.name.endswith("ChildFailedError"):
         return Said(kind="child_failed", text=text, numbers={})
-    if said is None or said.kind not in FAILURES:
+    if said is None or said.kind not in CAUSES and said.kind not in CONSEQUENCES:
         return Said(kind="exception", text=text, numbers={})
     return replace(said, text=text)
 
 
-def _with_allocation(said: Said, text: bytes, start: int) -> Said:
+def _with_allocation(said: Said, before: bytes) -> Said:
     """C programs say what they allocate before they try, and print no size when it fails."""
     if said.kind != "out_of_memory" or "requested_bytes" in said.numbers:
         return said
-    before = text[max(0, start - 600) : start].decode("utf-8", "replace")
-    allocations = re.findall(r"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}", before)
+    allocations = _ALLOCATING.findall(before)
     if not allocations:
         return said
-    sizes = memory_sizes(allocations[-1])
-    return replace(said, text=shorten(f"{said.text} ({allocations[-1]})"), numbers={**said.numbers, **sizes})
+    what = allocations[-1].decode("utf-8", "replace")
+    return replace(said, text=shorten(f"{said.text} ({what})"), numbers={**said.numbers, **memory_sizes(what)})
 
 
-def _line_starts(text: bytes, needles: Iterable[bytes]) -> set[int]:
+def _line_starts(text: bytes, needles: Iterable[bytes]) -> list[int]:
     starts = set()
     for needle in needles:
         at = text.find(needle)
         while at >= 0:
             starts.add(text.rfind(b"\n", 0, at) + 1)
-            end = text.find(b"\n", at)
-            at = text.find(needle, end) if end >= 0 else -1
-    return starts
+            at = text.find(needle, max(text.find(b"\n", at), at + 1))
+    return sorted(starts)
+
+
+def _line_end(text: bytes, start: int) -> int:
+    """Where the line at `start` ends; the next line belongs to it where only that one says what happened."""
+    end = text.find(b"\n", start)
+    end = len(text) if end < 0 else end
+    if any(words in text[start : min(end, start + WINDOW)] for words in CONTINUED):
+        following = text.find(b"\n", end + 1)
+        end = len(text) if following < 0 else following
+    return end
 
 
 def _windows(line: bytes) -> Iterator[str]:

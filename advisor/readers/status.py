@@ -23,6 +23,7 @@ CONSEQUENCES = {
     "signal": (Status.KILLED, "ended by a signal"),
 }
 FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
+DECISIVE = FAILURES | {"finished", "stopped"}  # kinds of which it matters whether records follow: `rows_after`
 MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 # a rank may print one record more after another rank failed
 ROWS_OF_A_DEAD_RUN = 1
@@ -34,9 +35,10 @@ def status_of(
 ) -> tuple[Status, str]:
     """How the run ended and why, in words.
 
-    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `nan_share` the
-    share of losses that are not finite among the last records. An event that more than one record follows did not end
-    the run. A scheduler's time limit explains every signal around it; a failure explains the launcher's messages.
+    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `nan_share`
+    the share of losses that are not finite among the last records. Events of `DECISIVE` kinds carry the number
+    `rows_after`: what more than one record follows did not end the run. A scheduler's time limit explains every signal
+    around it; a failure explains the launcher's messages.
     """
     ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
     reached = _reached_end(last_step, planned_steps)
