@@ -1,4 +1,4 @@
-"""Reads any declared line format: chunk by chunk, shape by shape, into records, facts and events."""
+"""Reads any declared line format: chunk by chunk, shape by shape, into records; other lines go to listeners."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from advisor.readers.chunks import Chunk, Progress, chunks
-from advisor.readers.fact_lines import FactLines
+from advisor.readers.chunks import Chunk
 from advisor.readers.line_format import LineFormat
 from advisor.readers.plans import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
-from advisor.readers.records import Records, RecordStore
-from advisor.readers.run_table import Event
+from advisor.readers.records import RecordStore
 
 MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this
 TAILS_TOLD = 16  # lines of one shape whose text behind the record is looked at: an error shows within the first
@@ -26,16 +23,6 @@ class Listener(Protocol):
     """Told of all lines that are not records, in order: `lines[i]` is the 1-based number of the i-th line of `text`."""
 
     def feed(self, text: bytes, lines: np.ndarray) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """What one pass over a log gives."""
-
-    records: Records
-    facts: dict[str, Any]
-    events: tuple[Event, ...] = ()
-    lines: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +136,9 @@ class Engine:
 
     def _store(self, lines: Lines, at: np.ndarray, rule: int, takes: Sequence[Take], numbers: np.ndarray) -> None:
         columns = to_columns(takes, numbers, len(at))
+        for name, absent in self.format.rows[rule].missing.items():
+            if name in columns:
+                columns[name] = np.where(columns[name] == absent, np.nan, columns[name])
         self.store.add(order=self.done + at, line=lines.numbers(at), rule=rule, columns=columns)
 
     def _tails(self, plan_id: int, at: np.ndarray) -> np.ndarray:
@@ -163,14 +153,3 @@ class Engine:
             text, numbers = lines.runs(at), lines.numbers(at)
             for listener in self.listeners:
                 listener.feed(text, numbers)
-
-
-def read_lines(path: Path, format: LineFormat, progress: Progress | None = None) -> Scan:
-    """Read a log of line records in one pass and constant memory; AdvisorError when it cannot be opened."""
-    store, facts = RecordStore(kinds=tuple(row.kind for row in format.rows)), FactLines(format)
-    engine = Engine(format=format, store=store, listeners=(facts,))
-    lines = 0
-    for chunk in chunks(path, progress):
-        engine.feed(chunk)
-        lines = chunk.first_line + chunk.line_count - 1
-    return Scan(records=store.records(), facts=facts.facts(), lines=lines)

@@ -3,15 +3,15 @@ r"""What a line format declares: which lines are records, what their numbers mea
 A record's pattern names what it finds: a group is called after a column of `run_table.COLUMNS`, with the printed unit
 behind two underscores where it is not the column's own: `(?P<seconds__ms>[\d.]+)ms`, `(?P<mfu__percent>[-\d.]+)%`.
 Several groups of one column add up (`elapsed_seconds__h`, `elapsed_seconds__min`, `elapsed_seconds__s`);
-`unix_seconds__year`, `__month`, `__day`, `__h`, `__min`, `__s` are a time stamp, read as UTC. A group `X__unit` beside a
-group `X` finds the unit as text ("GiB", "K"). Two more names are allowed: `planned_steps` and `planned_epochs`, which
-records repeat.
+`unix_seconds__year`, `__month`, `__day`, `__h`, `__min`, `__s` are a time stamp, read as UTC. A group `X__unit` beside
+a group `X` finds the unit as text ("GiB", "K"). The names of `HIDDEN` are allowed too: what records repeat that is no
+column of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,9 @@ LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 
 TRAIN, EVAL, MORE = 0, 1, 2  # MORE: completes the record before it
 
-PLANNED = ("planned_steps", "planned_epochs")
+# what records repeat: the first three become facts, micro-batches counted beside steps tell what a time is of, and a
+# rate of one device becomes one of all where their number is known
+HIDDEN = ("planned_steps", "planned_epochs", "step_tokens", "iteration", "device_tokens_per_second")
 
 # unit as a group or the log writes it → (multiply by, divide by): dividing keeps 13651.72 ms at 13.65172 s exactly
 UNITS: dict[str, tuple[float, float]] = {
@@ -81,8 +83,10 @@ class Row:
     needs: bytes = b""  # text without which the expression need not be tried
     missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
     comma: bytes = b""  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the mere presence of such a record means
     phase: str = ""  # name of the phase such records belong to, where the format prints each phase differently
     step: str = ""  # of records that print no step: "previous" takes the one before, "next" the one after
+    weight: float = 1.0  # as evidence of the format; below 1 where others may print the same
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
@@ -107,9 +111,9 @@ class Row:
 class Pairs:
     r"""A record as key and value pairs in any order.
 
-    `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it gives
-    a `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A line is
-    a record when one of `required` was found, and none of `forbidden` keys.
+    `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it
+    gives a `key` and a `value` group. `keys` maps keys (`normal` of their text) to targets; other keys are not read. A
+    line is a record when one of `required` was found, and none of `forbidden` keys.
     """
 
     start: bytes
@@ -121,8 +125,10 @@ class Pairs:
     needs: bytes = b""
     missing: Mapping[str, float] = field(default_factory=dict)
     comma: bytes = b""
+    facts: Mapping[str, Any] = field(default_factory=dict)
     phase: str = ""
     step: str = ""
+    weight: float = 1.0
 
     @cached_property
     def compiled(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
@@ -195,6 +201,11 @@ class Sign:
 
     pattern: bytes
     weight: float
+    path: bool = False  # looked for in the file's name and folders too
+
+    @cached_property
+    def compiled(self) -> re.Pattern[bytes]:
+        return re.compile(self.pattern)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +228,7 @@ class LineFormat:
 def check_target(name: str) -> None:
     """Assert that a group name is a column with a known unit: a misspelt one would be read and never seen."""
     base, _, unit = name.partition("__")
-    assert base in COLUMNS or base in PLANNED, f"{name} is not a column"
+    assert base in COLUMNS or base in HIDDEN, f"{name} is not a column"
     known = unit in UNITS or unit in ("", "unit", INVERSE) or (base == "unix_seconds" and unit in DATE_PARTS)
     assert known, f"{name} has no known unit"
 
@@ -232,3 +243,22 @@ def unit_factor(text: str, column: str) -> tuple[float, float]:
     if text in UNITS and not (text in COUNT_SUFFIXES and column in ("tokens", "tokens_per_second")):
         return UNITS[text]
     return COUNT_SUFFIXES.get(text.strip(), 1.0), 1.0
+
+
+def provenance(rows: Sequence[Row | Pairs], notes: Mapping[str, str]) -> dict[str, str]:
+    """How each column that the rows can give was printed, in words; a format's own notes are added."""
+    told: dict[str, str] = {}
+    for row in rows:
+        names = row.compiled.groupindex if isinstance(row, Row) else (*row.compiled[0].groupindex, *row.keys.values())
+        for name in names:
+            column, _, unit = name.partition("__")
+            words = "as printed"
+            if column == "unix_seconds":
+                words = "time stamp, read as UTC"
+            elif unit == INVERSE:
+                words = "printed per second"
+            elif unit:
+                words = "printed with its unit" if unit == "unit" else f"printed in {unit}"
+            if words != "as printed" or column not in told:
+                told[column] = words
+    return {column: f"{words}; {notes[column]}" if column in notes else words for column, words in told.items()}

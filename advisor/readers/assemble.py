@@ -1,0 +1,262 @@
+"""Records, facts and events of one log → its RunTable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
+from advisor.readers.axis import Axis, axis_of, row_numbers
+from advisor.readers.line_format import HIDDEN, TRAIN
+from advisor.readers.records import Records, has_loss
+from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable
+from advisor.readers.status import FAILURES, status_of
+
+LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
+
+
+def assemble(
+    records: Records,
+    *,
+    source: str,
+    format: str,
+    framework: str | None,
+    facts: Mapping[str, Any] | None = None,
+    events: Sequence[Event] = (),
+    provenance: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+    phase_names: Sequence[str] = (),
+    borrowed: Mapping[int, str] | None = None,
+) -> RunTable:
+    """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
+
+    `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
+    step records of rule i have that print none. Columns that hold nothing are left out.
+    """
+    notes = list(notes)
+    whole, ranks = records, _ranks(records)
+    if ranks:
+        records = _lowest_rank(records, ranks, notes)
+    axis = axis_of(records, dict(borrowed or {}))
+    if axis.note:
+        notes.append(axis.note)
+    found = attempts(records, axis.values, phase_names)
+    pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
+    step = axis.values if axis.printed else row_numbers(records)
+    columns = {**records.columns, "step": step} if len(records) else {}
+    kept = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+    table = RunTable(
+        source=source,
+        format=format,
+        framework=framework,
+        columns=_columns(columns, kept, pieces),
+        provenance=_provenance(provenance or {}, columns, axis),
+        phases=_phases(pieces, found),
+        facts=dict(facts or {}),
+        rows=whole.losses or (whole.evals if whole.train else 0),
+        duplicates=found.duplicates * records.kept_every,
+        kept_every=records.kept_every,
+    )
+    table = _with_main_phase(table, found, axis.printed)
+    notes += _told(found, table)
+    return _with_events(
+        dataclasses.replace(table, notes=tuple(dict.fromkeys(notes))),
+        [*events, *_restart_events(found, records)],
+        whole.line[whole.kind == TRAIN],
+        records.line,
+        step,
+    )
+
+
+def _ranks(records: Records) -> list[float]:
+    rank = records.columns.get("rank")
+    known = np.unique(rank[~np.isnan(rank)]) if rank is not None else np.zeros(0)
+    return known.tolist() if len(known) > 1 else []
+
+
+def _lowest_rank(records: Records, ranks: Sequence[float], notes: list[str]) -> Records:
+    rank = records.column("rank")
+    printing = rank[(records.kind == TRAIN) & ~np.isnan(rank)]
+    lowest = float(printing.min()) if len(printing) else ranks[0]
+    notes.append(f"{len(ranks)} ranks print into the log: the rows are those of rank {lowest:.0f}")
+    return records.take(np.isnan(rank) | (rank == lowest))
+
+
+def _rows(piece: np.ndarray, records: Records, axis: Axis, notes: list[str]) -> np.ndarray:
+    """The records of one phase that become rows."""
+    if not axis.unique:
+        return piece
+    piece, lost = one_per_step(piece, records, axis.values)
+    if lost:
+        notes.append(f"{lost} records repeat the step of another one: the last of each step is kept")
+    return merge_evaluations(piece, records, axis.values)
+
+
+def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    out = {name: values[kept] for name, values in columns.items() if name in COLUMNS or name in HIDDEN}
+    out = {name: values for name, values in out.items() if not np.isnan(values).all()}
+    if out:
+        out["phase"] = np.repeat(np.arange(len(pieces), dtype=np.float64), [len(piece) for piece in pieces])
+    return out
+
+
+def _provenance(told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis) -> dict[str, str]:
+    out = {name: told.get(name, "as printed") for name in columns if name in COLUMNS}
+    if not axis.printed and columns:
+        out["step"] = "number of the row: the log prints no step"
+    elif axis.note:
+        out["step"] = axis.note
+    out["phase"] = "from steps that start again"
+    return out
+
+
+def _phases(pieces: Sequence[np.ndarray], found: Attempts) -> tuple[Phase, ...]:
+    out, at = [], 0
+    for number, (piece, phase) in enumerate(zip(pieces, found.phases, strict=True), 1):
+        if len(piece):
+            name = phase.name or ("training" if len(pieces) == 1 else f"attempt {number}")
+            out.append(Phase(name=name, first_row=at, last_row=at + len(piece) - 1))
+        at += len(piece)
+    return tuple(out)
+
+
+def _with_main_phase(table: RunTable, found: Attempts, step_printed: bool) -> RunTable:
+    """The longest phase with a loss, its ends, and what was planned for it."""
+    columns = dict(table.columns)
+    hidden = {name: columns.pop(name) for name in HIDDEN if name in columns}
+    rows = len(table)
+    loss = has_loss(columns, rows)
+    if not loss.any() and table.rows:
+        loss = ~np.isnan(columns.get("eval_loss", np.full(rows, np.nan)))
+    counts = [int(loss[p.first_row : p.last_row + 1].sum()) for p in table.phases]
+    main = int(np.argmax(counts)) if counts else 0
+    facts, ends = dict(table.facts), {}
+    if counts:
+        part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
+        facts = {**facts, **_repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])}
+        ends = _ends(columns, np.flatnonzero(loss[part]) + part.start, step_printed)
+    table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
+    return _with_derived(table, hidden)
+
+
+def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:
+    """Facts that records repeat, of the main phase: the last plan, the usual batch, micro-batches per step."""
+    facts: dict[str, Any] = {}
+    for name in ("planned_steps", "planned_epochs", "step_tokens"):
+        values = hidden.get(name, np.zeros(0))
+        values = values[np.isfinite(values)]
+        if len(values):
+            facts[name] = _whole(float(np.median(values) if name == "step_tokens" else values[-1]))
+    iteration = hidden.get("iteration", np.full(len(step), np.nan))
+    both = np.flatnonzero(np.isfinite(iteration) & np.isfinite(step))
+    if len(both) and step[both[-1]] > 0:
+        facts["grad_accum"] = max(1, round(float(iteration[both[-1]] / step[both[-1]])))
+    return facts
+
+
+def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable:
+    """Times of micro-batches as times of steps, rates of one device as rates of all, where their number is known."""
+    columns, told = dict(table.columns), dict(table.provenance)
+    micro = table.facts.get("grad_accum")
+    if "iteration" in hidden and "seconds" in columns and micro and micro > 1:
+        columns["seconds"] = columns["seconds"] * micro
+        told["seconds"] = f"time of one micro-batch, times the {micro} of a step"
+    rate, world = hidden.get("device_tokens_per_second"), table.facts.get("world_size")
+    if rate is not None and world:
+        columns["tokens_per_second"] = rate * world
+        told["tokens_per_second"] = f"printed per device, times {world} devices"
+    elif rate is not None and "seconds" in columns and table.facts.get("step_tokens"):
+        columns["tokens_per_second"] = table.facts["step_tokens"] / np.where(
+            columns["seconds"] > 0, columns["seconds"], np.nan
+        )
+        told["tokens_per_second"] = "tokens of a step over its seconds: the log prints it per device"
+    return dataclasses.replace(table, columns=columns, provenance=told)
+
+
+def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, float | None]:
+    if not len(at):
+        return {}
+    printed = columns.get("loss_is_nan")
+    name = "loss" if printed is not None and not np.isnan(printed[at]).all() else "eval_loss"
+    values = columns.get(name, np.full(len(columns["step"]), np.nan))
+
+    def loss(row: int) -> float | None:
+        absent = name == "eval_loss" or np.isnan(printed[row])  # type: ignore[index]
+        return None if np.isnan(values[row]) and absent else float(values[row])
+
+    steps = columns["step"] if step_printed else None
+    return {
+        "first_step": None if steps is None else float(steps[at[0]]),
+        "last_step": None if steps is None else float(steps[at[-1]]),
+        "first_loss": loss(int(at[0])),
+        "last_loss": loss(int(at[-1])),
+    }
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if value == int(value) else value
+
+
+def _told(found: Attempts, table: RunTable) -> list[str]:
+    notes = []
+    if table.duplicates:
+        notes.append(f"{table.duplicates} records were printed twice, value for value: dropped, not a restart")
+    for _, first, last in found.restarts[:5]:
+        notes.append(f"restarted at step {first:.10g} after step {last:.10g}: the later attempt wins")
+    if table.kept_every > 1:
+        notes.append(f"a very long log: one step in {table.kept_every} is kept, counts and ends are exact")
+    return notes
+
+
+def _restart_events(found: Attempts, records: Records) -> list[Event]:
+    return [
+        Event(
+            kind="restart",
+            text=f"steps go back from {last:.10g} to {first:.10g}",
+            line=int(records.line[record]),
+            step=last,
+            numbers={"first_step": first, "last_step": last},
+        )
+        for record, first, last in found.restarts
+    ]
+
+
+def _with_events(
+    table: RunTable, events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray
+) -> RunTable:
+    """Give events the step before them, and the table its status."""
+    known = ~np.isnan(step)
+    lines, step = lines[known], step[known]
+    placed = []
+    for event in sorted(events, key=lambda one: one.line or 0):
+        numbers = dict(event.numbers)
+        before = event.step
+        if event.line is not None:
+            at = int(np.searchsorted(lines, event.line, side="right"))
+            before = before if before is not None else (float(step[at - 1]) if at else None)
+            if event.kind in FAILURES:
+                numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
+        placed.append(dataclasses.replace(event, step=before, numbers=numbers))
+    status, reason = status_of(placed, _last_step(table), _number(table.facts.get("planned_steps")), _nan_share(table))
+    return dataclasses.replace(table, events=tuple(placed), status=status, status_reason=reason)
+
+
+def _last_step(table: RunTable) -> float | None:
+    if "step" not in table.columns or not table.phases or table.provenance.get("step", "").startswith("number of"):
+        return None
+    phase = table.phases[table.main_phase]
+    steps = table.columns["step"][phase.first_row : phase.last_row + 1]
+    return float(np.nanmax(steps)) if np.isfinite(steps).any() else None
+
+
+def _nan_share(table: RunTable) -> float:
+    flags = table.columns.get("loss_is_nan", np.zeros(0))
+    printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
+    return float((printed > 0).mean()) if len(printed) else 0.0
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

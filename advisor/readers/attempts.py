@@ -1,0 +1,165 @@
+"""Where a log starts again: the same run printed twice, a restart that overlaps, or another phase of training.
+
+A log's records are cut where their steps go back. A piece that repeats an earlier one value for value is that run
+printed twice, and is dropped. A piece that begins inside the steps of the phase before continues it from a checkpoint:
+the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began is
+a phase of its own: fine-tuning after pre-training, or a run started afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from advisor.readers.line_format import EVAL, TRAIN
+from advisor.readers.records import Records
+
+JITTER = 2  # logged steps that ranks printing into one file may be apart
+
+
+@dataclass(kw_only=True)
+class Stretch:
+    """Records (indices) that belong to one phase, in the order of the file."""
+
+    records: np.ndarray
+    name: str = ""
+    planned: float | None = None
+    first: float = np.nan  # step it began with
+
+
+@dataclass(kw_only=True)
+class Attempts:
+    """How the pieces of a log fit together."""
+
+    phases: list[Stretch] = field(default_factory=list)
+    restarts: list[tuple[int, float, float]] = field(default_factory=list)  # record, step it goes back to, and from
+    duplicates: int = 0  # training records dropped as printed twice
+    overwritten: int = 0  # records that a later attempt replaced
+
+
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
+    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
+    found = Attempts()
+    named = np.asarray([*names, ""], object)[records.rule] if any(names) else None
+    pieces = _cut(axis, named, records)
+    for piece in _without_repeats(pieces, records, found):
+        steps = axis[piece]
+        first = float(np.nanmin(steps[:8])) if np.isfinite(steps[:8]).any() else np.nan
+        stretch = Stretch(
+            records=piece,
+            name=_name(named, piece),
+            planned=_last(records.column("planned_steps")[piece]),
+            first=first,
+        )
+        _place(stretch, axis, found)
+    return found
+
+
+def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
+    """Join a piece to the phase it continues, or begin a phase with it."""
+    before = found.phases[-1] if found.phases else None
+    if before is None or new.name != before.name or not new.first > before.first:
+        found.phases.append(new)
+        return
+    kept = before.records[~(axis[before.records] >= new.first)]
+    lost = len(before.records) - len(kept)
+    if lost:
+        last = float(np.nanmax(axis[before.records]))
+        found.restarts.append((int(new.records[0]), new.first, last))
+        found.overwritten += lost
+    before.records = np.concatenate((kept, new.records))
+    before.planned = new.planned if new.planned is not None else before.planned
+
+
+def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[np.ndarray]:
+    """Indices of records, cut where steps go back further than ranks do, and where a phase's own records begin."""
+    at = np.flatnonzero(~np.isnan(axis))
+    if not len(at):
+        return [np.arange(len(axis))] if len(axis) else []
+    distinct, place = np.unique(axis[at], return_inverse=True)
+    back = np.diff(place)
+    cut = back < -JITTER
+    started = np.concatenate(([0], np.flatnonzero(cut) + 1))
+    start_of = started[np.searchsorted(started, np.arange(len(place)), side="right") - 1]
+    # back to where the piece began, however short it is; records of validation print their step once more
+    again = (back < 0) & (place[1:] <= place[start_of[:-1]]) & (len(distinct) > 1)
+    same_kind = records.kind[at][1:] == records.kind[at][:-1]
+    cut |= again & (same_kind | (back < -1))
+    if named is not None:
+        here = named[at]
+        known = (here[1:] != "") & (here[:-1] != "")
+        cut |= known & (here[1:] != here[:-1])
+    bounds = at[1:][cut]
+    return np.split(np.arange(len(axis)), bounds)
+
+
+def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts) -> list[np.ndarray]:
+    """Drop pieces that repeat another one, or its beginning, value for value."""
+    kept: list[np.ndarray] = []
+    for piece in pieces:
+        twin = next((i for i, other in enumerate(kept) if _repeats(piece, other, records)), None)
+        if twin is None:
+            kept.append(piece)
+            continue
+        shorter, longer = sorted((piece, kept[twin]), key=len)
+        kept[twin] = longer
+        found.duplicates += int((records.kind[shorter] == TRAIN).sum())
+    return kept
+
+
+def _repeats(one: np.ndarray, other: np.ndarray, records: Records) -> bool:
+    """Whether two pieces hold the same values up to the end of the shorter; a handful of records proves nothing."""
+    n = min(len(one), len(other))
+    if n < 3 or n * 2 < max(len(one), len(other)):
+        return False
+    a, b = one[:n], other[:n]
+    if not np.array_equal(records.rule[a], records.rule[b]):
+        return False
+    return all(np.array_equal(values[a], values[b], equal_nan=True) for values in records.columns.values())
+
+
+def _name(named: np.ndarray | None, piece: np.ndarray) -> str:
+    if named is None:
+        return ""
+    return next((str(name) for name in named[piece] if name), "")
+
+
+def _last(values: np.ndarray) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known[-1]) if len(known) else None
+
+
+def one_per_step(piece: np.ndarray, records: Records, axis: np.ndarray) -> tuple[np.ndarray, int]:
+    """Of several training records of one step, keep the lowest rank's, or the last where no rank was printed.
+
+    Gives the kept indices in the order of the file and how many were left out.
+    """
+    train = piece[(records.kind[piece] == TRAIN) & ~np.isnan(axis[piece])]
+    rank = records.column("rank")[train]
+    rank = np.where(np.isnan(rank), 0.0, rank)
+    order = np.lexsort((-train, rank, axis[train]))  # of each step: lowest rank first, then the latest
+    steps = axis[train][order]
+    first = np.concatenate(([True], steps[1:] != steps[:-1])) if len(steps) else np.zeros(0, bool)
+    lost = train[order[~first]]
+    kept = np.setdiff1d(piece, lost, assume_unique=True)
+    return kept, len(lost)
+
+
+def merge_evaluations(piece: np.ndarray, records: Records, axis: np.ndarray) -> np.ndarray:
+    """Put what evaluations printed into the training record of the same step; gives the records that remain rows."""
+    evals = piece[(records.kind[piece] == EVAL) & ~np.isnan(axis[piece])]
+    if not len(evals):
+        return piece
+    rows = piece[(records.kind[piece] == TRAIN) & ~np.isnan(axis[piece])]
+    own = evals[~np.isin(axis[evals], axis[rows])]
+    firsts = own[np.unique(axis[own], return_index=True)[1]] if len(own) else own
+    rows = np.concatenate((rows, firsts))
+    by_step = rows[np.argsort(axis[rows], kind="stable")]
+    target = by_step[np.searchsorted(axis[by_step], axis[evals])]
+    for values in records.columns.values():
+        source = np.flatnonzero(~np.isnan(values[evals]) & np.isnan(values[target]) & (target != evals))
+        places, which = np.unique(target[source], return_index=True)
+        values[places] = values[evals[source[which]]]
+    return np.setdiff1d(piece, np.setdiff1d(evals, firsts), assume_unique=True)

@@ -1,0 +1,76 @@
+"""What counts a log's progress: steps as printed, steps made cumulative over epochs, tokens, epochs, or row numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.readers.line_format import TRAIN
+from advisor.readers.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """`values` per record; `unique`: one training record per value is meant; `printed`: the log has it so."""
+
+    values: np.ndarray
+    unique: bool
+    printed: bool
+    note: str = ""
+
+
+def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
+    """Choose the axis and, where the log resets steps with every epoch, join them.
+
+    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next").
+    """
+    step = records.column("step")
+    if np.isfinite(step).any():
+        joined = _joined(step, records)
+        if joined is not None:
+            step = joined
+        values = _borrow(step, records.rule, borrowed)
+        note = "" if joined is None else "steps start again with every epoch: made cumulative"
+        return Axis(values=values, unique=True, printed=True, note=note)
+    for name in ("tokens", "epoch"):
+        values = records.column(name)
+        if np.isfinite(values).any():
+            return Axis(values=values, unique=name == "tokens", printed=False)
+    return Axis(values=np.full(len(records), np.nan), unique=False, printed=False)
+
+
+def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
+    """Steps counted through all epochs, when each return to the first step comes with the next whole epoch."""
+    epoch = records.column("epoch")
+    at = np.flatnonzero(~np.isnan(step) & ~np.isnan(epoch) & (records.kind == TRAIN))
+    if len(at) < 3:
+        return None
+    back, advance = np.diff(step[at]) < 0, np.diff(epoch[at]) > 0
+    whole = np.all(epoch[at] == np.round(epoch[at]))
+    if not back.any() or not whole or not np.array_equal(back, back & advance) or not np.array_equal(advance, back):
+        return None
+    cuts = np.flatnonzero(back)
+    begins_at_zero = step[at[0]] == 0
+    offsets = np.cumsum(step[at][cuts] + (1 if begins_at_zero else 0))
+    return step + np.concatenate(([0.0], offsets))[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
+
+
+def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.ndarray:
+    step = step.copy()
+    for index, side in borrowed.items():
+        lacking = np.flatnonzero((rule == index) & np.isnan(step))
+        own = np.flatnonzero(~np.isnan(step))
+        if not len(lacking) or not len(own):
+            continue
+        place = np.searchsorted(own, lacking)
+        if side == "next":
+            step[lacking] = np.where(place < len(own), step[own[np.minimum(place, len(own) - 1)]], np.nan)
+        else:  # before the first record there has been no step
+            step[lacking] = np.where(place > 0, step[own[np.maximum(place - 1, 0)]], 0.0)
+    return step
+
+
+def row_numbers(records: Records) -> np.ndarray:
+    """1, 2, … for training records: the step where a log prints none; others take the one before."""
+    return np.maximum(1.0, np.cumsum(records.kind == TRAIN).astype(np.float64))

@@ -1,0 +1,64 @@
+"""A reader of any declared line format: one pass over the file, then one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.readers.assemble import assemble
+from advisor.readers.chunks import Progress, chunks
+from advisor.readers.engine import Engine
+from advisor.readers.events import EventScanner
+from advisor.readers.fact_lines import FactLines
+from advisor.readers.line_format import LineFormat, provenance
+from advisor.readers.records import Records, RecordStore
+from advisor.readers.run_table import RunTable
+from advisor.readers.sniff import line_score
+
+
+@dataclass(frozen=True)
+class LineReader:
+    """Reads logs of one line format."""
+
+    format: LineFormat
+
+    @property
+    def name(self) -> str:
+        return self.format.name
+
+    def score(self, head: bytes, path: Path) -> float:
+        """How surely (0…1) a log whose cleaned sample is `head` is of this format."""
+        return line_score(self.format, head, path)
+
+    def read(self, path: Path, progress: Progress | None = None) -> RunTable:
+        """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
+        rows = self.format.rows
+        store, facts, events = (
+            RecordStore(kinds=tuple(row.kind for row in rows)),
+            FactLines(self.format),
+            EventScanner(),
+        )
+        engine = Engine(format=self.format, store=store, listeners=(facts, events))
+        for chunk in chunks(path, progress):
+            engine.feed(chunk)
+        records = store.records()
+        table = assemble(
+            records,
+            source=str(path),
+            format=self.format.name,
+            framework=self.format.framework,
+            facts={**_facts_of_rows(self.format, records), **facts.facts()},
+            events=[*events.finish(), *facts.events],
+            provenance=provenance(rows, self.format.notes),
+            phase_names=[row.phase for row in rows],
+            borrowed={index: row.step for index, row in enumerate(rows) if row.step},
+        )
+        return table if self.format.finish is None else self.format.finish(table)
+
+
+def _facts_of_rows(format: LineFormat, records: Records) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for index in sorted({int(i) for i in records.rule}):
+        facts |= format.rows[index].facts
+    return facts

@@ -1,0 +1,69 @@
+"""The one way in: any training log → its RunTable. Readers are tried by their score on a sample of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from advisor.errors import AdvisorError, close_matches
+from advisor.readers import nanochat
+from advisor.readers.chunks import Progress, sample
+from advisor.readers.line_reader import LineReader
+from advisor.readers.run_table import RunTable
+
+LEAST_SCORE = 0.1  # below: nothing recognisable
+
+
+class Reader(Protocol):
+    """Reads one format. `score` gets a cleaned sample of the file (its beginning, middle and end)."""
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, head: bytes, path: Path) -> float: ...
+
+    def read(self, path: Path, progress: Progress | None = None) -> RunTable: ...
+
+
+LINE_FORMATS = (nanochat.FORMAT,)
+
+READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS),)
+
+
+def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
+    """Read a training log of any known format, or of the named one.
+
+    Raises AdvisorError when the file cannot be opened, when nothing in it is recognisable, or for an unknown name.
+    `progress` is called with bytes done and bytes in all.
+    """
+    path = Path(path)
+    reader = _named(format) if format is not None else best_reader(path)
+    return reader.read(path, progress)
+
+
+def best_reader(path: Path) -> Reader:
+    """The reader that recognises a file best; AdvisorError when none does."""
+    head = sample(path)
+    if not head.strip():
+        raise AdvisorError(f"{path} is empty", "Nothing was written to it yet, or the output went elsewhere.")
+    scores = [(reader.score(head, path), -index) for index, reader in enumerate(READERS)]
+    best, index = max(scores)
+    if best < LEAST_SCORE:
+        raise AdvisorError(
+            f"{path} holds nothing that looks like a training log",
+            "Give the run's console output, its CSV or JSONL metrics or its folder; --format NAME forces a format.",
+        )
+    return READERS[-index]
+
+
+def _named(name: str) -> Reader:
+    for reader in READERS:
+        if reader.name == name:
+            return reader
+    names = sorted({reader.name for reader in READERS})
+    close = close_matches(name, names)
+    raise AdvisorError(
+        f"there is no log format {name!r}",
+        f"Did you mean {close[0]}?" if close else f"Known formats: {', '.join(names)}.",
+        exit_code=2,
+    )

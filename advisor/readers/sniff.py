@@ -1,0 +1,60 @@
+"""Which format a log is: its records are the evidence, its banners the second-best."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from advisor.readers.line_format import EVAL, TRAIN, LineFormat
+from advisor.readers.plans import shape
+
+SURE_RECORDS = 3  # of one format: fewer may be a coincidence
+_MOST_DISTINCT = 1 << 14  # lines of different shape that are looked at
+_LONGEST = 1 << 13  # of a line; embedded JSON goes on forever
+
+
+@functools.lru_cache(maxsize=2)
+def distinct_lines(head: bytes) -> tuple[tuple[bytes, int], ...]:
+    """One line of each shape of a sample, with how many lines have that shape."""
+    seen: dict[bytes, list[int]] = {}
+    shapes = shape(head).split(b"\n")
+    lines = head.split(b"\n")
+    for index, key in enumerate(shapes):
+        known = seen.get(key)
+        if known is not None:
+            known[1] += 1
+        elif len(seen) < _MOST_DISTINCT:
+            seen[key] = [index, 1]
+    return tuple((lines[index][:_LONGEST], count) for index, count in seen.values())
+
+
+def line_score(format: LineFormat, head: bytes, path: Path) -> float:
+    """How surely (0…1) a sample of a log is of a line format."""
+    lines = distinct_lines(head)
+    prose = b"\n".join(line for line, _ in lines)
+    if format.refuse and format.refuse in prose:
+        return 0.0
+    score = 0.0
+    for sign in format.signs:
+        if sign.weight > score and (sign.compiled.search(prose) or (sign.path and sign.compiled.search(_name(path)))):
+            score = sign.weight
+    return max(score, _record_score(format, lines))
+
+
+def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...]) -> float:
+    found = {TRAIN: 0, EVAL: 0}
+    weight = 0.0
+    for line, count in lines:
+        for row in format.rows:
+            if row.kind in found and row.find(line) is not None:
+                found[row.kind] += count
+                weight = max(weight, row.weight)
+                break
+    records = found[TRAIN]
+    evidence = 0.95 if records >= SURE_RECORDS else 0.9 if records else 0.7 if found[EVAL] else 0.0
+    return evidence * weight * format.weight
+
+
+def _name(path: Path) -> bytes:
+    """The last parts of a path: a folder's name may be the only thing that tells whose error messages these are."""
+    return "/".join(path.parts[-3:]).encode("utf-8", "replace")
