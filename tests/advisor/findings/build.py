@@ -100,7 +100,8 @@ def expected(w: Workload, p: Profile | None = None) -> Prediction:
 def case(table: RunTable | None = None, w: Workload | None = None, **other: Any) -> Case:
     """A case with everything known: workload, prior profile, prediction and $2 per hour."""
     w = w or workload()
-    known = {"profile": profile(w.gpu, precision=w.precision, compile=w.compile), "usd_per_hour": 2.0, **other}
+    card = None if w.gpu == "cpu" else profile(w.gpu, precision=w.precision, compile=w.compile)
+    known = {"profile": card, "usd_per_hour": 2.0, **other}
     return Case(
         run=table if table is not None else healthy(w),
         workload=w,

@@ -1,0 +1,176 @@
+"""What the device itself says: is it used at all, and is what it is called use, use?"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.findings import measured, series
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.givens import parameters
+from advisor.findings.savings import saved_by_speedup, saved_share
+from advisor.records import Estimate
+from advisor.units import format_bytes, format_flops, format_percent, format_seconds, format_watts
+
+# Handbook §7.5: three or more of these signs say that the work is done elsewhere.
+_SIGNS_NEEDED = 3
+_IDLE_POWER_SHARE = 0.30  # of the power limit; idle cards draw 5-25 %
+_IDLE_UTILIZATION = 0.10
+_CPU_FLOPS = 200e9  # achieved; a CPU training in fp32 gives 1-200 GFLOP/s
+_REAL_GPU_FLOPS = 5e12  # below this peak a card could be that slow by itself
+_BUSY_UTILIZATION = 0.90
+_LOW_UTILIZATION = 0.50
+_LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (handbook §7.4)
+_LOW_MFU = 0.15
+
+
+def detect_cpu_fallback(case: Case) -> Verdict:
+    """Work that never reached the GPU: three or more signs of five (handbook §7.5)."""
+    if measured.on_cpu(case):
+        return None
+    signs = _fallback_signs(case)
+    seen = [text for applies, text in signs if applies]
+    if len(signs) < _SIGNS_NEEDED:
+        return Insufficient(
+            code="cpu_fallback",
+            missing=f"device memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
+        )
+    if len(seen) < _SIGNS_NEEDED:
+        return None
+    factor = _slowness(case)
+    return Finding(
+        code="cpu_fallback",
+        severity=Severity.ERROR,
+        title=f"The GPU hardly takes part: {len(seen)} of {len(signs)} signs of training on the CPU",
+        evidence=tuple(Evidence(text=text) for text in seen),
+        confidence=Confidence.HIGH if len(seen) > _SIGNS_NEEDED else Confidence.MEDIUM,
+        causes=(
+            "a CPU build of the framework, or a backend that falls back to the CPU for missing operators",
+            "the model or its inputs were never moved to the device",
+            "another device (CUDA_VISIBLE_DEVICES) than the one that is watched",
+        ),
+        actions=(
+            "check next(model.parameters()).device and torch.cuda.is_available() in the run itself",
+            "install a build with CUDA; stop the run until it uses the card that is paid for",
+        ),
+        threshold="at least three signs: memory below the weights, idle power, utilisation near zero, the FLOP/s of a "
+        "CPU, a first step no slower than the rest (handbook §7.5)",
+        **saved_by_speedup(case, factor) if factor else saved_share(case, float("nan")),
+    )
+
+
+def _slowness(case: Case) -> Estimate | None:
+    """How many times slower than predicted the run is; None where that is not known."""
+    promised, speed = measured.promised_rate(case), measured.pace(case)
+    return promised.scaled(1 / speed.tokens_per_second) if promised and speed else None
+
+
+def _fallback_signs(case: Case) -> list[tuple[bool, str]]:
+    """Each sign that can be read: whether it points to the CPU, and in words."""
+    found = [
+        sign
+        for sign in (_memory_sign(case), _power_sign(case), _utilization_sign(case), _flops_sign(case))
+        if sign is not None
+    ]
+    times = measured.step_times(case)
+    if times and times.source == measured.PRINTED and times.step[0] <= 1 and len(times.seconds) >= 10:
+        first, steady = float(times.seconds[0]), series.median(times.steady_seconds)
+        text = f"the first step ({format_seconds(first)}) is no slower than the others ({format_seconds(steady)})"
+        found.append((first < 1.02 * steady, text))
+    return found
+
+
+def _memory_sign(case: Case) -> tuple[bool, str] | None:
+    count, (share, size) = parameters(case), measured.memory_used_share(case)
+    if count is None or share is None or size is None:
+        return None
+    used, weights = share * size, 2 * count  # 16-bit weights alone, the least that any training holds
+    text = f"device memory in use is at most {format_bytes(used)}; the weights alone are {format_bytes(weights)}"
+    return used < weights, text
+
+
+def _power_sign(case: Case) -> tuple[bool, str] | None:
+    share = _power_share(case)
+    if share is None:
+        return None
+    watts = series.median(measured.telemetry(case, "power_watts"))
+    return share < _IDLE_POWER_SHARE, f"the card draws {format_watts(watts)}, {format_percent(share)} of its limit"
+
+
+def _power_share(case: Case) -> float | None:
+    """Median power of a card as a share of its limit; None where either is unknown."""
+    spec, watts = measured.card(case), measured.telemetry(case, "power_watts")
+    if spec is None or not spec.tdp_watts or not len(watts):
+        return None
+    return series.median(watts) / spec.tdp_watts
+
+
+def _utilization_sign(case: Case) -> tuple[bool, str] | None:
+    values = measured.telemetry(case, "utilization")
+    if not len(values):
+        return None
+    middle = series.median(values)
+    return middle < _IDLE_UTILIZATION, f"a kernel runs {format_percent(middle)} of the time (median)"
+
+
+def _flops_sign(case: Case) -> tuple[bool, str] | None:
+    speed, work, best = measured.pace(case), measured.flops_per_token(case), measured.peak(case)
+    if speed is None or work is None or best is None or best < _REAL_GPU_FLOPS:
+        return None
+    achieved = speed.tokens_per_second * work / measured.devices(case)
+    text = f"{format_flops(achieved)} is what a CPU gives; the card's peak is {format_flops(best)}"
+    return achieved < _CPU_FLOPS, text
+
+
+def detect_utilization(case: Case) -> Verdict:
+    """Utilisation read as what it is, the time with any kernel at all, with power as the second witness."""
+    if measured.on_cpu(case):
+        return None
+    busy = measured.telemetry(case, "utilization")
+    if len(series.finite(busy)) < 10:
+        return Insufficient(
+            code="utilization", missing="device telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
+        )
+    middle, power, share = series.median(busy), _power_share(case), measured.mfu(case)
+    idle_power = power is not None and power <= _LOW_POWER
+    if middle >= _BUSY_UTILIZATION and (idle_power or (share is not None and share < _LOW_MFU)):
+        return _busy_but_slow(case, middle, power, share)
+    if middle < _LOW_UTILIZATION and (idle_power or power is None):
+        return _waiting(case, busy, power)
+    return None
+
+
+def _busy_but_slow(case: Case, middle: float, power: float | None, share: float | None) -> Finding:
+    words = [f"power {format_percent(power)} of the limit"] if power is not None else []
+    words += [f"MFU {format_percent(share)}"] if share is not None else []
+    return Finding(
+        code="utilization_misleads",
+        severity=Severity.WARNING,
+        title=f"{format_percent(middle)} utilisation is not {format_percent(middle)} use: {', '.join(words)}",
+        evidence=(Evidence(text="NVML's utilisation is the share of time with any kernel, however small"),),
+        confidence=Confidence.HIGH if len(words) == 2 else Confidence.MEDIUM,
+        causes=("many small kernels or slow fp32 paths keep the card busy without filling it",),
+        actions=("judge by MFU and power; profile for small kernels; torch.compile, bf16, fused attention",),
+        threshold=f"power at most {format_percent(_LOW_POWER)} of the limit or MFU below {format_percent(_LOW_MFU)} "
+        "beside 90 % utilisation (handbook §7.4)",
+    )
+
+
+def _waiting(case: Case, busy: np.ndarray, power: float | None) -> Finding:
+    readings = series.finite(busy)
+    second = f", power {format_percent(power)} of the limit" if power is not None else ""
+    return Finding(
+        code="gpu_waits",
+        severity=Severity.WARNING,
+        title=f"The card is without any kernel {format_percent(1 - float(readings.mean()))} of the time{second}",
+        evidence=(
+            Evidence(
+                text=f"median utilisation {format_percent(series.median(readings))}, highest "
+                f"{format_percent(float(readings.max()))} over {len(readings)} readings"
+            ),
+        ),
+        confidence=Confidence.HIGH if power is not None else Confidence.MEDIUM,
+        causes=("waiting for data", "host code between small kernels", "pauses: evaluation, checkpoints, start-up"),
+        actions=("log data_seconds and compare; more loader workers; torch.compile; fewer synchronisations (.item())",),
+        threshold=f"median utilisation below {format_percent(_LOW_UTILIZATION)} with power at most half the limit; "
+        "single readings are noise (handbook §7.4)",
+    )

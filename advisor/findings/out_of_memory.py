@@ -1,0 +1,157 @@
+"""Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from advisor.errors import AdvisorError
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.predict.batch import predict_batch
+from advisor.predict.memory import MemoryParts
+from advisor.readers.run_table import Event, Status
+from advisor.records import Prediction, Workload
+from advisor.units import GIB, format_bytes, format_estimate
+
+_FRAGMENTED = 0.10  # of the device reserved but unallocated
+
+
+def detect_out_of_memory(case: Case) -> Verdict:
+    """Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
+    events = [event for event in case.run.events if event.kind == "out_of_memory"]
+    if not events and case.run.status is not Status.OUT_OF_MEMORY:
+        return None
+    fatal = case.run.status is Status.OUT_OF_MEMORY
+    event = events[-1] if events else Event(kind="out_of_memory", text=case.run.status_reason)
+    requested, free, total = (event.numbers.get(f"{name}_bytes") for name in ("requested", "free", "total"))
+    title = "Out of memory" if fatal else "Out of memory, caught by the program"
+    if event.step is not None:
+        title += f" after step {event.step:g}"
+    if requested:
+        title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
+    fitting, actions = what_fits(case)
+    return Finding(
+        code="out_of_memory",
+        severity=Severity.ERROR if fatal else Severity.WARNING,
+        title=title,
+        evidence=(
+            Evidence(text=event.text or "the run's status", first_step=event.step, last_step=event.step),
+            *_held(case, total),
+            *fitting,
+        ),
+        confidence=Confidence.HIGH,
+        causes=_memory_causes(case, event.numbers),
+        actions=actions,
+        threshold="the framework's own message; what fits is judged by the high end of the predicted memory",
+    )
+
+
+def _held(case: Case, total: float | None) -> tuple[Evidence, ...]:
+    """What the memory model says was to be held, in parts."""
+    parts = _parts(case)
+    if parts is None:
+        return ()
+    named = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in dataclasses.fields(parts)}
+    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size > 0.005 * GIB)
+    size = f" of {format_bytes(total)}" if total else ""
+    return (Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))}{size} ({words})"),)
+
+
+def _parts(case: Case) -> MemoryParts | None:
+    if case.workload is None or case.profile is None:
+        return None
+    try:
+        return case.profile.memory.breakdown(case.workload)
+    except AdvisorError:
+        return None  # this kind of workload was never traced
+
+
+def what_fits(case: Case) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
+    """The largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions."""
+    usual = (
+        "a smaller micro_batch with grad_accum raised as much gives the same training",
+        "activation_checkpointing: full; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    )
+    w = case.workload
+    if w is None or case.profile is None:
+        return (), usual
+    plain = largest_micro_batch(case, w)
+    if plain is not None:
+        return (_fits_evidence(plain),), (_fits_action(w, plain.workload), usual[1])
+    full = dataclasses.replace(w, activation_checkpointing="full")
+    checkpointed = largest_micro_batch(case, full)
+    if checkpointed is not None:
+        action = f"activation_checkpointing: full, {_fits_action(w, checkpointed.workload)}"
+        return (_fits_evidence(checkpointed),), (action,)
+    text = "not even a micro-batch of one fits this card, with or without activation checkpointing"
+    return (Evidence(text=text),), (
+        "a card with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)",
+    )
+
+
+def largest_micro_batch(case: Case, w: Workload) -> Prediction | None:
+    """The prediction with the largest micro-batch below the present one that fits; None where none is known to.
+
+    Micro-batches that divide the accumulated batch, so that the optimizer sees the same tokens.
+    """
+    if case.profile is None:
+        return None
+    sequences = w.micro_batch * w.grad_accum
+    smaller = [b for b in range(w.micro_batch - 1, 0, -1) if sequences % b == 0]
+    if w.activation_checkpointing == "full":
+        smaller = [w.micro_batch, *smaller]
+    choices = [dataclasses.replace(w, micro_batch=b, grad_accum=sequences // b) for b in smaller]
+    return next((p for p in predict_batch(case.profile, choices) if p.fits), None)
+
+
+def _fits_evidence(p: Prediction) -> Evidence:
+    how = " with full activation checkpointing" if p.workload.activation_checkpointing == "full" else ""
+    return Evidence(
+        text=f"a micro-batch of {p.workload.micro_batch}{how} would reserve "
+        f"{format_estimate(p.peak_reserved_bytes, format_bytes)} and fit"
+    )
+
+
+def _fits_action(w: Workload, chosen: Workload) -> str:
+    now = f"{w.micro_batch} x {w.grad_accum}"
+    return f"micro_batch: {chosen.micro_batch}, grad_accum: {chosen.grad_accum} (instead of {now})"
+
+
+def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
+    """Likeliest first, by what the message says of the device."""
+    total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
+    own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
+    idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
+    found = []
+    if others and total and others > 0.05 * total:
+        found.append(f"other processes hold {format_bytes(others)} of the card")
+    elif own and total and free is not None and total - free - own > 0.15 * total:
+        found.append(f"{format_bytes(total - free - own)} of the card is not this process's: another one runs on it")
+    if idle and total and idle > _FRAGMENTED * total:
+        found.append(f"fragmentation: {format_bytes(idle)} reserved but not in use")
+    requested = numbers.get("requested_bytes")
+    if requested and (name := _which_allocation(case, requested)):
+        found.append(name)
+    return tuple(found) or ("weights, gradients, optimizer state and activations together exceed the card",)
+
+
+def _which_allocation(case: Case, requested: float) -> str | None:
+    """The tensors of this workload whose size is the requested one, within 2 % and rounding to 2 MiB."""
+    w = case.workload
+    if w is None:
+        return None
+    s, tokens = w.shape, w.micro_tokens
+    parts = _parts(case)
+    candidates = {
+        "the logits of a micro-batch (tokens x vocabulary)": tokens * s.vocab_size,
+        "an FFN activation (tokens x FFN width)": tokens * s.ffn_width,
+        "the attention scores of a layer, which fused attention never stores": w.micro_batch * s.heads * s.seq_len**2,
+        "the embedding or head matrix": s.vocab_size * s.width,
+        "a residual-stream tensor (tokens x width)": tokens * s.width,
+    }
+    for words, elements in candidates.items():
+        for size, kind in ((2, "16-bit"), (4, "fp32")):
+            if abs(requested - elements * size) <= 0.02 * elements * size + 2 * 2**20:
+                return f"{words}, {kind}"
+    if parts is not None and 0.5 < requested / max(parts.activations_bytes, 1.0) < 2:
+        return f"all activations at once ({format_bytes(parts.activations_bytes)} predicted)"
+    return None

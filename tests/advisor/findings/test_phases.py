@@ -1,0 +1,81 @@
+"""Timers that cannot be true, with floors worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.findings import phases
+from advisor.findings.case import Confidence, Finding, Insufficient, Severity
+from tests.advisor.findings import build
+
+# GPT-2 124M on an A100 80 GB: 28 · 124,439,808 bytes at 2,039 GB/s are 1.709 ms
+FLOOR = 28 * 124_439_808 / 2.039e12
+
+
+def test_optimizer_below_its_traffic():
+    found = phases.detect_optimizer_floor(build.case(build.healthy(optimizer_seconds=0.6e-3)))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.title == "The optimizer step is timed at 600 µs, where physics needs 1.71 ms or more"
+    assert found.confidence is Confidence.HIGH  # not even 16-bit states could
+    almost = phases.detect_optimizer_floor(build.case(build.healthy(optimizer_seconds=0.9 * FLOOR)))
+    assert almost.confidence is Confidence.MEDIUM
+
+
+def test_optimizer_above_its_traffic_or_of_another_kind():
+    assert phases.detect_optimizer_floor(build.case(build.healthy(optimizer_seconds=1.05 * FLOOR))) is None
+    lion = build.healthy(optimizer_seconds=0.6e-3, facts={"optimizer": "Lion"})
+    assert phases.detect_optimizer_floor(build.case(lion)) is None
+    assert phases.detect_optimizer_floor(build.case()) is None  # not timed
+    sharded = build.workload(gpus=4, sharding="optimizer")  # a quarter of the parameters each
+    assert phases.detect_optimizer_floor(build.case(build.healthy(sharded, optimizer_seconds=0.6e-3), sharded)) is None
+
+
+def test_optimizer_floor_needs_the_card():
+    case = build.case(build.healthy(optimizer_seconds=0.6e-3), profile=None)
+    assert isinstance(phases.detect_optimizer_floor(case), Insufficient)
+
+
+def test_passes_faster_than_the_peak():
+    # forward: 854,438,400 / 3 FLOPs x 524,288 tokens at 312 TFLOP/s are 478.6 ms; backward 957.2 ms
+    found = phases.detect_pass_floor(build.case(build.healthy(forward_seconds=0.05, backward_seconds=2.0)))
+    assert isinstance(found, Finding) and "The forward pass is timed at 50 ms" in found.title
+    assert "479 ms" in found.title
+    found = phases.detect_pass_floor(build.case(build.healthy(forward_seconds=0.6, backward_seconds=0.9)))
+    assert "The backward pass" in found.title and "957 ms" in found.title
+    assert phases.detect_pass_floor(build.case(build.healthy(forward_seconds=0.8, backward_seconds=1.6))) is None
+
+
+def test_backward_shorter_than_forward():
+    found = phases.detect_short_backward(build.case(build.healthy(forward_seconds=1.0945, backward_seconds=0.9729)))
+    assert isinstance(found, Finding) and "0.89" in found.evidence[0].text
+    assert phases.detect_short_backward(build.case(build.healthy(forward_seconds=0.8, backward_seconds=1.6))) is None
+    assert phases.detect_short_backward(build.case()) is None
+
+
+def test_first_step_faster_than_the_rest():
+    seconds = np.full(400, 2.5)
+    seconds[0] = 0.4
+    found = phases.detect_fast_first_step(build.case(build.healthy(seconds=seconds)))
+    assert isinstance(found, Finding)
+    assert found.title == "The first step takes 400 ms, later ones 2.5 s"
+    seconds[0] = 30.0
+    assert phases.detect_fast_first_step(build.case(build.healthy(seconds=seconds))) is None
+    later = build.healthy(seconds=np.r_[0.4, np.full(399, 2.5)], step=np.arange(2001, 2401))  # resumed
+    assert phases.detect_fast_first_step(build.case(later)) is None
+
+
+def test_parts_and_whole():
+    parts = {"data_seconds": 0.01, "forward_seconds": 0.8, "backward_seconds": 1.6, "optimizer_seconds": 0.01}
+    assert phases.detect_phase_sum(build.case(build.healthy(seconds=2.5, **parts))) is None  # 96.8 %
+    found = phases.detect_phase_sum(build.case(build.healthy(seconds=2.2, **parts)))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.title == "The parts of a step add up to 110 % of it"
+    found = phases.detect_phase_sum(build.case(build.healthy(seconds=4.84, **parts)))
+    assert found.severity is Severity.WARNING and "50 % is not accounted for" in found.title
+
+
+def test_parts_timed_on_some_steps_only():
+    step = np.arange(400)
+    sometimes = np.where(step % 50 == 0, 1.0, np.nan)
+    table = build.healthy(seconds=2.5, forward_seconds=0.8 * sometimes, backward_seconds=1.6 * sometimes)
+    assert phases.detect_phase_sum(build.case(table)) is None
