@@ -13,6 +13,11 @@ from advisor.readers.run_table import Event
 
 MOST_FACT_BYTES = 1 << 25  # what a log has not said of itself in this much other text it will not say
 TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
+PRECISIONS = {
+    **dict.fromkeys(("torch.float32", "float32", "FP32", "TF32", "fp32"), "fp32"),
+    **dict.fromkeys(("torch.bfloat16", "bfloat16", "BF16", "bf16", "bf16-true", "bf16-mixed"), "bf16"),
+    **dict.fromkeys(("torch.float16", "float16", "FP16", "fp16", "16-true", "16-mixed"), "fp16"),
+}
 FLAG_FACTS = {"compile"}
 SHORTENED = 300
 
@@ -71,7 +76,7 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
         if unit == "unit":
             continue
         if fact in TEXT_FACTS:
-            values[fact] = text.decode("utf-8", "replace").strip()
+            values[fact] = PRECISIONS.get(words := text.decode("utf-8", "replace").strip(), words)
         elif fact in FLAG_FACTS:
             values[fact] = text.strip().lower() in (b"true", b"1", b"yes", b"on", b"enabled")
         elif np.isfinite(value := number(text.strip())):

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from advisor.readers.run_table import COLUMNS, FACTS
 
@@ -74,6 +74,23 @@ class Found:
     end: int
 
 
+class Rule(Protocol):
+    """One kind of record: `Row` and `Pairs` declare one, a format may bring its own."""
+
+    kind: int
+    missing: Mapping[str, float]  # column → converted value that means "not collected"
+    comma: bytes  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
+    facts: Mapping[str, Any]  # what the mere presence of such a record means
+    phase: str  # name of the phase such records belong to, where the format prints each phase differently
+    step: str  # of records that print no step: "previous" takes the one before, "next" the one after
+    weight: float  # as evidence of the format; below 1 where others may print the same
+
+    @property
+    def targets(self) -> tuple[str, ...]: ...
+
+    def find(self, line: bytes) -> tuple[list[Found], int] | None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
@@ -81,12 +98,12 @@ class Row:
     pattern: bytes
     kind: int = TRAIN
     needs: bytes = b""  # text without which the expression need not be tried
-    missing: Mapping[str, float] = field(default_factory=dict)  # column → converted value that means "not collected"
-    comma: bytes = b""  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what the mere presence of such a record means
-    phase: str = ""  # name of the phase such records belong to, where the format prints each phase differently
-    step: str = ""  # of records that print no step: "previous" takes the one before, "next" the one after
-    weight: float = 1.0  # as evidence of the format; below 1 where others may print the same
+    missing: Mapping[str, float] = field(default_factory=dict)
+    comma: bytes = b""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    phase: str = ""
+    step: str = ""
+    weight: float = 1.0
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
@@ -94,6 +111,10 @@ class Row:
         for name in compiled.groupindex:
             check_target(name)
         return compiled
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(self.compiled.groupindex)
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
@@ -135,6 +156,10 @@ class Pairs:
         for target in self.keys.values():
             check_target(target)
         return re.compile(self.start), re.compile(self.pair)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (*self.compiled[0].groupindex, *self.keys.values())
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
@@ -214,7 +239,7 @@ class LineFormat:
 
     name: str
     framework: str | None
-    rows: tuple[Row | Pairs, ...]
+    rows: tuple[Rule, ...]
     facts: tuple[Facts, ...] = ()
     marks: tuple[Mark, ...] = ()
     signs: tuple[Sign, ...] = ()
@@ -245,12 +270,11 @@ def unit_factor(text: str, column: str) -> tuple[float, float]:
     return COUNT_SUFFIXES.get(text.strip(), 1.0), 1.0
 
 
-def provenance(rows: Sequence[Row | Pairs], notes: Mapping[str, str]) -> dict[str, str]:
+def provenance(rows: Sequence[Rule], notes: Mapping[str, str]) -> dict[str, str]:
     """How each column that the rows can give was printed, in words; a format's own notes are added."""
     told: dict[str, str] = {}
     for row in rows:
-        names = row.compiled.groupindex if isinstance(row, Row) else (*row.compiled[0].groupindex, *row.keys.values())
-        for name in names:
+        for name in row.targets:
             column, _, unit = name.partition("__")
             words = "as printed"
             if column == "unix_seconds":

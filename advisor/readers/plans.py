@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Pairs, Row, unit_factor
+from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Rule, unit_factor
 
 DIGITS = b"0123456789."
 NOT_A_RECORD = -1
@@ -51,7 +51,7 @@ def shape(text: bytes) -> bytes:
     return text.translate(None, DIGITS)
 
 
-def make_plan(line: bytes, rules: Sequence[Row | Pairs]) -> Plan:
+def make_plan(line: bytes, rules: Sequence[Rule]) -> Plan:
     """Read one line by the first rule that knows it and generalise to its shape."""
     for index, rule in enumerate(rules):
         seen = rule.find(line)
@@ -61,7 +61,7 @@ def make_plan(line: bytes, rules: Sequence[Row | Pairs]) -> Plan:
     return Plan(rule=NOT_A_RECORD)
 
 
-def takes_of(line: bytes, rule: Row | Pairs) -> list[Take] | None:
+def takes_of(line: bytes, rule: Rule) -> list[Take] | None:
     """The numbers of one line as takes with values: the slow way, and how a plan learns of units."""
     seen = rule.find(line)
     return None if seen is None else [take for take, _ in _read(line, rule, seen[0])]
@@ -119,7 +119,7 @@ def _convert(raw: np.ndarray, take: Take) -> np.ndarray:
         return value / take.divide if take.divide != 1 else value + 0.0  # a copy: views would keep the chunk's numbers
 
 
-def _read(line: bytes, rule: Row | Pairs, found: Sequence[Found]) -> list[tuple[Take, Found]]:
+def _read(line: bytes, rule: Rule, found: Sequence[Found]) -> list[tuple[Take, Found]]:
     units = {f.target.partition("__")[0]: f for f in found if f.target.endswith("__unit")}
     out = []
     for f in found:
@@ -144,7 +144,7 @@ def number(text: bytes, comma: bytes = b"") -> float:
         return math.nan
 
 
-def _generalise(line: bytes, index: int, rule: Row | Pairs, found: Sequence[Found], tail: bool) -> Plan:
+def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tail: bool) -> Plan:
     read = _read(line, rule, found)
     texts = [line[f.start : f.end] for _, f in read]
     signs = any(t[:1] == b"-" for t in texts)

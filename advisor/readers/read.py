@@ -6,7 +6,21 @@ from pathlib import Path
 from typing import Protocol
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.readers import nanochat
+from advisor.readers import (
+    build_nanogpt,
+    generic_lines,
+    litgpt,
+    llmc,
+    maxtext,
+    modded_nanogpt,
+    nanochat,
+    nanogpt,
+    olmo,
+    parameter_golf,
+    rust_progress,
+    torchtitan,
+    torchtune,
+)
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
@@ -25,7 +39,22 @@ class Reader(Protocol):
     def read(self, path: Path, progress: Progress | None = None) -> RunTable: ...
 
 
-LINE_FORMATS = (nanochat.FORMAT,)
+LINE_FORMATS = (
+    nanochat.FORMAT,
+    nanogpt.FORMAT,
+    build_nanogpt.FORMAT,
+    parameter_golf.FORMAT,
+    modded_nanogpt.FORMAT,
+    llmc.CONSOLE,
+    llmc.MAIN_LOG,
+    torchtitan.FORMAT,
+    maxtext.FORMAT,
+    litgpt.FORMAT,
+    olmo.FORMAT,
+    torchtune.FORMAT,
+    rust_progress.FORMAT,
+    generic_lines.FORMAT,
+)
 
 READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS),)
 

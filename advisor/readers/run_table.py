@@ -165,6 +165,7 @@ FACTS = {
     "gpu_memory_bytes": "",
     "usd_per_hour": "of all devices together",
     "loss_unit": "nats | bits | sum | other words; missing: nats",
+    "eval_loss_unit": "of the validation loss, where the log says so",
     "grad_norm_kind": "pre_clip | post_clip; missing: unknown",
     "resumed_from_step": "",
     "checkpoint_every_steps": "",
