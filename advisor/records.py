@@ -45,6 +45,15 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Software:
+    """What a published run does otherwise than this project's trainer, where it decides the memory."""
+
+    state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
+    whole_logits: bool = True
+    fused_attention: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """One training configuration on one kind of device: what a step-time or memory prediction is about."""
 
@@ -58,6 +67,7 @@ class Workload:
     activation_checkpointing: str = "none"  # none | full; published runs also: selective (some operations recomputed)
     optimizer: str = "adamw"  # adamw | muon
     sharding: str = "none"  # none | optimizer | full: what data parallelism splits over the GPUs (ZeRO-1/2, FSDP)
+    software: Software | None = None  # None: this project's trainer
 
     @property
     def micro_tokens(self) -> int:
@@ -96,6 +106,7 @@ class WallClock:
     evals_seconds: Estimate
     checkpoints_seconds: Estimate
     total_seconds: Estimate
+    interruptions_seconds: Estimate | None = None  # restarts and lost work on machines that may be taken back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +129,18 @@ class PlanPrediction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuPrice:
+    """What the user pays for one GPU of a kind, in place of the catalog's price."""
+
+    gpu: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Goal:
     """What the user wants. None: not constrained."""
 
-    gpu: str
+    gpu: str  # one key; several, separated by commas; or "any": every card that somebody rents
     gpus: int = 1
     family: str = "nanochat"
     seq_len: int | None = None  # None: the calibration's
@@ -142,6 +161,11 @@ class Goal:
     activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
     optimizer: str = "adamw"
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
+    counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone
+    providers: tuple[str, ...] = ()  # to rent from; empty: any with a price list
+    spot: str = "none"  # none | only | any: machines that may be taken back at any time
+    objective: str = "loss"  # loss | cost | time: what is made least within the limits
+    prices: tuple[GpuPrice, ...] = ()  # by card; go before the catalog's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +190,63 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What could be rented and trained, and what would come of it: a row of the search's tables."""
+
+    gpu: str
+    gpus: int
+    provider: str | None  # None: one's own machine, or a price that was given
+    spot: bool
+    usd_per_hour: float | None  # all devices together
+    price_source: str
+    depth: int
+    parameters: int
+    micro_batch: int
+    grad_accum: int
+    activation_checkpointing: str
+    steps: int
+    tokens: int
+    epochs: float | None
+    step_seconds: Estimate
+    tokens_per_second: Estimate
+    total_seconds: Estimate
+    cost_usd: Estimate | None
+    device_bytes: Estimate | None  # per device, everything the device must hold
+    headroom_bytes: float | None  # device memory beyond that
+    loss: Estimate | None
+    score: float  # lower is better; what the search ordered by
+    name: str = ""  # conservative | balanced | aggressive
+    why: str = ""  # what it is good for, or what ruled it out
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPoint:
+    """The chosen run on another number of GPUs: same model, tokens and, as near as may be, global batch."""
+
+    gpus: int
+    tokens_per_second: float
+    total_seconds: float
+    cost_usd: float | None
+    efficiency: float  # tokens per second and GPU, relative to one
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchReport:
+    """What a search over devices, counts, offers, shapes and token budgets found besides the plan."""
+
+    candidates: int  # of which time, memory, cost and loss were computed
+    devices: tuple[str, ...]  # keys that were searched
+    options: tuple[Choice, ...]  # conservative, balanced, aggressive; balanced is the plan
+    front: tuple[Choice, ...]  # no other is cheaper, faster and better at once; thinned to what a person reads
+    front_size: int  # before it was thinned
+    near_misses: tuple[Choice, ...]  # better than the plan but for one constraint, which `why` names
+    sensitivity: tuple[str, ...]
+    scaling: tuple[ScalingPoint, ...] = ()
+    pays_up_to_gpus: int | None = None  # beyond it, more GPUs raise the bill by more than they shorten the run
+    left_out: tuple[str, ...] = ()  # what was not searched and why
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A recommendation, complete: the run, what it promises and everything that rests on."""
 
@@ -185,6 +266,9 @@ class Plan:
     inputs: tuple[str, ...]  # calibration ids, profile files, laws and prices it rests on
     reference_seconds: float | None = None  # of the witness kernel during the calibration; None: not calibrated
     drift_exponent: float = 0.0  # step time goes as the witness kernel's time to this power
+    provider: str | None = None  # to rent from; None: one's own machine, or a price that was given
+    spot: bool = False
+    search: SearchReport | None = None
     schema: int = 1
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from advisor import flops
-from advisor.catalog import cheapest_price
 from advisor.errors import AdvisorError
+from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, offers_for
 from advisor.predict.energy import board_watts
 from advisor.predict.profile import Profile
-from advisor.records import Estimate, Goal
+from advisor.records import Basis, Estimate, Goal
 from advisor.units import format_seconds, format_usd
 from trainer.schema import ModelShape, make_shape
 
@@ -38,6 +38,8 @@ class RunPrice:
 
     usd_per_hour: float | None
     source: str
+    provider: str | None = None  # None: one's own machine, or a price that was given
+    interruption_seconds: Estimate | None = None  # mean time until a spot machine is taken back; None: never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class Brief:
     usd_per_hour: float | None
     usd_per_kwh: float
     price_source: str
+    provider: str | None
+    interruption_seconds: Estimate | None
     watts: Estimate | None  # all devices together
     unique_tokens: int | None  # of the training data; None: a synthetic stream without end
     validation_tokens: int | None
@@ -71,15 +75,25 @@ class Brief:
 
 
 def find_price(goal: Goal) -> RunPrice:
-    """The rent: what the goal says per device, else nothing on one's own machine, else the cheapest in the catalog."""
-    if goal.usd_per_hour is not None:
-        return RunPrice(usd_per_hour=goal.usd_per_hour * goal.gpus, source="given")
-    if goal.gpu == "cpu":
-        return RunPrice(usd_per_hour=0.0, source="your own machine")
-    price = cheapest_price(goal.gpu, goal.gpus)
-    if price is None:
+    """The rent: what the goal says per device, else nothing on one's own machine, else the cheapest in the catalog.
+
+    On demand unless the goal wants spot machines only.
+    """
+    found = offers_for(goal, goal.gpu, goal.gpus)
+    if not found:
         return RunPrice(usd_per_hour=None, source=f"no price known for {goal.gpu}")
-    return RunPrice(usd_per_hour=price.usd_per_hour, source=price.source)
+    return rent(found[0])
+
+
+def rent(offer: Offer) -> RunPrice:
+    """What an offer costs per hour, and how often its machine is taken back."""
+    low, value, high = SPOT_MEAN_SECONDS
+    return RunPrice(
+        usd_per_hour=offer.usd_per_hour,
+        source=offer.source,
+        provider=offer.provider,
+        interruption_seconds=Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if offer.spot else None,
+    )
 
 
 def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, price: RunPrice) -> Brief:
@@ -106,6 +120,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         usd_per_hour=price.usd_per_hour,
         usd_per_kwh=goal.usd_per_kwh or 0.0,
         price_source=price.source,
+        provider=price.provider,
+        interruption_seconds=price.interruption_seconds,
         watts=watts,
         unique_tokens=data_meta["tokens"] if data_meta else None,
         validation_tokens=data_meta["validation_tokens"] if data_meta else None,

@@ -6,6 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+import numpy as np
+
 from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerConfig, ScheduleConfig
 
 # A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
@@ -15,9 +17,9 @@ _NANOCHAT_TOKENS_D12 = 12 * 110_100_912  # tokens of nanochat's reference run, d
 # AdamW peaks outside this band are not what the laws were fitted on: DeepSeek's largest runs used 2.2e-4 to 4.2e-4 and
 # small models diverge above a few 1e-3.
 _LEARNING_RATES = (1e-4, 3e-3)
-_EVALUATIONS = 8  # over a run, the final one included
-_EVAL_SHARE = 0.01  # of the training tokens per evaluation: about 3 % of the time in all, a forward pass being a third
-_EVAL_TOKENS = (4096, 8_388_608)
+EVALUATIONS = 8  # over a run, the final one included
+EVAL_SHARE = 0.01  # of the training tokens per evaluation: about 3 % of the time in all, a forward pass being a third
+EVAL_TOKENS = (4096, 8_388_608)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,16 @@ def recommended_batch(shape: ModelShape, tokens: float) -> float:
     return min(batch_band(shape, tokens).median, tokens / FEWEST_STEPS)
 
 
+def recommended_batches(flops_per_token: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """As `recommended_batch` for many runs at once; `flops_per_token` is `training_flops` of one token."""
+    logs = np.log(tokens)
+    first = 0.2920 * np.exp(0.3271 * (logs + np.log(flops_per_token)))
+    second = 0.58 * np.exp(0.571 * logs)
+    third = 2**19 * np.exp(0.383 * (logs - math.log(_NANOCHAT_TOKENS_D12)))
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    return np.minimum(np.clip(third, low, high), tokens / FEWEST_STEPS)
+
+
 def learning_rate(shape: ModelShape, tokens: float, batch_tokens: float) -> float:
     """Peak AdamW learning rate: the lower of two laws, scaled to the batch and clipped.
 
@@ -96,11 +108,11 @@ def schedule(steps: int) -> ScheduleConfig:
 
 def evaluation(steps: int, tokens: int, micro_tokens: int, validation_tokens: int | None) -> EvalConfig:
     """About eight evaluations over the run, each on a hundredth of its tokens, in whole micro-batches."""
-    wanted = min(max(_EVAL_SHARE * tokens, _EVAL_TOKENS[0]), _EVAL_TOKENS[1])
+    wanted = min(max(EVAL_SHARE * tokens, EVAL_TOKENS[0]), EVAL_TOKENS[1])
     if validation_tokens is not None:
         wanted = min(wanted, validation_tokens)
     batches = max(1, int(wanted // micro_tokens))
-    return EvalConfig(every_steps=max(1, math.ceil(steps / _EVALUATIONS)), tokens=batches * micro_tokens)
+    return EvalConfig(every_steps=max(1, math.ceil(steps / EVALUATIONS)), tokens=batches * micro_tokens)
 
 
 def checkpoints() -> CheckpointConfig:

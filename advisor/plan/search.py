@@ -233,6 +233,8 @@ def _assemble(
         inputs=tuple(explain.inputs(brief, profile)),
         reference_seconds=profile.reference_seconds,
         drift_exponent=profile.drift_exponent,
+        provider=brief.provider,
+        spot=brief.interruption_seconds is not None,
     )
 
 

@@ -141,7 +141,13 @@ def make_bill(brief: Brief, profile: Profile, prediction: Prediction, steps: int
     """The run of this configuration with `steps` steps, its seconds, kilowatt hours and dollars."""
     assert prediction.step_seconds is not None
     run = _run_config(brief, profile, prediction, steps)
-    clock = wall_clock(run, prediction.step_seconds, profile.costs, gpus=brief.goal.gpus)
+    clock = wall_clock(
+        run,
+        prediction.step_seconds,
+        profile.costs,
+        gpus=brief.goal.gpus,
+        interruption_seconds=brief.interruption_seconds,
+    )
     kwh = energy_kwh(clock.total_seconds, brief.watts)
     cost = run_cost_usd(clock.total_seconds, brief.usd_per_hour, kwh, brief.usd_per_kwh)
     return Bill(run=run, clock=clock, kwh=kwh, cost_usd=cost)

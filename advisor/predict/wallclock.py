@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from advisor import flops
 from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
@@ -14,13 +17,21 @@ if TYPE_CHECKING:
     from advisor.predict.profile import RunCosts
 
 # An evaluation is not exactly a forward share of a step (no autograd graph, its own data reading).
-_EVAL_SPREAD = 0.15
+EVAL_SPREAD = 0.15
 
 
-def wall_clock(run: RunConfig, step_seconds: Estimate, costs: RunCosts, *, gpus: int = 1) -> WallClock:
+def wall_clock(
+    run: RunConfig,
+    step_seconds: Estimate,
+    costs: RunCosts,
+    *,
+    gpus: int = 1,
+    interruption_seconds: Estimate | None = None,
+) -> WallClock:
     """Seconds of start-up, compilation, steps, evaluations and checkpoints, and their sum.
 
     The devices share an evaluation's batches; one of them writes the checkpoints while the others wait.
+    `interruption_seconds` is the mean time between interruptions of a machine that may be taken back (None: never).
     Steps and evaluations share the error of the step time, so their ends add up; start-up, compilation and disk are
     unrelated and join in quadrature.
     """
@@ -33,14 +44,34 @@ def wall_clock(run: RunConfig, step_seconds: Estimate, costs: RunCosts, *, gpus:
     count = checkpoint_count(run, steps.value + evals.value)
     state_bytes = checkpoint_bytes(run)
     checkpoints = reciprocal(costs.checkpoint_bytes_per_second, state_bytes).scaled(count) if count else known(0.0)
+    parts = [sum_shared(steps, evals), startup, compile_seconds, checkpoints]
+    lost = None
+    if interruption_seconds is not None:
+        lost = _interruptions_seconds(run, interruption_seconds, parts, checkpoints.value / max(1, count))
+        parts.append(lost)
     return WallClock(
         startup_seconds=startup,
         compile_seconds=compile_seconds,
         steps_seconds=steps,
         evals_seconds=evals,
         checkpoints_seconds=checkpoints,
-        total_seconds=sum_independent(sum_shared(steps, evals), startup, compile_seconds, checkpoints),
+        total_seconds=sum_independent(*parts),
+        interruptions_seconds=lost,
     )
+
+
+def _interruptions_seconds(
+    run: RunConfig, mean: Estimate, parts: Sequence[Estimate], write_seconds: float
+) -> Estimate:
+    """Restarts and repeated work of steps, evaluations and checkpoints, at the run's own checkpoint interval."""
+    working, startup, compile_seconds, checkpoints = (part.value for part in parts)
+    interval = run.checkpoint.every_seconds or working
+    restart = startup + compile_seconds
+    value, low, high = (
+        (working + checkpoints) * float(lost_share(interval, write_seconds, restart, seconds))
+        for seconds in (mean.value, mean.high, mean.low)
+    )
+    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
 
 
 def eval_count(run: RunConfig) -> int:
@@ -85,7 +116,7 @@ def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: flo
     tokens_per_batch = run.micro_batch * run.model.seq_len
     batches = math.ceil(math.ceil(run.eval.tokens / tokens_per_batch) / gpus)
     forward_seconds = step_seconds.scaled(forward_fraction / run.grad_accum)
-    spread = Estimate(value=1.0, low=1 - _EVAL_SPREAD, high=1 + _EVAL_SPREAD, basis=Basis.MEASURED)
+    spread = Estimate(value=1.0, low=1 - EVAL_SPREAD, high=1 + EVAL_SPREAD, basis=Basis.MEASURED)
     return product(forward_seconds.scaled(batches * count), spread)
 
 
@@ -104,6 +135,15 @@ def daly_interval_seconds(write_seconds: float, interruption_seconds: float) -> 
     ratio = write_seconds / (2 * interruption_seconds)
     young = young_interval_seconds(write_seconds, interruption_seconds)
     return young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_seconds
+
+
+def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:
+    """Seconds lost to interruptions per second of work and checkpoints: Daly's complete model, less the work itself.
+
+    Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, handbook §6.1.
+    """
+    segment = interval_seconds + write_seconds
+    return mean_seconds * np.exp(restart_seconds / mean_seconds) * np.expm1(segment / mean_seconds) / segment - 1
 
 
 def seconds_with_interruptions(

@@ -85,7 +85,7 @@ def test_schedule_and_evaluation_are_valid(steps, tokens, micro_tokens):
     assert recipe.schedule(steps).warmup_steps <= max(1, steps // 2)
     evaluation = recipe.evaluation(steps, tokens, micro_tokens, None)
     assert evaluation.tokens % micro_tokens == 0 and evaluation.tokens > 0
-    assert 1 <= -(-steps // evaluation.every_steps) <= recipe._EVALUATIONS
+    assert 1 <= -(-steps // evaluation.every_steps) <= recipe.EVALUATIONS
 
 
 def test_short_runs_keep_their_steps():

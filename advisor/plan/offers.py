@@ -1,0 +1,85 @@
+"""What can be rented: for each card and number of GPUs the cheapest on-demand and the cheapest spot offer.
+
+A dearer provider of the same machine takes as long and trains the same, so nothing is lost by leaving it out here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from advisor.catalog import MARKETPLACES, PriceRow, load_prices
+from advisor.errors import AdvisorError, close_matches
+from advisor.records import Goal
+
+# Seconds between interruptions of a spot machine, shortest, expected and longest: handbook §6.2 has no hourly hazard
+# from any provider and says to treat it as 4 to 48 hours; the middle is geometric.
+SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """So many GPUs of one kind at one price."""
+
+    gpu: str
+    gpus: int
+    provider: str | None  # None: one's own machine, or a price that was given
+    spot: bool
+    usd_per_hour: float | None  # of everything rented, idle GPUs included; None: unknown
+    source: str
+
+
+def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
+    """Offers for `gpus` cards of one key that the goal allows; without any price one offer of unknown price.
+
+    A price that was given is the only offer. Marketplaces count only when they are named or nobody else has the card.
+    """
+    given = next((p.usd_per_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_hour)
+    if given is not None:
+        return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=given * gpus, source="given"),)
+    if gpu == "cpu":
+        source = "your own machine"
+        return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=source),)
+    kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
+    return tuple(offer for spot in kinds if (offer := cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers)))
+
+
+def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = ()) -> Offer | None:
+    """The smallest bill for `gpus` cards, on demand or spot; None when no price list has it.
+
+    As `catalog.cheapest_price`: one machine that holds them all goes before several, and its idle GPUs are paid for.
+    """
+    rows = [row for row in _rows_by_gpu().get(gpu, ()) if not providers or row.provider in providers]
+    priced = [(row, row.spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in rows]
+    found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= 1]
+    if not providers:
+        found = [entry for entry in found if entry[0].provider not in MARKETPLACES] or found
+    found = [entry for entry in found if entry[1] == 1] or found
+    if not found:
+        return None
+    row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
+    source = _source(row, machines, spot)
+    return Offer(gpu=gpu, gpus=gpus, provider=row.provider, spot=spot, usd_per_hour=machines * price, source=source)
+
+
+def check_providers(providers: tuple[str, ...]) -> None:
+    """Raise AdvisorError (exit 2) for a provider that no price list knows."""
+    known = {row.provider for row in load_prices()}
+    for name in providers:
+        if name not in known:
+            close = close_matches(name, known)
+            hint = f"did you mean {' or '.join(close)}? " if close else ""
+            raise AdvisorError(f"unknown provider {name!r}", f"{hint}known: {', '.join(sorted(known))}", exit_code=2)
+
+
+def _rows_by_gpu() -> dict[str, list[PriceRow]]:
+    found: dict[str, list[PriceRow]] = {}
+    for row in load_prices():
+        found.setdefault(row.gpu, []).append(row)
+    return found
+
+
+def _source(row: PriceRow, machines: int, spot: bool) -> str:
+    date = row.snapshot_date.isoformat() if row.snapshot_date else "undated"
+    several = f"{machines} x " if machines > 1 else ""
+    return f"{row.provider} {several}{row.instance_type}, {row.region}, {'spot' if spot else 'on demand'}, {date}"
