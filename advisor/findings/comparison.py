@@ -1,0 +1,216 @@
+"""What must not be compared: runs at different phases of their schedules, and logs that hold more than one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import curve, main_rows, row_noise
+from advisor.findings.givens import planned_steps, steps_done
+from advisor.findings.learning_rate import phase_of_schedule
+from advisor.findings.spend import cost_of_steps
+from advisor.readers.run_table import RunTable, Status
+
+_SAME_PHASE = 1.25  # ratio of learning rates over their peaks up to which two losses may be compared
+_SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
+_RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
+_NOISES = 6.0  # standard deviations of a row: another run's level
+_RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
+_DONE = 0.995  # of the planned steps counts as done: off by one, last row not printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseOfTwo:
+    """Two runs at one step, each with its learning rate as a share of its peak."""
+
+    step: float
+    first: float
+    second: float
+
+    @property
+    def comparable(self) -> bool:
+        low, high = sorted((self.first, self.second))
+        return high <= _SAME_PHASE * max(low, 1e-12)
+
+
+def phases_at(first: RunTable, second: RunTable, step: float | None = None) -> PhaseOfTwo | None:
+    """Both runs' phases at `step` (None: the last one both have); None where a log has no learning rates there."""
+    ends = [curve(run, "learning_rate").step for run in (first, second)]
+    if not all(len(end) for end in ends):
+        return None
+    at = step if step is not None else float(min(end[-1] for end in ends))
+    a, b = phase_of_schedule(first, at), phase_of_schedule(second, at)
+    return None if a is None or b is None else PhaseOfTwo(step=at, first=a, second=b)
+
+
+def judge_comparison(
+    first: RunTable, second: RunTable, step: float | None = None, *, names: tuple[str, str] = ("A", "B")
+) -> Verdict:
+    """Whether two runs' losses at the same step may be compared: both must be at the same learning-rate phase."""
+    phases = phases_at(first, second, step)
+    if phases is None:
+        return Insufficient(code="different_lr_phase", missing="learning rates of both runs at the step compared")
+    if phases.comparable:
+        return None
+    lower, higher = (names[0], names[1]) if phases.first < phases.second else (names[1], names[0])
+    return Finding(
+        code="different_lr_phase",
+        severity=Severity.WARNING,
+        title=f"At step {phases.step:g} the runs are at different phases: {phases.first:.0%} and {phases.second:.0%} "
+        "of their peak learning rates",
+        evidence=(
+            Evidence(text=f"{names[0]} {phases.first:.4g}, {names[1]} {phases.second:.4g} of the peak",
+                     first_step=phases.step, last_step=phases.step),
+        ),
+        confidence=Confidence.HIGH,
+        causes=(f"{lower} has decayed further: its loss is lower for that reason alone",),
+        actions=(f"compare final losses, or {higher} decayed from this step on; at equal step only at equal phase",),
+        threshold=f"learning rates over their peaks within {_SAME_PHASE:g}× (handbook §4.5, comparison rule)",
+    )  # fmt: skip
+
+
+def detect_merged_runs(case: Case) -> Verdict:
+    """A log that holds several runs: phases that all start anew, tokens per step or rates that change in the middle."""
+    run = case.run
+    if not len(main_rows(run)):
+        return Insufficient(code="merged_runs", missing="rows with steps")
+    signs = [*_second_starts(run), *_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
+    if not signs:
+        return None
+    return Finding(
+        code="merged_runs",
+        severity=Severity.WARNING,
+        title=f"The log holds more than one run: {signs[0].text}",
+        evidence=tuple(signs),
+        confidence=Confidence.HIGH if len(signs) > 1 else Confidence.MEDIUM,
+        causes=("logs of several runs appended to one file", "a run resumed with another configuration"),
+        actions=("analyse each run on its own; one curve over all of them means nothing",),
+        threshold="phases that start at the same steps and loss; tokens per step changed by 5 %; rate × 3 and loss",
+    )
+
+
+def _second_starts(run: RunTable) -> list[Evidence]:
+    """Phases as long as the main one, within reason, that begin at the same step with a loss of the same height."""
+    main = run.phases[run.main_phase] if run.phases else None
+    if main is None:
+        return []
+    loss, step = run.column("loss"), run.column("step")
+    found = []
+    start = _start(loss, step, main.first_row, main.last_row)
+    for phase in run.phases:
+        length = phase.last_row - phase.first_row + 1
+        if phase is main or length < max(5, _RESTART_SHARE * (main.last_row - main.first_row + 1)):
+            continue
+        other = _start(loss, step, phase.first_row, phase.last_row)
+        if start is None or other is None or abs(other[0] - start[0]) > 1:
+            continue
+        if abs(other[1] - start[1]) < 0.05 * abs(start[1]):
+            text = f"“{phase.name}” starts at step {other[0]:g} with loss {other[1]:.4g} as “{main.name}” does"
+            found.append(Evidence(text=text, first_step=other[0]))
+    return found
+
+
+def _start(loss: np.ndarray, step: np.ndarray, first: int, last: int) -> tuple[float, float] | None:
+    rows = np.arange(first, last + 1)
+    good = rows[np.isfinite(loss[rows]) & np.isfinite(step[rows])]
+    return (float(step[good[0]]), float(loss[good[0]])) if len(good) else None
+
+
+def _step_tokens_change(run: RunTable) -> list[Evidence]:
+    """A lasting change of tokens per step that is neither a restart nor a batch-size ramp."""
+    rows = main_rows(run)
+    tokens, step = run.column("tokens")[rows], run.column("step")[rows]
+    good = np.isfinite(tokens) & np.isfinite(step)
+    step, gained = step[good], np.diff(tokens[good])
+    passed = np.diff(step)
+    if len(passed) < 20 or (passed <= 0).any():
+        return []
+    ratio = gained / passed
+    first, last = float(np.median(ratio[: len(ratio) // 4])), float(np.median(ratio[-len(ratio) // 4 :]))
+    levels = np.unique(np.round(ratio / max(first, 1e-9), 2))
+    if first <= 0 or abs(last / first - 1) <= _SAME_TOKENS or len(levels) > 3:  # many levels: a ramp
+        return []
+    place = int(np.argmax(np.abs(ratio / first - 1) > _SAME_TOKENS))
+    text = f"tokens per step change from {first:,.6g} to {last:,.6g} at step {step[place]:g}"
+    return [Evidence(text=text, first_step=float(step[place]))]
+
+
+def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
+    """Rows where the learning rate jumps as no schedule does and the loss changes level with it."""
+    rates, losses = curve(run, "learning_rate"), curve(run, "loss")
+    if len(rates) < 40 or len(losses) < 40:
+        return []
+    positive = rates.value > 0
+    step, value = rates.step[positive], rates.value[positive]
+    change = np.abs(np.diff(np.log(value)))
+    found = []
+    noise = row_noise(losses.value)
+    places = [i for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
+    for before, after in pairwise([*places, len(value) - 1]):
+        if after - before < 5:
+            continue
+        at = float(step[before + 1])
+        left = losses.value[losses.step < at][-10:]
+        right = losses.value[losses.step >= at][:10]
+        if len(left) and len(right) and abs(np.median(right) - np.median(left)) > _NOISES * max(noise, 1e-9):
+            text = (
+                f"learning rate {value[before]:.3g} → {value[before + 1]:.3g} and loss {np.median(left):.4g} → "
+                f"{np.median(right):.4g} at step {at:g}"
+            )
+            found.append(Evidence(text=text, first_step=at))
+    return found
+
+
+def detect_steps_missing(case: Case) -> Verdict:
+    """Steps declared against steps done: a run that ended early, or went on too long."""
+    planned, done = planned_steps(case), steps_done(case.run)
+    if planned is None or done is None:
+        return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
+    if done > planned * (2 - _DONE) + 1:
+        return _too_many(done, planned)
+    last_gap = _print_gap(case.run)
+    if done + last_gap >= _DONE * planned:
+        return None
+    intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
+    hours, usd = cost_of_steps(case, planned - done)
+    rest = f"; the rest takes about {hours.value:.3g} h" if hours else ""
+    money = f" and ${usd.value:,.4g}" if usd else ""
+    return Finding(
+        code="steps_missing",
+        severity=Severity.NOTE if intended else Severity.WARNING,
+        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
+        evidence=(
+            Evidence(text=f"status {case.run.status.value}: {case.run.status_reason or 'no word in the log'}",
+                     last_step=done),
+        ),
+        confidence=Confidence.HIGH,
+        causes=("a limit of its own ended the run (time, tokens, loss)",)
+        if intended
+        else ("the run was ended from outside or crashed", "the log was copied while the run went on"),
+        actions=("do not compare this loss with that of complete runs: the learning rate has not decayed",
+                 "resume from the last checkpoint"),
+        threshold=f"under {_DONE:.1%} of the declared steps",
+    )  # fmt: skip
+
+
+def _print_gap(run: RunTable) -> float:
+    """Steps between printed rows: the last ones of a complete run may not have been printed."""
+    steps = run.column("step")[main_rows(run)]
+    gaps = np.diff(steps[np.isfinite(steps)])
+    return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+
+
+def _too_many(done: float, planned: float) -> Finding:
+    return Finding(
+        code="steps_missing",
+        severity=Severity.WARNING,
+        title=f"The log goes to step {done:,.0f}, beyond the {planned:,.0f} declared",
+        evidence=(Evidence(text=f"{done / planned:.2f}× the declared steps", last_step=done),),
+        confidence=Confidence.MEDIUM,
+        causes=("steps counted in micro-batches and declared in optimizer steps", "a configuration of another run"),
+        actions=("check what a step is in this log before trusting rates per step",),
+        threshold="more steps than declared",
+    )

@@ -1,0 +1,275 @@
+"""What is left of a run: time, money, final loss, whether to stop now, and what the same run costs elsewhere. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case
+from advisor.findings.curves import curve, main_rows
+from advisor.findings.givens import nats_per_unit, planned_steps, price, steps_done
+from advisor.findings.loss_forecast import LossForecast, forecast_loss
+from advisor.findings.measured import FROM_CLOCK, step_times
+from advisor.findings.savings import spent_seconds
+from advisor.findings.schedule import schedules_of
+from advisor.findings.series import finite, median, period_of
+from advisor.findings.spend import mean_step_seconds
+from advisor.predict.batch import predict_batch
+from advisor.predict.intervals import known, product, sum_independent, sum_shared
+from advisor.predict.profile import Profile
+from advisor.records import Basis, Estimate, Workload
+
+HOUR = 3600.0
+_PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
+_Z80 = 1.2816
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What the run's owner wants of it. None: not stated."""
+
+    final_loss: float | None = None  # in the unit the log prints
+    usd: float | None = None  # of the whole run
+    hours: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Somewhere else to run: a device's profile, how many, and what one costs per hour (None: unknown)."""
+
+    profile: Profile
+    gpus: int = 1
+    usd_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """The same steps on other devices, by prediction; None where that cannot be predicted or no price is known."""
+
+    key: str
+    name: str
+    gpus: int
+    fits: bool | None
+    step_seconds: Estimate | None
+    whole_hours: Estimate | None
+    whole_usd: Estimate | None
+    rest_hours: Estimate | None  # of the steps left
+    rest_usd: Estimate | None
+    note: str = ""  # why not, in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopAdvice:
+    """Whether to stop now, judged by the stated targets and by what the log already shows."""
+
+    stop: bool
+    reasons: tuple[str, ...]  # for stopping; empty: none
+    saved_hours: Estimate | None = None  # of not doing the rest
+    saved_usd: Estimate | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """A partial run and what it will come to. None: cannot be said."""
+
+    steps_done: float | None
+    steps_planned: float | None
+    spent_hours: float | None
+    spent_usd: float | None
+    step_seconds: Estimate | None  # mean, evaluations and checkpoints excluded
+    rest_hours: Estimate | None  # evaluations and checkpoints included
+    rest_usd: Estimate | None
+    total_hours: Estimate | None
+    total_usd: Estimate | None
+    loss: LossForecast
+    advice: StopAdvice
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+    @property
+    def share_done(self) -> float | None:
+        if self.steps_done is None or not self.steps_planned:
+            return None
+        return min(1.0, self.steps_done / self.steps_planned)
+
+
+def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place] = ()) -> Forecast:
+    """Say what is left of a run and what it will have cost; everything by the log and by what the case knows.
+
+    Remaining steps × the mean pace, plus evaluations and checkpoints at their own pace; the final loss from a quarter
+    of the steps on (`loss_forecast`).
+    """
+    done, planned, usd = steps_done(case.run), planned_steps(case), price(case)
+    left = max(0.0, planned - done) if planned is not None and done is not None else None
+    pace = mean_step_seconds(case)
+    rest = _rest_seconds(case, pace, left)
+    spent = spent_seconds(case)
+    total = sum_shared(known(spent), rest) if rest is not None and spent is not None else None
+    rest_hours, total_hours = _scaled(rest, 1 / HOUR), _scaled(total, 1 / HOUR)
+    loss = final_loss(case)
+    rest_usd, total_usd = _scaled(rest_hours, usd), _scaled(total_hours, usd)
+    advice = stop_advice(case, targets or Targets(), loss, rest_hours, total_hours, usd)
+    return Forecast(
+        steps_done=done,
+        steps_planned=planned,
+        spent_hours=spent / HOUR if spent is not None else None,
+        spent_usd=spent / HOUR * usd if spent is not None and usd is not None else None,
+        step_seconds=pace,
+        rest_hours=rest_hours,
+        rest_usd=rest_usd,
+        total_hours=total_hours,
+        total_usd=total_usd,
+        loss=loss,
+        advice=advice,
+        elsewhere=tuple(elsewhere(case, place) for place in places),
+    )
+
+
+def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
+    return estimate.scaled(factor) if estimate is not None and factor is not None else None
+
+
+def final_loss(case: Case) -> LossForecast:
+    """The training loss at the last planned step, or in words why none is foretold."""
+    planned, nats = planned_steps(case), nats_per_unit(case.run)
+    if planned is None or planned < 10:
+        return LossForecast(final_loss=None, reason="the number of steps planned is not known")
+    if nats is None:
+        return LossForecast(final_loss=None, reason="the loss is not a mean per token")
+    if np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
+        return LossForecast(final_loss=None, reason="losses that are not finite: no law describes a broken run")
+    losses = curve(case.run, "loss")
+    if not len(losses):
+        return LossForecast(final_loss=None, reason="the log has no training loss")
+    return forecast_loss(losses, schedules_of(case, round(planned)), nats=nats)
+
+
+def _rest_seconds(case: Case, pace: Estimate | None, left: float | None) -> Estimate | None:
+    """Seconds until the last step: steps at the mean pace, and the pauses still to come."""
+    if pace is None or left is None:
+        return None
+    steps = pace.scaled(left)
+    times = step_times(case)
+    if times is not None and times.source == FROM_CLOCK:
+        return steps  # taken from time stamps: evaluations and checkpoints are in it
+    return sum_independent(steps, *(_pauses_left(case, name, left) for name in ("eval", "checkpoint")))
+
+
+def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
+    """Seconds of evaluations or checkpoints still to come, by those timed so far; nothing where none was timed."""
+    seen = curve(case.run, f"{kind}_seconds")
+    if not len(seen):
+        return known(0.0)
+    period = period_of(seen.step)
+    every = period.every if period else case.run.facts.get(f"{kind}_every_steps")
+    done = steps_done(case.run) or 0.0
+    count = left / float(every) if every else len(seen) * left / max(done, 1.0)
+    middle = median(seen.value)
+    half = _PAUSE_SPREAD
+    if len(seen) >= 3 and middle > 0:
+        half = _Z80 * float(np.std(np.log(np.maximum(seen.value, 1e-9)))) / math.sqrt(len(seen))
+    ends = middle * math.exp(-half), middle * math.exp(half)
+    return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(math.floor(count + 1e-9))
+
+
+def stop_advice(
+    case: Case,
+    targets: Targets,
+    loss: LossForecast,
+    rest_hours: Estimate | None,
+    total_hours: Estimate | None,
+    usd_per_hour: float | None,
+) -> StopAdvice:
+    """Stop when the run is broken, when a stated target is out of reach, or when it is already reached.
+
+    Out of reach means that the favourable end of the 80 % interval misses it.
+    """
+    reasons = [*_broken(case), *_loss_reasons(case, targets.final_loss, loss)]
+    if targets.hours is not None and total_hours is not None and total_hours.low > targets.hours:
+        reasons.append(f"the run takes {total_hours.low:.3g} h at least, {targets.hours:.3g} h were allowed")
+    total_usd = _scaled(total_hours, usd_per_hour)
+    if targets.usd is not None and total_usd is not None and total_usd.low > targets.usd:
+        reasons.append(f"the run costs ${total_usd.low:,.4g} at least, ${targets.usd:,.4g} were allowed")
+    stop = bool(reasons) and (rest_hours is None or rest_hours.value > 0)
+    return StopAdvice(
+        stop=stop,
+        reasons=tuple(reasons),
+        saved_hours=rest_hours if stop else None,
+        saved_usd=_scaled(rest_hours, usd_per_hour) if stop else None,
+    )
+
+
+def _broken(case: Case) -> list[str]:
+    bad = np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]) > 0
+    return ["the newest losses are not finite"] if len(bad) and bad[-3:].all() else []
+
+
+def _loss_reasons(case: Case, target: float | None, loss: LossForecast) -> list[str]:
+    if target is None:
+        return []
+    evals, losses = curve(case.run, "eval_loss").value, curve(case.run, "loss").value
+    now = evals[-1:] if len(evals) else losses[-20:]
+    if len(now) and median(now) <= target:
+        return [f"the target loss of {target:.4g} is reached: {median(now):.4g}"]
+    foretold = loss.final_loss
+    if foretold is not None and foretold.low > target:
+        return [f"the final loss will be {foretold.low:.4g} at best, {target:.4g} was wanted"]
+    return []
+
+
+def elsewhere(case: Case, place: Place) -> Elsewhere:
+    """The whole run and its rest on other devices, by the profile's prediction of the same workload.
+
+    The global batch is kept: accumulation shrinks as devices are added. Evaluations and checkpoints weigh as much of
+    the steps as they do here. Without a workload (the shape is unknown) nothing can be said.
+    """
+    blank = Elsewhere(key=place.profile.key, name=place.profile.name, gpus=place.gpus, fits=None, step_seconds=None,
+                      whole_hours=None, whole_usd=None, rest_hours=None, rest_usd=None)  # fmt: skip
+    if case.workload is None:
+        return dataclasses.replace(blank, note="the model's shape is not known")
+    moved = moved_workload(case.workload, place)
+    if moved is None:
+        return dataclasses.replace(blank, note=f"the global batch cannot be split over {place.gpus} devices")
+    predicted = predict_batch(place.profile, [moved])[0]
+    planned, done = planned_steps(case) or steps_done(case.run), steps_done(case.run) or 0.0
+    blank = dataclasses.replace(blank, fits=predicted.fits, step_seconds=predicted.step_seconds)
+    if predicted.step_seconds is None or planned is None:
+        missing = "step time" if predicted.step_seconds is None else "number of steps"
+        return dataclasses.replace(blank, note=f"the {missing} is not known")
+    overhead = _overhead(case)
+    whole = product(predicted.step_seconds.scaled(planned / HOUR), overhead)
+    rest = product(predicted.step_seconds.scaled(max(0.0, planned - done) / HOUR), overhead)
+    usd = place.usd_per_gpu_hour * place.gpus if place.usd_per_gpu_hour is not None else None
+    return dataclasses.replace(
+        blank,
+        whole_hours=whole,
+        whole_usd=_scaled(whole, usd),
+        rest_hours=rest,
+        rest_usd=_scaled(rest, usd),
+        note="" if predicted.fits is not False else "does not fit into the device's memory at this micro-batch",
+    )
+
+
+def moved_workload(work: Workload, place: Place) -> Workload | None:
+    """The same optimizer step on the place's devices; None where it cannot be split into whole micro-batches."""
+    sequences = work.micro_batch * work.grad_accum * work.gpus
+    if sequences % place.gpus:
+        return None
+    per_device = sequences // place.gpus
+    fitting = [b for b in range(1, min(work.micro_batch, per_device) + 1) if per_device % b == 0]
+    micro = max(fitting)
+    return dataclasses.replace(
+        work, gpu=place.profile.key, gpus=place.gpus, micro_batch=micro, grad_accum=per_device // micro
+    )
+
+
+def _overhead(case: Case) -> Estimate:
+    """Wall clock over step time so far, evaluations and checkpoints included; 1 where the log has no such times."""
+    pauses = sum(float(finite(case.run.column(f"{kind}_seconds")).sum()) for kind in ("eval", "checkpoint"))
+    pace, done = mean_step_seconds(case), steps_done(case.run)
+    if pace is None or not done or not pauses:
+        return known(1.0)
+    return known(1 + pauses / (pace.value * done))

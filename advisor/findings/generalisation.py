@@ -1,0 +1,218 @@
+"""Training loss against everything else: overfitting, memorised data, scores at chance."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.spend import cost_of_steps
+
+_FEWEST_EVALS = 3
+_RISE = 0.01  # of the best evaluation: less is not worth acting on
+_BAD_RISE = 0.1
+_BAD_WASTE = 0.2  # of the run after its best evaluation
+_NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
+_FALLEN = 0.95  # of the first loss
+_STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
+
+# What a random choice scores, as a fraction: answers per question. Sources: the papers' own task descriptions.
+CHANCE = {
+    "hellaswag": 0.25,
+    "mmlu": 0.25,
+    "arc_challenge": 0.25,
+    "arc_easy": 0.25,
+    "openbookqa": 0.25,
+    "race": 0.25,
+    "commonsense_qa": 0.2,
+    "piqa": 0.5,
+    "winogrande": 0.5,
+    "boolq": 0.5,  # always "yes" scores 62 %
+    "copa": 0.5,
+    "rte": 0.5,
+    "lambada": 0.0,
+    "gsm8k": 0.0,
+    "humaneval": 0.0,
+}
+_QUESTIONS = {
+    "hellaswag": 10_042,
+    "mmlu": 14_042,
+    "arc_challenge": 1_172,
+    "arc_easy": 2_376,
+    "openbookqa": 500,
+    "race": 1_045,
+    "commonsense_qa": 1_221,
+    "piqa": 1_838,
+    "winogrande": 1_267,
+    "boolq": 3_270,
+    "copa": 100,
+    "rte": 277,
+}
+
+
+def detect_overfitting(case: Case) -> Verdict:
+    """A validation loss that has been rising since its best while the training loss falls."""
+    evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
+    if len(evals) < _FEWEST_EVALS:
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    best = int(np.argmin(evals.value))
+    end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
+    low = float(evals.value[best])
+    rise, noise = end - low, row_noise(evals.value)
+    if (
+        best == len(evals) - 1
+        or low <= 0
+        or rise < max(_RISE * low, 3 * noise)
+        or not _train_falls(losses, evals, best)
+    ):
+        return None
+    step, last = float(evals.step[best]), float(evals.step[-1])
+    waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
+    hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
+    bad = rise > _BAD_RISE * low and waste > _BAD_WASTE
+    return Finding(
+        code="overfitting",
+        severity=Severity.ERROR if bad else Severity.WARNING,
+        title=f"Overfitting: validation loss is best at step {step:g} ({low:.4g}) and {end:.4g} at the end",
+        evidence=(
+            Evidence(
+                text=f"validation loss {low:.5g} → {end:.5g} (+{rise / low:.0%})", first_step=step, last_step=last
+            ),
+            *_gap(losses, evals, best),
+            Evidence(text=f"{waste:.0%} of the run came after its best evaluation", first_step=step, last_step=last),
+        ),
+        confidence=Confidence.HIGH if len(evals) >= 5 else Confidence.MEDIUM,
+        causes=(
+            "too many passes over too little data",
+            "a model too large for the data, without dropout or weight decay",
+            "validation data of another kind than the training data",
+        ),
+        actions=(
+            f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
+            "more data, fewer epochs, dropout of 0.1 to 0.2, or a smaller model",
+        ),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"rise over {_RISE:.0%} of the best and 3 standard deviations, training loss falling meanwhile; "
+        f"an error over {_BAD_RISE:.0%} with {_BAD_WASTE:.0%} of the run after the best",
+    )
+
+
+def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
+    """Whether the training loss is no higher at the end than where the validation loss was best (or not logged)."""
+    if len(losses) < 4 or losses.counted != evals.counted:
+        return True
+    after = losses.value[losses.step >= evals.step[best]]
+    if len(after) < 4:
+        return True
+    part = max(1, len(after) // 4)
+    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
+
+
+def _gap(losses: Curve, evals: Curve, best: int) -> tuple[Evidence, ...]:
+    if len(losses) < 4 or losses.counted != evals.counted:
+        return ()
+    then = float(np.interp(evals.step[best], losses.step, losses.value))
+    now = float(np.median(tail(losses.value)))
+    gaps = f"{evals.value[best] - then:.3g} → {evals.value[-1] - now:.3g}"
+    return (Evidence(text=f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"),)
+
+
+def detect_memorised(case: Case) -> Verdict:
+    """A training loss that falls to almost nothing, with no validation loss that follows it."""
+    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
+    if len(losses) < 10:
+        return Insufficient(code="memorised", missing="ten rows with a training loss")
+    first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
+    if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
+        return None
+    if len(evals) and evals.value[-1] < 3 * max(end, _NEAR_ZERO):
+        return None  # a task that can be solved: validation data are solved too
+    below = losses.step[losses.value < _NEAR_ZERO]
+    epochs = curve(case.run, "epoch").value
+    hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)
+    return Finding(
+        code="memorised",
+        severity=Severity.WARNING,
+        title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
+        + ("" if len(evals) else ", and no validation loss"),
+        evidence=(
+            Evidence(
+                text=f"below {_NEAR_ZERO:g} nats since step {below[0]:g}: the next token is known with "
+                f"{math.exp(-_NEAR_ZERO):.0%}",
+                first_step=float(below[0]),
+                last_step=float(losses.step[-1]),
+            ),
+            *((Evidence(text=f"{epochs.max():.3g} epochs over the same data"),) if len(epochs) else ()),
+        ),
+        confidence=Confidence.HIGH if len(epochs) and epochs.max() > 2 else Confidence.MEDIUM,
+        causes=("many epochs over few examples", "duplicated examples", "answers that can be read off the inputs"),
+        actions=("hold out 2 to 10 % of the data and evaluate on it", "1 to 3 epochs, or a lower learning rate"),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"from over {_STARTED:g} to under {_NEAR_ZERO:g} nats, validation loss absent or far above",
+    )
+
+
+def benchmark_of(name: str) -> str | None:
+    """The benchmark of CHANCE that a score's name means, such as "eval/hellaswag_acc_norm"; None for others."""
+    plain = name.lower().replace("-", "_").replace(" ", "_")
+    if plain.endswith("hella") or "hella_" in plain:
+        return "hellaswag"
+    hits = [known for known in CHANCE if known in plain or known.replace("_", "") in plain.replace("_", "")]
+    return max(hits, key=len) if hits else None
+
+
+def chance_interval(benchmark: str, questions: int | None = None) -> tuple[float, float]:
+    """Scores that guessing gives in 95 % of tries: chance ± 1.96 √(p (1 − p) / n)."""
+    p = CHANCE[benchmark]
+    half = 1.96 * math.sqrt(p * (1 - p) / (questions or _QUESTIONS.get(benchmark, 500)))
+    return p - half, p + half
+
+
+def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
+    """Benchmark scores the log states: name → (fraction, step), the last of each.
+
+    From events of kind "score", whose numbers are name → value, and facts of the same names.
+    """
+    found = {}
+    stated = {name: value for name, value in case.run.facts.items() if benchmark_of(name)}
+    for numbers, step in [(stated, None), *((e.numbers, e.step) for e in case.run.events if e.kind == "score")]:
+        for name, value in numbers.items():
+            benchmark = benchmark_of(name)
+            if benchmark and isinstance(value, int | float) and 0 <= value <= 100:
+                found[benchmark] = (value / 100 if value > 1 else float(value), step)
+    return found
+
+
+def detect_scores_at_chance(case: Case) -> Verdict:
+    """Benchmark scores that guessing reaches as well: they say nothing of the model."""
+    scores = scores_of(case)
+    if not scores:
+        return Insufficient(code="scores_at_chance", missing="benchmark scores")
+    at_chance = {
+        name: (value, step)
+        for name, (value, step) in scores.items()
+        if CHANCE[name] > 0 and value <= chance_interval(name)[1]
+    }
+    if not at_chance:
+        return None
+    shown = ", ".join(f"{name} {value:.1%} (chance {CHANCE[name]:.0%})" for name, (value, _) in at_chance.items())
+    return Finding(
+        code="scores_at_chance",
+        severity=Severity.WARNING,
+        title=f"Scores at chance: {shown}",
+        evidence=tuple(_score_evidence(name, value, step) for name, (value, step) in at_chance.items()),
+        confidence=Confidence.HIGH,
+        causes=("a model too small or too little trained for this benchmark", "a prompt or answer format it never saw"),
+        actions=("report the loss (bits per byte) instead, which moves long before such scores do",),
+        threshold="inside the 95 % interval of guessing: p ± 1.96 √(p(1 − p)/n), n questions of the benchmark",
+    )
+
+
+def _score_evidence(name: str, value: float, step: float | None) -> Evidence:
+    low, high = chance_interval(name)
+    text = f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}"
+    return Evidence(text=text, first_step=step, last_step=step)

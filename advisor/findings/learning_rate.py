@@ -1,0 +1,254 @@
+"""The learning rate: zero, off the published laws by far, without warm-up, never decayed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from advisor import flops
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, tail
+from advisor.findings.givens import from_scratch, number, planned_steps, step_tokens, steps_done
+from advisor.findings.spend import cost_of_steps
+from advisor.readers.run_table import RunTable, Status
+
+_MOVED = 0.1  # relative fall of a loss that no run with a learning rate of truly 0 shows
+_OFF = 4.0  # times outside the laws' band: they disagree by 2-3 among themselves (handbook §5.3)
+_LAW_PARAMETERS = (20e6, 100e9)  # Step Law was fitted to 60 M … 1 B, DeepSeek's to about 3e17 … 2e19 FLOPs
+_WARM = 0.9  # of the peak at the first row: no warm-up
+_JUMP = 1.15  # times the first loss: the start was too hard
+_HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
+# nats a full decay brings: C·S2 of handbook §4.5 (C 0.468, memory 1000 steps, peak 3e-4) ± a factor of two
+ANNEALING_GAIN = (0.07, 0.14, 0.28)
+
+
+def rate_is_zero(run: RunTable) -> bool:
+    """Whether every printed learning rate (three at least) is exactly 0."""
+    rates = curve(run, "learning_rate").value
+    return len(rates) >= 3 and not rates.any()
+
+
+def detect_learning_rate_zero(case: Case) -> Verdict:
+    """A learning rate of 0 in every row: nothing can be learnt (unless its digits were cut off in print)."""
+    rates = curve(case.run, "learning_rate")
+    if not len(rates):
+        return Insufficient(code="learning_rate_zero", missing="the learning rate of each step")
+    if not rate_is_zero(case.run):
+        return None
+    losses = curve(case.run, "loss").value
+    first, end = (float(losses[0]), float(np.median(tail(losses)))) if len(losses) else (math.nan, math.nan)
+    learnt = len(losses) >= 3 and end < first * (1 - _MOVED)
+    skipped = _all_skipped(case.run)
+    hours, usd = cost_of_steps(case, steps_done(case.run) or len(rates)) if not learnt else (None, None)
+    fell = f", and the loss stays about where it was ({first:.4g} → {end:.4g})" if len(losses) else ""
+    return Finding(
+        code="learning_rate_zero",
+        severity=Severity.NOTE if learnt else Severity.ERROR,
+        title="Learning rate is printed as 0 in all rows, but the loss falls: its digits are cut off"
+        if learnt
+        else f"Learning rate is 0 in all {len(rates)} rows{fell}: nothing is learnt",
+        evidence=(
+            Evidence(
+                text=f"learning rate 0 in {len(rates)} of {len(rates)} rows",
+                first_step=float(rates.step[0]),
+                last_step=float(rates.step[-1]),
+            ),
+        ),
+        confidence=Confidence.MEDIUM if learnt else Confidence.HIGH,
+        causes=("the log prints too few decimals",)
+        if learnt
+        else (
+            *(("every optimizer step was skipped by loss scaling, so the schedule never moved",) if skipped else ()),
+            "a schedule that is not stepped, or warms up over more steps than the run has",
+            "a scheduler of the configuration file that overrides the optimizer's learning rate",
+            "an integer division in the schedule (0 // warm-up steps)",
+        ),
+        actions=("print the optimizer's `param_groups[0]['lr']` after the first step; it must not be 0",),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"all printed values exactly 0; a loss that falls by {_MOVED:.0%} or more speaks against it",
+    )
+
+
+def _all_skipped(run: RunTable) -> bool:
+    skipped = curve(run, "skipped").value
+    return len(skipped) > 0 and bool((skipped > 0).all())
+
+
+def peak_laws(non_embedding: float, tokens: float, training_flops: float) -> dict[str, float]:
+    """Peak AdamW learning rates of the published laws for pre-training from scratch (handbook §5.3).
+
+    DeepSeek LLM 2024: 0.3118·C^−0.125; Step Law 2025: 1.79·N^−0.713·D^0.307, N without embeddings.
+    """
+    return {
+        "DeepSeek 2024": 0.3118 * training_flops**-0.125,
+        "Step Law 2025": 1.79 * non_embedding**-0.713 * tokens**0.307,
+    }
+
+
+def detect_learning_rate_off_law(case: Case) -> Verdict:
+    """A peak learning rate far outside the band of published laws, for AdamW pre-training from scratch only."""
+    peak, tokens = _peak(case), _planned_tokens(case)
+    scratch, optimizer = from_scratch(case), _optimizer(case)
+    if peak is None or tokens is None or case.workload is None or scratch is None or optimizer is None:
+        return Insufficient(
+            code="learning_rate_off_law",
+            missing="peak learning rate, optimizer, shape, planned tokens and a first loss that shows a fresh start",
+        )
+    size = flops.block_matrix_parameters(case.workload.shape)
+    fitted = _LAW_PARAMETERS[0] <= size <= _LAW_PARAMETERS[1]
+    if not scratch or "adam" not in optimizer or not fitted or rate_is_zero(case.run):
+        return None
+    laws = peak_laws(size, tokens, flops.flops_per_token(case.workload.shape) * tokens)
+    low, high = min(laws.values()), max(laws.values())
+    if low / _OFF <= peak <= high * _OFF:
+        return None
+    side, off = ("above", peak / high) if peak > high else ("below", low / peak)
+    return Finding(
+        code="learning_rate_off_law",
+        severity=Severity.WARNING,
+        title=f"Peak learning rate {peak:.3g} is {off:.1f}× {side} what published laws give ({low:.2g} to {high:.2g})",
+        evidence=(Evidence(text=", ".join(f"{name}: {value:.3g}" for name, value in laws.items())),),
+        confidence=Confidence.MEDIUM if off < 10 else Confidence.HIGH,
+        causes=("a value taken from another model size or batch", "a rate of fine-tuning used for pre-training")
+        if side == "below"
+        else ("a value of another optimizer (Muon, SGD) or of a far smaller model",),
+        actions=(f"try {math.sqrt(low * high):.2g} in a short run, half and twice of it beside",),
+        threshold=f"handbook §5.3: band of the laws for AdamW from scratch, widened {_OFF:g}× each way",
+    )
+
+
+def _peak(case: Case) -> float | None:
+    rates = curve(case.run, "learning_rate").value
+    if len(rates) and rates.max() > 0:
+        return float(rates.max())
+    return number(case.run.facts, "learning_rate")
+
+
+def _optimizer(case: Case) -> str | None:
+    named = case.run.facts.get("optimizer") or (case.workload.optimizer if case.workload else None)
+    return str(named).lower() if named else None
+
+
+def _planned_tokens(case: Case) -> float | None:
+    steps, per_step = planned_steps(case) or steps_done(case.run), step_tokens(case)
+    return steps * per_step if steps and per_step else None
+
+
+def early_jump(losses: Curve) -> tuple[float, float] | None:
+    """Step and height of a loss that rises well above its first value within the first 100 steps, or None.
+
+    The rise is more than 15 % and more than one unit: single noisy batches stay below both.
+    """
+    if len(losses) < 2 or losses.step[0] > 20:
+        return None
+    early = losses.value[losses.step <= losses.step[0] + 100]
+    place = int(np.argmax(early))
+    first, top = float(losses.value[0]), float(early[place])
+    return (float(losses.step[place]), top) if top > first * _JUMP and top > first + 1 else None
+
+
+def detect_early_loss_jump(case: Case) -> Verdict:
+    """A loss that jumps above its starting value in the first steps, whether it comes back or not."""
+    losses = curve(case.run, "loss")
+    if len(losses) < 2:
+        return Insufficient(code="early_loss_jump", missing="a training loss of the first steps")
+    jump = early_jump(losses)
+    if jump is None:
+        return None
+    step, top = jump
+    first, end = float(losses.value[0]), float(np.median(tail(losses.value, least=1)))
+    back = losses.step[(losses.step > step) & (losses.value <= first)]
+    recovered = f"back under {first:.4g} at step {back[0]:g}" if len(back) else "never back under it in this log"
+    hours, usd = cost_of_steps(case, (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0]))
+    return Finding(
+        code="early_loss_jump",
+        severity=Severity.WARNING if len(back) else Severity.ERROR,
+        title=f"Loss jumps from {first:.4g} to {top:.4g} by step {step:g}: the start is too hard ({recovered})",
+        evidence=(
+            Evidence(text=f"{first:.5g} → {top:.5g}", first_step=float(losses.step[0]), last_step=step),
+            Evidence(text=f"last loss {end:.5g}", last_step=float(losses.step[-1])),
+        ),
+        confidence=Confidence.HIGH,
+        causes=(
+            "a learning rate too high for the first steps (warm-up missing or too short)",
+            "an initial scale that lets the first updates overshoot",
+            "Adam's second moment not settled: β2 of 0.999 needs about a thousand steps",
+        ),
+        actions=("warm up over 1 to 2 % of the steps (a few hundred at least)", "or halve the peak learning rate"),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold="rise above the first loss by 15 % and one unit within 100 steps",
+    )
+
+
+def detect_no_warm_up(case: Case) -> Verdict:
+    """A run from random weights whose first step already has the peak learning rate."""
+    rates, declared = curve(case.run, "learning_rate"), number(case.run.facts, "warmup_steps")
+    if len(rates) < 10 and declared is None:
+        return Insufficient(
+            code="no_warm_up", missing="the learning rate of the first steps, or the warm-up configured"
+        )
+    scratch = from_scratch(case)
+    if scratch is None:
+        return Insufficient(code="no_warm_up", missing="vocabulary and first loss, to know whether weights were fresh")
+    at_once = len(rates) >= 10 and rates.step[0] <= 2 and rates.value[0] >= _WARM * rates.value.max() > 0
+    if not scratch or not (at_once or (declared == 0 and len(rates) < 10)):
+        return None
+    jumped = early_jump(curve(case.run, "loss")) is not None
+    return Finding(
+        code="no_warm_up",
+        severity=Severity.WARNING if jumped else Severity.NOTE,
+        title="Training starts at the peak learning rate, without warm-up"
+        + (", and the loss jumped" if jumped else ""),
+        evidence=(
+            Evidence(text=f"{rates.value[0]:.3g} at step {rates.step[0]:g}, peak {rates.value.max():.3g}")
+            if at_once
+            else Evidence(text="warm-up steps declared as 0"),
+        ),
+        confidence=Confidence.HIGH if jumped else Confidence.LOW,
+        causes=("warm-up left out; with Muon or a zero-initialised head that can be sound",),
+        actions=("warm up over 1 to 2 % of the steps where AdamW is used",),
+        threshold=f"{_WARM:.0%} of the peak at the first step, weights fresh",
+    )
+
+
+def detect_never_decays(case: Case) -> Verdict:
+    """A run that ends at a high learning rate: its last loss is not what the same steps with a decay would give."""
+    rates = curve(case.run, "learning_rate")
+    if len(rates) < 20:
+        return Insufficient(code="ends_at_high_learning_rate", missing="the learning rate of each step")
+    last, peak = float(rates.value[-1]), float(rates.value.max())
+    if peak <= 0 or last < _HIGH_PHASE * peak or from_scratch(case) is False:
+        return None
+    done, planned = steps_done(case.run), planned_steps(case)
+    complete = case.run.status is Status.COMPLETED or bool(done and planned and done >= planned)
+    if not complete and (planned is None or done is None or done < 0.5 * planned):
+        return None  # cut short before any schedule decays: the run's status says it
+    low, middle, high = ANNEALING_GAIN
+    return Finding(
+        code="ends_at_high_learning_rate",
+        severity=Severity.WARNING if complete else Severity.NOTE,
+        title=f"The run ends at {last / peak:.0%} of its peak learning rate: about {middle:g} nats are left unused",
+        evidence=(
+            Evidence(text=f"learning rate {last:.3g} at the end, peak {peak:.3g}", last_step=float(rates.step[-1])),
+        ),
+        confidence=Confidence.MEDIUM,
+        causes=("a constant schedule", "a schedule laid out for more steps than were run")
+        if complete
+        else ("the run stopped before its decay",),
+        actions=(
+            f"decay to 10 % or less over the last 10 to 20 % of the steps: {low:g} to {high:g} nats lower loss",
+            "compare this loss only with runs at the same phase of their schedules",
+        ),
+        threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by handbook §4.5 (C·S2)",
+    )
+
+
+def phase_of_schedule(run: RunTable, step: float) -> float | None:
+    """Learning rate at `step` as a share of the run's peak; None where the log has no rate near it."""
+    rates = curve(run, "learning_rate")
+    if not len(rates) or rates.value.max() <= 0 or not rates.step[0] <= step <= rates.step[-1]:
+        return None
+    return float(np.interp(step, rates.step, rates.value) / rates.value.max())

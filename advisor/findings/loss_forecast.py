@@ -1,0 +1,136 @@
+"""The loss a run will end with, from its first part and its schedule (handbook §4.5). Pure.
+
+Tissue et al. 2024: L(s) = L0 + A·S1^−α − C·S2, with S1 the sum of learning rates and S2 the sum of their momentum-
+averaged falls. L0 and A are fitted to the run, C is pulled towards its prior, α is held. A raw power law in steps is
+0.1 nats wrong where this is 0.02: it does not know that the rate will fall.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.curves import Curve
+from advisor.findings.schedule import Schedule
+from advisor.records import Basis, Estimate
+
+# Fitted on the public 100 M curves of Luo et al. 2025 (handbook §4.5), peak 3e-4, rates taken absolutely there.
+ALPHA, ANNEALING, MEMORY = 0.77, 0.468, 0.999
+_FITTED_PEAK = 3e-4
+# Rates here are shares of the peak: absolute ones would give a run at 6e-4 twice the gain. Public runs whatever their
+# peak (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times what the published C gives; the prior lies between.
+_GAIN = 1.2 * ANNEALING * _FITTED_PEAK
+_GAIN_DEVIATION = 0.4  # of the gain itself
+FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
+_HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; handbook §4.5
+_SKIP = 0.1  # of the steps: the first part bends as no power law does
+_BINS = 60
+_LEAST_BINS = 8
+_MISFIT, _FREE_BINS = 0.02, 5.0  # nats by which the law itself errs, over about so many independent stretches
+_Z80 = 1.2816
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossForecast:
+    """The loss at the last step, its interval, or in words why there is none."""
+
+    final_loss: Estimate | None
+    reason: str  # what it rests on, or why there is none
+
+
+def annealing_sums(values: np.ndarray, warmup_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """S1 and S2 of a schedule (rates as shares of the peak) after each step; warm-up counts at the peak (Tissue)."""
+    from scipy.signal import lfilter  # slow to import, and only forecasts need it
+
+    flat = values.copy()
+    flat[:warmup_steps] = 1.0
+    falls = np.concatenate([[0.0], flat[:-1] - flat[1:]])
+    momentum = lfilter([1.0], [1.0, -MEMORY], falls)
+    return np.cumsum(flat), np.cumsum(momentum)
+
+
+def share_done(step: float, schedule: Schedule) -> float:
+    """Share of the steps after warm-up that are done."""
+    total = len(schedule.shares)
+    return (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)
+
+
+def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0) -> LossForecast:
+    """Forecast the training loss at the last step under every schedule the run may follow.
+
+    `losses` are the rows so far, steps counted in optimizer steps; `nats` is the size of their unit. Nothing is
+    forecast before a quarter of the steps: naive and careful forecasts alike are worthless there (handbook §4.5).
+    """
+    if not schedules:
+        return LossForecast(final_loss=None, reason="the learning-rate schedule is not known")
+    if not losses.counted or not len(losses):
+        return LossForecast(final_loss=None, reason="the log has no training loss by step")
+    step = float(losses.step[-1])
+    least = min(share_done(step, s) for s in schedules)
+    if least < FIRST_SHARE - 1e-3:
+        return LossForecast(
+            final_loss=None, reason=f"only {max(0.0, least):.0%} of the steps after warm-up are done, 25 % are needed"
+        )
+    found = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
+    if not found:
+        return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")
+    names = " or ".join(s.name for s in schedules)
+    return LossForecast(final_loss=_union(found), reason=f"learning-rate annealing law, schedule {names}")
+
+
+def _union(estimates: list[Estimate]) -> Estimate:
+    """All of several possible estimates: their middle, and an interval that holds every one."""
+    return Estimate(
+        value=float(np.median([e.value for e in estimates])),
+        low=min(e.low for e in estimates),
+        high=max(e.high for e in estimates),
+        basis=Basis.EXTRAPOLATED,
+    )
+
+
+def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
+    """Bayesian least squares for L0, A and C: flat priors on the first two, C about the published one."""
+    step, value, noise = _bins(losses, schedule)
+    if len(step) < _LEAST_BINS:
+        return None
+    travelled, annealed = annealing_sums(schedule.shares, schedule.warmup_steps)
+    design = _design(travelled, annealed, step)
+    rows = np.hypot(noise, _MISFIT / nats) * np.sqrt(max(1.0, len(step) / _FREE_BINS))
+    gain = _GAIN / nats
+    prior = np.array([0.0, 0.0, 1 / (_GAIN_DEVIATION * gain) ** 2])
+    precision = design.T @ (design / rows[:, None] ** 2) + np.diag(prior)
+    target = design.T @ (value / rows**2) + prior * np.array([0.0, 0.0, gain])
+    covariance = np.linalg.inv(precision)
+    last = _design(travelled, annealed, np.array([len(schedule.shares) - 1]))[0]
+    end = float(last @ (covariance @ target))
+    half = float(np.hypot(_half_width(share_done(float(losses.step[-1]), schedule)) / nats,
+                          _Z80 * np.sqrt(max(0.0, last @ covariance @ last))))  # fmt: skip
+    return Estimate(value=end, low=end - half, high=end + half, basis=Basis.EXTRAPOLATED)
+
+
+def _design(travelled: np.ndarray, annealed: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Columns of L0, A and C at these steps; S1 over its end, so that A is in nats and the matrix well conditioned."""
+    return np.stack([np.ones(len(step)), (travelled[step] / travelled[-1]) ** -ALPHA, -annealed[step]], axis=1)
+
+
+def _bins(losses: Curve, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps, median losses and their standard errors in stretches of equal length: spikes do not count."""
+    total = len(schedule.shares)
+    start = max(1.2 * schedule.warmup_steps, _SKIP * total)
+    kept = losses.since(start)
+    parts = [part for part in np.array_split(np.arange(len(kept)), _BINS) if len(part)]
+    if len(parts) < _LEAST_BINS:
+        return np.empty(0, dtype=int), np.empty(0), np.empty(0)
+    step = np.array([int(np.median(kept.step[part])) for part in parts]).clip(0, total - 1)
+    value = np.array([float(np.median(kept.value[part])) for part in parts])
+    spreads = np.array([float(np.median(np.abs(kept.value[part] - np.median(kept.value[part])))) for part in parts])
+    # single rows: their scatter about the neighbours is seen in the misfit
+    noise = np.array([1.2533 * s / 0.6745 / np.sqrt(len(p)) for s, p in zip(spreads, parts, strict=True)])
+    return step, value, noise
+
+
+def _half_width(share: float) -> float:
+    """Half of the handbook's interval in nats at this share of the steps."""
+    places = sorted(_HALF_WIDTHS)
+    return float(np.interp(share, places, [_HALF_WIDTHS[p] for p in places]))

@@ -1,0 +1,122 @@
+"""Learning-rate schedules as shares of the peak, step by step: declared, or recognised from the rates seen so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case
+from advisor.findings.curves import curve
+from advisor.findings.givens import number
+
+_FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one
+_FINALS = (0.0, 0.1)  # shares of the peak that schedules end at, where nothing says it
+_DECAYS = (0.1, 0.2, 0.4)  # of the steps, trapezoidal schedules
+_LEAST_SEEN = 10  # rows with a rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A learning-rate schedule: `shares` of the peak at each step, steps numbered from 0."""
+
+    name: str
+    warmup_steps: int
+    shares: np.ndarray
+    declared: bool = True  # False: one of those that fit the rates seen
+
+
+def shares(
+    kind: str, steps: int, *, warmup_steps: int = 0, final_share: float = 0.1, decay_share: float = 0.2
+) -> np.ndarray:
+    """Rate over peak at each of `steps` steps of a cosine, linear, wsd (trapezoidal) or constant schedule."""
+    step = np.arange(steps, dtype=float)
+    progress = np.clip((step - warmup_steps) / max(1, steps - warmup_steps), 0, 1)
+    if kind == "cosine":
+        rate = final_share + (1 - final_share) * 0.5 * (1 + np.cos(np.pi * progress))
+    elif kind == "linear":
+        rate = 1 - (1 - final_share) * progress
+    elif kind == "wsd":
+        start = (1 - decay_share) * steps
+        rate = 1 - (1 - final_share) * np.clip((step - start) / max(1.0, steps - start), 0, 1)
+    elif kind == "constant":
+        rate = np.ones(steps)
+    else:
+        raise ValueError(f"schedule {kind!r} is not one of cosine, linear, wsd, constant")
+    return np.where(step < warmup_steps, (step + 1) / max(1, warmup_steps), rate)
+
+
+def kind_of(words: str) -> str | None:
+    """The kind of schedule that a configuration's words name, or None."""
+    plain = words.lower()
+    marks = {
+        "cosine": ("cosine",),
+        "wsd": ("wsd", "trapez", "warmdown", "stable"),
+        "linear": ("linear",),
+        "constant": ("constant", "fixed"),
+    }
+    return next((kind for kind, names in marks.items() if any(name in plain for name in names)), None)
+
+
+def schedules_of(case: Case, steps: int) -> list[Schedule]:
+    """Schedules this run may follow over `steps` steps: the declared one alone, else those that fit the rates seen.
+
+    Empty where nothing is declared and no known schedule fits.
+    """
+    declared = _declared(case, steps)
+    if declared is not None and _fits(declared.shares, case):
+        return [declared]
+    rates = curve(case.run, "learning_rate")
+    if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
+        return []
+    warmup = int(number(case.run.facts, "warmup_steps") or _warmup_seen(rates.step, rates.value))
+    return [s for s in _known(steps, warmup) if _fits(s.shares, case)]
+
+
+def _declared(case: Case, steps: int) -> Schedule | None:
+    if case.plan is not None:
+        plan = case.plan.run.schedule
+        made = shares(plan.name, steps, warmup_steps=plan.warmup_steps, final_share=plan.final_fraction,
+                      decay_share=plan.decay_fraction)  # fmt: skip
+        return Schedule(name=plan.name, warmup_steps=plan.warmup_steps, shares=made)
+    facts = case.run.facts
+    kind = kind_of(str(facts.get("schedule") or ""))
+    if kind is None or kind == "wsd":  # how long it decays is not among the facts: recognised below
+        return None
+    peak, least = number(facts, "learning_rate"), number(facts, "min_learning_rate")
+    warmup, seen = number(facts, "warmup_steps"), curve(case.run, "learning_rate")
+    if warmup is None:
+        warmup = _warmup_seen(seen.step, seen.value) if len(seen) >= _LEAST_SEEN else 0
+    final = least / peak if peak and least is not None else 0.0
+    made = shares(kind, steps, warmup_steps=int(warmup), final_share=final)
+    return Schedule(name=kind, warmup_steps=int(warmup), shares=made)
+
+
+def _warmup_seen(step: np.ndarray, rate: np.ndarray) -> int:
+    """Steps until the rate first reaches its peak, if it began far below; else 0."""
+    if rate[0] >= 0.9 * rate.max():
+        return 0
+    return int(step[int(np.argmax(rate >= 0.999 * rate.max()))])
+
+
+def _known(steps: int, warmup: int) -> list[Schedule]:
+    made = [("constant", 1.0, 0.0), *((kind, final, 0.0) for kind in ("cosine", "linear") for final in _FINALS)]
+    made += [("wsd", final, decay) for final in _FINALS for decay in _DECAYS]
+    found = []
+    for kind, final, decay in made:
+        values = shares(kind, steps, warmup_steps=warmup, final_share=final, decay_share=decay)
+        name = kind if kind == "constant" else f"{kind} to {final:.0%}"
+        name += f" over the last {decay:.0%}" if kind == "wsd" else ""
+        found.append(Schedule(name=name, warmup_steps=warmup, shares=values, declared=False))
+    return found
+
+
+def _fits(values: np.ndarray, case: Case) -> bool:
+    """Whether the rates printed so far are those of the schedule, each as a share of the largest."""
+    rates = curve(case.run, "learning_rate")
+    if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
+        return True  # nothing speaks against it
+    place = np.clip(rates.step.astype(int), 0, len(values) - 1)
+    seen = rates.value / rates.value.max()
+    expected = values[place] / max(values[: place.max() + 1].max(), 1e-12)
+    return float(np.mean(np.abs(seen - expected))) < _FITS

@@ -1,0 +1,74 @@
+"""Checkpoints against Daly's interval, and what is lost without them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.checkpoints import (
+    detect_checkpoint_disk,
+    detect_checkpoint_interval,
+    detect_no_checkpoint,
+)
+from tests.advisor.findings.build import event
+from tests.advisor.findings.build_learning import STEPS, learning_case, learning_run
+
+
+def long_run(every: int | None, step_seconds: float = 60.0, write: float = 30.0, **facts):
+    """2,000 steps of a minute: 33 hours; a checkpoint every so many steps, taking 30 s."""
+    events = [] if every is None else [
+        event("checkpoint", "saved", float(s), seconds=write, bytes=1.5e9) for s in range(every, STEPS + 1, every)
+    ]  # fmt: skip
+    table = learning_run(seconds=np.full(STEPS, step_seconds), facts=facts)
+    return learning_case(dataclasses.replace(table, events=tuple(events)))
+
+
+def test_none_at_all_costs_the_expected_loss():
+    found = detect_no_checkpoint(long_run(None))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING  # the log may only not mention them
+    # 120,000 s / (5 · 86,400 s) interruptions, each losing half of 33.3 h
+    assert found.saved_hours is not None
+    assert found.saved_hours.value == pytest.approx(120_000 / 432_000 * 33.333 / 2, rel=0.01)
+    assert found.saved_usd is not None and found.saved_usd.value == pytest.approx(3.6 * found.saved_hours.value)
+
+
+def test_a_configuration_without_checkpoints_is_an_error():
+    found = detect_no_checkpoint(long_run(None, checkpoint_every_steps=0))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+
+
+def test_short_runs_need_none_and_unknown_ones_cannot_be_judged():
+    assert detect_no_checkpoint(long_run(None, step_seconds=1.0)) is None
+    assert isinstance(detect_no_checkpoint(learning_case(learning_run(seconds=None))), Insufficient)
+
+
+def test_dalys_interval_is_silent():
+    # δ = 30 s, M = 432,000 s: √(2·30·432,000) = 5,091 s, Daly 5,071 s: 85 steps of a minute
+    assert detect_checkpoint_interval(long_run(85)) is None
+    assert detect_no_checkpoint(long_run(85)) is None
+
+
+def test_too_rare():
+    found = detect_checkpoint_interval(long_run(1000))
+    assert isinstance(found, Finding) and found.code == "checkpoints_too_rare"
+    assert "every 84 steps" in found.actions[0] or "every 85 steps" in found.actions[0]
+    # half of 60,000 s instead of half of 5,071 s, 0.278 times
+    assert found.saved_hours is not None
+    assert found.saved_hours.value == pytest.approx(0.2778 * (60_000 - 5_071) / 2 / 3600, rel=0.01)
+
+
+def test_too_frequent():
+    found = detect_checkpoint_interval(long_run(5))  # 30 s every 300 s
+    assert isinstance(found, Finding) and found.code == "checkpoints_too_frequent"
+    assert found.saved_hours is not None
+    assert found.saved_hours.value == pytest.approx((30 / 300 - 30 / 5071) * 33.333, rel=0.01)
+
+
+def test_the_disk_they_take():
+    found = detect_checkpoint_disk(long_run(5))  # 400 of 1.5 GB
+    assert isinstance(found, Finding) and "400 checkpoints" in found.title
+    assert detect_checkpoint_disk(long_run(85)) is None
+    assert isinstance(detect_checkpoint_disk(long_run(None)), Insufficient)

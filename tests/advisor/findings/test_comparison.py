@@ -1,0 +1,104 @@
+"""Phases of schedules, merged logs, and steps that were not run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.comparison import detect_merged_runs, detect_steps_missing, judge_comparison, phases_at
+from advisor.findings.schedule import shares
+from advisor.readers.run_table import Phase, Status
+from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
+
+
+def nanochat(steps: int):
+    """A trapezoid that decays over its last 20 %, as both runs of handbook §4.5."""
+    return learning_run(
+        steps, learning_rate=0.02 * shares("wsd", steps, final_share=0.0, decay_share=0.2), eval_loss=None
+    )
+
+
+def test_runs_at_different_phases_must_not_be_compared():
+    # d16 at multiplier 0.3125 at step 12,000 of 12,800; d24 of 33,600 steps still at 1.0
+    found = judge_comparison(nanochat(12_800), nanochat(33_600), 12_001, names=("d16", "d24"))
+    assert isinstance(found, Finding) and "31% and 100%" in found.title and "d16 has decayed" in found.causes[0]
+
+
+def test_runs_at_the_same_phase_may():
+    assert judge_comparison(nanochat(12_800), nanochat(33_600), 8_000) is None
+    assert judge_comparison(nanochat(12_800), nanochat(12_800)) is None
+
+
+def test_without_rates_a_comparison_cannot_be_judged():
+    bare = learning_run(learning_rate=None)
+    assert phases_at(bare, nanochat(2000)) is None
+    assert isinstance(judge_comparison(bare, nanochat(2000)), Insufficient)
+
+
+def test_one_run_is_not_merged():
+    assert detect_merged_runs(learning_case()) is None
+
+
+def test_two_starts_in_one_file():
+    loss = np.r_[healthy_loss(1000), healthy_loss(1000)]
+    table = learning_run(
+        loss=loss,
+        step=np.tile(np.arange(1.0, 1001), 2),
+        phases=(Phase(name="first", first_row=0, last_row=999), Phase(name="second", first_row=1000, last_row=1999)),
+    )
+    found = detect_merged_runs(learning_case(table))
+    assert isinstance(found, Finding) and "second" in found.title
+
+
+def test_fine_tuning_after_pre_training_is_not_another_run():
+    loss = np.r_[healthy_loss(1500), healthy_loss(500, start=1.7, end=0.9)]
+    phases = (Phase(name="base", first_row=0, last_row=1499), Phase(name="sft", first_row=1500, last_row=1999))
+    table = learning_run(loss=loss, step=np.r_[1:1501, 1:501].astype(float), phases=phases)
+    assert detect_merged_runs(learning_case(table)) is None
+
+
+def test_tokens_per_step_that_change():
+    tokens = np.cumsum(np.r_[np.full(1200, 524_288.0), np.full(800, 262_144.0)])
+    found = detect_merged_runs(learning_case(learning_run(tokens=tokens)))
+    assert isinstance(found, Finding) and found.evidence[0].first_step == 1200
+    ramp = np.cumsum(np.linspace(1e5, 5e5, STEPS))
+    assert detect_merged_runs(learning_case(learning_run(tokens=ramp))) is None
+
+
+def test_a_rate_and_a_loss_that_jump_together():
+    rate, loss = np.full(STEPS, 1e-4), healthy_loss()
+    rate[1000:] = 1e-3
+    loss[1000:] += 1.5
+    found = detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss)))
+    assert isinstance(found, Finding) and found.evidence[0].first_step == 1001
+
+
+def incomplete(done: int, status: Status = Status.INCOMPLETE):
+    table = learning_run(done, facts={"planned_steps": 2000}, status=status)
+    return learning_case(dataclasses.replace(table))
+
+
+def test_a_log_that_ends_at_11_percent():
+    found = detect_steps_missing(incomplete(222))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    assert "222 of 2,000 (11.1%)" in found.title
+    hours = float(found.title.split("about ")[1].split(" h")[0])
+    assert hours == pytest.approx(1778 / 3600, rel=0.01)  # steps of one second
+
+
+def test_a_limit_of_its_own_is_a_note():
+    found = detect_steps_missing(incomplete(1500, Status.STOPPED))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize("done", [1999, 2000])
+def test_a_complete_run_is_silent(done):
+    assert detect_steps_missing(incomplete(done)) is None
+
+
+def test_more_steps_than_declared():
+    found = detect_steps_missing(learning_case(learning_run(facts={"planned_steps": 1000})))
+    assert isinstance(found, Finding) and "beyond" in found.title

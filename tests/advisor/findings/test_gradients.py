@@ -1,0 +1,128 @@
+"""Gradient norms, clipping and loss scaling."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.gradients import (
+    detect_clipped_mostly,
+    detect_clipping_rises,
+    detect_grad_norm_large,
+    detect_grad_norm_not_collected,
+    detect_grad_spikes_before_loss_spikes,
+    detect_post_clip_norm,
+)
+from advisor.findings.loss_scaling import detect_loss_scale_skips
+from tests.advisor.findings.build import event
+from tests.advisor.findings.build_learning import STEPS, healthy_loss, healthy_norm, learning_case, learning_run
+
+ALL = (
+    detect_grad_norm_not_collected,
+    detect_post_clip_norm,
+    detect_grad_norm_large,
+    detect_grad_spikes_before_loss_spikes,
+    detect_clipped_mostly,
+    detect_clipping_rises,
+)
+
+
+def with_norm(norm, **facts):
+    return learning_case(learning_run(grad_norm=norm, facts=facts))
+
+
+@pytest.mark.parametrize("detector", ALL)
+def test_a_healthy_run_is_silent(detector):
+    assert detector(learning_case()) is None
+
+
+@pytest.mark.parametrize("detector", ALL)
+def test_without_norms_nothing_is_judged(detector):
+    assert isinstance(detector(learning_case(learning_run(grad_norm=None))), Insufficient)
+
+
+def test_zero_in_every_row_was_not_collected():
+    found = detect_grad_norm_not_collected(with_norm(np.zeros(STEPS)))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "not collected" in found.title
+
+
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_a_norm_capped_at_the_clip_is_after_clipping(clip):
+    found = detect_post_clip_norm(with_norm(np.minimum(3 * healthy_norm(), 1.0), grad_clip=clip))
+    assert isinstance(found, Finding) and "after clipping" in found.title
+
+
+def test_a_norm_that_once_equals_the_clip_is_not():
+    norm = np.minimum(healthy_norm(), 0.99)
+    norm[100] = 1.0
+    assert detect_post_clip_norm(with_norm(norm)) is None
+
+
+def test_a_norm_of_48_times_the_clip_at_the_start():
+    found = detect_grad_norm_large(learning_case(learning_run(4, grad_norm=[47.77, 2.16, 0.60, 0.48], eval_loss=None)))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "47.8" in found.title
+
+
+def test_a_gradient_spike_announces_a_loss_spike():
+    loss, norm = healthy_loss(), healthy_norm()
+    norm[995:1000] *= 30  # steps 996 to 1000
+    loss[1003:1020] += 2.0  # from step 1004
+    found = detect_grad_spikes_before_loss_spikes(learning_case(learning_run(loss=loss, grad_norm=norm)))
+    assert isinstance(found, Finding) and found.evidence[0].first_step == 996
+
+
+def test_a_loss_spike_without_a_gradient_spike_is_not_announced():
+    loss = healthy_loss()
+    loss[1003:1020] += 2.0
+    assert detect_grad_spikes_before_loss_spikes(learning_case(learning_run(loss=loss))) is None
+
+
+def test_most_steps_clipped():
+    found = detect_clipped_mostly(with_norm(5 * healthy_norm()))  # about 2, always above 1
+    assert isinstance(found, Finding) and "100%" in found.title
+    found = detect_clipped_mostly(learning_case(learning_run(grad_norm=None, clipped=np.tile([1.0, 1, 1, 0], 500))))
+    assert isinstance(found, Finding) and "75%" in found.title
+
+
+def test_clipping_that_becomes_more_frequent():
+    norm = 0.7 * np.exp(0.25 * np.random.default_rng(4).standard_normal(STEPS)) * np.linspace(0.8, 1.6, STEPS)
+    found = detect_clipping_rises(with_norm(norm))
+    assert isinstance(found, Finding)
+    third = 600  # of the 1,800 rows after warm-up
+    early, late = (float((part > 1).mean()) for part in (norm[200 : 200 + third], norm[-third:]))
+    assert f"{early:.0%} of the steps early, {late:.0%} late" in found.title
+
+
+def test_fp16_skips_at_the_start_and_now_and_then_are_normal():
+    skipped = np.zeros(STEPS)
+    skipped[:12] = 1
+    skipped[500::500] = 1
+    assert detect_loss_scale_skips(learning_case(learning_run(skipped=skipped, facts={"precision": "fp16"}))) is None
+
+
+def test_frequent_late_skips_are_paid_for_nothing():
+    skipped = np.zeros(STEPS)
+    skipped[100::10] = 1  # 190 of the 1,950 steps after the first 50
+    found = detect_loss_scale_skips(learning_case(learning_run(skipped=skipped, facts={"precision": "fp16"})))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING and "9.7%" in found.title
+    assert found.saved_hours is not None and found.saved_hours.value == pytest.approx(190 / 3600, rel=0.03)
+
+
+def test_all_steps_skipped_is_an_error():
+    table = learning_run(3, loss=np.full(3, np.nan), skipped=np.ones(3), learning_rate=np.zeros(3), eval_loss=None)
+    found = detect_loss_scale_skips(learning_case(table))
+    assert isinstance(found, Finding) and found.code == "all_steps_skipped" and found.severity is Severity.ERROR
+
+
+def test_a_scale_that_cannot_go_lower_is_an_error():
+    hit = event("overflow", "OVERFLOW!", 0.0, attempted_loss_scale=256.0, reduced_loss_scale=256.0)
+    found = detect_loss_scale_skips(learning_case(dataclasses.replace(learning_run(10), events=(hit,))))
+    assert isinstance(found, Finding) and found.code == "loss_scale_at_minimum"
+
+
+def test_bf16_without_skips_needs_no_scale():
+    assert detect_loss_scale_skips(learning_case()) is None
+    assert isinstance(detect_loss_scale_skips(learning_case(learning_run(facts={"precision": "fp16"}))), Insufficient)

@@ -1,0 +1,154 @@
+"""Losses that stand still, and training losses against validation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.generalisation import (
+    benchmark_of,
+    chance_interval,
+    detect_memorised,
+    detect_overfitting,
+    detect_scores_at_chance,
+)
+from advisor.findings.stagnation import (
+    detect_no_learning,
+    detect_noise_floor,
+    detect_plateau,
+    detect_preference_at_chance,
+)
+from tests.advisor.findings.build import event
+from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, learning_case, learning_run
+
+
+def noise(steps: int = STEPS, size: float = 0.05) -> np.ndarray:
+    return size * np.random.default_rng(2).standard_normal(steps)
+
+
+def test_a_healthy_run_is_silent():
+    case = learning_case()
+    for detector in (detect_no_learning, detect_preference_at_chance, detect_plateau, detect_noise_floor):
+        assert detector(case) is None
+    assert detect_overfitting(case) is None
+    assert detect_memorised(case) is None
+
+
+def test_a_flat_loss_is_no_learning_and_costs_the_whole_run():
+    found = detect_no_learning(learning_case(learning_run(loss=LN_V + noise())))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.saved_hours is not None and found.saved_hours.value == pytest.approx(STEPS / 3600, rel=0.02)
+
+
+def test_a_small_drift_with_a_rate_of_zero_is_no_learning():
+    # O-LoRA's log: learning rate 0 in all 62 rows, 22.0 → 21.3
+    loss = np.linspace(22.0, 21.3, 62) + noise(62, 0.3)
+    found = detect_no_learning(learning_case(learning_run(62, loss=loss, learning_rate=np.zeros(62))))
+    assert isinstance(found, Finding) and "0 in every row" in found.causes[0]
+    assert detect_no_learning(learning_case(learning_run(62, loss=loss))) is None
+
+
+def test_preference_training_at_ln_2():
+    table = learning_run(16, loss=np.linspace(0.6922, 0.6804, 16), framework="TRL", eval_loss=None)
+    found = detect_preference_at_chance(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    # loss = ln(1 + e^−m): 0.6807 (median of the last rows) is a margin of 0.025
+    end = float(np.median(np.linspace(0.6922, 0.6804, 16)[-3:]))
+    assert math.log1p(math.exp(-float(found.evidence[0].text.split("margin of ")[1].split()[0]))) == pytest.approx(
+        end, abs=5e-4
+    )
+
+
+def test_preference_training_that_learns_is_silent():
+    table = learning_run(50, loss=np.linspace(0.6922, 0.31, 50), framework="TRL")
+    assert detect_preference_at_chance(learning_case(table)) is None
+
+
+def test_a_classifier_starting_at_ln_2_is_no_preference_run():
+    assert detect_preference_at_chance(learning_case(learning_run(50, loss=np.full(50, 0.6931)))) is None
+
+
+def test_a_plateau_is_found_with_its_start_and_cost():
+    loss = np.maximum(healthy_loss(noise=0.0), healthy_loss(noise=0.0)[700]) + noise(size=0.02)
+    found = detect_plateau(learning_case(learning_run(loss=loss)))
+    assert isinstance(found, Finding)
+    assert 500 <= found.evidence[0].first_step <= 900
+    assert found.saved_hours is not None and found.saved_hours.value == pytest.approx(1300 / 3600, rel=0.2)
+
+
+def test_a_noisy_last_row_is_not_the_result():
+    loss = healthy_loss(noise=0.1)
+    loss[-1] = 3.75
+    found = detect_noise_floor(learning_case(learning_run(loss=loss)))
+    assert isinstance(found, Finding) and "3.75" in found.title
+    assert float(found.title.split("±")[1].split()[0]) == pytest.approx(0.1, rel=0.15)
+
+
+def overfitted(worst: float) -> np.ndarray:
+    """Validation every 100 steps: best (2.184) at step 600, then up to `worst` at 2,000."""
+    values = np.full(STEPS, np.nan)
+    values[99::100] = np.r_[np.linspace(3.76, 2.184, 6), np.linspace(2.184, worst, 15)[1:]]
+    return values
+
+
+def test_overfitting_names_the_best_step_and_what_came_after():
+    table = learning_run(loss=np.linspace(1.1, 0.05, STEPS), eval_loss=overfitted(4.835))
+    found = detect_overfitting(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.evidence[0].first_step == 600
+    assert found.saved_usd is not None and found.saved_usd.value == pytest.approx(1.4, rel=0.02)  # 1,400 s at $3.60/h
+
+
+def test_a_small_rise_is_a_warning():
+    table = learning_run(loss=np.linspace(1.1, 0.9, STEPS), eval_loss=overfitted(2.3))
+    found = detect_overfitting(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+
+
+def test_both_losses_rising_is_not_overfitting():
+    loss = np.r_[np.linspace(3.5, 2.0, 600), np.linspace(2.0, 4.6, 1400)]
+    assert detect_overfitting(learning_case(learning_run(loss=loss, eval_loss=overfitted(4.8)))) is None
+
+
+def test_without_evaluations_overfitting_cannot_be_judged():
+    assert isinstance(detect_overfitting(learning_case(learning_run(eval_loss=None))), Insufficient)
+
+
+def test_memorised_data():
+    epochs = np.linspace(0, 10, 900)
+    loss = 3.5039 * np.exp(-epochs) + 0.0001
+    found = detect_memorised(learning_case(learning_run(900, loss=loss, eval_loss=None, epoch=epochs)))
+    assert isinstance(found, Finding) and "10 epochs" in found.evidence[1].text
+    # 3.5·e^−x under 0.05 from x = 4.25 on, row 383
+    assert found.evidence[0].first_step == pytest.approx(383, abs=2)
+
+
+def test_a_solved_task_is_not_memorised():
+    loss = np.r_[2.3 * np.exp(-np.linspace(0, 8, 900))]
+    evals = np.where(np.arange(900) % 50 == 49, loss + 0.02, np.nan)
+    assert detect_memorised(learning_case(learning_run(900, loss=loss, eval_loss=evals))) is None
+
+
+def test_scores_that_guessing_reaches():
+    # HellaSwag has 10,042 questions of 4 answers: guessing gives 0.25 ± 1.96·√(0.1875/10042) = 0.2415 … 0.2585
+    assert chance_interval("hellaswag") == pytest.approx((0.2415, 0.2585), abs=1e-4)
+    table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hellaswag=0.2541, piqa=0.61),))
+    found = detect_scores_at_chance(learning_case(table))
+    assert isinstance(found, Finding) and "hellaswag" in found.title and "piqa" not in found.title
+
+
+def test_a_real_score_is_silent_and_none_is_insufficient():
+    table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hella=0.3054),))
+    assert detect_scores_at_chance(learning_case(table)) is None
+    assert isinstance(detect_scores_at_chance(learning_case()), Insufficient)
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmark"), [("eval/HellaSwag acc_norm", "hellaswag"), ("arc-easy", "arc_easy"), ("bleu", None)]
+)
+def test_benchmarks_are_known_by_name(name, benchmark):
+    assert benchmark_of(name) == benchmark
