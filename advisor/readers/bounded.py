@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
+import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,8 +18,8 @@ from advisor.readers.chunks import open_binary
 # A parsed JSON document takes 5-15 times its text: 64 MiB stay under 1 GiB. The log_history of a run of 200,000
 # logged steps is about 50 MiB.
 MAX_DOCUMENT_BYTES = 64 * 2**20
-# A table of 8 hours of 100 Hz telemetry is 150 MB; tables are read in blocks, so this only bounds the time.
-MAX_TABLE_BYTES = 2 * 2**30
+# A log of ten million steps is 4 GB; a packed file that claims more is a bomb or needs a decision of its owner.
+MAX_UNPACKED_BYTES = 4 * 2**30
 _MAX_INT_DIGITS = 18  # above, a JSON integer becomes a float: no counter of a log is larger
 
 
@@ -45,6 +48,24 @@ def read_document(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes:
     return b"".join(parts)
 
 
+@contextlib.contextmanager
+def plain_file(path: Path, limit: int = MAX_UNPACKED_BYTES) -> Iterator[Path]:
+    """The file itself, or for as long as it is needed an unpacked copy of a gzip; AdvisorError beyond the limit."""
+    with open_binary(path) as file:
+        if not isinstance(file, gzip.GzipFile):
+            yield path
+            return
+        with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
+            copy = Path(folder) / path.stem
+            left = limit
+            with open(copy, "wb") as out:
+                while block := _next_block(file, path, 2**20):
+                    left -= out.write(block)
+                    if left < 0:
+                        raise AdvisorError(f"{path} unpacks to more than {limit // 2**30} GiB", "unpack it yourself")
+            yield copy
+
+
 def _next_block(file: BinaryIO, path: Path, most: int) -> bytes:
     try:
         return file.read(min(most, 2**20))
@@ -69,7 +90,7 @@ def decode(data: bytes) -> str:
 def parse_json(text: str | bytes, what: str) -> Any:
     """Parse JSON as Python writes it, NaN and Infinity included; AdvisorError naming `what` where it is none."""
     try:
-        return json.loads(text, parse_int=_bounded_int)
+        return json.loads(text, parse_int=bounded_int)
     except RecursionError:
         raise AdvisorError(f"{what} is nested too deeply to be a log") from None
     except ValueError as error:
@@ -77,7 +98,8 @@ def parse_json(text: str | bytes, what: str) -> Any:
         raise AdvisorError(f"{what} is not valid JSON ({reason})", "was it cut while being copied?") from None
 
 
-def _bounded_int(digits: str) -> int | float:
+def bounded_int(digits: str) -> int | float:
+    """An integer of JSON; huge ones as floats, so that neither the parser nor numpy stumbles over them."""
     return int(digits) if len(digits) <= _MAX_INT_DIGITS else float(digits)
 
 

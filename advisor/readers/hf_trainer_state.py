@@ -1,0 +1,142 @@
+"""Hugging Face Trainer's `trainer_state.json`: `log_history` rows of training and of evaluation, and the plan.
+
+Evaluations of several named sets (`eval_<name>_loss`) come as rows of their own at the same step: the column has the
+first set, the fact `eval_losses` all of them. The last row sums the run up (`train_runtime`, mean `train_loss`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import as_number, is_whole, parse_json, read_document
+from advisor.readers.json_rows import rows_of
+from advisor.readers.names import Named, column_of
+from advisor.readers.run_table import RunTable, Status
+
+NAME = "hf_trainer_state"
+_DEFAULT_SAVE_STEPS = 500  # stands in the state also where checkpoints go by epochs, or where none are written
+_EVAL_LOSS = re.compile(r"eval_(?:(\w+)_)?loss")
+_EVAL_SECONDS = re.compile(r"eval_(?:\w+_)?runtime")
+
+
+def score(head: bytes, path: Path) -> float:
+    """The file's name or its two tell-tale keys."""
+    if b'"log_history"' in head and (b'"global_step"' in head or b'"best_metric"' in head):
+        return 0.98
+    return 0.9 if path.name == "trainer_state.json" and head.lstrip()[:1] == b"{" else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read a trainer state; AdvisorError where it is none."""
+    raw = parse_json(read_document(path), str(path))
+    history = raw.get("log_history") if isinstance(raw, Mapping) else None
+    if not isinstance(history, list):
+        raise AdvisorError(f"{path} has no log_history: it is no trainer state")
+    rows = [row for row in history if isinstance(row, Mapping)]
+    records = [row for row in rows if "train_runtime" not in row]
+    gathered = rows_of(_one_set(records), _name)
+    table = assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework="huggingface",
+        facts=_facts(raw, rows),
+        provenance=gathered.provenance,
+        notes=_notes(records),
+    )
+    return _with_status(table, raw)
+
+
+def _name(key: str) -> Named | None:
+    """The Trainer's keys are fixed; other metrics of callbacks are looked up like any name."""
+    if _EVAL_LOSS.fullmatch(key):
+        return Named(column="eval_loss", kind="loss", unit=None, rank=0)
+    if _EVAL_SECONDS.fullmatch(key):
+        return Named(column="eval_seconds", kind="seconds", unit=None, rank=0)
+    if key.startswith("eval_") or key == "train_loss":
+        return None
+    return column_of(key)
+
+
+def _sets(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Steps and losses of each evaluated set in the order of the file; "" is the set without a name."""
+    sets: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        step = as_number(row.get("step"))
+        for key, value in row.items():
+            match, loss = _EVAL_LOSS.fullmatch(str(key)), as_number(value)
+            if match and loss is not None and step is not None:
+                sets.setdefault(match[1] or "", []).append((step, loss))
+    return sets
+
+
+def _one_set(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with the loss of one evaluated set only, under one name: that without a name, else the first."""
+    sets = _sets(rows)
+    chosen = "" if "" in sets else next(iter(sets), "")
+    wanted = f"eval_{chosen}_loss" if chosen else "eval_loss"
+    runtime = wanted.removesuffix("loss") + "runtime"
+    out = []
+    for row in rows:
+        kept = {str(k): v for k, v in row.items() if not str(k).startswith("eval_") or str(k) in (wanted, runtime)}
+        if wanted in kept or not any(str(key).startswith("eval_") for key in row):
+            out.append(kept)
+    return out
+
+
+def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    last = next((row for row in reversed(rows) if "train_runtime" in row), {})
+    seconds = as_number(last.get("train_runtime"))
+    facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate gives the norm before it clips
+    if seconds:
+        facts["total_seconds"] = seconds
+    for fact, key in (
+        ("planned_steps", "max_steps"),
+        ("planned_epochs", "num_train_epochs"),
+        ("micro_batch", "train_batch_size"),
+        ("checkpoint_every_steps", "save_steps"),
+    ):
+        value = as_number(raw.get(key))
+        if is_whole(value) and value > 0:
+            facts[fact] = int(value)
+    sets = _sets(rows)
+    if facts.get("checkpoint_every_steps") == _DEFAULT_SAVE_STEPS:
+        del facts["checkpoint_every_steps"]
+    between = np.diff(sorted({step for pairs in sets.values() for step, _ in pairs}))
+    if len(between):  # the state's own eval_steps is a default where evaluation goes by epochs
+        facts["eval_every_steps"] = int(np.median(between))
+    if len(sets) > 1:
+        facts["eval_losses"] = {name or "eval": {"step": [s for s, _ in pairs], "loss": [x for _, x in pairs]}
+                                for name, pairs in sets.items()}  # fmt: skip
+    return facts
+
+
+def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = list(_sets(rows))
+    if len(names) < 2:
+        return []
+    chosen = "eval" if "" in names else names[0]
+    return [
+        f"{len(names)} sets are evaluated ({', '.join(name or 'eval' for name in names[:8])}): the column has {chosen}"
+    ]
+
+
+def _with_status(table: RunTable, raw: Mapping[str, Any]) -> RunTable:
+    """The state knows how far it got, which may be past the last logged row."""
+    done, planned = as_number(raw.get("global_step")), as_number(raw.get("max_steps"))
+    if done is None or not planned or planned <= 0 or table.status == Status.DIVERGED:
+        return table
+    if done >= planned:
+        return dataclasses.replace(
+            table, status=Status.COMPLETED, status_reason=f"{done:.0f} of {planned:.0f} steps done"
+        )
+    reason = f"the state was saved at step {done:.0f} of {planned:.0f}"
+    return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason=reason)

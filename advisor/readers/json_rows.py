@@ -1,0 +1,93 @@
+"""Rows that are JSON objects (JSON lines, log histories, W&B exports): keys to columns, nesting joined by slashes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.bounded import as_number
+from advisor.readers.cells import NON_FINITE, looks_like_date, unix_times
+from advisor.readers.gather import BLOCK_ROWS, Gathered, Gatherer
+from advisor.readers.names import Named, column_of
+
+_DEEPEST = 4
+_MOST_KEYS = 5000  # of one object: more is data
+
+
+@dataclass(kw_only=True)
+class JsonRows:
+    """Collects objects as rows; numbers written as text count, everything else is passed over."""
+
+    name_of: Callable[[str], Named | None] = column_of
+    _gatherer: Gatherer | None = None
+    _cells: dict[str, list[tuple[int, float, int]]] = field(default_factory=dict)  # key → (row, value, printed)
+    _lines: list[int] = field(default_factory=list)
+
+    def add(self, row: Mapping[str, Any], line: int) -> None:
+        """Add one object from a 1-based line (or its number in a list)."""
+        at = len(self._lines)
+        self._lines.append(line)
+        for key, value in flatten(row):
+            named = self.name_of(key)
+            if named is None:
+                continue
+            number = _time(value) if named.kind in ("date", "time") else as_number(value)
+            if number is not None:
+                self._cells.setdefault(key, []).append((at, number, _printed(value, number)))
+        if len(self._lines) == BLOCK_ROWS:
+            self._flush()
+
+    def finish(self) -> Gathered:
+        """All rows as records."""
+        self._flush()
+        assert self._gatherer is not None
+        return self._gatherer.finish()
+
+    def _flush(self) -> None:
+        self._gatherer = self._gatherer or Gatherer(name_of=self.name_of)
+        rows = len(self._lines)
+        cells, printed = {}, {}
+        for key, found in self._cells.items():
+            values, flags = np.full(rows, math.nan), np.zeros(rows)
+            places = [place for place, _, _ in found]
+            values[places] = [value for _, value, _ in found]
+            flags[places] = [flag for _, _, flag in found]
+            cells[key], printed[key] = values, flags
+        self._gatherer.add(cells, np.array(self._lines), printed)
+        self._cells, self._lines = {}, []
+
+
+def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_of) -> Gathered:
+    """Records of a list of objects, numbered from 1."""
+    rows = JsonRows(name_of=name_of)
+    for number, one in enumerate(objects, 1):
+        rows.add(one, number)
+    return rows.finish()
+
+
+def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
+    """Keys and values of an object, inner objects' keys joined to the outer ones by a slash."""
+    for number, (key, value) in enumerate(row.items()):
+        if number > _MOST_KEYS:
+            return
+        if isinstance(value, Mapping):
+            if depth < _DEEPEST:
+                yield from flatten(value, f"{prefix}{key}/", depth + 1)
+        else:
+            yield prefix + str(key), value
+
+
+def _time(value: Any) -> float | None:
+    if isinstance(value, str) and looks_like_date(value):
+        seconds = float(unix_times([value])[0])
+        return None if math.isnan(seconds) else seconds
+    return as_number(value)
+
+
+def _printed(value: Any, number: float) -> int:
+    """1 where NaN was written, as a number or a word."""
+    return int(math.isnan(number) and (isinstance(value, float) or str(value).strip().lower() in NON_FINITE))

@@ -1,0 +1,114 @@
+"""JSON lines of any program: one object a line, columns by the names of keys; torn and foreign lines are skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import bounded_int, parse_json, read_document
+from advisor.readers.chunks import chunks
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.gather import Gathered
+from advisor.readers.json_rows import JsonRows, rows_of
+from advisor.readers.names import column_of
+from advisor.readers.run_table import RunTable
+
+NAME = "jsonl"
+_LONGEST_LINE = 2**20
+_OBJECTS_TRIED = 50
+
+
+def score(head: bytes, path: Path) -> float:
+    """The share of the first lines that are objects, if their keys name a loss."""
+    lines = [line for line in head.split(b"\n")[:_OBJECTS_TRIED] if line.strip()]
+    objects = [found for line in lines if (found := _object(line)) is not None]
+    if not objects or len(objects) < 0.6 * (len(lines) - 1):
+        return _document_score(head)
+    columns = {named.column for one in objects for key in one if (named := column_of(str(key)))}
+    if columns & {"loss", "eval_loss"}:
+        return 0.8
+    return 0.3 if columns else 0.0
+
+
+def _document_score(head: bytes) -> float:
+    """A list of objects with losses, or an object that holds one under some key."""
+    if head.lstrip()[:1] not in (b"[", b"{") or not any(key in head for key in (b'"loss"', b'"train_loss"', b"/loss")):
+        return 0.0
+    return 0.4
+
+
+def read(path: Path) -> RunTable:
+    """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
+    rows, settings = JsonRows(), {}
+    for line, one in _objects(path):
+        if line <= 3 and not _has_loss(one):
+            settings |= one  # a first object without a loss is often the configuration
+        rows.add(one, line)
+    gathered = rows.finish()
+    if not _holds_a_run(gathered):
+        gathered = _from_document(path)
+    return assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework=None,
+        facts=facts_of_settings(settings),
+        provenance=gathered.provenance,
+        notes=gathered.notes,
+    )
+
+
+def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for chunk in chunks(path):
+        for offset, line in enumerate(chunk.text.split(b"\n")):
+            found = _object(line)
+            if found is not None:
+                yield chunk.first_line + offset, found
+
+
+def _object(line: bytes) -> Mapping[str, Any] | None:
+    """The object on a line, also behind a prefix that ends with a brace's opening; None for anything else."""
+    start = line.find(b"{")
+    if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
+        return None
+    try:
+        found = json.loads(line[start:], parse_int=bounded_int)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _has_loss(one: Mapping[str, Any]) -> bool:
+    return any((named := column_of(str(key))) and named.column in ("loss", "eval_loss") for key in one)
+
+
+def _holds_a_run(gathered: Gathered) -> bool:
+    return bool({"loss", "eval_loss"} & gathered.provenance.keys()) and len(gathered.records) > 0
+
+
+def _from_document(path: Path) -> Gathered:
+    """Rows of a JSON document: a list of objects, an object that holds one, or columns as lists of equal length."""
+    raw = parse_json(read_document(path), str(path))
+    for rows in _candidates(raw):
+        gathered = rows_of(rows)
+        if _holds_a_run(gathered):
+            return gathered
+    raise AdvisorError(f"{path} holds no objects with a loss", 'rows like {"step": 1, "loss": 2.5} are read')
+
+
+def _candidates(raw: Any) -> Iterator[list[Mapping[str, Any]]]:
+    lists = [raw] if isinstance(raw, list) else []
+    if isinstance(raw, Mapping):
+        lists += [value for value in raw.values() if isinstance(value, list)]
+        columns = {key: value for key, value in raw.items() if isinstance(value, list) and _has_loss({key: 0})}
+        length = len(next(iter(columns.values()), []))
+        alike = {k: v for k, v in raw.items() if isinstance(v, list) and len(v) == length}
+        if length:
+            yield [dict(zip(alike, row, strict=True)) for row in zip(*alike.values(), strict=True)]
+        yield [raw]
+    for rows in sorted(lists, key=len, reverse=True):
+        yield [row for row in rows if isinstance(row, Mapping)]

@@ -1,0 +1,219 @@
+"""This program's own `log.jsonl`: every column the trainer measures, the header's facts, attempts and outcome."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.bounded import plain_file
+from advisor.readers.config_file import facts_of_config
+from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable, Status
+from trainer.runlog import Record, RunLog, RunLogError, load_run_log
+from trainer.schema import ConfigError, Outcome, config_from_dict
+
+NAME = "training-advisor"
+_STEP_FIELDS = {
+    "step": "step",
+    "tokens": "tokens",
+    "loss": "loss",
+    "learning_rate": "learning_rate",
+    "grad_norm": "grad_norm",
+    "clipped": "clipped",
+    "seconds": "seconds",
+    "unix_seconds": "time",
+    "data_seconds": "data_seconds",
+    "forward_seconds": "forward_seconds",
+    "backward_seconds": "backward_seconds",
+    "clip_seconds": "clip_seconds",
+    "optimizer_seconds": "optimizer_seconds",
+    "memory_bytes": "allocated_peak_bytes",
+    "reserved_bytes": "reserved_peak_bytes",
+}
+_STATUS = {
+    Outcome.COMPLETED: Status.COMPLETED,
+    Outcome.STOPPED: Status.STOPPED,
+    Outcome.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
+    Outcome.DIVERGED: Status.DIVERGED,
+    Outcome.FAILED: Status.CRASHED,
+}
+
+
+def score(head: bytes, path: Path) -> float:
+    """The trainer's header is the first line; records of steps alone are enough where it is cut off."""
+    if b'"kind":"header"' in head[:4096] and b'"tokens_per_step"' in head:
+        return 0.99
+    return 0.9 if b'{"kind":"step"' in head and b'"data_seconds"' in head else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read a run log; steps done in vain are not among the rows but counted in the notes. Raises AdvisorError."""
+    try:
+        with plain_file(path) as plain:
+            log = load_run_log(plain)
+    except (RunLogError, RecursionError) as error:
+        raise AdvisorError(str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise AdvisorError(f"{path} is not a run log of this program: {error}") from error
+    except OSError as error:
+        raise AdvisorError(f"{path} cannot be read: {error.strerror or error}") from error
+    columns = _columns(log)
+    loss = columns.get("loss", np.zeros(0))
+    trained = np.flatnonzero(~np.isnan(columns.get("loss_is_nan", np.full(len(loss), np.nan))))
+    status, reason = _status(log)
+    steps = columns.get("step", np.zeros(0))
+    return RunTable(
+        source=str(path),
+        format=NAME,
+        framework=NAME,
+        columns=columns,
+        provenance={name: _provenance(name) for name in columns},
+        phases=(Phase(name="training", first_row=0, last_row=len(steps) - 1),) if len(steps) else (),
+        facts=_facts(log),
+        events=_events(log),
+        status=status,
+        status_reason=reason,
+        rows=len(trained),
+        first_step=float(steps[trained[0]]) if len(trained) else None,
+        last_step=float(steps[trained[-1]]) if len(trained) else None,
+        first_loss=float(loss[trained[0]]) if len(trained) else None,
+        last_loss=float(loss[trained[-1]]) if len(trained) else None,
+        notes=_notes(log),
+    )
+
+
+def _columns(log: RunLog) -> dict[str, np.ndarray]:
+    """Steps with the evaluation made after them in the same row; an evaluation before the first step has its own."""
+    by_step: dict[int, Record] = {record["step"]: {} for record in (*log.steps, *log.evals)}
+    evals = {record["step"]: record for record in log.evals}
+    saves = {record.get("step"): record for record in log.checkpoints}
+    trained = {record["step"]: record for record in log.steps}
+    order = sorted(by_step)
+    columns = {
+        column: _numbers([trained.get(step, {}).get(name) for step in order]) for column, name in _STEP_FIELDS.items()
+    }
+    columns["step"] = np.array(order, dtype=float)
+    columns["loss_is_nan"] = _non_finite([trained.get(step, {}).get("loss") for step in order])
+    columns["eval_loss"] = _numbers([evals.get(step, {}).get("loss") for step in order])
+    columns["eval_seconds"] = _numbers([evals.get(step, {}).get("seconds") for step in order])
+    columns["checkpoint_seconds"] = _numbers([saves.get(step, {}).get("seconds") for step in order])
+    with np.errstate(all="ignore"):
+        done = np.diff(columns["tokens"], prepend=0.0)
+        columns["tokens_per_second"] = np.where(columns["seconds"] > 0, done / columns["seconds"], np.nan)
+    columns["phase"] = np.zeros(len(order))
+    kept = {name: columns[name] for name in COLUMNS if name in columns and not np.isnan(columns[name]).all()}
+    return kept if order else {}
+
+
+def _numbers(values: Sequence[Any]) -> np.ndarray:
+    return np.array([float(v) if isinstance(v, int | float) else math.nan for v in values], dtype=float)
+
+
+def _non_finite(losses: Sequence[Any]) -> np.ndarray:
+    flags = [
+        math.nan if not isinstance(loss, int | float) else 1 if math.isnan(loss) else 2 if math.isinf(loss) else 0
+        for loss in losses
+    ]
+    return np.array(flags, dtype=float)
+
+
+def _provenance(column: str) -> str:
+    if column == "tokens_per_second":
+        return "tokens and seconds of the step"
+    return f"field {_STEP_FIELDS.get(column, column)!r}"
+
+
+def _facts(log: RunLog) -> dict[str, Any]:
+    header = log.header
+    if header is None:
+        return {}
+    facts: dict[str, Any] = {"grad_norm_kind": "pre_clip", "loss_unit": "nats"}
+    device = header.get("device") or {}
+    world_size = header.get("world_size")
+    try:
+        facts |= facts_of_config(config_from_dict(header.get("config")), world_size)
+    except ConfigError:
+        facts |= {"world_size": world_size}
+    data = header.get("data") or {}
+    facts |= {
+        "parameters": header.get("parameters"),
+        "precision": header.get("precision"),
+        "step_tokens": header.get("tokens_per_step"),
+        "gpu": device.get("name"),
+        "gpu_memory_bytes": device.get("memory_bytes"),
+        "resumed_from_step": header.get("resumed_from_step") or None,
+        "dataset_tokens": data.get("tokens"),
+        "dataset_bytes": data.get("bytes"),
+        "bytes_per_token": data.get("bytes_per_token"),
+        "total_seconds": log.final.get("seconds") if log.final else None,
+    }
+    if device.get("type") == "cpu":
+        facts |= {"gpu": "cpu", "gpu_memory_bytes": None}
+    if log.witnesses:
+        seen = [w["reference_seconds"] for w in log.witnesses if isinstance(w.get("reference_seconds"), float)]
+        facts["witness_seconds"] = seen or None
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _events(log: RunLog) -> tuple[Event, ...]:
+    events: list[tuple[float, Event]] = []
+    for header in log.headers[1:]:
+        step = float(header.get("resumed_from_step") or 0)
+        events.append(
+            (_time(header), Event(kind="restart", text=f"attempt {header['attempt']} from step {step:.0f}", step=step))
+        )
+    for record in log.checkpoints:
+        numbers = {name: float(record[name]) for name in ("bytes", "seconds", "step") if _is_number(record.get(name))}
+        events.append(
+            (
+                _time(record),
+                Event(kind="checkpoint", text=str(record.get("path", "")), step=numbers.get("step"), numbers=numbers),
+            )
+        )
+    for record in log.messages:
+        kind = "warning" if record.get("level") == "warning" else "message"
+        events.append((_time(record), Event(kind=kind, text=str(record.get("text", ""))[:300])))
+    for record in log.compiles:
+        numbers = {"seconds": float(record["seconds"])} if _is_number(record.get("seconds")) else {}
+        events.append((_time(record), Event(kind="compile", text="torch.compile", numbers=numbers)))
+    for record in log.finals:
+        kind = "finished" if record.get("outcome") == Outcome.COMPLETED else str(record.get("outcome"))
+        step = float(record["step"]) if _is_number(record.get("step")) else None
+        events.append((_time(record), Event(kind=kind, text=str(record.get("reason", ""))[:300], step=step)))
+    return tuple(event for _, event in sorted(events, key=lambda one: one[0]))
+
+
+def _time(record: Record) -> float:
+    return float(record["time"]) if _is_number(record.get("time")) else 0.0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _status(log: RunLog) -> tuple[Status, str]:
+    if log.final is not None:
+        status = _STATUS.get(log.final.get("outcome"), Status.UNKNOWN)
+        return status, str(log.final.get("reason", ""))
+    if not log.steps:
+        return Status.INCOMPLETE, "the log holds no step and no end"
+    planned = (log.header or {}).get("config", {}).get("steps") if log.header else None
+    last = log.steps[-1]["step"]
+    return Status.INCOMPLETE, f"the log ends at step {last}" + (
+        f" of {planned}" if planned else ""
+    ) + ", without a word"
+
+
+def _notes(log: RunLog) -> tuple[str, ...]:
+    notes = []
+    if log.attempts > 1:
+        notes.append(f"{log.attempts} attempts, joined at the steps from which they resumed")
+    lost = [record for record in log.superseded if record["kind"] == "step"]
+    if lost:
+        seconds = sum(record["seconds"] for record in lost if _is_number(record.get("seconds")))
+        notes.append(f"{len(lost)} steps ({seconds:.0f} s) were done in vain or twice: they are not among the rows")
+    return tuple(notes)

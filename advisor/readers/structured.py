@@ -1,0 +1,56 @@
+"""Readers of structured files, each a score and a function, as `read.READERS` wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.readers import (
+    csv_table,
+    dmon,
+    gpu_csv,
+    hf_trainer_state,
+    jsonl,
+    keras_csv,
+    lightning_csv,
+    own_log,
+    ultralytics,
+)
+from advisor.readers.chunks import Progress
+from advisor.readers.run_table import RunTable
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """A reader of whole files."""
+
+    name: str
+    score_of: Callable[[bytes, Path], float]
+    read_file: Callable[[Path], RunTable]
+
+    def score(self, head: bytes, path: Path) -> float:
+        """How surely (0…1) a file with this cleaned beginning is of the format."""
+        return self.score_of(head, path)
+
+    def read(self, path: Path, progress: Progress | None = None) -> RunTable:
+        """Read the file; AdvisorError where it is not what it seems."""
+        table = self.read_file(path)
+        if progress is not None:
+            size = path.stat().st_size
+            progress(size, size)
+        return table
+
+
+_MODULES = (
+    own_log,
+    hf_trainer_state,
+    ultralytics,
+    lightning_csv,
+    keras_csv,
+    dmon,
+    gpu_csv,
+    jsonl,
+    csv_table,
+)
+STRUCTURED = tuple(FileReader(module.NAME, module.score, module.read) for module in _MODULES)
