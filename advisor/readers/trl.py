@@ -1,0 +1,22 @@
+"""TRL (SFT, DPO, GRPO …): the Hugging Face Trainer's dictionaries with rewards, log-probabilities or token accuracies.
+
+The loss is that of the method: DPO begins at ln 2 = 0.693, GRPO near 0; neither is a cross entropy.
+"""
+
+from __future__ import annotations
+
+from advisor.readers.hugging_face import FACTS, NOTES, ROWS, SIGNS, row_with
+from advisor.readers.line_format import Facts, LineFormat, Sign
+
+FORMAT = LineFormat(
+    name="trl",
+    framework="TRL",
+    rows=(row_with(rb"'rewards/|'logps/|'mean_token_accuracy'|'completions/|'objective/"), *ROWS),
+    facts=(
+        Facts(pattern=rb"'rewards/chosen'", needs=b"'rewards/chosen'", constants={"loss_unit": "preference"}),
+        Facts(pattern=rb"'completions/", needs=b"'completions/", constants={"loss_unit": "policy gradient"}),
+        *FACTS,
+    ),
+    signs=(Sign(pattern=rb"\btrl/trainer/|\b(?:SFT|DPO|GRPO|KTO|ORPO|PPO)(?:Trainer|Config)\b", weight=0.6), *SIGNS),
+    notes=NOTES,
+)
