@@ -2,7 +2,8 @@
 
 Two dialects: Megatron-LM prints `lm loss`, Megatron-DeepSpeed `lm-loss` or seconds per iteration. Values are means over
 the iterations since the last record. An fp16 run skips iterations while it looks for a loss scale: a record whose
-iterations were all skipped has no loss. `grad norm: 0.000` and `loss scale: -1.0` mean that DeepSpeed holds them and did not tell.
+iterations were all skipped has no loss. `grad norm: 0.000` and `loss scale: -1.0` mean that DeepSpeed holds them and
+did not tell.
 """
 
 from __future__ import annotations

@@ -7,11 +7,18 @@ from typing import Protocol
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
+    axolotl,
     build_nanogpt,
+    composer,
+    deepspeed,
+    fairseq,
     generic_lines,
+    gpt_neox,
+    hugging_face,
     litgpt,
     llmc,
     maxtext,
+    megatron,
     modded_nanogpt,
     nanochat,
     nanogpt,
@@ -20,10 +27,13 @@ from advisor.readers import (
     rust_progress,
     torchtitan,
     torchtune,
+    trl,
+    verl,
 )
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
+from advisor.readers.structured import STRUCTURED
 
 LEAST_SCORE = 0.1  # below: nothing recognisable
 
@@ -52,11 +62,21 @@ LINE_FORMATS = (
     litgpt.FORMAT,
     olmo.FORMAT,
     torchtune.FORMAT,
+    megatron.FORMAT,
+    gpt_neox.FORMAT,
+    hugging_face.FORMAT,
+    trl.FORMAT,
+    axolotl.FORMAT,
+    fairseq.FORMAT,
+    verl.FORMAT,
+    composer.FORMAT,
+    deepspeed.UNDER_HUGGING_FACE,
+    deepspeed.FORMAT,
     rust_progress.FORMAT,
     generic_lines.FORMAT,
 )
 
-READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS),)
+READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), *STRUCTURED)
 
 
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
