@@ -42,7 +42,7 @@ def run(*, steps: int = 400, facts: dict[str, Any] | None = None, noise: float =
     }
     other = {name: columns.pop(name) for name in list(columns) if name not in COLUMNS}
     values |= {name: np.broadcast_to(np.asarray(value, dtype=float), (steps,)) for name, value in columns.items()}
-    loss = values["loss"]
+    loss = values.get("loss")
     return RunTable(
         source="synthetic",
         format="synthetic",
@@ -54,10 +54,10 @@ def run(*, steps: int = 400, facts: dict[str, Any] | None = None, noise: float =
         events=tuple(other.pop("events", ())),
         status=other.pop("status", Status.COMPLETED),
         rows=steps,
-        first_step=float(step[0]),
-        last_step=float(step[-1]),
-        first_loss=float(loss[0]),
-        last_loss=float(loss[-1]),
+        first_step=float(values["step"][0]) if steps else None,
+        last_step=float(values["step"][-1]) if steps else None,
+        first_loss=float(loss[0]) if steps and loss is not None else None,
+        last_loss=float(loss[-1]) if steps and loss is not None else None,
         **other,
     )
 

@@ -1,0 +1,69 @@
+"""A run's table plus what the user knows → the Case that detectors read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.catalog import cheapest_price
+from advisor.findings.case import Case
+from advisor.findings.workload_of import Inferred, infer
+from advisor.predict.batch import predict_batch
+from advisor.predict.profile import Profile
+from advisor.readers.run_table import RunTable
+from advisor.records import Plan, Prediction, Workload
+
+
+def make_case(
+    run: RunTable,
+    *,
+    given: Mapping[str, Any] | None = None,
+    profile: Profile | None = None,
+    plan: Plan | None = None,
+) -> Case:
+    """Everything known about a run in one place.
+
+    `given` holds what the user states, by the names of FACTS, and wins over the log; a plan's workload wins over what
+    the facts imply. `profile` is of the run's card (`infer` tells its key). Without a price the catalog's cheapest
+    one of the card is taken, and its source noted.
+    """
+    stated = {name: value for name, value in (given or {}).items() if value is not None}
+    run = dataclasses.replace(run, facts={**run.facts, **stated})
+    inferred = infer(run) if plan is None else _of_plan(plan)
+    usd_per_hour, source = _price(run, inferred, plan)
+    return Case(
+        run=run,
+        workload=inferred.workload,
+        profile=profile,
+        expected=_expected(profile, inferred.workload),
+        usd_per_hour=usd_per_hour,
+        plan=plan,
+        unsure=inferred.unsure,
+        notes={name: text for name, text in (("price", source), ("missing", "; ".join(inferred.missing))) if text},
+    )
+
+
+def _of_plan(plan: Plan) -> Inferred:
+    return Inferred(workload=plan.workload, gpu=plan.workload.gpu, unsure=(), missing=())
+
+
+def _expected(profile: Profile | None, workload: Workload | None) -> Prediction | None:
+    """What the workload should give, where the profile is of its card."""
+    if profile is None or workload is None or profile.key != workload.gpu:
+        return None
+    return predict_batch(profile, [workload])[0]
+
+
+def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float | None, str]:
+    """Dollars per hour of all devices and where they come from: stated, the plan's, else the catalog's cheapest."""
+    stated = run.facts.get("usd_per_hour")
+    if isinstance(stated, int | float) and not isinstance(stated, bool) and stated >= 0:
+        return float(stated), "stated"
+    if plan is not None and plan.usd_per_hour is not None:
+        return plan.usd_per_hour, plan.price_source
+    if inferred.gpu in (None, "cpu"):
+        return None, ""
+    gpus = inferred.workload.gpus if inferred.workload else 1
+    found = cheapest_price(inferred.gpu, gpus)
+    return (found.usd_per_hour, found.source) if found else (None, "")

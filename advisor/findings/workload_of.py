@@ -1,0 +1,272 @@
+"""From what a log declares to the workload it ran: family, shape, batch and card, and what had to be assumed.
+
+Only what has one answer is derived; a guess goes into `unsure`, a hole that no guess fills into `missing`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from advisor import flops
+from advisor.catalog import GpuSpec, load_gpus
+from advisor.findings import series
+from advisor.predict.gpu_names import match_card
+from advisor.predict.rows import Refusal, read_shape
+from advisor.readers.run_table import RunTable
+from advisor.records import Workload
+from trainer.schema import FAMILIES, ConfigError, ModelShape, make_shape
+
+_FAMILY_WORDS = (
+    (("nanochat",), "nanochat"),
+    (("gpt2", "gpt-2", "nanogpt", "gpt-neo", "megatron", "opt"), "gpt2"),
+    (("llama", "mistral", "qwen", "olmo", "gemma", "phi"), "llama"),
+)
+# What these trainers build and how they run unless told otherwise.
+_FRAMEWORK_FAMILY = {"nanochat": "nanochat", "nanogpt": "gpt2", "build-nanogpt": "gpt2", "llm.c": "gpt2"}
+_FUSED = ("nanochat", "nanogpt", "build-nanogpt", "llm.c", "modded-nanogpt")  # torch.compile or fused by hand
+_USUAL_VOCABULARY = {"gpt2": (50257, 50304), "nanochat": (65536, 32768), "llama": ()}
+_USUAL_CONTEXT = {"gpt2": 1024, "nanochat": 2048}
+_DEEPEST = 128
+_COUNT_TOLERANCE = 0.02
+_MICRO_TOKENS = 32_768  # of a micro-batch, where only the whole batch is known
+
+
+@dataclass(kw_only=True)
+class _Notes:
+    unsure: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferred:
+    """The workload of a log as far as it can be told."""
+
+    workload: Workload | None
+    gpu: str | None  # catalog key or "cpu"; None: not named, unknown or ambiguous
+    unsure: tuple[str, ...]  # what was assumed, in words
+    missing: tuple[str, ...]  # what would have to be stated to get a workload, in words
+
+
+def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
+    """The workload of a run from its log's facts, with what the user gives (names of FACTS) taking precedence."""
+    facts, notes = {**run.facts, **(given or {})}, _Notes()
+    gpu, spec = _gpu(facts, notes)
+    shape = _shape(facts, (run.framework or "").lower(), notes)
+    gpus = _gpus(facts, gpu, notes)
+    batch = _batch(run, facts, shape, gpus, notes) if shape else None
+    workload = None
+    if gpu is not None and shape is not None and batch is not None:
+        workload = Workload(
+            shape=shape,
+            micro_batch=batch[0],
+            grad_accum=batch[1],
+            gpu=gpu,
+            gpus=gpus,
+            precision=_precision(facts, spec, notes),
+            compile=_compile(facts, (run.framework or "").lower(), gpu, notes),
+            optimizer="muon" if "muon" in str(facts.get("optimizer", "")).lower() else "adamw",
+        )
+    return Inferred(workload=workload, gpu=gpu, unsure=tuple(notes.unsure), missing=tuple(notes.missing))
+
+
+def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec | None]:
+    name = str(facts.get("gpu") or "").strip()
+    if not name:
+        notes.missing.append("the card (--gpu)")
+        return None, None
+    if name.lower() == "cpu":
+        return "cpu", None
+    memory = _number(facts, "gpu_memory_bytes")
+    found = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
+    if isinstance(found, str):
+        notes.missing.append(f"the card (--gpu): {found}")
+        return None, None
+    return found.key, found
+
+
+def _gpus(facts: Mapping[str, Any], gpu: str | None, notes: _Notes) -> int:
+    count = _whole(facts, "world_size")
+    if count is None and gpu != "cpu":
+        notes.unsure.append("how many devices: not stated, one assumed (--gpus)")
+    return count or 1
+
+
+def _shape(facts: Mapping[str, Any], framework: str, notes: _Notes) -> ModelShape | None:
+    family = _family(facts, framework)
+    seq_len = _whole(facts, "seq_len") or _USUAL_CONTEXT.get(family or "")
+    if seq_len and not _whole(facts, "seq_len"):
+        notes.unsure.append(f"the context length: not stated, {family}'s usual {seq_len} assumed")
+    if seq_len is None:
+        notes.missing.append("the context length (seq_len)")
+        return None
+    if _whole(facts, "depth") is None:
+        return _shape_by_count(facts, family, seq_len, notes)
+    if family is None:
+        return _shape_of_unknown_family(facts, seq_len, notes)
+    shapes = [s for v in _vocabularies(facts, family) if (s := _made(facts, family, seq_len, v)) is not None]
+    if not shapes:
+        notes.missing.append("a vocabulary and sizes that fit together (vocab_size, depth, width, heads)")
+        return None
+    count = _number(facts, "parameters")
+    shape = min(shapes, key=lambda s: abs(math.log(flops.parameters(s) / count))) if count else shapes[0]
+    _remark(facts, shape, notes)
+    return shape
+
+
+def _remark(facts: Mapping[str, Any], shape: ModelShape, notes: _Notes) -> None:
+    """Say what of the shape was assumed, and where its count is not the declared one."""
+    if _whole(facts, "vocab_size") is None:
+        notes.unsure.append(f"the vocabulary: not stated, {shape.vocab_size:,} assumed")
+    if _whole(facts, "width") is None:
+        notes.unsure.append(f"the width: not stated, {shape.family}'s {shape.width} for {shape.depth} blocks assumed")
+    count, exact = _number(facts, "parameters"), flops.parameters(shape)
+    if count and abs(exact / count - 1) > _COUNT_TOLERANCE:
+        notes.unsure.append(f"the shape: {shape.family} of these sizes has {exact:,} parameters, {count:,.0f} declared")
+
+
+def _family(facts: Mapping[str, Any], framework: str) -> str | None:
+    said = str(facts.get("family") or "").lower()
+    if said in FAMILIES:
+        return said
+    by_words = [family for words, family in _FAMILY_WORDS if any(word in said for word in words)]
+    return by_words[0] if by_words else _FRAMEWORK_FAMILY.get(framework)
+
+
+def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:
+    stated = _whole(facts, "vocab_size")
+    return (stated,) if stated else _USUAL_VOCABULARY[family]
+
+
+def _made(facts: Mapping[str, Any], family: str, seq_len: int, vocab: int, depth: int | None = None):
+    """The family's shape with everything stated taken over; None where the numbers do not fit together."""
+    try:
+        return make_shape(
+            family,
+            depth=depth or _whole(facts, "depth") or 0,
+            vocab_size=vocab,
+            seq_len=seq_len,
+            **{name: _whole(facts, name) for name in ("width", "heads", "kv_heads", "ffn_width")},
+        )
+    except ConfigError:
+        return None
+
+
+def _shape_by_count(facts: Mapping[str, Any], family: str | None, seq_len: int, notes: _Notes) -> ModelShape | None:
+    """The depth of a family's proportions that has the declared number of parameters within 1 %."""
+    count = _number(facts, "parameters")
+    if count is None or family is None or _whole(facts, "width"):
+        notes.missing.append("the shape (depth, width, heads), or a known family with its parameter count")
+        return None
+    made = (
+        _made(facts, family, seq_len, v, depth)
+        for v in _vocabularies(facts, family)
+        for depth in range(1, _DEEPEST + 1)
+    )
+    close = [s for s in made if s is not None and abs(flops.parameters(s) / count - 1) < _COUNT_TOLERANCE / 2]
+    if not close:
+        notes.missing.append(f"the shape (depth, width, heads): no {family} has {count:,.0f} parameters")
+        return None
+    shape = min(close, key=lambda s: abs(flops.parameters(s) - count))
+    notes.unsure.append(f"the shape: {family} of depth {shape.depth}, the only one near {count:,.0f} parameters")
+    return shape
+
+
+def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Notes) -> ModelShape | None:
+    """A dense decoder by its printed count; failing that, a GPT-2 of these sizes."""
+    text = {name: str(_whole(facts, name) or "") for name in ("depth", "width", "heads", "vocab_size")}
+    ffn, width = _whole(facts, "ffn_width"), _whole(facts, "width")
+    count = _number(facts, "parameters")
+    if not all(text.values()) or not width:
+        notes.missing.append("the family, or all of depth, width, heads and vocab_size")
+        return None
+    multiple = str((ffn or 4 * width) / width)
+    found = read_shape(
+        *(str(count) if count else "", text["depth"], text["width"], text["heads"]),
+        *(multiple, text["vocab_size"], str(seq_len)),
+    )
+    if isinstance(found, Refusal):
+        notes.missing.append(f"the family: {found.reason}")
+        return None
+    notes.unsure.append(f"the family: not stated, {found.family} assumed by its sizes")
+    return found
+
+
+def _batch(
+    run: RunTable, facts: Mapping[str, Any], shape: ModelShape, gpus: int, notes: _Notes
+) -> tuple[int, int] | None:
+    """Micro-batch and accumulation of one device, one of them derived from the tokens of a step where it is missing."""
+    micro, accum, tokens = _whole(facts, "micro_batch"), _whole(facts, "grad_accum"), _step_tokens(run, facts, shape)
+    sequences = round(tokens / (shape.seq_len * gpus)) if tokens else None
+    if micro and accum:
+        if sequences and abs(micro * accum / sequences - 1) > 0.02:
+            notes.unsure.append(f"the batch: {micro} x {accum} stated, {sequences} sequences per device by tokens")
+        return micro, accum
+    if micro:
+        return micro, max(1, round(sequences / micro)) if sequences else 1
+    if not sequences:
+        notes.missing.append("the batch (micro_batch and grad_accum, or tokens per step)")
+        return None
+    if accum:
+        return max(1, round(sequences / accum)), accum
+    most = max(1, _MICRO_TOKENS // shape.seq_len)
+    guess = max(b for b in range(1, min(sequences, most) + 1) if sequences % b == 0)
+    notes.unsure.append(f"the micro-batch: not stated, {guess} of {sequences} sequences assumed")
+    return guess, sequences // guess
+
+
+def _step_tokens(run: RunTable, facts: Mapping[str, Any], shape: ModelShape) -> float | None:
+    """Tokens of a step: stated, by its samples, by the tokens column, or by rate times seconds."""
+    if stated := _number(facts, "step_tokens"):
+        return stated
+    if samples := _number(facts, "step_samples"):
+        return samples * shape.seq_len
+    steps, counted = np.diff(run.column("step")), np.diff(run.column("tokens"))
+    ahead = (steps > 0) & (counted > 0)
+    product = run.column("tokens_per_second") * run.column("seconds")
+    for values in (counted[ahead] / steps[ahead] if len(steps) else np.empty(0), product):
+        middle = series.median(values)
+        if np.isfinite(middle) and middle >= 1:
+            return middle
+    return None
+
+
+def _precision(facts: Mapping[str, Any], spec: GpuSpec | None, notes: _Notes) -> str:
+    said = str(facts.get("precision") or "").lower()
+    if said in ("bf16", "fp16", "fp32"):
+        return said
+    usual = "fp32" if spec is None else ("bf16" if spec.bf16_flops else "fp16")
+    if said == "fp8":
+        notes.unsure.append(f"the precision: fp8 is not modelled, {usual} taken")
+    elif spec is not None:
+        notes.unsure.append(f"the precision: not stated, {usual} assumed")
+    return usual
+
+
+def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) -> bool:
+    stated = facts.get("compile")
+    if isinstance(stated, bool):
+        return stated
+    if framework in _FUSED:
+        return True
+    if gpu != "cpu":
+        notes.unsure.append("torch.compile: not stated, eager assumed")
+    return False
+
+
+def _number(facts: Mapping[str, Any], name: str) -> float | None:
+    """A positive finite number, or None."""
+    value = facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return None
+    return float(value) if np.isfinite(float(value)) and value > 0 else None
+
+
+def _whole(facts: Mapping[str, Any], name: str) -> int | None:
+    """A positive whole number of plausible size, or None."""
+    value = _number(facts, name)
+    return int(value) if value is not None and value == int(value) and value < 1e12 else None
