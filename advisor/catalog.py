@@ -118,6 +118,8 @@ class PriceRow:
     snapshot_date: datetime.date | None  # None: the list carries no date
     source: str
     note: str
+    vcpus: float | None = None
+    ram_gb: float | None = None  # as marketed: most providers mean GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +272,8 @@ def _price(row: Mapping[str, str], where: str) -> PriceRow:
         snapshot_date=datetime.date.fromisoformat(date) if date else None,
         source=row["source"],
         note=row["note"],
+        vcpus=_number(row, "vcpus", 1.0, where),
+        ram_gb=_number(row, "ram_gb", 1.0, where),
     )
 
 

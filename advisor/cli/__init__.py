@@ -40,6 +40,7 @@ VERBS = {
     verb.name: verb
     for verb in (
         Verb(name="quickstart", section=START, help="Calibrate, plan, train and compare on this machine, in minutes."),
+        Verb(name="app", section=START, help="The same in the browser: plan, launch, watch, compare, explore."),
         Verb(name="calibrate", section=MEASURE, help="Measure this device with short bursts and fit its model."),
         Verb(name="predict", section=MEASURE, help="Predict time, memory and cost of one configuration."),
         Verb(name="plan", section=MEASURE, help="Recommend depth, batch and tokens for a goal."),
@@ -49,6 +50,7 @@ VERBS = {
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
         Verb(name="runs", section=RUN, help="List the runs on this machine."),
         Verb(name="compare", section=LEARN, help="Set a run against its prediction and say where the gap went."),
+        Verb(name="audit", section=LEARN, help="Check the claims of a plan or report on paper."),
         Verb(name="accuracy", section=LEARN, help="Show how right the predictions have been so far."),
         Verb(name="profiles", section=LOOK, help="List what is known of each device, and from which calibration."),
         Verb(name="gpus", section=LOOK, help="List GPU specifications and rental prices."),

@@ -1,0 +1,65 @@
+"""A run card to verdicts and findings: the one function behind the command and the pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from advisor.audit.card import Card, Claim
+from advisor.audit.kinds import KINDS
+from advisor.audit.verdict import Believe, Judgement, Question, Ruling
+from advisor.findings.case import Evidence, Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One claim with its verdict; a finding where it does not hold."""
+
+    claim: Claim
+    judgement: Judgement
+    finding: Finding | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """All claims of one card, judged."""
+
+    card: Card
+    judged: tuple[Judged, ...]
+
+    @property
+    def counts(self) -> dict[Ruling, int]:
+        """Claims by verdict, every verdict named."""
+        found = Counter(one.judgement.ruling for one in self.judged)
+        return {ruling: found[ruling] for ruling in Ruling}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(one.finding for one in self.judged if one.finding is not None)
+
+
+def audit(card: Card, believe: Believe) -> Audit:
+    """Judge every claim of a card by its numbers alone. `believe` says what is expected of a card, None: nothing."""
+    return Audit(card=card, judged=tuple(_judged(card, claim, believe) for claim in card.claims))
+
+
+def _judged(card: Card, claim: Claim, believe: Believe) -> Judged:
+    judgement = KINDS[claim.kind].check(Question(card=card, claim=claim, believe=believe))
+    bad = judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
+    return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement) if bad else None)
+
+
+def _finding(card: Card, claim: Claim, judgement: Judgement) -> Finding:
+    where = f"{card.source or card.id}, line {claim.line}: " if claim.line else ""
+    evidence = [Evidence(text=f"{where}{claim.text}")]
+    evidence += [Evidence(text=judgement.arithmetic)] if judgement.arithmetic else []
+    return Finding(
+        code=f"claim_{claim.kind}",
+        severity=judgement.severity,
+        title=f"{claim.text}: {judgement.ruling.value}. {judgement.so}",
+        evidence=tuple(evidence),
+        confidence=judgement.confidence,
+        causes=judgement.causes,
+        actions=judgement.actions,
+        threshold=judgement.threshold,
+    )

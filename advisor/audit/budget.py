@@ -1,0 +1,231 @@
+"""Claims about tokens, steps, time, money and data."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.audit.counts import counts
+from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
+from advisor.catalog import find_gpu, load_prices
+from advisor.predict.loss import effective_tokens
+from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens, format_usd
+
+_PRICE_BAND = (0.5, 2.0)  # of the cheapest and dearest listed price: lists age, and contracts differ
+RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat (handbook §4.2)"
+
+
+def parameter_count(q: Question) -> Judgement:
+    """The declared number of parameters against the exact count of the declared shape."""
+    value, known = q.get("value"), counts(q.setup)
+    if known is None:
+        return unknown("the report does not give the depth and width that would fix the count")
+    low, high = known.parameters
+    if any(value.admits(r.parameters) for r in known.readings):
+        return holds(f"{format_count(known.nearest(value.middle).parameters)}", known.nearest(value.middle).words)
+    if low < value.low < high:
+        return unknown("possible only with a vocabulary or head that the report does not state", known.words)
+    return compare(
+        value,
+        low,
+        high,
+        show=format_count,
+        arithmetic=known.words,
+        consequence="memory, Chinchilla tokens, learning rate and time derived from this count are off with it",
+    )
+
+
+def tokens_per_step(q: Question) -> Judgement:
+    """Micro-batch × accumulation × length × GPUs, or the stated tokens of a step."""
+    s = q.setup
+    if s.tokens_of_a_step is None:
+        return unknown("batch or sequence length is not stated")
+    words = f"{s.micro_batch} × {s.grad_accum} × {s.seq_len} × {s.gpus} GPU" if not s.step_tokens else "as declared"
+    return compare(
+        q.get("value"), s.tokens_of_a_step, show=format_tokens, arithmetic=f"{words} = {s.tokens_of_a_step:,}"
+    )
+
+
+def total_tokens(q: Question) -> Judgement:
+    """Steps × tokens per step."""
+    s = q.setup
+    steps = q.get("steps").low if q.get("steps") else s.steps
+    if steps is None or s.tokens_of_a_step is None:
+        return unknown("steps or tokens per step are not stated")
+    tokens = steps * s.tokens_of_a_step
+    return compare(
+        q.get("value"),
+        tokens,
+        show=format_tokens,
+        arithmetic=f"{steps:,.0f} steps × {s.tokens_of_a_step:,} tokens = {format_tokens(tokens)}",
+        consequence="data, time and cost are planned for the wrong number of tokens",
+    )
+
+
+def ratio_tokens(q: Question) -> Judgement:
+    """Tokens by a ratio of tokens to parameters, of the exact count."""
+    value, ratio, known = q.get("value"), q.get("ratio"), counts(q.setup)
+    if known is None:
+        return unknown("the report does not give the shape that would fix the parameters")
+    low, high = ratio.low * known.parameters[0], ratio.high * known.parameters[1]
+    return compare(
+        value,
+        low,
+        high,
+        show=format_tokens,
+        arithmetic=f"{ratio.text} tokens per parameter × {between(known.parameters, format_count)}",
+        consequence="the budget of tokens, and with it time and money, is off by this factor",
+        threshold=RATIO_SOURCE,
+    )
+
+
+def ratio_steps(q: Question) -> Judgement:
+    """Steps by a ratio of tokens to parameters."""
+    s, ratio, known = q.setup, q.get("ratio"), counts(q.setup)
+    if known is None or s.tokens_of_a_step is None:
+        return unknown("shape or tokens per step are not stated")
+    low, high = (end * n / s.tokens_of_a_step for end, n in zip((ratio.low, ratio.high), known.parameters, strict=True))
+    words = f"{ratio.text} × {between(known.parameters, format_count)} ÷ {s.tokens_of_a_step:,} tokens a step"
+    return compare(q.get("value"), low, high, show=format_count, arithmetic=words)
+
+
+def ratio_multiple(q: Question) -> Judgement:
+    """Judge "Trained on x times the optimum": steps × tokens ÷ (ratio × exact parameters)."""
+    s, ratio, known = q.setup, q.get("ratio"), counts(q.setup)
+    if known is None or s.tokens_of_a_step is None or s.steps is None:
+        return unknown("shape, steps or tokens per step are not stated")
+    tokens = s.steps * s.tokens_of_a_step
+    low, high = tokens / (ratio.high * known.parameters[1]), tokens / (ratio.low * known.parameters[0])
+    words = f"{format_tokens(tokens)} ÷ ({ratio.text} × {between(known.parameters, format_count)})"
+    return compare(
+        q.get("value"),
+        low,
+        high,
+        show=format_number,
+        arithmetic=f"{words} = {low:.1f} to {high:.1f} times",
+        consequence="at this size most of the tokens buy little; a larger model would use them better",
+        threshold=RATIO_SOURCE,
+    )
+
+
+def data_need(q: Question) -> Judgement:
+    """Parts of a data set (shards) for a number of tokens that itself came from a parameter count."""
+    value, tokens, ratio, part = q.get("value"), q.get("tokens"), q.get("ratio"), q.get("part_tokens")
+    known = counts(q.setup)
+    if part is not None:
+        low, high = tokens.low / part.high, tokens.high / part.low
+        return compare(value, low, high, show=format_number, arithmetic=f"{tokens.text} ÷ {part.text}")
+    if known is None or ratio is None:
+        return unknown("the tokens of one part are not stated")
+    exact = ratio.middle * known.parameters[0], ratio.middle * known.parameters[1]
+    each = tokens.middle / value.middle
+    words = f"{tokens.text} ÷ {value.text} = {format_tokens(each)} a part; "
+    words += f"{ratio.text} × parameters = {between(exact, format_tokens)}"
+    if tokens.admits(*exact):
+        return unknown("the tokens are right; how many a part holds is not stated", words)
+    need = exact[0] / each, exact[1] / each
+    return does_not_follow(
+        f"it is reckoned from {tokens.text} tokens, which is wrong; by the same size of a part {need[1]:,.0f} suffice",
+        words,
+    )
+
+
+def duration(q: Question) -> Judgement:
+    """Time of so many steps (or tokens) at the measured or stated speed, of all steps or of the rest."""
+    s, value = q.setup, q.get("value")
+    seconds = q.get("step_time")
+    each = (seconds.low, seconds.high) if seconds else s.seconds_of_a_step
+    steps, words = _steps(q)
+    if each is None or steps is None:
+        return unknown("speed or number of steps is not stated")
+    low, high = steps * each[0], steps * each[1]
+    words = f"{words} × {between(each, format_seconds)} = {between((low, high), format_seconds)}"
+    consequence = "the bill and the calendar are off by the same share"
+    return compare(value, low, high, show=format_seconds, arithmetic=words, consequence=consequence)
+
+
+def _steps(q: Question) -> tuple[float | None, str]:
+    s = q.setup
+    if q.get("tokens") is not None and s.tokens_of_a_step:
+        steps = q.get("tokens").middle / s.tokens_of_a_step
+        return steps, f"{q.get('tokens').text} tokens ÷ {s.tokens_of_a_step:,} = {steps:,.0f} steps"
+    if q.get("ratio") is not None and s.tokens_of_a_step and (known := counts(s)):
+        steps = q.get("ratio").middle * known.parameters[0] / s.tokens_of_a_step
+        return steps, f"{q.get('ratio').text} × {format_count(known.parameters[0])} parameters = {steps:,.0f} steps"
+    steps = q.get("steps").low if q.get("steps") else s.steps
+    if q.get("remaining") and steps is not None:
+        if s.steps_done is None:
+            return None, ""
+        return steps - s.steps_done, f"({steps:,.0f} − {s.steps_done:,}) steps"
+    return steps, f"{steps or 0:,.0f} steps"
+
+
+def cost(q: Question) -> Judgement:
+    """Hours × price."""
+    s, hours = q.setup, q.get("time")
+    price = q.get("price") or s.price
+    if price is None or hours is None:
+        return unknown("price or time is not stated")
+    low, high = hours.low / 3600 * price.low, hours.high / 3600 * price.high
+    words = f"{hours.text} × {price.text} = {between((low, high), format_usd)}"
+    return compare(q.get("value"), low, high, show=format_usd, arithmetic=words)
+
+
+def price(q: Question) -> Judgement:
+    """A price per hour against the price lists: wrong only where it is far outside all of them."""
+    s, value = q.setup, q.get("value")
+    spec = find_gpu(s.gpu) if s.gpu else None
+    if spec is None:
+        return unknown("the card is not stated")
+    rows = [r for r in load_prices() if r.gpu == spec.key and r.on_demand_usd_per_hour and r.gpu_count >= 1]
+    named = [r for r in rows if s.machine and r.instance_type == s.machine] or rows
+    listed = sorted(r.on_demand_usd_per_hour / r.gpu_count * s.gpus for r in named)
+    if not listed:
+        return unknown(f"no price list has {spec.key}")
+    words = (
+        f"{len(listed)} listed prices of {s.machine or spec.key}: {format_usd(listed[0])} to {format_usd(listed[-1])}/h"
+    )
+    if value.most < _PRICE_BAND[0] * listed[0] or value.least > _PRICE_BAND[1] * listed[-1]:
+        return wrong(words, words)
+    return holds(words, words)
+
+
+def epochs(q: Question) -> Judgement:
+    """Passes over the data, and what the repeated tokens are still worth."""
+    s = q.setup
+    unique = unique_tokens(q)
+    if unique is None or s.tokens_of_a_step is None or not (s.steps or q.get("steps")):
+        return unknown("unique tokens, steps or tokens per step are not stated")
+    tokens = (q.get("steps").low if q.get("steps") else s.steps) * s.tokens_of_a_step
+    passes = tokens / unique[1], tokens / unique[0]
+    worth = effective_tokens(tokens, unique[1]) / tokens
+    words = f"{format_tokens(tokens)} ÷ {between(unique, format_tokens)}"
+    words += f"; repeated tokens are worth {format_percent(worth)} of new ones"
+    if q.get("value") is not None:
+        return compare(q.get("value"), *passes, show=format_number, arithmetic=words)
+    if passes[0] <= 4:
+        return holds(f"{passes[0]:.1f} passes: repetition costs next to nothing", words)
+    return does_not_follow(
+        f"the data are read {passes[0]:,.0f} to {passes[1]:,.0f} times",
+        words,
+        consequence=f"{format_percent(1 - worth)} of the compute buys nothing that new data would not buy better",
+        threshold="up to 4 passes are as good as new data, beyond 16 mostly waste (Muennighoff et al. 2023)",
+    )
+
+
+def unique_tokens(q: Question) -> tuple[float, float] | None:
+    """Unique training tokens, least and most: as declared, else the data set's bytes over bytes per token."""
+    s = q.setup
+    if s.dataset_tokens is not None:
+        return s.dataset_tokens.low, s.dataset_tokens.high
+    if s.dataset is None or (s.bytes_per_token is None and s.vocab_size is None):
+        return None
+    each = s.bytes_per_token or bytes_per_token(s.vocab_size)
+    return s.dataset.low / each / 1.2, s.dataset.high / each * 1.2
+
+
+def bytes_per_token(vocab_size: int) -> float:
+    """Bytes of English text in one BPE token, about: a line through 3.2 at 4,000, 4.4 at 32,000 and 4.8 at 65,536.
+
+    The three are handbook §4.3, §4.1 and §4.6; other languages and code differ by a fifth and more.
+    """
+    return max(1.0, 3.2 + 0.4 * math.log2(vocab_size / 4000))

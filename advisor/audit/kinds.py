@@ -1,0 +1,137 @@
+"""Every kind of claim: its fields, and the check that judges it. `docs/file-formats.md` describes them for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from advisor.audit import arithmetic, budget, hardware, learning, memory, reasoning, speed
+from advisor.audit.card import COLUMNS
+from advisor.audit.verdict import Check, Judgement, Question, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of claim; `fields` as `fields.read_fields` reads them."""
+
+    check: Check
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+def _kind(check: Check, **fields: str) -> Kind:
+    return Kind(check=check, fields={name.rstrip("_"): spec for name, spec in fields.items()})
+
+
+def not_judged(q: Question) -> Judgement:
+    """What no card can settle: the claim says itself what would be needed."""
+    return unknown(q.get("why"))
+
+
+_COLUMN = "|".join(COLUMNS)
+_FORMATS = "|".join(hardware.FORMATS)
+
+KINDS: dict[str, Kind] = {
+    # arithmetic
+    "product": _kind(arithmetic.product, value="number", factors="[number]"),
+    "sum": _kind(arithmetic.total, value="number", parts="[number]"),
+    "difference": _kind(arithmetic.difference, value="number", whole="number", part="number"),
+    "quotient": _kind(arithmetic.quotient, value="number", over="number", by="number"),
+    "share": _kind(arithmetic.share, value="fraction", part="number", whole="number"),
+    "change": _kind(arithmetic.change, value="fraction", from_="number", to="number", way="less|more|slower|faster"),
+    "mean": _kind(arithmetic.mean, value="number", column=_COLUMN, first_step="whole?", last_step="whole?"),
+    "range": _kind(arithmetic.span, value="number", column=_COLUMN, ends="both|min|max?"),
+    "agreement": _kind(arithmetic.agreement, values="[number]?", words="[text]?"),
+    "dates": _kind(arithmetic.dates, dates="[text]"),
+    "multiples": _kind(arithmetic.multiples, every="count", last="count", listed="[count]"),
+    # tokens, time, money
+    "parameters": _kind(budget.parameter_count, value="count"),
+    "size_ratio": _kind(speed.size_ratio, value="number", than="setup"),
+    "tokens_per_step": _kind(budget.tokens_per_step, value="count"),
+    "total_tokens": _kind(budget.total_tokens, value="count", steps="count?"),
+    "ratio_tokens": _kind(budget.ratio_tokens, value="count", ratio="count"),
+    "ratio_steps": _kind(budget.ratio_steps, value="count", ratio="count"),
+    "ratio_multiple": _kind(budget.ratio_multiple, value="times", ratio="count"),
+    "data_need": _kind(budget.data_need, value="count", tokens="count", ratio="count?", part_tokens="count?"),
+    "epochs": _kind(budget.epochs, value="count?", steps="count?"),
+    "duration": _kind(
+        budget.duration,
+        value="seconds",
+        steps="count?",
+        tokens="count?",
+        ratio="count?",
+        step_time="seconds?",
+        remaining="flag?",
+    ),
+    "cost": _kind(budget.cost, value="usd", time="seconds", price="usd_per_hour?"),
+    "price": _kind(budget.price, value="usd_per_hour"),
+    # speed
+    "throughput": _kind(speed.throughput, value="rate", step_time="seconds?"),
+    "average_throughput": _kind(speed.average_throughput, value="rate", steps="count?", elapsed="seconds?"),
+    "step_time": _kind(speed.step_time, value="seconds", rate="rate?", elapsed="seconds?", steps="count?"),
+    "mfu": _kind(speed.mfu, value="fraction", rate="rate?"),
+    "slower_by_flops": _kind(speed.cost_of_flops, value="times", than="setup"),
+    "expected_speed": _kind(speed.expected_speed, value="number", seen="flag?"),
+    "phase_time": _kind(speed.phase_time, value="seconds", phase="forward|backward|optimizer|clip|data"),
+    "run_identity": _kind(speed.run_identity, steps="count", elapsed="seconds"),
+    # memory
+    "memory_part": _kind(memory.memory_part, value="bytes", bytes_each="count", part="weights|gradients|optimizer"),
+    "activations": _kind(memory.activations, value="bytes"),
+    "memory_total": _kind(memory.memory_total, value="bytes"),
+    "memory_fits": _kind(memory.fits, value="bytes"),
+    "matches": _kind(memory.matches, estimate="number", measured="[number]"),
+    "checkpoint_size": _kind(memory.checkpoint_size, value="bytes", resumable="flag?"),
+    "checkpoint_total": _kind(memory.checkpoint_total, value="bytes", count="count"),
+    "unsaved_work": _kind(memory.unsaved_work, saved_step="whole?"),
+    # learning
+    "perplexity": _kind(learning.perplexity, value="count", loss="count"),
+    "initial_loss": _kind(learning.initial_loss, value="count"),
+    "expected_loss": _kind(learning.expected_loss, value="count", steps="count?"),
+    "printed_loss": _kind(learning.printed_loss, value="count", step="count"),
+    "bits_per_byte": _kind(learning.bits_per_byte, value="count", loss="count"),
+    "evaluation": _kind(learning.evaluation, value="fraction", task="text", items="count?"),
+    "better": _kind(learning.better, value="count", other="count", phase="fraction?", other_phase="fraction?"),
+    "learning_rate": _kind(learning.learning_rate, value="count"),
+    "learning_rate_at": _kind(learning.learning_rate_at, value="count", step="count"),
+    "clip_share": _kind(learning.clip_share, value="fraction"),
+    "converging": _kind(learning.converging),
+    # hardware
+    "gpu_fact": _kind(
+        hardware.gpu_fact,
+        fact="memory|bandwidth|peak|power|architecture|bf16|vcpus|ram",
+        gpu="text?",
+        value="number?",
+        words="text?",
+        precision="bf16|fp16|fp32|fp8?",
+        count="count?",
+        native="flag?",
+    ),
+    "precision_speedup": _kind(hardware.precision_speedup, value="times", fast=_FORMATS, slow=_FORMATS),
+    "gpu_speedup": _kind(hardware.gpu_speedup, than="text", value="times?"),
+    "value_for_money": _kind(hardware.value_for_money, than="text"),
+    "number_format": _kind(
+        hardware.number_format,
+        format=_FORMATS,
+        fact="bits|range|precision",
+        value="number?",
+        as_=f"{_FORMATS}?",
+        relation="same|more|less?",
+    ),
+    "technique": _kind(
+        hardware.technique, name="text", effect="speed|device_memory|host_memory|stability|none", size="number?"
+    ),
+    "recompute_cost": _kind(hardware.recompute_cost, value="fraction"),
+    "full_precision": _kind(hardware.full_precision),
+    "autocast": _kind(hardware.autocast_split, products="fp32|tf32|bf16|fp16", rest="fp32|tf32|bf16|fp16"),
+    "tool_interval": _kind(hardware.tool_interval, tool="text", value="seconds"),
+    "power_sampling": _kind(hardware.sampling, rate="hertz"),
+    # conclusions
+    "conclusion": _kind(
+        reasoning.conclusion,
+        that="|".join(reasoning.CONCLUSIONS),
+        to="count?",
+        size="bytes?",
+        full_size="bytes?",
+        opening="text?",
+    ),
+    "not_judged": _kind(not_judged, why="text"),
+}

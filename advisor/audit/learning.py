@@ -1,0 +1,275 @@
+"""Claims about losses, perplexities, evaluations, learning rates and gradients."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.audit import signs
+from advisor.audit.budget import bytes_per_token
+from advisor.audit.counts import counts, vocabulary
+from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
+from advisor.findings.case import Confidence, Severity
+from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
+from advisor.units import format_count, format_number, format_percent, format_tokens
+
+# The laws count nats per token of a 32,000-token vocabulary at 4.4 bytes a token (handbook §4.1).
+LAW_BYTES_PER_TOKEN = 4.4
+# Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
+_LAW_ERROR = 0.12
+NOISE_NATS = 0.1  # of one printed training loss (handbook §7.2: ±0.05-0.1)
+
+# chance level and number of questions of the usual test sets, from their publications
+CHANCE = {
+    "hellaswag": (0.25, 10042),
+    "arc_easy": (0.25, 2376),
+    "arc_challenge": (0.25, 1172),
+    "mmlu": (0.25, 14042),
+    "openbookqa": (0.25, 500),
+    "commonsense_qa": (0.20, 1221),
+    "winogrande": (0.50, 1267),
+    "piqa": (0.50, 1838),
+    "boolq": (0.50, 3270),
+    "copa": (0.50, 100),
+}
+_BYTES_PER_TOKEN = (2.0, 6.5)  # of BPE tokenizers of 4,000 to 262,144 tokens on text
+
+
+def perplexity(q: Question) -> Judgement:
+    """perplexity = e^loss."""
+    value, loss = q.get("value"), q.get("loss").middle
+    if value.low <= 0:
+        return wrong("a perplexity is above 0")
+    log10, claimed = loss / math.log(10), math.log10(value.middle)
+    # the printed loss has its own rounding, which the exponential multiplies
+    room = q.get("loss").slack / math.log(10) + value.slack / value.middle / math.log(10) + 0.004
+    words = f"e^{q.get('loss').text} = 10^{log10:.3f}"
+    if abs(log10 - claimed) <= room:
+        return holds(f"{10 ** (log10 % 1):.2f}e{math.floor(log10)}", words)
+    so = f"{10 ** (log10 % 1):.1f}e{math.floor(log10)}, not {value.text}"
+    gap = abs(log10 - claimed)
+    return wrong(so + (f": {gap:.0f} orders of magnitude apart" if gap >= 1 else ""), words)
+
+
+def initial_loss(q: Question) -> Judgement:
+    """The first loss of an untrained model: ln V, the loss of guessing uniformly."""
+    value, base = q.get("value"), signs.uniform_loss(q.setup)
+    if base is None:
+        low, high = math.exp(min(value.low, 50)), math.exp(min(value.high, 50))
+        return unknown(f"the vocabulary is not stated; it would be {low:,.0f} to {high:,.0f} tokens", "e^loss")
+    words = f"ln {q.setup.vocab_size:,} = {base:.3f}"
+    if value.low - signs.WORST_LN <= base <= value.high + signs.WORST_LN:
+        return holds(f"the loss of a uniform guess is {base:.2f}", words)
+    first = value.middle
+    if first < base:
+        return wrong(
+            f"{base - first:.2f} nats below a uniform guess before any training",
+            words,
+            causes=("weights were loaded", "another vocabulary", "targets leak into the input"),
+        )
+    reading = signs.initial_loss_reading(first, q.setup)
+    return wrong(
+        f"{first - base:,.1f} nats worse than a uniform guess: {reading}",
+        words,
+        severity=Severity.ERROR,
+        consequence="nothing measured on this run says anything about the model or the hardware",
+        threshold="|first loss − ln V| ≤ 0.3 (handbook §7.1)",
+    )
+
+
+def converging(q: Question) -> Judgement:
+    """Judge "Converging": the loss falls, and is better than a uniform guess."""
+    losses, base = signs.losses(q.card), signs.uniform_loss(q.setup)
+    if len(losses) < 2:
+        return unknown("no losses are given")
+    fell = f"{losses[0]:.4g} to {losses[-1]:.4g} nats"
+    if losses[-1] >= losses[0]:
+        return wrong("the loss does not fall", fell, severity=Severity.ERROR)
+    if base is None:
+        return unknown("the vocabulary, and so the loss of a uniform guess, is not stated", fell)
+    words = f"{fell}; a uniform guess over {q.setup.vocab_size:,} tokens costs {base:.3f}"
+    if losses[-1] > base:
+        so = f"after all steps the model is {losses[-1] - base:.1f} nats a token worse than a uniform guess"
+        return wrong(
+            f"{so}; {signs.initial_loss_reading(losses[0], q.setup)}",
+            words,
+            severity=Severity.ERROR,
+            consequence="it has not begun to learn: what falls is the error of the initialisation",
+            actions=("start at ln V first: scale the initialisation, average the loss over tokens",),
+            threshold="a loss above ln V is worse than knowing nothing (handbook §7.1)",
+        )
+    return holds("the loss falls and is better than a uniform guess", words)
+
+
+def expected_loss(q: Question) -> Judgement:
+    """A promised loss after so many steps against the loss law, at the vocabulary's own bytes per token."""
+    s, value, known = q.setup, q.get("value"), counts(q.setup)
+    steps = q.get("steps").low if q.get("steps") else s.steps
+    if known is None or s.tokens_of_a_step is None or steps is None:
+        return unknown("shape, steps or tokens of a step are not stated")
+    tokens, most = steps * s.tokens_of_a_step, known.parameters[1]
+    ends = [_at(v, tokens, n) for v, n in zip(vocabulary(s), known.parameters, strict=True)]
+    low, high = min(*ends, _at(vocabulary(s)[0], tokens, most)), max(ends)
+    words = f"{format_count(most)} parameters, {format_tokens(tokens)} tokens: "
+    words += f"{low:.2f} to {high:.2f} nats a token by the loss law"
+    floor = CHINCHILLA.irreducible * scale(vocabulary(s)[0])
+    if value.most < floor * (1 - _LAW_ERROR / 2):
+        return wrong(
+            f"below the entropy of text itself, about {floor:.2f} nats a token here",
+            words,
+            severity=Severity.ERROR,
+            consequence="no training reaches it; a run planned for this target never ends",
+            threshold=_SOURCE,
+        )
+    if tokens < TOKEN_RANGE[0]:
+        return unknown(f"the loss laws were fitted on 1 B tokens and more, this is {format_tokens(tokens)}", words)
+    if value.high < low * (1 - _LAW_ERROR):
+        return wrong(
+            f"{low:.2f} at best, not {value.text}",
+            words,
+            consequence="a run planned for this target never reaches it",
+            threshold=_SOURCE,
+        )
+    if value.least > high * (1 + _LAW_ERROR):
+        return wrong(f"{high:.2f} at worst if it trains as others do, not {value.text}", words, threshold=_SOURCE)
+    if high * (1 - _LAW_ERROR) > value.most:
+        return unknown("possible only with a vocabulary that the report does not state", words)
+    return holds("within what the loss law expects", words)
+
+
+_SOURCE = "L(N, D) of Hoffmann et al. 2022 with the constants of Besiroglu et al. 2024 (handbook §4.1), ±12 %"
+
+
+def _at(vocab_size: int, tokens: float, parameters: float) -> float:
+    return CHINCHILLA.loss(parameters, tokens) * scale(vocab_size)
+
+
+def scale(vocab_size: int) -> float:
+    """Nats per token of this vocabulary for each nat per token of the law's: bytes per token against 4.4."""
+    return bytes_per_token(vocab_size) / LAW_BYTES_PER_TOKEN
+
+
+def printed_loss(q: Question) -> Judgement:
+    """An expected loss at a step against the example rows that the report itself shows."""
+    value, step = q.get("value"), q.get("step").low
+    rows = {s: loss for s, loss in zip(q.card.column("step"), q.card.column("loss"), strict=False) if loss is not None}
+    if step not in rows:
+        return unknown(f"the report shows no row of step {step:g}")
+    return compare(value, rows[step], show=format_number, arithmetic=f"its own row of step {step:g} has {rows[step]:g}")
+
+
+def bits_per_byte(q: Question) -> Judgement:
+    """A loss in nats with its bits per byte: the bytes a token they imply must be a tokenizer's."""
+    value, loss = q.get("value").middle, q.get("loss").middle
+    each = loss / (math.log(2) * value)
+    words = f"{loss:g} ÷ (ln 2 × {value:g}) = {each:.2f} bytes a token"
+    if _BYTES_PER_TOKEN[0] <= each <= _BYTES_PER_TOKEN[1]:
+        return holds(f"they go together at {each:.2f} bytes a token", words)
+    return wrong(f"they would need {each:.2f} bytes a token, which no such tokenizer has", words)
+
+
+def evaluation(q: Question) -> Judgement:
+    """A test score against chance, with the standard error of that many questions."""
+    task, value = q.get("task"), q.get("value").middle
+    known = CHANCE.get(task.lower().replace("-", "_").removesuffix("_zeroshot"))
+    if known is None:
+        return unknown(f"the chance level of {task} is not known here")
+    chance, items = known
+    error = math.sqrt(chance * (1 - chance) / (q.get("items").middle if q.get("items") else items))
+    above = (value - chance) / error
+    words = f"chance {format_percent(chance)} ± {format_percent(error)}: {above:+.1f} standard errors"
+    if above >= 2:
+        return holds("above chance", words)
+    so = "below chance" if above <= -2 else "not told apart from chance"
+    return does_not_follow(
+        f"{so}: it measures nothing that the model has learnt",
+        words,
+        severity=Severity.NOTE,
+        threshold="two standard errors of a binomial share",
+    )
+
+
+def better(q: Question) -> Judgement:
+    """Judge "Run A beats run B" by losses: beyond the noise of a printed loss, and at the same phase of the schedule."""
+    mine, other = q.get("value"), q.get("other")
+    words = f"{mine.text} against {other.text} nats, each ±{NOISE_NATS:g}"
+    phases = q.get("phase"), q.get("other_phase")
+    if None not in phases and abs(phases[0].middle - phases[1].middle) > 0.05:
+        so = f"learning rates at {phases[0].text} and {phases[1].text} of their peaks: not losses of one kind"
+        return does_not_follow(so, words, threshold="equal steps compare only at the same phase (handbook §4.5)")
+    if mine.high + NOISE_NATS < other.low:
+        return holds(f"{other.low - mine.high:.2f} nats better, beyond the noise", words)
+    if mine.low > other.high:
+        return wrong("its loss is higher", words)
+    return does_not_follow(
+        "the ranges overlap within the noise of single steps",
+        words,
+        actions=("compare validation losses, both after their learning rate has decayed",),
+    )
+
+
+def learning_rate_at(q: Question) -> Judgement:
+    """A printed learning rate against the declared schedule: linear warm-up, then cosine to the end."""
+    s, step = q.setup, q.get("step").low
+    if s.learning_rate is None or s.schedule is None and (s.warmup_steps or 0) < step:
+        return unknown("learning rate or schedule are not stated")
+    low = s.min_learning_rate or 0.0
+    if s.warmup_steps and step <= s.warmup_steps:
+        # warm-up starts at zero or at the least rate, and counts from step 0 or 1: all are common
+        begin = [a + (s.learning_rate - a) * (step - c) / s.warmup_steps for a in (0.0, low) for c in (0, 1)]
+        ends, words = (min(begin), max(begin)), f"warm-up, step {step:g} of {s.warmup_steps}"
+    elif s.schedule == "cosine" and s.steps:
+        done = (step - (s.warmup_steps or 0)) / (s.steps - (s.warmup_steps or 0))
+        rate = low + 0.5 * (s.learning_rate - low) * (1 + math.cos(math.pi * min(1.0, done)))
+        ends, words = (rate, rate), f"cosine at {done:.2%}".replace("%", " %")
+    else:
+        ends, words = (s.learning_rate, s.learning_rate), "constant"
+    return compare(q.get("value"), *ends, show=_show_rate, arithmetic=f"{words}: {_show_rate(ends[-1])}")
+
+
+def _show_rate(rate: float) -> str:
+    return f"{rate:.3g}"
+
+
+def learning_rate(q: Question) -> Judgement:
+    """A peak learning rate against published laws; they disagree severalfold: only the order of magnitude is judged."""
+    s, known = q.setup, counts(q.setup)
+    if known is None or s.tokens_of_a_step is None or s.steps is None or s.seq_len is None:
+        return unknown("shape, steps or tokens of a step are not stated")
+    tokens = s.steps * s.tokens_of_a_step
+    shape = known.readings[0].shape
+    blocks = known.readings[0].matmul - shape.vocab_size * shape.width
+    step_law = 1.79 * blocks**-0.713 * tokens**0.307  # Step Law 2025 (handbook §5.3)
+    compute = (6 * blocks + 12 * shape.depth * shape.width * s.seq_len) * tokens
+    deepseek = 0.3118 * compute**-0.1250  # DeepSeek LLM 2024 (handbook §5.3)
+    low, high = sorted((step_law, deepseek))
+    words = f"Step Law {step_law:.2g}, DeepSeek {deepseek:.2g}"
+    words += f" for {format_count(blocks)} parameters in blocks and {format_tokens(tokens)} tokens"
+    value = q.get("value").middle
+    if low / 10 <= value <= high * 3:
+        return holds("within an order of magnitude of the published laws", words)
+    factor = low / value if value < low else value / high
+    so = f"{factor:,.0f} times {'below' if value < low else 'above'} the nearest published law"
+    return does_not_follow(
+        so,
+        words,
+        confidence=Confidence.MEDIUM,
+        consequence="the same loss is reached in far fewer steps at a larger rate"
+        if value < low
+        else "the loss may diverge",
+        actions=("try 3 and 10 times the rate for a few hundred steps",),
+        threshold="laws differ 2-5 times among each other; a tenth of the lowest is judged (handbook §5.3)",
+    )
+
+
+def clip_share(q: Question) -> Judgement:
+    """How much is clipped, against the printed norms and the threshold."""
+    clip, norms = q.setup.grad_clip, [n for n in q.card.column("grad_norm") if n is not None]
+    if clip is None or not norms:
+        return unknown("threshold or norms are not given")
+    steps = sum(n > clip for n in norms) / len(norms)
+    cut = sum(max(0.0, 1 - clip / n) for n in norms if n > 0) / len(norms)
+    words = f"{len(norms)} printed norms: {format_percent(steps)} above {clip:g}, mean cut {format_percent(cut)}"
+    value = q.get("value")
+    if value.admits(steps):
+        return holds("the share of clipped steps", words)
+    return unknown("it does not say of what: share of steps, or mean cut; " + words, words)

@@ -1,0 +1,192 @@
+"""Claims about device memory and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.audit import signs
+from advisor.audit.card import Setup
+from advisor.audit.counts import counts, vocabulary
+from advisor.audit.verdict import (
+    Judgement,
+    Question,
+    between,
+    compare,
+    does_not_follow,
+    holds,
+    show_bytes,
+    unknown,
+    wrong,
+)
+from advisor.units import format_bytes, format_count, format_percent
+
+# Bytes a parameter that training keeps: weights, gradients and optimizer state (handbook §2.1). The wide band reaches
+# from bf16 throughout to Megatron's fp32 masters and gradients; the usual one leaves out what few programs do.
+_STATE = {"usual": (10.0, 18.0), "wide": (4.0, 20.0)}  # 4: everything sharded over several GPUs
+# Bytes per token, layer and width kept for the backward pass in 16 bits: compiled, eager, eager without fused attention
+# in fp32 (handbook §2.2).
+_ACTIVATIONS = {"usual": (24.0, 56.0), "wide": (2.0, 240.0)}
+_LOGITS = {"usual": (6.0, 12.0), "wide": (0.0, 16.0)}  # bytes per token and vocabulary row (handbook §2.3)
+_OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, fragmentation (handbook §2.4)
+_SAFE = 0.97  # of device memory: allocators fail a little before the last byte
+# A resumable checkpoint holds weights and optimizer state: 12 bytes a parameter with AdamW in fp32, 8 with Muon,
+# 6 with everything in bf16 (handbook §2.4). Fewer cannot be resumed from.
+_RESUMABLE = (6.0, 18.0)
+_MODEL_ONLY = (2.0, 4.0)
+
+
+def memory_part(q: Question) -> Judgement:
+    """Weights, gradients or optimizer state = parameters × the bytes that the claim itself gives each."""
+    value, each, known = q.get("value"), q.get("bytes_each"), counts(q.setup)
+    if known is None:
+        return unknown("the shape that fixes the parameters is not stated")
+    low, high = known.parameters[0] * each.low, known.parameters[1] * each.high
+    words = f"{between(known.parameters, format_count)} parameters × {each.text} bytes"
+    implied = value.middle / each.middle
+    note = (
+        f"{value.text} at {each.text} bytes is {format_count(implied)} parameters"
+        if not value.admits(low, high)
+        else ""
+    )
+    return compare(value, low, high, show=show_bytes(value), arithmetic=words, consequence=note)
+
+
+def activations(q: Question) -> Judgement:
+    """Activations with logits, against what training software spans."""
+    usual, wide = (envelope(q.setup, band, state=False) for band in ("usual", "wide"))
+    return _within(q, usual, wide)
+
+
+def memory_total(q: Question) -> Judgement:
+    """All device memory of a configuration, against what training software spans."""
+    usual, wide = (envelope(q.setup, band) for band in ("usual", "wide"))
+    return _within(q, usual, wide)
+
+
+def _within(q: Question, usual: Envelope | None, wide: Envelope | None) -> Judgement:
+    value = q.get("value")
+    if usual is None or wide is None:
+        return unknown("shape, batch or length are not stated")
+    span = between((usual.low, usual.high), show_bytes(value))
+    if value.admits(usual.low, usual.high):
+        return holds(f"plausible: training software needs {span}", usual.arithmetic)
+    if value.admits(wide.low, wide.high):
+        return unknown(f"outside the usual {span}, possible with other kernels or precision", usual.arithmetic)
+    return compare(value, wide.low, wide.high, show=show_bytes(value), arithmetic=wide.arithmetic)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """Bytes that a configuration can need."""
+
+    low: float
+    high: float
+    arithmetic: str
+
+
+def envelope(setup: Setup, band: str, *, state: bool = True) -> Envelope | None:
+    """Least and most bytes on one GPU over what training software does; None without shape, batch and length."""
+    known = counts(setup)
+    if known is None or setup.micro_batch is None or setup.seq_len is None:
+        return None
+    shape, tokens = known.readings[0].shape, setup.micro_batch * setup.seq_len
+    lanes, rows = tokens * shape.depth * shape.width, [tokens * v for v in vocabulary(setup)]
+    ends = []
+    for end in (0, 1):
+        total = _ACTIVATIONS[band][end] * lanes + _LOGITS[band][end] * rows[end]
+        ends.append(total + (_STATE[band][end] * known.parameters[end] + _OVERHEAD[band][end] if state else 0.0))
+    words = f"{_ACTIVATIONS[band][0]:g}-{_ACTIVATIONS[band][1]:g} B × {tokens:,} tokens × {shape.depth} × {shape.width}"
+    words += f" + {_LOGITS[band][0]:g}-{_LOGITS[band][1]:g} B × tokens × vocabulary"
+    words += f" + {_STATE[band][0]:g}-{_STATE[band][1]:g} B × parameters + context" if state else ""
+    return Envelope(low=ends[0], high=ends[1], arithmetic=words)
+
+
+def fits(q: Question) -> Judgement:
+    """A stated need against the card's memory."""
+    value, spec = q.get("value"), signs.spec_of(q.setup)
+    if spec is None:
+        return unknown("the card is not stated")
+    words = f"{value.text} of {format_bytes(spec.memory_bytes)}"
+    own = envelope(q.setup, "usual")
+    if value.low > spec.memory_bytes:
+        return wrong(f"it does not fit {format_bytes(spec.memory_bytes)}", words)
+    if own is None:
+        share = format_percent(value.high / spec.memory_bytes)
+        return unknown(f"{share} of the card by the stated need; the shape behind it is not stated", words)
+    if own.low > _SAFE * spec.memory_bytes:
+        return wrong(f"this shape needs {format_bytes(own.low)} at least", own.arithmetic)
+    if max(value.high, own.high) <= _SAFE * spec.memory_bytes:
+        return holds(f"even {format_bytes(max(value.high, own.high))} fit", words)
+    return unknown(f"the shape may need {format_bytes(own.high)}", own.arithmetic)
+
+
+def matches(q: Question) -> Judgement:
+    """An estimate that is said to agree with measurements: does each of them lie within a tenth of it?"""
+    estimate, measured = q.get("estimate"), q.get("measured")
+    off = [m for m in measured if not 0.9 * estimate.least <= m.middle <= 1.1 * estimate.most]
+    words = f"{estimate.text} estimated; {', '.join(m.text for m in measured)} measured"
+    if not off:
+        return holds("the measurements lie within a tenth of the estimate", words)
+    worst = max(off, key=lambda m: abs(m.middle / estimate.middle - 1))
+    gap = f"{abs(worst.middle / estimate.middle - 1):.0%}".replace("%", " %")
+    return does_not_follow(
+        f"{worst.text} is {gap} {'above' if worst.middle > estimate.middle else 'below'} the estimate",
+        words,
+        consequence="what holds the difference is not in the breakdown, so it cannot be scaled to another model",
+    )
+
+
+def checkpoint_size(q: Question) -> Judgement:
+    """Bytes of a checkpoint against parameters × bytes kept of each: to resume from, or the weights alone."""
+    value, known, resumable = q.get("value"), counts(q.setup), q.get("resumable")
+    if known is None:
+        return unknown("the shape that fixes the parameters is not stated")
+    each = value.middle / known.parameters[0]
+    words = f"{value.text} ÷ {format_count(known.parameters[0])} parameters = {each:.1f} bytes each"
+    low, high = _RESUMABLE if resumable else (_MODEL_ONLY[0], _RESUMABLE[1])
+    if (
+        resumable
+        and value.most < low * known.parameters[0]
+        and value.admits(2 * known.parameters[0], 4 * known.parameters[1])
+    ):
+        full = 12 * known.parameters[0]
+        return wrong(
+            f"that is the weights alone: to resume, AdamW needs {format_bytes(full)} (8-12 bytes a parameter)",
+            words,
+            consequence="a run resumed from it loses its optimizer state; disk space is planned 2 to 3 times too small",
+            actions=("save optimizer state and data position with the weights, and plan the disk for it",),
+            threshold="weights and both moments in fp32: 12 bytes a parameter (handbook §2.4)",
+        )
+    if value.admits(low * known.parameters[0], high * known.parameters[1]):
+        kept = "weights and optimizer state" if each > _RESUMABLE[0] else "the weights"
+        return holds(f"the size of {kept}", words)
+    return compare(
+        value, low * known.parameters[0], high * known.parameters[1], show=show_bytes(value), arithmetic=words
+    )
+
+
+def checkpoint_total(q: Question) -> Judgement:
+    """Disk for all checkpoints: their number × what one takes to be resumable."""
+    value, number, known = q.get("value"), q.get("count").middle, counts(q.setup)
+    if known is None:
+        return unknown("the shape that fixes the parameters is not stated")
+    low, high = (each * known.parameters[i] * number for i, each in enumerate((8.0, 12.0)))
+    words = f"{number:g} × 8-12 bytes × {format_count(known.parameters[0])} parameters"
+    return compare(
+        value, low, high, show=show_bytes(value), arithmetic=words, consequence="the disk fills up during the run"
+    )
+
+
+def unsaved_work(q: Question) -> Judgement:
+    """What an interruption costs when nothing, or nothing recent, was saved."""
+    s, saved = q.setup, q.get("saved_step")
+    seconds = s.seconds_of_a_step
+    if s.steps_done is None or seconds is None:
+        return unknown("steps done or step time are not stated")
+    lost = s.steps_done - (saved or 0)
+    hours = lost * seconds[1] / 3600
+    bill = f", ${hours * s.price.middle:,.2f}" if s.price else ""
+    return holds(
+        f"{lost:,} steps, {hours:.1f} h of work{bill} are lost if it stops now",
+        f"({s.steps_done:,} − {saved or 0:,}) × {seconds[1]:.3g} s",
+    )

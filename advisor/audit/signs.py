@@ -1,0 +1,172 @@
+"""What a card's numbers say of the run by themselves: the physics that claims and conclusions are held against."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from advisor import flops
+from advisor.audit.card import Card, Setup
+from advisor.audit.counts import Counts, counts, workload_of
+from advisor.audit.verdict import Believe
+from advisor.catalog import GpuSpec, find_gpu, peak_flops
+from advisor.predict.batch import predict_batch
+from advisor.predict.throughput import TERMS, predict_log, sizes
+from advisor.records import Prediction
+from advisor.units import format_bytes, format_flops, format_percent, format_watts
+
+CPU_FLOPS = 200e9  # training on a CPU reaches 1-200 GFLOP/s (handbook §7.5)
+FAR_UNDER = 3.0  # times slower than the low end of what is expected: no setting of the run explains that, software does
+WORST_LN = 0.3  # |first loss − ln V| up to this is a sound start (handbook §7.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utilisation:
+    """MFU from exact FLOPs and the card's dense peak, over all readings of the declaration."""
+
+    low: float
+    high: float
+    achieved_flops: float  # per second, all GPUs, at most
+    arithmetic: str
+
+
+def spec_of(setup: Setup) -> GpuSpec | None:
+    return find_gpu(setup.gpu) if setup.gpu else None
+
+
+def utilisation(setup: Setup, rate: tuple[float, float] | None = None) -> Utilisation | None:
+    """MFU at a rate of tokens per second (default: the measured one); None where shape, card or rate are unknown."""
+    spec, known, rate = spec_of(setup), counts(setup), rate or setup.rate
+    if spec is None or known is None or rate is None or setup.seq_len is None:
+        return None
+    precision = setup.precision or "bf16"
+    peak = peak_flops(spec, precision) or peak_flops(spec, "fp16")
+    if peak is None:
+        return None
+    each = known.flops(setup.seq_len)
+    low, high = (flops.mfu(f, r, setup.gpus, peak) for f, r in zip(each, rate, strict=True))
+    words = (
+        f"{each[1]:.4g} FLOP a token × {rate[1]:,.6g} tok/s ÷ ({setup.gpus} × {format_flops(peak)} dense {precision})"
+    )
+    return Utilisation(
+        low=low, high=high, achieved_flops=each[1] * rate[1], arithmetic=f"{words} = {_percent(low, high)}"
+    )
+
+
+def expected(setup: Setup, believe: Believe) -> Prediction | None:
+    """What the cards should give at this shape, all together, by calibration or prior; None where it cannot be said."""
+    spec = spec_of(setup)
+    workload = workload_of(setup, spec.key) if spec else None
+    profile = believe(spec, setup) if workload else None
+    return predict_batch(profile, [workload])[0] if profile else None
+
+
+def shares(setup: Setup, believe: Believe) -> dict[str, float] | None:
+    """Share of the expected step in matrix products, memory traffic and launches; None where it cannot be said."""
+    spec = spec_of(setup)
+    workload = workload_of(setup, spec.key) if spec else None
+    profile = believe(spec, setup) if workload else None
+    if profile is None:
+        return None
+    parts = predict_log(profile.posterior, sizes([workload])).parts[0]
+    named = dict(zip(TERMS, parts / parts.sum(), strict=True))
+    groups = {"products": ("matmul", "attention"), "memory": ("traffic", "logits", "weights", "optimizer")}
+    groups["launches"] = ("layer_overhead", "micro_overhead", "step_overhead")
+    return {group: float(sum(named[t] for t in terms)) for group, terms in groups.items()}
+
+
+def slowdown(setup: Setup, believe: Believe, rate: tuple[float, float] | None = None) -> float | None:
+    """How many times slower than expected of the card, at least; below 1: as fast as expected. None: not known."""
+    prediction, rate = expected(setup, believe), rate or setup.rate
+    if prediction is None or rate is None or prediction.tokens_per_second is None:
+        return None
+    return prediction.tokens_per_second.low / rate[1]
+
+
+def weight_bytes(setup: Setup) -> tuple[float, float] | None:
+    """Bytes of the weights, least (two bytes each) and as trained in full precision; None without a shape."""
+    known = counts(setup)
+    if known is None:
+        return None
+    return 2.0 * known.parameters[0], 4.0 * known.parameters[0]
+
+
+def cpu_signs(card: Card, setup: Setup) -> list[str]:
+    """Signs that the work is not done on the GPU (handbook §7.5); three of them convict."""
+    found, weights, use = [], weight_bytes(setup), utilisation(setup)
+    if (
+        weights
+        and setup.memory_used
+        and setup.memory_used.most < (4 if setup.precision == "fp32" else 2) / 4 * weights[1]
+    ):
+        needed = format_bytes(weights[1] if setup.precision == "fp32" else weights[0])
+        found.append(f"{setup.memory_used.text} of device memory are fewer than the weights alone ({needed})")
+    if use and use.achieved_flops < CPU_FLOPS * setup.gpus:
+        found.append(
+            f"{format_flops(use.achieved_flops)} is what a CPU gives ({format_percent(use.high)} of the card's peak)"
+        )
+    if (first := first_step(card)) and first[0] < first[1]:
+        found.append(f"step 0 took {first[0]:.3g} s, later ones {first[1]:.3g} s: a GPU's first step is its slowest")
+    spec = spec_of(setup)
+    if setup.power and spec and spec.tdp_watts and setup.power.most < 0.25 * spec.tdp_watts:
+        found.append(f"{setup.power.text} of {format_watts(spec.tdp_watts)}: the card idles")
+    if setup.utilization and setup.utilization.most < 0.02:
+        found.append("no kernel runs on the card")
+    return found
+
+
+def first_step(card: Card) -> tuple[float, float] | None:
+    """Seconds of the first printed step and the median of the later ones."""
+    seconds = [s for s in card.column("seconds") if s is not None]
+    steps = card.column("step")
+    if len(seconds) < 3 or not steps or (steps[0] or 0) > 1:
+        return None
+    later = sorted(seconds[1:])
+    return seconds[0], later[len(later) // 2]
+
+
+def losses(card: Card) -> list[float]:
+    return [loss for loss in card.column("loss") if loss is not None]
+
+
+def uniform_loss(setup: Setup) -> float | None:
+    """ln V: the loss of a model that knows nothing; None without a stated vocabulary."""
+    return math.log(setup.vocab_size) if setup.vocab_size else None
+
+
+def initial_loss_reading(first: float, setup: Setup) -> str:
+    """What a first loss far from ln V may be: a sum in place of a mean, unscaled weights, or another vocabulary."""
+    base, found = uniform_loss(setup), []
+    assert base is not None
+    divisors = {"": 1, "sequence length": setup.seq_len, "batch": setup.micro_batch}
+    if setup.seq_len and setup.micro_batch:
+        divisors["batch × length"] = setup.seq_len * setup.micro_batch
+    unscaled = _unscaled_loss(setup)
+    for name, by in divisors.items():
+        if name and by and by > 1 and abs(first / by - base) <= 2 * WORST_LN:
+            found.append(f"it is summed over {name} ({first / by:.2f} each)")
+        if by and unscaled and abs(first / by / unscaled - 1) < 0.1 and (not name or by > 1):
+            summed = f", summed over {name} ({first / by:.0f} each)" if name else ""
+            found.append(f"weights of unit variance give about {unscaled:.0f}{summed}: scale the initialisation")
+    if first < 13 and not found:
+        found.append(f"it would be right for a vocabulary of {math.exp(first):,.0f}")
+    return "; or ".join(found) or "no single factor explains it"
+
+
+def _unscaled_loss(setup: Setup) -> float | None:
+    """First loss with weights of variance 1: logits of deviation √d, and the largest of V of them decides."""
+    if setup.width is None or not setup.vocab_size:
+        return None
+    spread = math.sqrt(2 * math.log(setup.vocab_size))
+    largest = spread - (math.log(math.log(setup.vocab_size)) + math.log(4 * math.pi)) / (2 * spread)
+    return math.sqrt(setup.width) * largest
+
+
+def optimizer_floor_seconds(known: Counts, spec: GpuSpec) -> float:
+    """AdamW in fp32 moves at least 28 bytes a parameter (handbook §3.2): the least time of a synchronised step."""
+    return 28.0 * known.parameters[0] / spec.memory_bytes_per_second
+
+
+def _percent(low: float, high: float) -> str:
+    texts = dict.fromkeys((format_percent(low), format_percent(high)))
+    return " to ".join(texts)

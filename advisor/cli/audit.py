@@ -1,0 +1,81 @@
+"""`advisor audit`: the claims of plans and reports on paper, judged by their own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor import render
+
+
+@click.command()
+@click.argument("cards", metavar="CARD...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--md", "markdown_path", type=click.Path(path_type=Path), help="Write the audit to this Markdown file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) -> None:
+    """Check every claim of a run card: holds, wrong, does not follow, or cannot be judged, and why.
+
+    A card is YAML: the declared configuration, the printed tables and the claims of a plan or report, as
+    docs/file-formats.md describes; examples/reports has five. Speeds are held against the card's calibration, if there
+    is one here, else against published runs.
+    """
+    from advisor.audit.audit import audit
+    from advisor.audit.load import load_card
+    from advisor.audit.page import markdown, text_lines
+
+    audits = [audit(card, believe) for card in [load_card(path) for path in cards]]
+    if markdown_path is not None:
+        from advisor.disk import write_atomic
+
+        write_atomic(markdown_path, markdown(audits))
+        render.remark(f"written to {markdown_path}")
+    if as_json:
+        documents = [to_document(one) for one in audits]
+        render.print_json(documents[0] if len(documents) == 1 else {"audits": documents})
+        return
+    for one in audits:
+        render.show("\n".join(text_lines(one)), "")
+
+
+def believe(spec: Any, setup: Any) -> Any:
+    """What is expected of a card for a configuration: its calibration here, else the prior; None where neither is."""
+    from advisor.calibrate.profiles import load_profile
+    from advisor.errors import AdvisorError
+    from advisor.store import default_store
+
+    try:
+        return load_profile(
+            spec.key, default_store(), family=setup.family, precision=setup.precision, compile=bool(setup.compile)
+        )
+    except AdvisorError:  # the datasheet gives no rate for this precision: nothing is expected of the card
+        return None
+
+
+def to_document(one: Any) -> dict[str, Any]:
+    """One audit as JSON: verdicts counted, every claim with its judgement, and the findings."""
+    from advisor.audit.page import verdict_line
+
+    claims = [
+        {
+            "id": judged.claim.id,
+            "kind": judged.claim.kind,
+            "line": judged.claim.line,
+            "text": judged.claim.text,
+            "verdict": judged.judgement.ruling,
+            "so": judged.judgement.so,
+            "arithmetic": judged.judgement.arithmetic,
+            "consequence": judged.judgement.consequence,
+        }
+        for judged in one.judged
+    ]
+    return {
+        "card": one.card.id,
+        "title": one.card.title,
+        "verdict": verdict_line(one),
+        "counts": one.counts,
+        "claims": claims,
+        "findings": one.findings,
+        "assumed": one.card.assumed,
+    }
