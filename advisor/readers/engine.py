@@ -16,6 +16,7 @@ from advisor.readers.plans import NOT_A_RECORD, Plan, Take, bulk, make_plan, sha
 from advisor.readers.records import RecordStore
 
 MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this
+LONG_LOG_BYTES = 1 << 23  # from here on conversion takes longer than an import of pyarrow
 TAILS_TOLD = 16  # lines of one shape whose text behind the record is looked at: an error shows within the first
 
 
@@ -70,6 +71,7 @@ class Engine:
     plans: list[Plan] = field(default_factory=list)
     shapes: dict[bytes, int] = field(default_factory=dict)  # shape → index of its plan
     told: dict[int, int] = field(default_factory=dict)  # plan → lines whose tails were passed on
+    read_bytes: int = 0
     done: int = 0  # lines before the present chunk, CR-separated ones counted too: the order of records
 
     def feed(self, chunk: Chunk) -> None:
@@ -85,6 +87,7 @@ class Engine:
                 loose += [self._read_lines(lines, plan, at), self._tails(plan_id, at)]
         self._tell(lines, np.unique(np.concatenate(loose)))
         self.done += len(ids)
+        self.read_bytes += len(chunk.text)
         self.store.end_of_chunk()
 
     def _plan_ids(self, lines: Lines) -> np.ndarray:
@@ -112,7 +115,7 @@ class Engine:
     def _read_lines(self, lines: Lines, plan: Plan, at: np.ndarray) -> np.ndarray:
         """Store the records of lines `at`, all of one plan; gives the lines among them that turn out to be none."""
         if plan.numbers:
-            numbers = bulk(lines.runs(at), plan, len(at))
+            numbers = bulk(lines.runs(at), plan, len(at), long_log=self.read_bytes > LONG_LOG_BYTES)
             if numbers is not None:
                 self._store(lines, at, plan.rule, plan.takes, numbers)
                 return at[:0]

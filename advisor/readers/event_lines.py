@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from advisor.readers.memory_messages import memory_sizes
 
@@ -226,6 +227,7 @@ class Said:
     numbers: dict[str, float]
 
 
+@lru_cache(maxsize=512)  # the same words stand in a log again and again
 def read_line(line: str, *, code: bool = False) -> Said | None:
     """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
     line = _ANSI.sub("", line)

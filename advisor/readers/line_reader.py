@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from advisor.readers.assemble import assemble
 from advisor.readers.chunks import Progress, chunks
 from advisor.readers.engine import Engine
@@ -59,6 +61,6 @@ class LineReader:
 
 def _facts_of_rows(format: LineFormat, records: Records) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for index in sorted({int(i) for i in records.rule}):
+    for index in np.unique(records.rule).tolist():
         facts |= format.rows[index].facts
     return facts

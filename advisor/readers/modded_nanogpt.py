@@ -1,7 +1,7 @@
 """modded-nanogpt: `step:2/6200 train_loss:8.6834 train_time:75965ms step_avg:nanms`, or `s:0 trl:10.9656`.
 
 The log begins with the program's source, so nothing is believed but whole record lines. `step_avg:nanms` is no loss;
-the clock starts again after the first ten steps. Newer records print the training loss no more: their evaluations count.
+the clock starts again after the first ten steps. Newer ones print no training loss: their evaluations count.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Plan:
     numbers: int = 0  # 0: line by line
     table: bytes = b""
     delete: bytes = b""
-    exponents: bool = False
+    exponents: tuple[tuple[bytes, bytes], ...] = ()  # how they are written, and bytes that the table turns into them
     tail: bool = False  # there is text behind the record that may say something of its own
 
 
@@ -67,15 +67,41 @@ def takes_of(line: bytes, rule: Rule) -> list[Take] | None:
     return None if seen is None else [take for take, _ in _read(line, rule, seen[0])]
 
 
-def bulk(text: bytes, plan: Plan, lines: int) -> np.ndarray | None:
-    """The numbers of `lines` lines of one shape, (lines, plan.numbers); None when they do not come out even."""
+def bulk(text: bytes, plan: Plan, lines: int, long_log: bool = False) -> np.ndarray | None:
+    """The numbers of `lines` lines of one shape, (lines, plan.numbers); None when they do not come out even.
+
+    Long logs are worth importing pyarrow for: it converts twice as fast as numpy.
+    """
+    spaced = _numbers_only(text, plan)
+    flat = _arrow_numbers(spaced) if long_log else _numpy_numbers(spaced)
+    if flat is None:
+        return None
+    return flat.reshape(lines, plan.numbers) if flat.size == lines * plan.numbers else None
+
+
+def _numpy_numbers(spaced: bytes) -> np.ndarray | None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)  # text that is no number: numpy only warns of it
         try:
-            flat = np.fromstring(_numbers_only(text, plan), dtype=np.float64, sep=" ")
+            return np.fromstring(spaced, dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError):
             return None
-    return flat.reshape(lines, plan.numbers) if flat.size == lines * plan.numbers else None
+
+
+def _arrow_numbers(spaced: bytes) -> np.ndarray | None:
+    """Numbers between blanks, as an Arrow array of strings made from the text's own bytes and then cast."""
+    import pyarrow
+
+    inside = np.frombuffer(b" " + spaced + b" ", np.uint8) != 32
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    offsets = np.zeros(len(edges) // 2 + 1, np.int32)
+    np.cumsum(edges[1::2] - edges[::2], out=offsets[1:])
+    buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(spaced.translate(None, b" "))]
+    try:
+        strings = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
+        return strings.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+    except pyarrow.ArrowInvalid:
+        return None
 
 
 def to_columns(takes: Sequence[Take], numbers: np.ndarray | None, lines: int) -> dict[str, np.ndarray]:
@@ -148,7 +174,7 @@ def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tai
     read = _read(line, rule, found)
     texts = [line[f.start : f.end] for _, f in read]
     signs = any(t[:1] == b"-" for t in texts)
-    exponents = any(b"e-" in t or b"e+" in t or b"E-" in t or b"E+" in t for t in texts)
+    exponents = tuple(pair for pair in _EXPONENTS if any(pair[0] in t for t in texts))
     kept = b"0123456789." + (b"-" if signs else b"") + (b"," if rule.comma else b"")
     table = bytearray(c if c in kept else 32 for c in range(256))
     if rule.comma:
@@ -188,7 +214,6 @@ def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) ->
 
 
 def _numbers_only(text: bytes, plan: Plan) -> bytes:
-    if plan.exponents:
-        for printed, kept in _EXPONENTS:
-            text = text.replace(printed, kept)
+    for printed, kept in plan.exponents:
+        text = text.replace(printed, kept)
     return text.translate(plan.table, plan.delete)
