@@ -35,5 +35,5 @@ $(VENV)/core.stamp: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/core.stamp
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[app,dev]'
 	@touch $@

@@ -13,6 +13,13 @@ def profiles_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "profiles"
 
 
+def example_run() -> Path:
+    """A recorded run folder, shipped so that there is something to look at before the first run."""
+    package = Path(__file__).resolve().parent
+    installed = package / "_examples"
+    return (installed if installed.is_dir() else package.parent / "examples") / "run"
+
+
 def advisor_home() -> Path:
     """The user's own folder: ADVISOR_HOME, or else the platform's data folder. It need not exist yet."""
     chosen = os.environ.get("ADVISOR_HOME")

@@ -336,7 +336,8 @@ class QuantityAccuracy:
     median_error: float  # of |actual / predicted - 1|
     p90_error: float
     bias: float  # median of actual / predicted - 1: positive means promised too little
-    coverage: float  # share of actual values inside the stated 80 % interval
+    inside: int  # runs whose actual value fell into the stated 80 % interval
+    coverage: float  # their share
 
 
 def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
@@ -358,6 +359,7 @@ def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
                 median_error=statistics.median(sizes),
                 p90_error=_quantile(sizes, 0.9),
                 bias=statistics.median(errors),
+                inside=sum(row.inside for row in rows),
                 coverage=sum(row.inside for row in rows) / len(rows),
             )
         )

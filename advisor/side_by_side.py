@@ -51,6 +51,55 @@ def side_by_side(runs: Sequence[tuple[str, RunLog]]) -> list[Point]:
     return points + [_at_share(runs, share) for share in SHARES if share <= done]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LossPoint:
+    """A run's training loss at one moment, for laying runs over each other."""
+
+    step: int
+    tokens: int
+    hours: float  # of steps up to here
+    usd: float | None  # of those hours; None: no price
+    loss: float
+    eval_loss: float | None
+    tokens_per_second: float
+    grad_norm: float | None
+
+
+def loss_points(log: RunLog, *, usd_per_hour: float | None, most: int = 400) -> list[LossPoint]:
+    """The run in at most `most` stretches of equal length: mean loss and speed of each, at its last step.
+
+    Spikes survive as they raise their stretch's mean; not-finite losses leave their stretch out.
+    """
+    if not log.steps:
+        return []
+    evals = {record["step"]: record["loss"] for record in log.evals}
+    size = -(-len(log.steps) // most)
+    points, seconds = [], 0.0
+    for start in range(0, len(log.steps), size):
+        stretch = log.steps[start : start + size]
+        spent = sum(record["seconds"] for record in stretch)
+        before = log.steps[start - 1]["tokens"] if start else 0
+        seconds += spent
+        last = stretch[-1]
+        seen = [evals[record["step"]] for record in stretch if record["step"] in evals]
+        loss = sum(record["loss"] for record in stretch) / len(stretch)
+        if loss - loss != 0:  # NaN or infinite
+            continue
+        points.append(
+            LossPoint(
+                step=last["step"],
+                tokens=last["tokens"],
+                hours=seconds / 3600,
+                usd=None if usd_per_hour is None else seconds / 3600 * usd_per_hour,
+                loss=loss,
+                eval_loss=seen[-1] if seen else None,
+                tokens_per_second=(last["tokens"] - before) / spent if spent else 0.0,
+                grad_norm=last.get("grad_norm"),
+            )
+        )
+    return points
+
+
 def _at_tokens(runs: Sequence[tuple[str, RunLog]], tokens: int) -> Point:
     standings = tuple(_standing(run_id, log, _index_at(log.steps, tokens)) for run_id, log in runs)
     factors = [standing.rate_factor for standing in standings]

@@ -175,28 +175,15 @@ def _quality(profile: Any) -> str:
 
 
 def _rows(document: dict[str, Any], held: Any) -> list[tuple[str, ...]]:
-    """One row per configuration, smallest first, then the bursts that failed."""
-    from advisor.calibrate import evidence
-    from advisor.calibrate.session import describe
+    from advisor.calibrate.summary import burst_lines
 
-    key, bursts = document["device"]["key"], document["bursts"]
-    seen = evidence.observations(bursts, key, evidence.drift_of(bursts))
-    gaps = [f"{e:+.1%}" for e in held.errors] if held else ["-"] * len(seen)
-    runs = [evidence.workload_from_dict(b["workload"], key) for b in evidence.completed(bursts)]
-    rows = [
+    return [
         (
-            describe(o.workload),
-            str(runs.count(o.workload)),
-            units.format_rate(o.workload.step_tokens / o.step_seconds),
-            units.format_seconds(o.step_seconds),
-            gap,
+            line.configuration,
+            str(line.bursts),
+            units.format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
+            units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
+            "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
         )
-        for o, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
+        for line in burst_lines(document, held.errors if held else None)
     ]
-    failed = [b for b in bursts if b["outcome"] != "completed"]
-    rows += [(describe(evidence.workload_from_dict(b["workload"], key)), "1", "-", b["outcome"], "-") for b in failed]
-    return rows
-
-
-def _size(w: Any) -> tuple[int, ...]:
-    return w.shape.depth, w.micro_tokens, w.shape.seq_len, w.grad_accum

@@ -43,15 +43,15 @@ def command(gpu: str | None, count: int, provider: str | None, as_json: bool) ->
             show(_list(specs, prices, count, today))
         return
     spec = require_gpu(gpu)
-    offers = _offers(spec.key, count, provider)
+    found = offers(spec.key, count, provider)
     if as_json:
         document = _plain(spec, cheapest_price(spec.key, count, provider), today)
-        print_json({**document, "prices": [_plain_price(offer, today) for offer in offers]})
+        print_json({**document, "prices": [_plain_price(offer, today) for offer in found]})
     else:
-        show(_facts(spec), "", _offer_table(offers, count, today) if offers else "price: unknown")
+        show(table(["", ""], facts(spec)), "", _offer_table(found, count, today) if found else "price: unknown")
 
 
-def _offers(key: str, count: int, provider: str | None) -> list[Price]:
+def offers(key: str, count: int, provider: str | None) -> list[Price]:
     """Each provider's cheapest way to rent the cards, cheapest first."""
     providers = sorted({row.provider for row in load_prices() if provider in (None, row.provider)})
     found = [offer for name in providers if (offer := cheapest_price(key, count, name)) is not None]
@@ -93,7 +93,7 @@ def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[
         format_bandwidth(spec.memory_bytes_per_second),
         format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
         format_usd(price.usd_per_hour) if price else "-",
-        f"{_from(price)}, {_age(price, today)}" if price else "-",
+        f"{_from(price)}, {age_in_words(price, today)}" if price else "-",
     ]
 
 
@@ -102,13 +102,14 @@ def _from(price: Price) -> str:
     return price.row.provider + (f" (a machine of {rented})" if rented > price.gpus else "")
 
 
-def _age(price: Price, today: datetime.date) -> str:
+def age_in_words(price: Price, today: datetime.date) -> str:
     days = price.age_days(today)
     return "undated" if days is None else format_seconds(days * DAY)
 
 
-def _facts(spec: GpuSpec):
-    facts = [
+def facts(spec: GpuSpec) -> list[tuple[str, str]]:
+    """Everything known of a card, as name and words."""
+    return [
         ("key", spec.key),
         ("driver names", "; ".join(spec.nvml_names)),
         ("architecture", f"{spec.architecture}, compute capability {spec.compute_capability or 'unknown'}"),
@@ -124,22 +125,27 @@ def _facts(spec: GpuSpec):
         ("source", spec.source),
         ("notes", spec.notes or "-"),
     ]
-    return table(["", ""], facts)
 
 
-def _offer_table(offers: list[Price], count: int, today: datetime.date):
-    columns = ["provider", "machine", "region", "machines", "$/h", "$/GPU-h", "price age", "note"]
-    rows = [
-        [
-            offer.row.provider,
-            offer.row.instance_type,
-            offer.row.region,
-            str(offer.machines),
-            format_usd(offer.usd_per_hour),
-            format_usd(offer.usd_per_gpu_hour),
-            _age(offer, today),
-            offer.row.note.removeprefix(UNDATED).removeprefix("; "),
-        ]
-        for offer in offers
+def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]:
+    """Offers as columns of words."""
+    return [
+        {
+            "provider": offer.row.provider,
+            "machine": offer.row.instance_type,
+            "region": offer.row.region,
+            "machines": str(offer.machines),
+            "$/h": format_usd(offer.usd_per_hour),
+            "$/GPU-h": format_usd(offer.usd_per_gpu_hour),
+            "price age": age_in_words(offer, today),
+            "note": offer.row.note.removeprefix(UNDATED).removeprefix("; "),
+        }
+        for offer in found
     ]
-    return table(columns, rows, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:6])
+
+
+def _offer_table(found: list[Price], count: int, today: datetime.date):
+    rows = offer_rows(found, today)
+    columns = list(rows[0])
+    cells = [list(row.values()) for row in rows]
+    return table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:6])

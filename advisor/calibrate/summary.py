@@ -1,0 +1,62 @@
+"""The bursts of a calibration as lines to show: one per configuration, for the command line and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.calibrate import evidence
+from advisor.calibrate.session import describe
+from advisor.records import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstLine:
+    """One configuration as measured; None where the burst did not complete."""
+
+    configuration: str
+    bursts: int
+    outcome: str
+    tokens_per_second: float | None
+    step_seconds: float | None  # corrected for the machine's drift
+    left_out_error: float | None  # of the prediction by all other configurations; None: not held out
+
+
+def burst_lines(document: Mapping[str, Any], errors: Sequence[float] | None = None) -> list[BurstLine]:
+    """One line per configuration, smallest first, then the bursts that failed.
+
+    `errors` are the held-out errors in the order of the observations (`hold_each_out`).
+    """
+    key, bursts = document["device"]["key"], document["bursts"]
+    done = evidence.completed(bursts)
+    seen = evidence.observations(bursts, key, evidence.drift_of(bursts)) if done else []
+    runs = [evidence.workload_from_dict(burst["workload"], key) for burst in done]
+    gaps = errors if errors is not None else [None] * len(seen)
+    lines = [
+        BurstLine(
+            configuration=describe(one.workload),
+            bursts=runs.count(one.workload),
+            outcome="completed",
+            tokens_per_second=one.workload.step_tokens / one.step_seconds,
+            step_seconds=one.step_seconds,
+            left_out_error=gap,
+        )
+        for one, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
+    ]
+    failed = [burst for burst in bursts if burst["outcome"] != "completed"]
+    return lines + [
+        BurstLine(
+            configuration=describe(evidence.workload_from_dict(burst["workload"], key)),
+            bursts=1,
+            outcome=burst["outcome"],
+            tokens_per_second=None,
+            step_seconds=None,
+            left_out_error=None,
+        )
+        for burst in failed
+    ]
+
+
+def _size(w: Workload) -> tuple[int, ...]:
+    return w.shape.depth, w.micro_tokens, w.shape.seq_len, w.grad_accum

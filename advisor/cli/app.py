@@ -1,0 +1,40 @@
+"""`advisor app`: the Streamlit app on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from advisor import render
+from advisor.errors import AdvisorError
+
+# What .streamlit/config.toml says in a checkout, for an installed package, which has no such file. 127.0.0.1 only: the
+# app can start runs and read files as the person who started it.
+_SERVER = {
+    "server.address": "127.0.0.1",
+    "server.headless": "true",
+    "server.fileWatcherType": "none",
+    "server.enableXsrfProtection": "true",
+    "server.maxUploadSize": "200",
+    "browser.gatherUsageStats": "false",
+    "client.showErrorDetails": "none",
+    "client.toolbarMode": "minimal",
+    "theme.primaryColor": "#0072B2",
+}
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), default=8501, show_default=True, help="On 127.0.0.1.")
+def command(port: int) -> None:
+    """Open the app in the browser: plan, calibrate, launch, watch, compare, analyse. Only this machine reaches it."""
+    if importlib.util.find_spec("streamlit") is None or importlib.util.find_spec("altair") is None:
+        raise AdvisorError("the app's packages are not installed", "pip install 'training-advisor[app]'")
+    frame = Path(__file__).resolve().parents[1] / "ui" / "frame.py"
+    options = [part for name, value in _SERVER.items() for part in (f"--{name}", value)]
+    render.remark(f"the app is at http://127.0.0.1:{port} (Ctrl-C ends it; runs go on)")
+    command = [sys.executable, "-m", "streamlit", "run", str(frame), "--server.port", str(port), *options]
+    os.execv(sys.executable, command)

@@ -1,0 +1,163 @@
+"""Page Calibrate: what this machine has, what is known of it, a calibration live, two calibrations compared."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import streamlit as st
+
+from advisor.calibrate import background
+from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.calibrate.summary import burst_lines
+from advisor.cli.device import first_card
+from advisor.ui import loaders
+from advisor.units import format_bandwidth, format_flops, format_percent, format_rate, format_seconds, format_usd
+
+LOOK_SECONDS = 1.0
+
+
+def page() -> None:
+    """The machine, its calibrations, and a form to start one."""
+    st.header("Calibrate", anchor=False)
+    card = first_card()
+    here = f"an {card}" if card else "no NVIDIA card: its CPU can be calibrated"
+    st.markdown(
+        f"This machine has **{here}**. A calibration trains short bursts on the real device and fits its speed."
+    )
+    now = background.look(loaders.store())
+    if now is not None and now.running:
+        st.fragment(_live, run_every=LOOK_SECONDS)()
+    else:
+        _form(card is not None)
+        if now is not None:
+            _result(now)
+    _known()
+
+
+def _form(has_card: bool) -> None:
+    defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
+    with st.form("calibrate", border=True):
+        columns = st.columns(4)
+        device = columns[0].selectbox(
+            "Device", ["auto", "cpu"], help="auto: the first card of this machine, else its CPU."
+        )
+        family = columns[1].selectbox("Model family", ["nanochat", "gpt2", "llama"], help="The shape that is trained.")
+        seconds = columns[2].number_input(
+            "Time limit (seconds)",
+            min_value=15,
+            value=int(defaults.budget_seconds),
+            help="More bursts, narrower intervals. It ends within the limit.",
+        )
+        price = columns[3].number_input(
+            "Price ($ per hour)", min_value=0.0, value=None, help="To say what the calibration cost. Empty: unknown."
+        )
+        if price:
+            st.caption(f"At most {format_usd(background.cost_usd(price, seconds))} for the whole calibration.")
+        if st.form_submit_button("Calibrate", type="primary", icon=":material/speed:"):
+            options = ["--gpu", device, "--family", family]
+            if price is not None:
+                options += ["--price", f"{price:g}"]
+            background.start(loaders.store(), options, float(seconds))
+            st.rerun()
+
+
+def _live() -> None:
+    """One look at the calibration; drawn again every second while it runs."""
+    now = background.look(loaders.store())
+    if now is None or not now.running:
+        st.rerun()
+        return
+    done = min(1.0, now.elapsed_seconds / now.budget_seconds)
+    st.progress(done, text=f"{format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}")
+    if now.said:
+        st.caption(now.said[-1])
+    if now.document is not None:
+        _bursts(now.document)
+    if st.button("Cancel", icon=":material/cancel:", help="What was measured is kept; a new start goes on from there."):
+        with st.spinner("stopping"):
+            background.cancel(loaders.store())
+        st.rerun()
+
+
+def _result(now: background.Background) -> None:
+    if now.document is None:
+        st.warning("The last calibration measured nothing. It said: " + " / ".join(now.said), icon=":material/warning:")
+        return
+    if now.document.get("status") != "complete":
+        st.info("The last calibration was cut short; the same settings take it up where it stopped.")
+    with st.expander(f"Bursts of {now.document['id']}", expanded=True):
+        _bursts(now.document)
+
+
+def _bursts(document: dict[str, Any]) -> None:
+    rows = [
+        {
+            "Configuration": line.configuration,
+            "Bursts": str(line.bursts),
+            "Tokens/s": format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
+            "Step": format_seconds(line.step_seconds) if line.step_seconds else line.outcome.replace("_", " "),
+        }
+        for line in burst_lines(document)
+    ]
+    if rows:
+        st.dataframe(rows, hide_index=True)
+
+
+def _known() -> None:
+    st.subheader("What is known of which device", anchor=False)
+    entries = loaders.store().list_calibrations()
+    if not entries:
+        st.info(
+            "Nothing is calibrated yet. Cards that were never calibrated are predicted from their data sheets and "
+            "published runs, with wide intervals marked *prior*.",
+            icon=":material/lightbulb:",
+        )
+        return
+    now = datetime.now(UTC)
+    rows = [_entry_row(entry, now) for entry in entries]
+    picked = st.dataframe(
+        rows, hide_index=True, on_select="rerun", selection_mode="multi-row", key="calibrations"
+    ).selection.rows
+    st.caption("Tick two calibrations of one device to compare them.")
+    if len(picked) == 2 and max(picked) < len(entries):
+        _compare([entries[number] for number in picked])
+
+
+def _entry_row(entry: Any, now: datetime) -> dict[str, str]:
+    document = loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
+    held = document.get("held_out_error")
+    age = (now - datetime.fromisoformat(entry.created)).total_seconds()
+    right = f"{format_percent(held['median'])} / {format_percent(held['p90'])}" if held else "unknown"
+    return {
+        "Device": entry.device_key,
+        "Name": entry.device_name or "",
+        "Family": entry.family or "",
+        "Age": format_seconds(age),
+        "Bursts": str(len(document["bursts"])),
+        "Held-out error, median / p90": right,
+        "Inside 80 % interval": format_percent(held["coverage"]) if held else "unknown",
+        "From": "shipped" if entry.shipped else "this machine",
+        "Calibration": entry.id,
+    }
+
+
+def _compare(entries: list[Any]) -> None:
+    if len({entry.device_key for entry in entries}) > 1:
+        st.warning("These are calibrations of different devices.", icon=":material/warning:")
+        return
+    columns = {}
+    for entry in entries:
+        profile = loaders.calibrated_profile(str(entry.path), entry.path.stat().st_mtime_ns)
+        rates = profile.posterior.rates
+        columns[entry.id] = {
+            "Matrix products": format_flops(rates.matmul_flops),
+            "Memory bandwidth": format_bandwidth(rates.bandwidth),
+            "Launch": format_seconds(rates.launch_seconds),
+            "Machine's drift": format_percent(profile.posterior.drift),
+            "Start-up of a run": format_seconds(profile.costs.startup_seconds.value),
+        }
+    names = list(next(iter(columns.values())))
+    st.dataframe(
+        [{"": name, **{key: column[name] for key, column in columns.items()}} for name in names], hide_index=True
+    )

@@ -1,0 +1,52 @@
+"""The frame of the app: page configuration and navigation."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import streamlit as st
+
+from advisor.errors import AdvisorError
+from advisor.ui import calibrate, gpus, runs, watch
+
+PAGES = (
+    ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
+    ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
+    ("Runs", ":material/checklist:", runs.page, "runs"),
+    ("GPUs", ":material/memory:", gpus.page, "gpus"),
+)
+
+
+def main() -> None:
+    """Draw the page that the address names; the first is the plan."""
+    st.set_page_config(page_title="training-advisor", page_icon=":material/route:", layout="wide")
+    pages = [
+        st.Page(guarded(function), title=title, icon=icon, url_path=path, default=path == PAGES[0][3])
+        for title, icon, function, path in PAGES
+    ]
+    st.navigation(pages, position="top").run()
+
+
+def guarded(page: Callable[[], None]) -> Callable[[], None]:
+    """A page whose errors are one sentence with the way out, never a traceback (ADVISOR_DEBUG=1 shows it)."""
+
+    def run() -> None:
+        try:
+            page()
+        except AdvisorError as error:
+            st.error(error.message + (f"  \n{error.hint}" if error.hint else ""), icon=":material/error:")
+            _debug()
+
+    run.__name__ = page.__module__.rsplit(".", 1)[-1]
+    return run
+
+
+def _debug() -> None:
+    if os.environ.get("ADVISOR_DEBUG"):
+        st.code(traceback.format_exc())
+
+
+if __name__ == "__main__":
+    main()

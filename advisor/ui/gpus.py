@@ -1,0 +1,132 @@
+"""Page GPUs: the catalog with prices and their age, and what training the shape at hand costs on each card."""
+
+from __future__ import annotations
+
+import datetime
+
+import streamlit as st
+
+from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
+from advisor.cli.gpus import age_in_words, facts, offer_rows, offers
+from advisor.plan.cards import CardRow, card_rows
+from advisor.ui import charts, loaders
+from advisor.units import (
+    format_bandwidth,
+    format_bytes,
+    format_estimate,
+    format_flops,
+    format_percent,
+    format_rate,
+    format_usd,
+)
+from trainer.schema import ModelShape, make_shape
+
+DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
+
+
+def page() -> None:
+    """Choose a model, then compare cards."""
+    st.header("GPUs", anchor=False)
+    shape, gpus, provider = _controls()
+    rows = _market(shape, gpus, provider, loaders.stamp(loaders.store().home / "calibrations"))
+    shown = _filtered(rows)
+    if not shown:
+        st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
+        return
+    _chart(shown)
+    today = datetime.date.today()
+    picked = st.dataframe(
+        [_line(row, today) for row in shown],
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="single-row",
+        key="gpu-table",
+    ).selection.rows
+    st.caption(
+        "Rates are dense, without the factor of two for sparsity. *prior*: never calibrated by you, from data "
+        "sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ FLOPs that train the model. Tick a card for "
+        "everything known of it."
+    )
+    if picked and picked[0] < len(shown):
+        _one(shown[picked[0]].spec, gpus, provider, today)
+
+
+def _controls() -> tuple[ModelShape, int, str | None]:
+    columns = st.columns(5)
+    family = columns[0].selectbox("Model family", list(DEPTHS), help="The shape that would be trained.")
+    depth = columns[1].number_input("Depth", 1, 200, DEPTHS[family], help="Transformer blocks.")
+    lengths = [512, 1024, 2048, 4096, 8192]
+    seq_len = columns[2].selectbox("Context length", lengths, index=2, help="Tokens per sequence.")
+    gpus = columns[3].selectbox("GPUs", [1, 2, 4, 8], help="Data parallel, rented together.")
+    providers = sorted({row.provider for row in load_prices()})
+    provider = columns[4].selectbox("Provider", ["any", *providers], help="Whose prices.")
+    shape = make_shape(family, depth=int(depth), vocab_size=32768, seq_len=seq_len)
+    return shape, gpus, None if provider == "any" else provider
+
+
+@st.cache_data(max_entries=64, show_spinner="predicting every card")
+def _market(shape: ModelShape, gpus: int, provider: str | None, stamped: tuple[int, ...]) -> list[CardRow]:
+    del stamped  # in the key: a new calibration changes the answer
+    return card_rows(shape, load_gpus().values(), loaders.profile, gpus=gpus, provider=provider)
+
+
+def _filtered(rows: list[CardRow]) -> list[CardRow]:
+    columns = st.columns((2, 1, 1))
+    text = columns[0].text_input("Filter", placeholder="h100, Ada, 24 GB …", help="Words of the key or architecture.")
+    rentable = columns[1].checkbox("With a price", value=True, help="Only cards that a price list has.")
+    fitting = columns[2].checkbox("That train this model", value=True, help="Only cards with a prediction.")
+    words = text.lower().split()
+    return [
+        row
+        for row in rows
+        if all(word in f"{row.spec.key} {row.spec.architecture} {row.spec.memory_gb:g} gb".lower() for word in words)
+        and (row.price is not None or not rentable)
+        and (row.prediction is not None or not fitting)
+    ]
+
+
+def _chart(rows: list[CardRow]) -> None:
+    points = [
+        {
+            "gpu": row.spec.key,
+            "tokens_per_second": row.prediction.tokens_per_second.value,
+            "value": row.usd_per_billion_tokens.value,
+            "low": row.usd_per_billion_tokens.low,
+            "high": row.usd_per_billion_tokens.high,
+            "basis": "calibrated" if row.calibrated else "prior",
+            "label": f"{format_estimate(row.usd_per_billion_tokens, format_usd)} per billion tokens, "
+            f"{format_estimate(row.prediction.tokens_per_second, format_rate)}",
+        }
+        for row in rows
+        if row.usd_per_billion_tokens is not None and row.prediction is not None and row.prediction.tokens_per_second
+    ]
+    if points:
+        st.altair_chart(charts.market(points), width="stretch")
+
+
+def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
+    prediction, price = row.prediction, row.price
+    return {
+        "GPU": row.spec.key,
+        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd) if row.usd_per_exaflop else "-",
+        "Tokens/s": format_estimate(prediction.tokens_per_second, format_rate) if prediction else row.problem or "-",
+        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
+        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
+        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
+        "$ per hour": format_usd(price.usd_per_hour) if price else "-",
+        "From": f"{price.row.provider}, {age_in_words(price, today)}" if price else "-",
+        "Memory": format_bytes(row.spec.memory_bytes),
+        "Bandwidth": format_bandwidth(row.spec.memory_bytes_per_second),
+        "bf16 dense": format_flops(row.spec.bf16_flops) if row.spec.bf16_flops else "-",
+    }
+
+
+def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -> None:
+    st.subheader(spec.key, anchor=False)
+    left, right = st.columns((2, 3))
+    left.dataframe([{"": name, " ": value} for name, value in facts(require_gpu(spec.key))], hide_index=True)
+    found = offers(spec.key, gpus, provider)
+    if found:
+        right.dataframe(offer_rows(found, today), hide_index=True)
+    else:
+        right.info("No price list has this card; give your own price on the page Plan.")

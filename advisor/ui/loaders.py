@@ -1,0 +1,51 @@
+"""What pages read from disk, kept between reruns while the files behind it are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from advisor.calibrate.profiles import load_profile, profile_of
+from advisor.predict.profile import Profile
+from advisor.store import Store, default_store
+
+
+def store() -> Store:
+    """The user's store; ADVISOR_HOME is read anew, opening it costs nothing."""
+    return default_store()
+
+
+def stamp(folder: Path) -> tuple[int, ...]:
+    """Changes whenever a file below the folder does: part of the key of what is kept."""
+    return tuple(sorted(path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()))
+
+
+def profile(
+    key: str, *, family: str | None = None, precision: str | None = None, compile: bool | None = None
+) -> Profile:
+    """A device's profile, calibrated or prior; fitted again only after a calibration or a scored run."""
+    home = store().home
+    return _profile(str(home), stamp(home / "calibrations"), key, family, precision, compile)
+
+
+@st.cache_resource(max_entries=256, show_spinner=False)
+def _profile(
+    home: str, stamped: tuple[int, ...], key: str, family: str | None, precision: str | None, compile: bool | None
+) -> Profile:
+    del home, stamped  # in the key only
+    return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def calibration(path: str, stamped: int) -> dict[str, Any]:
+    """A raw calibration document; read again when its file changes."""
+    del stamped
+    return default_store().load_calibration(path)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def calibrated_profile(path: str, stamped: int) -> Profile:
+    """The profile fitted to one calibration alone."""
+    return profile_of(calibration(path, stamped), [])

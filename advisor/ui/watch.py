@@ -1,0 +1,236 @@
+"""Page Launch and watch: review a plan, start it with limits, follow it live. The run never depends on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from advisor.cli.following import closing_lines
+from advisor.errors import AdvisorError
+from advisor.launchers.base import RunState
+from advisor.launchers.follow import RunFollower, summarize
+from advisor.launchers.guards import parse_loss_stop
+from advisor.launchers.local import LocalLauncher
+from advisor.launchers.once import launch_once, running_with
+from advisor.progress import Progress
+from advisor.records import Plan
+from advisor.side_by_side import loss_points
+from advisor.store import dump_plan, load_plan, read_run_plan
+from advisor.ui import charts, loaders
+from advisor.units import (
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from trainer.runlog import RunLogError, load_run_log
+from trainer.schema import dump_config
+
+LOOK_SECONDS = 2.0
+PLAN_KEY = "plan-to-launch"  # session state: path of the plan that the Plan page handed over
+
+
+def page() -> None:
+    """Launch above, what runs below."""
+    st.header("Launch and watch", anchor=False)
+    plan = _chosen_plan()
+    if plan is not None:
+        _launch_form(plan)
+    _watch()
+
+
+def _chosen_plan() -> Plan | None:
+    store = loaders.store()
+    saved = sorted((store.home / "plans").glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
+    handed = st.session_state.get(PLAN_KEY)
+    if not saved:
+        st.info("No plan yet: make one on the page Plan, then choose Launch there.", icon=":material/lightbulb:")
+        return None
+    names = [path.name for path in saved]
+    start = names.index(Path(handed).name) if handed and Path(handed).name in names else None
+    name = st.selectbox(
+        "Plan to launch", names, index=start, placeholder="choose a plan", help="Plans saved on the page Plan."
+    )
+    return load_plan(saved[names.index(name)]) if name else None
+
+
+def _launch_form(plan: Plan) -> None:
+    from advisor.plan.explain import sentence
+
+    st.markdown(f"**{sentence(plan).replace('$', chr(92) + '$')}**")
+    for warning in plan.warnings:
+        st.warning(warning.replace("$", "\\$"), icon=":material/warning:")
+    with st.expander("The full configuration"):
+        left, right = st.columns(2)
+        left.caption("run.yaml: what the trainer is given")
+        left.code(dump_config(plan.run), language="yaml", height=380)
+        right.caption("plan.yaml: the promise and what it rests on")
+        right.code(dump_plan(plan), language="yaml", height=380)
+    running = running_with(loaders.store(), plan.id)
+    if running is not None:
+        st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
+        return
+    with st.form("launch", border=True):
+        columns = st.columns(3)
+        usd = columns[0].number_input(
+            "Stop before more than ($)", min_value=0.0, value=None, help="Stops with a checkpoint. Needs a price."
+        )
+        hours = columns[1].number_input(
+            "Stop after (hours)", min_value=0.0, value=None, help="Stops with a checkpoint; it can be resumed later."
+        )
+        stop = columns[2].text_input(
+            "Stop if the loss is too high (step:loss)", placeholder="500:4.2", help="Checked from that step on."
+        )
+        st.caption("Where: this machine. On a rented one: copy plan.yaml there and type `advisor launch plan.yaml`.")
+        if st.form_submit_button("Launch", type="primary", icon=":material/play_arrow:"):
+            loss = [parse_loss_stop(stop)] if stop else []
+            handle = launch_once(loaders.store(), plan, max_usd=usd or None, max_hours=hours or None, loss=loss)
+            for warning in handle.warnings:
+                st.warning(warning, icon=":material/warning:")
+            st.session_state["watched"] = str(handle.run_dir)
+            st.rerun()
+
+
+def _watch() -> None:
+    rows = loaders.store().runs()
+    if not rows:
+        return
+    st.subheader("Watch", anchor=False)
+    summaries = {row.path: summarize(row) for row in rows}
+    paths = list(summaries)
+    running = [path for path in paths if summaries[path].state == RunState.RUNNING]
+    wanted = st.session_state.get("watched") or (running[0] if running else paths[0])
+    path = st.selectbox(
+        "Run",
+        paths,
+        index=paths.index(wanted) if wanted in paths else 0,
+        format_func=lambda p: f"{Path(p).name}  ·  {(summaries[p].outcome or summaries[p].state).replace('_', ' ')}",
+        help="Runs go on when this page is closed; reopen it and they are here.",
+    )
+    st.session_state["watched"] = path
+    live = summaries[path].state == RunState.RUNNING
+    st.fragment(_look, run_every=LOOK_SECONDS if live else None)(Path(path), live)
+
+
+def _look(folder: Path, was_running: bool) -> None:
+    """One look at a run folder; drawn again every two seconds while it runs."""
+    try:
+        progress = RunFollower(folder).look()
+    except AdvisorError as error:
+        st.error(f"{error.message}. {error.hint or ''}", icon=":material/error:")
+        return
+    plan = read_run_plan(folder)
+    _numbers(progress, plan)
+    if progress.steps:
+        st.progress(min(1.0, progress.step / progress.steps))
+    if progress.state != RunState.RUNNING:
+        for line in closing_lines(progress, folder):
+            st.text(line)
+    if progress.message:
+        st.warning(progress.message, icon=":material/warning:")
+    _buttons(progress, folder)
+    _charts(folder, plan)
+    if was_running and progress.state != RunState.RUNNING:
+        st.rerun()  # the whole page: the list of runs has changed
+
+
+def _numbers(progress: Progress, plan: Plan | None) -> None:
+    """Four numbers, each with its prediction beside it."""
+    promised = plan.prediction if plan else None
+    columns = st.columns(4)
+    eta = f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None
+    columns[0].metric(
+        "Progress",
+        f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
+        eta,
+        delta_color="off",
+        delta_arrow="off",
+        help="Optimizer steps done; the time left with its 80 % interval.",
+    )
+    loss = f"planned {format_estimate(promised.loss, format_number)}" if promised and promised.loss else None
+    validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
+    columns[1].metric(
+        "Training loss" + validation,
+        format_number(progress.smoothed_loss),
+        loss,
+        delta_color="off",
+        delta_arrow="off",
+        help="Nats per token, smoothed over about ten steps.",
+    )
+    speed = f"planned {format_estimate(promised.tokens_per_second, format_rate)}" if promised else None
+    mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
+    columns[2].metric(
+        "Throughput" + mfu,
+        format_rate(progress.tokens_per_second),
+        speed,
+        delta_color="off",
+        delta_arrow="off",
+        help="MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
+    )
+    planned_cost = (
+        f"planned {format_estimate(promised.cost_usd, format_usd)}" if promised and promised.cost_usd else None
+    )
+    at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
+    columns[3].metric(
+        "Dollars so far" + at_end,
+        format_usd(progress.usd_so_far),
+        planned_cost,
+        delta_color="off",
+        delta_arrow="off",
+        help="Rent of all devices since the process started.",
+    )
+
+
+def _buttons(progress: Progress, folder: Path) -> None:
+    launcher = LocalLauncher(loaders.store())
+    if progress.state == RunState.RUNNING:
+        if st.button("Stop with a checkpoint", icon=":material/stop_circle:", key=f"stop-{folder.name}"):
+            with st.spinner("stopping: the step in progress ends, then a checkpoint is written"):
+                launcher.stop(folder)
+            st.rerun()
+    elif progress.outcome != "completed" and st.button(
+        "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"
+    ):
+        launcher.resume(folder)
+        st.session_state["watched"] = str(folder)
+        st.rerun()
+
+
+def _charts(folder: Path, plan: Plan | None) -> None:
+    try:
+        log = load_run_log(folder / "log.jsonl")
+    except (OSError, RunLogError):
+        st.caption("No log yet: the trainer is starting.")
+        return
+    points = loss_points(log, usd_per_hour=None)
+    if not points:
+        st.caption("The first step has not ended yet.")
+        return
+    left, right = st.columns(2)
+    series = [{"step": p.step, "value": p.loss, "series": "training loss"} for p in points]
+    series += [{"step": p.step, "value": p.eval_loss, "series": "validation loss"} for p in points if p.eval_loss]
+    colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
+    left.altair_chart(
+        charts.lines(series, x=("step", "step"), y=("value", "loss, nats per token"), colours=colours), width="stretch"
+    )
+    speed = [{"step": p.step, "value": p.tokens_per_second, "series": "tokens per second"} for p in points]
+    band = []
+    if plan is not None:
+        promised = plan.prediction.tokens_per_second
+        band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
+    right.altair_chart(
+        charts.lines(
+            speed, x=("step", "step"), y=("value", "tokens per second"), colours={"tokens per second": charts.ACTUAL},
+            band=band,
+        ),
+        width="stretch",
+    )  # fmt: skip
+    st.caption(
+        "Orange: this run. Blue band: what the plan promised (80 % interval). "
+        f"{format_tokens(points[-1].tokens)} tokens seen."
+    )

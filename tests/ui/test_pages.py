@@ -1,0 +1,91 @@
+"""Every page in every state, run by Streamlit's own test driver: no browser, no server, but the real code."""
+
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.folders import example_run
+from advisor.outcome import review
+from advisor.store import Store, run_row
+
+
+def app(page: str) -> AppTest:
+    script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
+    return AppTest.from_string(script, default_timeout=30)
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.text, at.header, at.subheader)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+@pytest.fixture
+def with_a_run(advisor_home):
+    """A store that holds the recorded example run, compared with its plan."""
+    store = Store(advisor_home)
+    folder = store.new_run_folder("nanochat-d2", datetime(2026, 11, 21, tzinfo=UTC))
+    shutil.rmtree(folder)
+    shutil.copytree(example_run(), folder)
+    store.register_run(run_row(folder))
+    review(store, str(folder), record=True)
+    return store
+
+
+@pytest.mark.parametrize("page", ["calibrate", "watch", "runs", "gpus"])
+def test_an_empty_store_is_met_with_what_to_do(page):
+    at = app(page).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    expected = {"calibrate": "Nothing is calibrated yet", "watch": "No plan yet", "runs": "No run on this machine yet"}
+    assert expected.get(page, "prior") in said
+
+
+def test_runs_shows_the_same_numbers_as_compare(with_a_run):
+    at = app("runs").run()
+    assert not at.exception
+    row = with_a_run.runs()[0]
+    comparison = review(with_a_run, row.path, record=False).comparison
+    table = next(frame.value for frame in at.dataframe if "Actual" in frame.value)
+    step = table[table["What"] == "step time"].iloc[0]
+    # by hand: 501 steps' median of the recorded log is 163.6 ms, promised were 167.9 ms
+    assert (step["Actual"], step["Error"], step["Inside"]) == ("164 ms", "-2.54 %", "yes")
+    assert comparison.score("step_seconds").error == pytest.approx(-0.0254, abs=5e-5)
+    assert "1 of 1 run inside the 80 % interval" in words(at)
+
+
+def test_a_finished_run_is_watched_with_its_promises(with_a_run):
+    at = app("watch").run()
+    assert not at.exception
+    numbers = {metric.label: metric for metric in at.metric}
+    assert numbers["Progress"].value == "501 of 501 steps"
+    speed = next(metric for label, metric in numbers.items() if label.startswith("Throughput"))
+    assert speed.value == "28.4 k tok/s" and speed.delta == "planned 27 k tok/s (26-29 k tok/s)"
+    assert not at.button  # nothing to stop, nothing to resume
+
+
+def test_a_run_whose_log_is_damaged_is_one_sentence(with_a_run):
+    folder = with_a_run.find_run("latest")
+    (folder / "log.jsonl").write_text("nothing but words\n")
+    for page in ("runs", "watch"):
+        at = app(page).run()
+        assert not at.exception
+        assert "damaged" in words(at) or "No log yet" in words(at)
+
+
+def test_gpus_rank_by_what_training_costs(advisor_home):
+    at = app("gpus").run()
+    table = at.dataframe[0].value
+    assert {"h100-80gb-sxm", "l4", "rtx-4090"} <= set(table["GPU"])
+    costs = [float(cell.split()[0].lstrip("$").replace(",", "")) for cell in table["$ per exaFLOP"]]
+    assert costs == sorted(costs) and (table["Basis"] == "prior").all()
+    before = len(table)
+    at.text_input[0].set_value("h100").run()
+    narrowed = at.dataframe[0].value
+    assert 0 < len(narrowed) < before and narrowed["GPU"].str.contains("h100").all()
+    at.text_input[0].set_value("no such card").run()
+    assert "No card is left" in words(at)
