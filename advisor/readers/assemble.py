@@ -10,10 +10,11 @@ import numpy as np
 
 from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
 from advisor.readers.axis import Axis, axis_of, row_numbers
+from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records, has_loss
-from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable
-from advisor.readers.status import FAILURES, status_of
+from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable, Status
+from advisor.readers.status import DECISIVE, status_of
 
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 
@@ -237,19 +238,38 @@ def _with_events(
         if event.line is not None:
             at = int(np.searchsorted(lines, event.line, side="right"))
             before = before if before is not None else (float(step[at - 1]) if at else None)
-            if event.kind in FAILURES:
+            if event.kind in DECISIVE:
                 numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
         placed.append(dataclasses.replace(event, step=before, numbers=numbers))
-    status, reason = status_of(placed, _last_step(table), _number(table.facts.get("planned_steps")), _nan_share(table))
+    placed = joined(placed)
+    status, reason = _status(table, placed)
     return dataclasses.replace(table, events=tuple(placed), status=status, status_reason=reason)
 
 
-def _last_step(table: RunTable) -> float | None:
-    if "step" not in table.columns or not table.phases or table.provenance.get("step", "").startswith("number of"):
-        return None
+def _status(table: RunTable, events: Sequence[Event]) -> tuple[Status, str]:
+    """How the run ended, by steps where both the last and the planned one are printed, else by epochs."""
+    steps, epochs = _main_values(table, "step"), _main_values(table, "epoch")
+    printed = not table.provenance.get("step", "").startswith("number of")
+    planned, planned_epochs = (_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs"))
+    if planned is not None and (printed or not len(table)):
+        moves = np.diff(steps)
+        stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
+        last = float(steps.max()) if len(steps) else None
+        return status_of(events, last, planned, _nan_share(table), slack=max(1.0, min(stride, planned / 10)))
+    if planned_epochs is not None and len(epochs):
+        slack = 1.0 if np.all(epochs == np.round(epochs)) else 0.02 * planned_epochs
+        return status_of(events, float(epochs.max()), planned_epochs, _nan_share(table), slack=slack, unit="epoch")
+    last = float(steps.max()) if len(steps) and printed else None
+    return status_of(events, last, None, _nan_share(table))
+
+
+def _main_values(table: RunTable, name: str) -> np.ndarray:
+    """The finite values of a column in the main phase."""
+    if name not in table.columns or not table.phases:
+        return np.zeros(0)
     phase = table.phases[table.main_phase]
-    steps = table.columns["step"][phase.first_row : phase.last_row + 1]
-    return float(np.nanmax(steps)) if np.isfinite(steps).any() else None
+    values = table.columns[name][phase.first_row : phase.last_row + 1]
+    return values[np.isfinite(values)]
 
 
 def _nan_share(table: RunTable) -> float:

@@ -31,22 +31,29 @@ _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that fai
 
 
 def status_of(
-    events: Sequence[Event], last_step: float | None, planned_steps: float | None, nan_share: float
+    events: Sequence[Event],
+    last_step: float | None,
+    planned_steps: float | None,
+    nan_share: float,
+    *,
+    slack: float = 1.0,
+    unit: str = "step",
 ) -> tuple[Status, str]:
     """How the run ended and why, in words.
 
-    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `nan_share`
-    the share of losses that are not finite among the last records. Events of `DECISIVE` kinds carry the number
-    `rows_after`: what more than one record follows did not end the run. A scheduler's time limit explains every signal
-    around it; a failure explains the launcher's messages.
+    `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `slack` how
+    far before it the last record may be (steps that count from 0, records of every tenth step), `unit` what both count;
+    `nan_share` is the share of losses that are not finite among the last records. Events of `DECISIVE` kinds carry the
+    number `rows_after`: what more than one record follows did not end the run. A scheduler's time limit explains every
+    signal around it; a failure explains the launcher's messages.
     """
     ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
-    reached = _reached_end(last_step, planned_steps)
-    finish = next((e for e in reversed(events) if e.kind == "finished" and _is_last(e, last_step, 0)), None)
+    reached = _reached_end(last_step, planned_steps, slack)
+    finish = next((e for e in events if e.kind == "finished" and _is_last(e, last_step, 0)), None)
     stop = next((e for e in reversed(events) if e.kind == "stopped" and _is_last(e, last_step, 0)), None)
     cause = _cause(ending)
     if cause is not None and not (finish is not None and reached is not False) and not (reached and _is_weak(cause)):
-        status, words = _explained(cause, nan_share, last_step, planned_steps)
+        status, words = _explained(cause, nan_share, _when(last_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
         return Status.DIVERGED, "the last losses are not numbers"
@@ -55,12 +62,21 @@ def status_of(
     if finish is not None and reached is not False:
         return Status.COMPLETED, f"the log says so: {finish.text}"
     if reached:
-        return Status.COMPLETED, f"reached step {last_step:.10g} of {planned_steps:.10g}"
+        return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
     if reached is False:
-        seen = "no step" if last_step is None else f"step {last_step:.10g}"
         ended = " though the program ended in order" if finish is not None else ""
-        return Status.INCOMPLETE, f"the log ends at {seen} of {planned_steps:.10g}{ended}"
+        return Status.INCOMPLETE, f"the log ends at {_place(last_step, planned_steps, unit)}{ended}"
     return Status.UNKNOWN, "nothing in the log says how many steps there were to be"
+
+
+def _place(last: float | None, planned: float | None, unit: str) -> str:
+    """`step 90 of 100`, or what of it is known."""
+    reached = f"no {unit}" if last is None else f"{unit} {last:.10g}"
+    return f"{reached} of {planned:.10g}" if planned else reached
+
+
+def _when(last: float | None, planned: float | None, unit: str) -> str:
+    return f"before the first {unit}" if last is None else f"after {_place(last, planned, unit)}"
 
 
 def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_RUN) -> bool:
@@ -70,11 +86,11 @@ def _is_last(event: Event, last_step: float | None, rows: int = ROWS_OF_A_DEAD_R
     return event.step is None or last_step is None or event.step >= last_step
 
 
-def _reached_end(last_step: float | None, planned_steps: float | None) -> bool | None:
-    """Whether the last record is the planned last one, also where steps count from 0; None: unknown."""
+def _reached_end(last_step: float | None, planned_steps: float | None, slack: float) -> bool | None:
+    """Whether the last record is as good as the planned last one; None: unknown."""
     if planned_steps is None or planned_steps <= 0:
         return None
-    return last_step is not None and last_step >= planned_steps - 1
+    return last_step is not None and last_step >= planned_steps - slack
 
 
 def _is_weak(cause: Event) -> bool:
@@ -102,9 +118,7 @@ def _in_the_end(cause: Event, ending: Sequence[Event]) -> str:
     return "" if same else f"; in the end {last.text}"
 
 
-def _explained(
-    cause: Event, nan_share: float, last_step: float | None, planned_steps: float | None
-) -> tuple[Status, str]:
+def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]:
     if cause.kind == "time_limit":
         status, words = Status.TIME_LIMIT, "the scheduler's time limit"
     else:
@@ -113,7 +127,4 @@ def _explained(
         status, words = Status.KILLED, f"a process was killed by signal {-cause.numbers['exitcode']:.0f}"
     if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
         return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
-    where = "" if last_step is None else f" after step {last_step:.10g}"
-    if where and planned_steps:
-        where += f" of {planned_steps:.10g}"
-    return status, f"{words}{where}: {cause.text}"
+    return status, f"{words} {place}: {cause.text}"
