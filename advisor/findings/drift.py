@@ -13,6 +13,7 @@ from advisor.units import format_number, format_percent, format_seconds
 _DRIFT = 0.03  # of throughput over the run (handbook §7.3)
 _DRIFT_ROWS = 50
 _SHIFT = 0.10  # a lasting change of level
+_SMOOTHED = 11  # rows
 
 
 def detect_drift(case: Case) -> Verdict:
@@ -46,7 +47,13 @@ def detect_drift(case: Case) -> Verdict:
             *evidence,
         ),
         confidence=Confidence.HIGH if least > _DRIFT else Confidence.MEDIUM,
-        causes=(*cause, "heat or a power cap", "memory growth, fragmentation or a filling cache", "other users' load"),
+        causes=(
+            *cause,
+            "heat or a power cap",
+            "a growing window or batch",
+            "memory growth or a filling cache",
+            "other users' load",
+        ),
         actions=("compare clocks and temperature at start and end (telemetry)", "log data_seconds to split the time"),
         threshold="3 % over the run with the slope's 95 % interval above zero (handbook §7.3)",
         **saved_share(case, slower / 2 / (1 + slower / 2), least / 2 / (1 + least / 2), slower / 2),
@@ -70,7 +77,8 @@ def _shifts(times: StepTimes) -> list[series.Shift]:
         levels[shift.index :] = shift.after
     trend = series.theil_sen(times.steady_step, logs)
     line = trend.intercept + trend.slope * times.steady_step if trend else np.full(len(logs), series.median(logs))
-    by_steps, by_line = (float(np.median(np.abs(logs - model))) for model in (levels, line))
+    calm = series.rolling_median(logs, _SMOOTHED)  # without pauses, which neither model explains
+    by_steps, by_line = (float(np.mean(np.abs(calm - model))) for model in (levels, line))
     return found if by_steps < 0.7 * by_line else []
 
 

@@ -21,6 +21,7 @@ _BUSY_UTILIZATION = 0.90
 _LOW_UTILIZATION = 0.50
 _LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (handbook §7.4)
 _LOW_MFU = 0.15
+_NO_LOAD_WATTS = 30.0
 
 
 def detect_cpu_fallback(case: Case) -> Verdict:
@@ -127,7 +128,7 @@ def detect_utilization(case: Case) -> Verdict:
         return None
     busy = measured.telemetry(case, "utilization")
     if len(series.finite(busy)) < 10:
-        return Insufficient(
+        return _idle_by_power(case) or Insufficient(
             code="utilization", missing="device telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         )
     middle, power, share = series.median(busy), _power_share(case), measured.mfu(case)
@@ -137,6 +138,23 @@ def detect_utilization(case: Case) -> Verdict:
     if middle < _LOW_UTILIZATION and (idle_power or power is None):
         return _waiting(case, busy, power)
     return None
+
+
+def _idle_by_power(case: Case) -> Finding | None:
+    """Without utilisation: a power that no card draws under load."""
+    watts = series.finite(measured.telemetry(case, "power_watts"))
+    if len(watts) < 10 or not series.median(watts) < _NO_LOAD_WATTS:
+        return None
+    return Finding(
+        code="gpu_idle",
+        severity=Severity.WARNING,
+        title=f"The card draws {format_watts(series.median(watts))}: it computes nothing",
+        evidence=(Evidence(text=f"median of {len(watts)} readings, highest {format_watts(float(watts.max()))}"),),
+        confidence=Confidence.MEDIUM,
+        causes=("recorded beside the run", "the work runs on the CPU or on another card"),
+        actions=("record utilisation too (nvidia-smi --query-gpu=utilization.gpu,power.draw)",),
+        threshold=f"median below {_NO_LOAD_WATTS:g} W; the smallest training cards draw 40-72 W under load (T4, L4)",
+    )
 
 
 def _busy_but_slow(case: Case, middle: float, power: float | None, share: float | None) -> Finding:

@@ -10,9 +10,11 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.memory import MemoryParts
 from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
-from advisor.units import GIB, format_bytes, format_estimate
+from advisor.units import GIB, format_bytes, format_estimate, format_number
 
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
+_USABLE = 0.97  # of the device
+_MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
 
 
 def detect_out_of_memory(case: Case) -> Verdict:
@@ -22,20 +24,20 @@ def detect_out_of_memory(case: Case) -> Verdict:
         return None
     fatal = case.run.status is Status.OUT_OF_MEMORY
     event = events[-1] if events else Event(kind="out_of_memory", text=case.run.status_reason)
-    requested, free, total = (event.numbers.get(f"{name}_bytes") for name in ("requested", "free", "total"))
+    requested, free = event.numbers.get("requested_bytes"), event.numbers.get("free_bytes")
     title = "Out of memory" if fatal else "Out of memory, caught by the program"
     if event.step is not None:
         title += f" after step {event.step:g}"
     if requested:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
-    fitting, actions = what_fits(case)
+    fitting, actions = what_fits(case, event.numbers)
     return Finding(
         code="out_of_memory",
         severity=Severity.ERROR if fatal else Severity.WARNING,
         title=title,
         evidence=(
             Evidence(text=event.text or "the run's status", first_step=event.step, last_step=event.step),
-            *_held(case, total),
+            *_held(case, event.numbers),
             *fitting,
         ),
         confidence=Confidence.HIGH,
@@ -45,62 +47,90 @@ def detect_out_of_memory(case: Case) -> Verdict:
     )
 
 
-def _held(case: Case, total: float | None) -> tuple[Evidence, ...]:
-    """What the memory model says was to be held, in parts."""
+def _held(case: Case, numbers: dict[str, float]) -> tuple[Evidence, ...]:
+    """What the memory model says was to be held, in parts, and whether that is what happened."""
     parts = _parts(case)
-    if parts is None:
+    if parts is None or case.profile is None:
         return ()
     named = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in dataclasses.fields(parts)}
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size > 0.005 * GIB)
-    size = f" of {format_bytes(total)}" if total else ""
-    return (Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))}{size} ({words})"),)
+    found = [Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})")]
+    factor = _appetite(parts, numbers)
+    if factor > 1:
+        found.append(Evidence(text=f"this program asks for {format_number(factor)}x the activations predicted for it"))
+    elif case.expected is not None and case.expected.fits:
+        found.append(Evidence(text="by the prediction this should have fitted: something else holds memory"))
+    return tuple(found)
 
 
-def _parts(case: Case) -> MemoryParts | None:
+def _parts(case: Case, workload: Workload | None = None) -> MemoryParts | None:
     if case.workload is None or case.profile is None:
         return None
     try:
-        return case.profile.memory.breakdown(case.workload)
+        return case.profile.memory.breakdown(workload or case.workload)
     except AdvisorError:
         return None  # this kind of workload was never traced
 
 
-def what_fits(case: Case) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
-    """The largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions."""
+def _appetite(parts: MemoryParts, numbers: dict[str, float]) -> float:
+    """How many times the predicted activations one allocation alone asked for; 1 where it asked for less.
+
+    Other programs keep more than the advisor's own trainer (whole logits, unfused attention): what fits is then
+    judged with activations that much larger.
+    """
+    comes_and_goes = parts.activations_bytes + parts.logits_bytes
+    return max(1.0, numbers.get("requested_bytes", 0.0) / comes_and_goes) if comes_and_goes > 0 else 1.0
+
+
+def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
+    """The largest micro-batch that fits, plain and with activation checkpointing, as evidence and as actions.
+
+    `numbers` are the sizes of an out-of-memory message.
+    """
     usual = (
         "a smaller micro_batch with grad_accum raised as much gives the same training",
         "activation_checkpointing: full; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     )
     w = case.workload
-    if w is None or case.profile is None:
+    if w is None or case.profile is None or case.profile.device_memory_bytes is None:
         return (), usual
-    plain = largest_micro_batch(case, w)
+    plain = largest_micro_batch(case, w, numbers)
     if plain is not None:
         return (_fits_evidence(plain),), (_fits_action(w, plain.workload), usual[1])
     full = dataclasses.replace(w, activation_checkpointing="full")
-    checkpointed = largest_micro_batch(case, full)
+    checkpointed = largest_micro_batch(case, full, numbers)
     if checkpointed is not None:
         action = f"activation_checkpointing: full, {_fits_action(w, checkpointed.workload)}"
         return (_fits_evidence(checkpointed),), (action,)
     text = "not even a micro-batch of one fits this card, with or without activation checkpointing"
-    return (Evidence(text=text),), (
-        "a card with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)",
-    )
+    instead = "a card with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)"
+    return (Evidence(text=text),), (instead,)
 
 
-def largest_micro_batch(case: Case, w: Workload) -> Prediction | None:
+def largest_micro_batch(case: Case, w: Workload, numbers: dict[str, float] | None = None) -> Prediction | None:
     """The prediction with the largest micro-batch below the present one that fits; None where none is known to.
 
-    Micro-batches that divide the accumulated batch, so that the optimizer sees the same tokens.
+    Micro-batches that divide the accumulated batch, so that the optimizer sees the same tokens. What `numbers` say
+    of other processes and of this program's appetite counts.
     """
     if case.profile is None:
         return None
     sequences = w.micro_batch * w.grad_accum
-    smaller = [b for b in range(w.micro_batch - 1, 0, -1) if sequences % b == 0]
+    smaller = [b for b in range(min(w.micro_batch - 1, _MOST_SEQUENCES), 0, -1) if sequences % b == 0]
     if w.activation_checkpointing == "full":
         smaller = [w.micro_batch, *smaller]
     choices = [dataclasses.replace(w, micro_batch=b, grad_accum=sequences // b) for b in smaller]
-    return next((p for p in predict_batch(case.profile, choices) if p.fits), None)
+    return next((p for p in predict_batch(case.profile, choices) if p.fits and _really(case, p, numbers or {})), None)
+
+
+def _really(case: Case, p: Prediction, numbers: dict[str, float]) -> bool:
+    """Whether it also fits beside other processes and with this program's appetite."""
+    now, then = _parts(case), _parts(case, p.workload)
+    if now is None or then is None or p.peak_reserved_bytes is None or p.device_memory_bytes is None:
+        return True
+    more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
+    room = _USABLE * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
+    return p.peak_reserved_bytes.high + more <= room
 
 
 def _fits_evidence(p: Prediction) -> Evidence:

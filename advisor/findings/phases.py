@@ -160,7 +160,10 @@ def _sum_finding(ratio: float, rows: int, severity: Severity) -> Finding:
         confidence=Confidence.HIGH if more else Confidence.MEDIUM,
         causes=("parts that overlap or are counted twice", "parts and whole of different steps")
         if more
-        else ("logging, copies to the host, loss.item()", "a flush or synchronisation outside all timers"),
+        else (
+            "logging, copies to the host, loss.item()",
+            "waiting for other devices (pipeline stages, communication) outside all timers",
+        ),
         actions=("time every part between the same two synchronisation points",),
         threshold="between 90 and 102 % of the step",
     )

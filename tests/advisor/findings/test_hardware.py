@@ -61,6 +61,12 @@ def test_a_waiting_card():
     assert hardware.detect_utilization(with_telemetry(utilization=busy, power_watts=380.0)) is None
 
 
+def test_power_alone_can_say_idle():
+    found = hardware.detect_utilization(with_telemetry(utilization=None, power_watts=22.0))
+    assert isinstance(found, Finding) and found.title == "The card draws 22 W: it computes nothing"
+    assert isinstance(hardware.detect_utilization(with_telemetry(utilization=None)), Insufficient)
+
+
 def test_utilization_without_telemetry():
     assert isinstance(hardware.detect_utilization(build.case()), Insufficient)
 

@@ -64,6 +64,20 @@ def test_another_process_on_the_card():
     assert found.causes[0] == "other processes hold 4.1 GiB of the card"
 
 
+def test_a_program_with_a_larger_appetite_than_predicted():
+    # llm.c asks for all activations at once, about twice what is predicted for the advisor's own trainer
+    w = build.workload(micro_batch=64, grad_accum=8, gpu="a100-40gb-pcie")
+    asked = 39_612 * 2**20
+    found = out_of_memory.detect_out_of_memory(oom_case(w, requested_bytes=asked))
+    assert any("x the activations predicted" in e.text for e in found.evidence)
+    case = build.case(w=w)
+    plain = out_of_memory.largest_micro_batch(case, w).workload.micro_batch
+    hungry = out_of_memory.largest_micro_batch(case, w, {"requested_bytes": 3 * asked}).workload.micro_batch
+    assert plain == 32 and hungry < 32
+    crowded = out_of_memory.largest_micro_batch(case, w, {"other_bytes": 36 * GIB})
+    assert crowded is None or crowded.workload.micro_batch < 16
+
+
 def test_fragmentation_and_the_tensor_that_did_not_fit():
     # 32 x 1,024 tokens x 50,257 entries x 4 bytes = 6.135 GiB of fp32 logits
     found = out_of_memory.detect_out_of_memory(
