@@ -4,9 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from advisor.findings.batch import detect_bigger_batch
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.drift import detect_drift, detect_shift
+from advisor.findings.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
+from advisor.findings.hardware import detect_cpu_fallback, detect_utilization
+from advisor.findings.learning import LEARNING_DETECTORS
+from advisor.findings.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
+from advisor.findings.money import (
+    detect_cost,
+    detect_declared_time,
+    detect_goodput,
+    detect_idle_device,
+    detect_work_done_twice,
+)
+from advisor.findings.out_of_memory import detect_out_of_memory
+from advisor.findings.pauses import detect_periodic_pauses, detect_stalls
+from advisor.findings.phases import (
+    detect_fast_first_step,
+    detect_optimizer_floor,
+    detect_pass_floor,
+    detect_phase_sum,
+    detect_short_backward,
+)
+from advisor.findings.rates import detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic
+from advisor.findings.throttling import detect_straggler, detect_throttling
+from advisor.findings.throughput import detect_bound, detect_software_bound
+from advisor.findings.timing import detect_data_stall, detect_warm_up
 
-DETECTORS: tuple[Callable[[Case], Verdict], ...] = ()
+PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
+    *(detect_out_of_memory, detect_nccl_timeout, detect_time_limit, detect_exception, detect_killed),
+    *(detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic),
+    *(detect_optimizer_floor, detect_pass_floor, detect_short_backward, detect_fast_first_step, detect_phase_sum),
+    *(detect_cpu_fallback, detect_software_bound, detect_bigger_batch, detect_bound),
+    *(detect_utilization, detect_throttling, detect_straggler),
+    *(detect_nearly_full, detect_host_spill, detect_memory_growth),
+    *(detect_drift, detect_shift, detect_data_stall, detect_periodic_pauses, detect_stalls, detect_warm_up),
+    *(detect_cost, detect_goodput, detect_idle_device, detect_declared_time, detect_work_done_twice),
+)
+LEARNING = LEARNING_DETECTORS
+DETECTORS = (*PHYSICAL, *LEARNING)
 
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 

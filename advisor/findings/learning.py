@@ -1,0 +1,77 @@
+"""The detectors of learning, in the order a curve is read: start, accidents, gradients, rates, data, end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.findings.case import Case, Verdict
+from advisor.findings.checkpoints import detect_checkpoint_disk, detect_checkpoint_interval, detect_no_checkpoint
+from advisor.findings.comparison import detect_merged_runs, detect_steps_missing
+from advisor.findings.data_budget import (
+    detect_error_page,
+    detect_loss_below_floor,
+    detect_repeated_data,
+    detect_token_budget,
+)
+from advisor.findings.generalisation import detect_memorised, detect_overfitting, detect_scores_at_chance
+from advisor.findings.gradients import (
+    detect_clipped_mostly,
+    detect_clipping_rises,
+    detect_grad_norm_large,
+    detect_grad_norm_not_collected,
+    detect_grad_spikes_before_loss_spikes,
+    detect_post_clip_norm,
+)
+from advisor.findings.initial_loss import detect_initial_loss, detect_random_tokens, detect_worse_than_uniform
+from advisor.findings.learning_rate import (
+    detect_early_loss_jump,
+    detect_learning_rate_off_law,
+    detect_learning_rate_zero,
+    detect_never_decays,
+    detect_no_warm_up,
+)
+from advisor.findings.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
+from advisor.findings.loss_scaling import detect_loss_scale_skips
+from advisor.findings.stagnation import (
+    detect_no_learning,
+    detect_noise_floor,
+    detect_plateau,
+    detect_preference_at_chance,
+)
+
+LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
+    detect_initial_loss,
+    detect_worse_than_uniform,
+    detect_random_tokens,
+    detect_early_loss_jump,
+    detect_loss_not_finite,
+    detect_loss_divergence,
+    detect_loss_spikes,
+    detect_grad_spikes_before_loss_spikes,
+    detect_grad_norm_not_collected,
+    detect_post_clip_norm,
+    detect_grad_norm_large,
+    detect_clipped_mostly,
+    detect_clipping_rises,
+    detect_loss_scale_skips,
+    detect_learning_rate_zero,
+    detect_learning_rate_off_law,
+    detect_no_warm_up,
+    detect_never_decays,
+    detect_no_learning,
+    detect_preference_at_chance,
+    detect_plateau,
+    detect_noise_floor,
+    detect_overfitting,
+    detect_memorised,
+    detect_scores_at_chance,
+    detect_repeated_data,
+    detect_token_budget,
+    detect_loss_below_floor,
+    detect_error_page,
+    detect_no_checkpoint,
+    detect_checkpoint_interval,
+    detect_checkpoint_disk,
+    detect_merged_runs,
+    detect_steps_missing,
+)

@@ -1,0 +1,135 @@
+"""All detectors together: complete, quiet on a healthy run, in order, and never a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import advisor.findings
+from advisor.findings import registry
+from advisor.findings.case import Case, Finding, Insufficient, Severity
+from advisor.readers.run_table import COLUMNS, Event, RunTable, Status
+from tests.advisor.findings import build
+
+
+def test_every_detector_is_registered_once():
+    written = set()
+    for module in pkgutil.iter_modules(advisor.findings.__path__):
+        loaded = importlib.import_module(f"advisor.findings.{module.name}")
+        own = {v for k, v in vars(loaded).items() if k.startswith("detect_") and v.__module__ == loaded.__name__}
+        written |= own
+    assert written == set(registry.DETECTORS)
+    assert len(registry.DETECTORS) == len(written)
+
+
+def test_a_healthy_run_has_no_error_and_no_warning():
+    telemetry = build.telemetry(900)
+    table = build.healthy(unix_seconds=None, telemetry=telemetry, memory_bytes=60e9)
+    findings, _ = registry.judge(build.case(table))
+    assert [f.code for f in findings if f.severity is not Severity.NOTE] == []
+
+
+def test_worst_and_dearest_first():
+    seconds = np.where(np.arange(1, 401) % 50 == 0, 30.0, 2.6)
+    table = build.healthy(seconds=seconds, optimizer_seconds=1e-5, data_seconds=0.5)
+    findings, _ = registry.judge(build.case(table))
+    ranks = [list(Severity).index(f.severity) for f in findings]
+    assert ranks == sorted(ranks) and {"optimizer_floor", "data_stall"} <= {f.code for f in findings}
+    warnings_ = [f.saved_usd.value if f.saved_usd else 0 for f in findings if f.severity is Severity.WARNING]
+    assert warnings_ == sorted(warnings_, reverse=True)
+
+
+def test_nothing_known_is_insufficient_and_no_finding():
+    bare = Case(run=RunTable(source="", format="", framework=None, columns={}, provenance={}))
+    findings, insufficient = registry.judge(bare)
+    assert findings == []
+    assert {"impossible_mfu", "software_bound", "throttling", "utilization"} <= {i.code for i in insufficient}
+    assert all(i.missing for i in insufficient)
+
+
+values = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, 1.0, -1.0, float("nan"), 1e-300, 1e300]),
+)
+
+
+@st.composite
+def tables(draw):
+    rows = draw(st.integers(0, 80))
+    names = draw(st.lists(st.sampled_from(sorted(COLUMNS)), unique=True, max_size=12))
+    seed = draw(st.integers(0, 2**31))
+    random = np.random.default_rng(seed)
+    columns = {}
+    for name in names:
+        kind = draw(st.sampled_from(["constant", "noise", "count", "holes"]))
+        base = {
+            "constant": np.full(rows, draw(values)),
+            "noise": np.exp(random.standard_normal(rows) * draw(st.sampled_from([0.01, 1, 50]))),
+            "count": np.arange(rows, dtype=float) * draw(st.sampled_from([1.0, -1.0, 1e9])),
+            "holes": np.where(random.random(rows) < 0.5, np.nan, random.standard_normal(rows)),
+        }
+        columns[name] = base[kind]
+    facts = {
+        k: draw(values | st.text(max_size=4) | st.none())
+        for k in draw(
+            st.lists(
+                st.sampled_from(
+                    [
+                        "planned_steps",
+                        "step_tokens",
+                        "world_size",
+                        "total_seconds",
+                        "gpu_memory_bytes",
+                        "eval_every_steps",
+                        "usd_per_hour",
+                        "precision",
+                        "optimizer",
+                        "vocab_size",
+                        "checkpoint_every_steps",
+                    ]
+                ),
+                unique=True,
+            )
+        )
+    }
+    status = draw(st.sampled_from(list(Status)))
+    kinds = ["out_of_memory", "nccl_timeout", "time_limit", "exception", "restart", "checkpoint", "killed", "signal"]
+    events = tuple(
+        Event(kind=draw(st.sampled_from(kinds)), text="x", step=draw(st.none() | values), numbers={"signal": 9.0})
+        for _ in range(draw(st.integers(0, 3)))
+    )
+    telemetry = build.telemetry(draw(st.integers(0, 30)), utilization=draw(values)) if draw(st.booleans()) else None
+    return RunTable(
+        source="", format="", framework=None, columns=columns, provenance={}, facts=facts, events=events,
+        status=status, telemetry=telemetry, rows=rows,
+    )  # fmt: skip
+
+
+known_case = functools.cache(build.case)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tables(), st.booleans())
+def test_no_run_makes_a_detector_fail(table, known):
+    case = dataclasses.replace(known_case(), run=table) if known else Case(run=table)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with np.errstate(all="ignore"):
+            for detector in registry.PHYSICAL:
+                verdict = detector(case)
+                assert verdict is None or isinstance(verdict, Finding | Insufficient)
+                if isinstance(verdict, Finding) and verdict.saved_hours:
+                    assert verdict.saved_hours.low <= verdict.saved_hours.high
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_very_short_runs(rows):
+    registry.judge(build.case(build.healthy(steps=rows)))
