@@ -74,6 +74,8 @@ _PRECISIONS = (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16", "float16", "hal
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12, "million": 1e6, "billion": 1e9, "thousand": 1e3, "trillion": 1e12}
 _MOST_SETTINGS = 20_000
 _DEEPEST = 8
+# in a model's own config (transformers) these are limits of the model or of generation, not what it was trained at
+_MODEL_LIMITS = ("seq_length", "n_positions", "n_ctx", "max_length", "model_max_length", "max_seq_len")
 TOKENS_IN_A_STEP = 16_384  # a "total batch size" of so many can only be tokens: no run has so many sequences a step
 
 
@@ -84,9 +86,10 @@ def facts_of_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, list[tuple[int, int, Any]]] = {}
     flat = dict(_flatten(raw))
+    of_model = any(path[-1] in ("architectures", "transformers_version") for path in flat)
     for path, value in flat.items():
         named = name_of(path)
-        if named is None:
+        if named is None or (of_model and path[-1] in _MODEL_LIMITS):
             continue
         fact, kind, rank = named
         read = value_of(kind, value)
@@ -124,7 +127,9 @@ def value_of(kind: str, value: Any) -> Any:
         return None
     if kind in ("word", "text"):
         text = str(value).strip()[:80]
-        return (text.lower() if kind == "word" else text) if text and not _is_number(text) else None
+        if kind == "word":
+            return text.lower() if text[:1].isalpha() else None
+        return text if text and not _is_number(text) else None
     if kind == "precision":
         return precision_of(str(value))
     number = _number(value)

@@ -14,8 +14,14 @@ from advisor.readers import (
     jsonl,
     keras_csv,
     lightning_csv,
+    markdown_report,
+    mlflow_files,
+    mlperf,
     own_log,
+    telemetry_file,
+    tfevents,
     ultralytics,
+    wandb_folder,
 )
 from advisor.readers.chunks import Progress
 from advisor.readers.run_table import RunTable
@@ -48,8 +54,14 @@ _MODULES = (
     ultralytics,
     lightning_csv,
     keras_csv,
+    wandb_folder,
+    tfevents,
+    mlperf,
+    mlflow_files,
+    telemetry_file,
     dmon,
     gpu_csv,
+    markdown_report,
     jsonl,
     csv_table,
 )

@@ -1,0 +1,63 @@
+"""Checkpoints on disk as events: path, step by its name, size and time; never opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from advisor.readers.run_table import Event
+
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".distcp", ".msgpack", ".npz", ".keras", ".h5")
+_LEAST_BYTES = 1000  # optimizer states of toys are larger; `training_args.bin` and indices are no weights
+_NOT_WEIGHTS = ("training_args.bin", "scheduler.pt", "rng_state", "tokens.bin", "train.bin", "val.bin", "vocab.bin")
+# a folder or file named after a step: checkpoint-500, step-00000100, iter_0001000, global_step1000, ckpt_2000.pt
+_STEP = re.compile(
+    r"(?:checkpoint|step|iter|iteration|global_step|ckpt|model|epoch|state_step)[-_=]?(?:step[-_=]?)?0*(\d+)(?!.*\d{3})"
+)
+
+
+def is_weights(path: Path) -> bool:
+    """Whether a file's name is one of saved weights or optimizer states."""
+    return path.suffix.lower() in _SUFFIXES and not path.name.startswith(_NOT_WEIGHTS)
+
+
+def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
+    """One event per checkpoint (a folder named after a step, or a single file), in the order of their steps.
+
+    `numbers` has bytes, unix_seconds (last change) and step where the name says it.
+    """
+    groups: dict[Path, list[Path]] = {}
+    for path in files:
+        if is_weights(path) and path.stat().st_size >= _LEAST_BYTES:
+            groups.setdefault(_unit(path, folder), []).append(path)
+    events = [_event(unit, paths, folder) for unit, paths in groups.items()]
+    return sorted(events, key=lambda event: (event.step is None, event.step or 0.0, event.text))
+
+
+def step_of(name: str) -> float | None:
+    """The step in a checkpoint's name; None where it has none."""
+    match = _STEP.search(name.lower())
+    return float(match[1]) if match and len(match[1]) < 12 else None
+
+
+def _unit(path: Path, folder: Path) -> Path:
+    """The checkpoint that a file belongs to: its nearest folder named after a step, else the file itself."""
+    for parent in path.parents:
+        if parent == folder:
+            break
+        if step_of(parent.name) is not None:
+            return parent
+    return path
+
+
+def _event(unit: Path, paths: list[Path], folder: Path) -> Event:
+    stats = [path.stat() for path in paths]
+    numbers = {
+        "bytes": float(sum(stat.st_size for stat in stats)),
+        "unix_seconds": max(stat.st_mtime for stat in stats),
+    }
+    step = step_of(unit.name)
+    if step is not None:
+        numbers["step"] = step
+    return Event(kind="checkpoint", text=str(unit.relative_to(folder)), step=step, numbers=numbers)

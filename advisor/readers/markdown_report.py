@@ -1,0 +1,231 @@
+"""A report about a run in Markdown: its step table as rows, its key-value tables and lines as facts.
+
+A report is somebody's word: what it says is read as written and judged elsewhere. Tables of what is *expected* are no
+rows, log lines quoted as examples are none either; where a report states several values of one fact, none is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import decode, read_text
+from advisor.readers.cells import number_with_unit
+from advisor.readers.config_names import name_of, value_of
+from advisor.readers.gather import Gathered, Gatherer
+from advisor.readers.markdown_text import Pair, Table, parts, repaired
+from advisor.readers.names import BYTES, SECONDS, choose, scaled
+from advisor.readers.run_table import Event, RunTable, Status
+
+NAME = "markdown"
+_PHASES = {"forward": "forward_seconds", "backward": "backward_seconds", "optimizer": "optimizer_seconds",
+           "data": "data_seconds", "clip": "clip_seconds", "total": "seconds"}  # fmt: skip
+_PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
+_CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
+_DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")
+_MEMORY = ("vram_total", "gpu_memory")
+_STATISTICS = ("max_grad_norm",)  # a setting where it is written as code, "Max grad norm" is what was measured
+
+
+def score(head: bytes, path: Path) -> float:
+    """Headings, tables, bold names and fences: a document, whatever log lines it quotes."""
+    text = decode(head)
+    heading = re.search(r"^#{1,3} \S", text, re.MULTILINE)
+    signs = [
+        re.match(r"\s*# \S", text) is not None,
+        len(re.findall(r"^#{2,4} \S", text, re.MULTILINE)) >= 2,
+        re.search(r"^\s*\|?[ :|-]*-{3,}[ :|-]*\|[ :|-]*$", text, re.MULTILINE) is not None,
+        len(re.findall(r"^\s*(?:[-*] )?\*\*[^*\n]+\*\*", text, re.MULTILINE)) >= 2,
+        text.count("```") >= 2,
+        path.suffix.lower() in (".md", ".markdown"),
+    ]
+    if heading is None or sum(signs) < 3:
+        return 0.0
+    return 0.96 if sum(signs) >= 4 else 0.7
+
+
+def read(path: Path) -> RunTable:
+    """Read a report; a RunTable without rows where it has no step table. AdvisorError where it cannot be read."""
+    found = list(parts(repaired(read_text(path))))
+    tables = [part for part in found if isinstance(part, Table)]
+    steps = [table for table in tables if _is_steps(table)]
+    gathered, unread = _rows(steps)
+    facts, notes = _facts(found)
+    if facts.get("world_size", 1) > 1:
+        facts.pop("gpu_memory_bytes", None)  # of one card or of all: the report does not say
+    table = assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework=None,
+        facts=facts,
+        provenance=gathered.provenance,
+        events=[event for one in tables for event in _checkpoints(one)],
+        notes=(*gathered.notes, *unread, *notes),
+    )
+    table = _with_breakdown(table, tables)
+    if table.rows and table.status != Status.UNKNOWN:
+        return table
+    reason = "a report: somebody's word on how the run went"
+    return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
+
+
+def _is_steps(table: Table) -> bool:
+    """A table of measured steps: a step and a loss that is a number in most rows."""
+    chosen = choose(list(table.header))
+    if "step" not in chosen or not {"loss", "eval_loss"} & chosen.keys():
+        return False
+    column = chosen.get("loss", chosen.get("eval_loss"))
+    numbers = [number_with_unit(row[column]) for row in table.rows]
+    steps = [number_with_unit(row[chosen["step"]]) for row in table.rows]
+    return sum(n is not None for n in numbers) > len(numbers) / 2 and sum(s is not None for s in steps) > len(steps) / 2
+
+
+def _rows(tables: list[Table]) -> tuple[Gathered, list[str]]:
+    """Records of the longest step table, and notes on others that do not merely repeat it."""
+    gatherer = Gatherer()
+    if not tables:
+        return gatherer.finish(), []
+    main = max(tables, key=lambda table: (len(table.rows), len(table.header)))
+    cells = {name: [row[i] for row in main.rows] for i, name in enumerate(main.header) if name}
+    gatherer.add(cells, np.arange(main.line + 1, main.line + 1 + len(main.rows)))
+    known = _steps_and_losses(main)
+    notes = []
+    for table in tables:
+        if table is main:
+            continue
+        if _steps_and_losses(table) <= known:
+            notes.append(f"the table under {table.heading!r} repeats the one under {main.heading!r}")
+        else:
+            notes.append(f"another step table, under {table.heading!r}, is not read: the longest is")
+    return gatherer.finish(), notes
+
+
+def _steps_and_losses(table: Table) -> set[tuple[Any, Any]]:
+    chosen = choose(list(table.header))
+    column = chosen.get("loss", chosen.get("eval_loss"))
+    return {(number_with_unit(row[chosen["step"]]), number_with_unit(row[column])) for row in table.rows}
+
+
+def _facts(found: Iterable[Table | Pair]) -> tuple[dict[str, Any], list[str]]:
+    """Facts of key-value tables and lines; one that has several values is none."""
+    stated: dict[str, list[Any]] = {}
+    for name, value in _pairs(found):
+        for fact, read in _stated(name, value):
+            stated.setdefault(fact, []).append(read)
+    facts, notes = {}, []
+    for fact, values in stated.items():
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) == 1 or isinstance(distinct[0], str):
+            facts[fact] = distinct[0]
+        else:
+            shown = ", ".join(f"{value:g}" for value in distinct[:4])
+            notes.append(f"the report states {fact} as {shown}: none is taken")
+    return facts, notes
+
+
+def _pairs(found: Iterable[Table | Pair]) -> Iterable[tuple[str, str]]:
+    for part in found:
+        if isinstance(part, Pair):
+            yield part.name, part.value
+        elif len(part.header) == 2 and not _is_steps(part):
+            yield from part.rows  # type: ignore[misc]
+
+
+def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
+    """The facts that one name with its value states."""
+    price = _PRICE.search(value)
+    if price:
+        yield "usd_per_hour", float(price[1])
+    plain = "_".join(re.findall(r"[a-z0-9]+", name.lower()))
+    if plain in _DURATIONS:
+        seconds = _in_unit(value, SECONDS)
+        if seconds is not None:
+            yield "total_seconds", seconds
+        return
+    if plain in _MEMORY:
+        size = _in_unit(value, BYTES)
+        if size is not None:
+            yield "gpu_memory_bytes", size
+        return
+    named = ("gpu", "text", 0) if plain == "hardware" else name_of((name,))
+    if named is None or (plain in _STATISTICS and " " in name.strip()):
+        return
+    value = re.split("→|->", value)[-1]  # "8 → 2": what it was changed to
+    fact, kind, _ = named
+    if fact == "gpu":
+        yield from _cards(value)
+        return
+    read = value_of(kind, _first_word(value) if kind in ("word", "precision") else value)
+    if read is not None:
+        yield fact, read
+    lowest = re.search(r"\bmin:?\s*([\d.e+-]+)", value)
+    if fact == "learning_rate" and lowest and (low := number_with_unit(lowest[1])):
+        yield "min_learning_rate", low[0]
+
+
+def _cards(value: str) -> Iterable[tuple[str, Any]]:
+    match = _CARDS.match(value)
+    if match:
+        yield "world_size", int(match[1])
+    text = (match[2] if match else value).strip("`* ")
+    text = re.sub(r"\s*[(`].*$", "", text).strip()
+    if re.search(r"[A-Za-z]", text):
+        yield "gpu", text[:80]
+
+
+def _first_word(value: str) -> str:
+    return re.split(r"[\s(,;]", value.strip(), maxsplit=1)[0]
+
+
+def _in_unit(value: str, units: Mapping[str, float]) -> float | None:
+    found = number_with_unit(value)
+    if found is None or found[1].lower() not in units:
+        return None
+    return float(scaled(np.float64(found[0]), units[found[1].lower()]))
+
+
+def _checkpoints(table: Table) -> list[Event]:
+    """A table of checkpoints as events, with sizes where it has them."""
+    names = [name.lower() for name in table.header]
+    if not any("checkpoint" in name for name in names[:1]) or "step" not in names:
+        return []
+    size_at = next((i for i, name in enumerate(names) if "size" in name), None)
+    events = []
+    for number, row in enumerate(table.rows):
+        step = number_with_unit(row[names.index("step")])
+        if step is None:
+            continue
+        size = _in_unit(row[size_at], BYTES) if size_at is not None else None
+        numbers = {"step": step[0]} | ({"bytes": size} if size is not None else {})
+        events.append(
+            Event(kind="checkpoint", text=row[0][:200], line=table.line + 2 + number, step=step[0], numbers=numbers)
+        )
+    return events
+
+
+def _with_breakdown(table: RunTable, tables: list[Table]) -> RunTable:
+    """Put a table of the parts of one step into the last row: that is the step such tables are about."""
+    part = next(
+        (one for one in tables if one.header[0].lower() in ("phase", "part", "component") and len(one.header) > 1), None
+    )
+    if part is None or not len(table):
+        return table
+    columns, provenance = dict(table.columns), dict(table.provenance)
+    for row in part.rows:
+        column = next((column for word, column in _PHASES.items() if word in row[0].lower()), None)
+        seconds = _in_unit(row[1], SECONDS)
+        if column is None or seconds is None:
+            continue
+        values = columns.get(column, np.full(len(table), np.nan)).copy()
+        if np.isnan(values[-1]):
+            values[-1] = seconds
+            columns[column] = values
+            provenance[column] = f"the report's table {part.heading!r}, one step"
+    return dataclasses.replace(table, columns=columns, provenance=provenance)

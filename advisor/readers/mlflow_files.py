@@ -1,0 +1,136 @@
+"""MLflow's file store: `metrics/<name>` with one "timestamp value step" a line, `params/<name>`, the run's `meta.yaml`.
+
+Source: mlflow/store/tracking/file_store.py. Older files have no step, then the order counts; times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import as_number, read_text
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.gather import Gatherer
+from advisor.readers.names import column_of
+from advisor.readers.run_table import RunTable, Status
+
+NAME = "mlflow"
+_LINE = re.compile(rb"\d{10,19} \S{1,40}(?: -?\d{1,18})?(?: \S+){0,2}")
+_MOST_FILES = 2000
+# meta.yaml: RunStatus, by number in old versions and by name in new ones
+_STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
+           "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
+
+Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
+
+
+def score(head: bytes, path: Path) -> float:
+    """Lines of a time stamp in milliseconds, a number and a step, in a file without a suffix."""
+    lines = [line for line in head.split(b"\n")[:20] if line.strip()]
+    if not lines or not all(_LINE.fullmatch(line.strip()) for line in lines[: len(lines) - 1 or 1]):
+        return 0.0
+    return 0.9 if path.parent.name == "metrics" or "metrics" in path.parts else 0.6 if not path.suffix else 0.4
+
+
+def read(path: Path) -> RunTable:
+    """Read one metric's file, with its neighbours when it lies in a run's folder. Raises AdvisorError."""
+    run = next((folder for folder in path.parents if (folder / "meta.yaml").is_file()), None)
+    if run is not None and (run / "metrics") in path.parents:
+        return read_folder(run)
+    return _table(path, {path.name: read_metric(path)}, {})
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether a folder is one run of a file store."""
+    return (folder / "metrics").is_dir() and ((folder / "meta.yaml").is_file() or (folder / "params").is_dir())
+
+
+def read_folder(folder: Path) -> RunTable:
+    """Read all metrics and parameters of one run. Raises AdvisorError."""
+    files = [path for path in sorted((folder / "metrics").rglob("*")) if path.is_file()][:_MOST_FILES]
+    series = {str(path.relative_to(folder / "metrics")): read_metric(path) for path in files}
+    settings = {path.name: read_text(path, 2**20).strip() for path in _params(folder)}
+    table = _table(folder, series, {name: _typed(value) for name, value in settings.items()})
+    return _with_status(table, folder)
+
+
+def read_metric(path: Path) -> Series:
+    """One metric: Unix seconds, values and steps, equally long; AdvisorError where a line is none."""
+    rows = []
+    lines = read_text(path).split("\n")
+    for number, line in enumerate(lines):
+        parts = line.split()
+        if not parts:
+            continue
+        value = as_number(parts[1]) if len(parts) > 1 else None
+        time = as_number(parts[0])
+        if value is None or time is None:
+            if number >= len(lines) - 1:
+                continue  # a torn last line
+            raise AdvisorError(f"{path}, line {number + 1} is not 'timestamp value step': {line[:60]}")
+        step = as_number(parts[2]) if len(parts) > 2 else None
+        rows.append((time / 1000, value, math.nan if step is None else step))
+    columns = np.array(rows, dtype=float).reshape(-1, 3).T
+    return columns[0], columns[1], columns[2]
+
+
+def _params(folder: Path) -> list[Path]:
+    found = sorted((folder / "params").glob("*")) if (folder / "params").is_dir() else []
+    return [path for path in found if path.is_file()][:_MOST_FILES]
+
+
+def _typed(value: str) -> object:
+    words: Mapping[str, object] = {"True": True, "False": False, "None": None}
+    return words.get(value, value)
+
+
+def _table(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
+    """One row per step; metrics logged without steps (all 0, as MLflow writes them) are counted instead."""
+    known = {name: one for name, one in series.items() if column_of(name) is not None or column_of(name.split("/")[-1])}
+    counted = {name: _steps(steps) for name, (_, _, steps) in known.items()}
+    axis = np.unique(np.concatenate(list(counted.values()))) if counted else np.zeros(0)
+    cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
+    printed: dict[str, np.ndarray] = {}
+    for name, (times, values, _) in known.items():
+        column = column_of(name) or column_of(name.split("/")[-1])
+        if column is None or column.column == "step":
+            continue
+        rows = np.searchsorted(axis, counted[name])
+        cells[name], printed[name] = np.full(len(axis), math.nan), np.zeros(len(axis))
+        cells[name][rows], printed[name][rows] = values, np.isnan(values)
+        cells["unix_time"][rows] = times
+    gatherer = Gatherer()
+    if len(axis):
+        gatherer.add(cells, np.arange(1, len(axis) + 1), printed)
+    gathered = gatherer.finish()
+    return assemble(
+        gathered.records,
+        source=str(source),
+        format=NAME,
+        framework=None,
+        facts=facts_of_settings(settings),
+        provenance={**gathered.provenance, "unix_seconds": "time stamp of the metric"},
+        notes=gathered.notes,
+    )
+
+
+def _steps(steps: np.ndarray) -> np.ndarray:
+    return steps if np.isfinite(steps).all() and len(np.unique(steps)) > 1 else np.arange(len(steps), dtype=float)
+
+
+def _with_status(table: RunTable, folder: Path) -> RunTable:
+    """The store knows how the run ended; a loss that became NaN it calls finished."""
+    if table.status == Status.DIVERGED or not (folder / "meta.yaml").is_file():
+        return table
+    match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
+    status = _STATUS.get(match[1]) if match else None
+    if status is None:
+        return table
+    return dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {match[1]}")

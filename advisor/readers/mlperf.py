@@ -1,0 +1,193 @@
+"""MLPerf training logs: `:::MLL`, `:::MLLOG` and the older `:::MLPv0.5.0` lines.
+
+Source: mlcommons/logging. Losses are logged only by some benchmarks: `train_loss`, and for GPT-3 and Llama
+`eval_accuracy`, which there is the validation loss (log perplexity).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import as_number, bounded_int
+from advisor.readers.chunks import chunks
+from advisor.readers.json_rows import rows_of
+from advisor.readers.names import Named, column_of
+from advisor.readers.run_table import Event, RunTable, Status
+
+NAME = "mlperf"
+_OLD = re.compile(rb":::MLP?L? (?:\S+ )??(\d+(?:\.\d+)?) (?:\([^)]*\) )?(\w+)(?:: (.*))?$")
+_V05 = re.compile(rb":::MLPv[\d.]+ \S+ (\d+(?:\.\d+)?) \([^)]*\) (\w+)(?:: (.*))?$")
+_LOSS_BENCHMARKS = ("gpt3", "llama2_70b_lora", "llama31_405b", "llama31_8b", "gpt_oss", "bert_loss")
+_MOST_LINE = 2**16
+_FACTS = {
+    "global_batch_size": "step_samples",
+    "max_sequence_length": "seq_len",
+    "opt_base_learning_rate": "learning_rate",
+    "opt_learning_rate_warmup_steps": "warmup_steps",
+    "opt_weight_decay": "weight_decay",
+    "opt_adamw_weight_decay": "weight_decay",
+    "opt_gradient_clip_norm": "grad_clip",
+    "gradient_accumulation_steps": "grad_accum",
+    "opt_name": "optimizer",
+    "train_samples": "train_samples",
+    "max_steps": "planned_steps",
+}
+_ENDS = {"success": Status.COMPLETED, "aborted": Status.STOPPED}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One log line: when, what and how much."""
+
+    line: int
+    seconds: float
+    key: str
+    value: Any
+    metadata: Mapping[str, Any]
+
+
+def score(head: bytes, path: Path) -> float:
+    """Nothing else begins lines so."""
+    return 0.97 if re.search(rb"^(?:\d+: )?:::MLP?(?:L|LOG|v[\d.]+) ", head, re.MULTILINE) else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read an MLPerf log; rows are evaluations and, where the benchmark logs them, losses. Raises AdvisorError."""
+    entries = list(_entries(path))
+    facts = _facts(entries)
+    benchmark = next((str(e.value) for e in entries if e.key in ("submission_benchmark", "benchmark")), "")
+    rows = [row for entry in entries if (row := _row(entry, benchmark)) is not None]
+    gathered = rows_of(rows, _name)
+    table = assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework=f"mlperf {benchmark}".strip(),
+        facts=facts,
+        provenance=gathered.provenance,
+        events=_events(entries),
+        notes=gathered.notes,
+    )
+    return _with_status(table, entries)
+
+
+def _entries(path: Path) -> Iterator[Entry]:
+    for chunk in chunks(path):
+        for offset, line in enumerate(chunk.text.split(b"\n")):
+            at = line.find(b":::ML")
+            if at >= 0 and len(line) <= _MOST_LINE and (entry := _entry(line[at:].rstrip(), chunk.first_line + offset)):
+                yield entry
+
+
+def _entry(line: bytes, number: int) -> Entry | None:
+    if line.startswith(b":::MLLOG"):
+        raw = _json(line[8:])
+        time = as_number(raw.get("time_ms")) if isinstance(raw, Mapping) else None
+        if time is None:
+            return None
+        metadata = raw.get("metadata")
+        return Entry(line=number, seconds=time / 1000, key=str(raw.get("key")), value=raw.get("value"),
+                     metadata=metadata if isinstance(metadata, Mapping) else {})  # fmt: skip
+    match = _V05.match(line) or _OLD.match(line)
+    if match is None:
+        return None
+    raw = _json(match[3] or b"null")
+    wrapped = isinstance(raw, Mapping) and "value" in raw
+    metadata = raw.get("metadata") if wrapped else raw
+    return Entry(line=number, seconds=float(match[1]), key=match[2].decode(), value=raw["value"] if wrapped else raw,
+                 metadata=metadata if isinstance(metadata, Mapping) else {})  # fmt: skip
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text, parse_int=bounded_int)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _facts(entries: list[Entry]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for entry in entries:
+        fact = _FACTS.get(entry.key)
+        if fact == "optimizer" and isinstance(entry.value, str):
+            facts[fact] = entry.value.lower()
+        elif fact in ("train_samples", None):
+            continue
+        elif (number := as_number(entry.value)) is not None and number > 0:
+            facts[fact] = int(number) if number == int(number) and fact != "learning_rate" else number
+    platform = next((e.value for e in entries if e.key == "submission_platform"), None)
+    if isinstance(platform, str):
+        facts["platform"] = platform[:80]
+    start, stop = (next((e.seconds for e in entries if e.key == key), None) for key in ("run_start", "run_stop"))
+    if start and stop and stop >= start:
+        facts["total_seconds"] = stop - start
+    return facts
+
+
+def _row(entry: Entry, benchmark: str) -> dict[str, Any] | None:
+    """A row of what an entry measures; evaluations are losses only where the benchmark's accuracy is one."""
+    row: dict[str, Any] = {"unix_time": entry.seconds}
+    for key in ("step_num", "epoch_num", "samples_count"):
+        if (number := as_number(entry.metadata.get(key))) is not None:
+            row[key] = number
+    if entry.key in ("train_loss", "loss"):
+        row["loss"] = entry.value
+    elif entry.key == "eval_loss" or (entry.key == "eval_accuracy" and benchmark in _LOSS_BENCHMARKS):
+        row["eval_loss"] = entry.value
+    elif entry.key == "tracked_stats" and isinstance(entry.value, Mapping):
+        row |= {str(key): value for key, value in entry.value.items()}
+    else:
+        return None
+    return row
+
+
+def _name(key: str) -> Named | None:
+    if key == "samples_count":
+        return None
+    if key == "train_step_time":
+        return Named(column="seconds", kind="seconds", unit="s", rank=0)
+    return column_of(key)
+
+
+def _events(entries: list[Entry]) -> list[Event]:
+    """Evaluations with their accuracy, and where the run began and ended."""
+    events = []
+    for entry in entries:
+        number = as_number(entry.value)
+        if entry.key == "eval_accuracy" and number is not None:
+            numbers = {"accuracy": number, "unix_seconds": entry.seconds}
+            if (epoch := as_number(entry.metadata.get("epoch_num"))) is not None:
+                numbers["epoch"] = epoch
+            events.append(
+                Event(kind="evaluation", text=f"eval_accuracy {number:.6g}", line=entry.line, numbers=numbers)
+            )
+        elif entry.key in ("run_start", "run_stop"):
+            word = str(entry.metadata.get("status", ""))
+            kind = "finished" if word == "success" else entry.key
+            events.append(
+                Event(
+                    kind=kind,
+                    text=f"{entry.key} {word}".strip(),
+                    line=entry.line,
+                    numbers={"unix_seconds": entry.seconds},
+                )
+            )
+    return events
+
+
+def _with_status(table: RunTable, entries: list[Entry]) -> RunTable:
+    stop = next((entry for entry in reversed(entries) if entry.key in ("run_stop", "run_final")), None)
+    if stop is not None:
+        word = str(stop.metadata.get("status") or (stop.value or {}).get("success", "")
+                   if isinstance(stop.value, Mapping) else stop.metadata.get("status", ""))  # fmt: skip
+        status = _ENDS.get(word, Status.UNKNOWN)
+        return dataclasses.replace(table, status=status, status_reason=f"the log says run_stop: {word or 'no status'}")
+    if any(entry.key == "run_start" for entry in entries):
+        return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason="run_start without run_stop")
+    return table

@@ -1,0 +1,152 @@
+"""Telemetry of devices from any file: our own Parquet, CSV of nvidia-smi or pynvml, dmon, W&B's system metrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers import dmon, gpu_csv
+from advisor.readers.bounded import as_number, bounded_int, read_head
+from advisor.readers.chunks import chunks, clean
+from advisor.readers.json_rows import flatten
+from advisor.readers.run_table import RunTable
+from advisor.readers.telemetry_names import MEASURED, in_unit, reading_of
+from advisor.readers.telemetry_table import Telemetry, telemetry_run
+
+NAME = "telemetry.parquet"
+_MAGIC = b"PAR1"
+# column of `trainer/telemetry_files.py` → column here and what it is divided by
+_OWN = {
+    "time_ms": ("unix_seconds", 1000),
+    "gpu": ("gpu", 1),
+    "power_deciwatts": ("power_watts", 10),
+    "utilization_percent": ("utilization", 100),
+    "memory_used_bytes": ("memory_used_bytes", 1),
+    "temperature_celsius": ("temperature_celsius", 1),
+    "sm_clock_mhz": ("sm_clock_mhz", 1),
+    "throttle_reasons": ("throttle_reasons", 1),
+}
+
+
+def read_telemetry(path: Path) -> Telemetry:
+    """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
+    return _read(path)[0]
+
+
+def score(head: bytes, path: Path) -> float:
+    """A Parquet file with the trainer's columns."""
+    return 0.95 if head.startswith(_MAGIC) else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read our telemetry as a RunTable that holds nothing else. Raises AdvisorError."""
+    telemetry, readings, notes = _read(path)
+    return telemetry_run(path, format=NAME, telemetry=telemetry, readings=readings, notes=notes)
+
+
+def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    if path.is_dir():
+        return _of_folder(path)
+    raw = read_head(path)
+    if raw.startswith(_MAGIC):
+        telemetry = _parquet([path])
+        return telemetry, len(telemetry["unix_seconds"]), ()
+    head = clean(raw)[0]
+    for module in (dmon, gpu_csv):
+        if module.score(head, path) > 0:
+            return module.read_readings(path)
+    if head.lstrip()[:1] == b"{":
+        return _system_metrics(path)
+    raise AdvisorError(
+        f"{path} holds no telemetry that is known",
+        "record it with: nvidia-smi --query-gpu=timestamp,index,power.draw,utilization.gpu,memory.used "
+        "--format=csv -l 1 > telemetry.csv",
+    )
+
+
+def _of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    """A run folder's telemetry: the joined file and the parts that are not in it yet."""
+    parts = sorted((folder / "telemetry").glob("part-*.parquet"))
+    paths = [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
+    if not paths:
+        raise AdvisorError(f"{folder} has no telemetry.parquet")
+    telemetry = _parquet(paths)
+    return telemetry, len(telemetry["unix_seconds"]), ()
+
+
+def _parquet(paths: list[Path]) -> Telemetry:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    joined: dict[str, list[np.ndarray]] = {}
+    for path in paths:
+        try:
+            names = [name for name in parquet.read_schema(path).names if name in _OWN]
+            if "time_ms" not in names or "gpu" not in names:
+                raise AdvisorError(f"{path} is Parquet, but no telemetry of this program")
+            table = parquet.read_table(path, columns=names, filters=[("gpu", ">=", 0)])  # the host's rows have no card
+        except (pa.ArrowException, OSError) as error:
+            raise AdvisorError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from error
+        for name in names:
+            column, divisor = _OWN[name]
+            values = table.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
+            joined.setdefault(column, []).append(values / divisor)
+    columns = {column: np.concatenate(parts) for column, parts in joined.items()}
+    order = np.lexsort((columns["gpu"], columns["unix_seconds"]))
+    once = np.ones(len(order), bool)
+    times, cards = columns["unix_seconds"][order], columns["gpu"][order]
+    once[1:] = (np.diff(times) != 0) | (np.diff(cards) != 0)  # a part that was joined but not deleted yet
+    return {name: values[order][once] for name, values in columns.items() if not np.isnan(values).all()}
+
+
+def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
+    rows: list[tuple[float, int, str, float]] = []
+    count = 0
+    for chunk in chunks(path):
+        for line in chunk.text.split(b"\n"):
+            found = _object(line)
+            time = as_number(found.get("_timestamp")) or as_number(found.get("_runtime"))
+            if time is None:
+                continue
+            count += 1
+            rows += _readings(found, time)
+    if not rows:
+        raise AdvisorError(f"{path} holds no system metrics of a card")
+    moments = sorted({(time, card) for time, card, _, _ in rows})
+    place = {moment: row for row, moment in enumerate(moments)}
+    telemetry: Telemetry = {
+        "unix_seconds": np.array([time for time, _ in moments]),
+        "gpu": np.array([float(card) for _, card in moments]),
+    }
+    for time, card, column, value in rows:
+        telemetry.setdefault(column, np.full(len(moments), np.nan))[place[(time, card)]] = value
+    return telemetry, len(moments), ()
+
+
+def _readings(found: Mapping[str, Any], time: float) -> list[tuple[float, int, str, float]]:
+    out = []
+    for key, value in flatten(found):
+        reading, number = reading_of(key.replace("/", ".")), as_number(value)
+        if reading is None or number is None or reading.card is None or "process" in key:
+            continue
+        column, unit = reading.column, reading.unit
+        if key.endswith(".memory"):
+            column, unit = "memory_utilization", "%"  # W&B: share of time with memory traffic
+        if column in MEASURED:
+            unit = unit or {"memory_used_bytes": "b", "utilization": "%"}.get(column)
+            out.append((time, reading.card, column, float(in_unit(column, unit, np.array([number]))[0][0])))
+    return out
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line, parse_int=bounded_int) if line.startswith(b"{") else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, Mapping) else {}

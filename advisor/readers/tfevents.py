@@ -1,0 +1,161 @@
+"""TensorBoard event files: scalars by tag and step, Hugging Face's arguments from their text summaries.
+
+Event: 1 wall_time, 2 step, 5 summary; Summary: 1 value (repeated); Value: 1 tag, 2 simple_value, 8 tensor. Source:
+event.proto and summary.proto of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import parse_json
+from advisor.readers.chunks import open_binary
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.gather import Gatherer
+from advisor.readers.names import column_of
+from advisor.readers.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Damaged,
+    double,
+    fields,
+    first_number,
+    records,
+    signed,
+    single,
+)
+from advisor.readers.run_table import RunTable
+
+NAME = "tfevents"
+_SETTINGS_TAGS = ("args/text_summary", "model_config/text_summary")  # transformers' TensorBoardCallback
+_MOST_TAGS = 5000
+
+
+def score(head: bytes, path: Path) -> float:
+    """The version that the first event of every file states."""
+    return 0.99 if b"brain.Event:" in head[:256] else 0.0
+
+
+@dataclass(kw_only=True)
+class Scalars:
+    """Scalars of one or more event files: for each tag steps, wall times and values."""
+
+    by_tag: dict[str, tuple[array, array, array]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    events: int = 0
+
+    def add(self, tag: str, step: int, wall_time: float, value: float) -> None:
+        """Remember one scalar."""
+        if tag not in self.by_tag:
+            if len(self.by_tag) >= _MOST_TAGS:
+                return
+            self.by_tag[tag] = (array("d"), array("d"), array("d"))
+        for column, number in zip(self.by_tag[tag], (step, wall_time, value), strict=True):
+            column.append(number)
+
+
+def read(path: Path) -> RunTable:
+    """Read one event file; damage ends it there, with a note. AdvisorError where nothing can be read."""
+    scalars = Scalars()
+    note = read_events(path, scalars)
+    return table_of(scalars, source=str(path), notes=(note,) if note else ())
+
+
+def read_events(path: Path, scalars: Scalars) -> str | None:
+    """Add a file's scalars; gives words on damage, if any. AdvisorError where the file cannot be opened."""
+    with open_binary(path) as file:
+        try:
+            for record in records(file):
+                _event(record, scalars)
+        except (Damaged, EOFError, OSError) as error:
+            if not scalars.events:
+                raise AdvisorError(f"{path} is no event file that can be read: {error}") from error
+            return f"{path.name}: {error}; what came before it is read"
+    if not scalars.events:
+        raise AdvisorError(f"{path} holds no event: nothing was logged yet")
+    return None
+
+
+def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> RunTable:
+    """One row per step, the tags as columns."""
+    known = {tag: columns for tag, columns in scalars.by_tag.items() if column_of(tag) is not None}
+    # the step of an event is the row's own: a tag like train/global_step only repeats it
+    known = {tag: columns for tag, columns in known.items() if column_of(tag).column not in ("step", "unix_seconds")}
+    steps = np.unique(np.concatenate([np.asarray(c[0]) for c in known.values()])) if known else np.zeros(0)
+    cells: dict[str, np.ndarray] = {"step": steps, "unix_time": np.full(len(steps), math.nan)}
+    printed: dict[str, np.ndarray] = {}
+    for tag, (at, times, values) in known.items():
+        rows = np.searchsorted(steps, np.asarray(at))
+        cells[tag], printed[tag] = np.full(len(steps), math.nan), np.zeros(len(steps))
+        cells[tag][rows] = np.asarray(values)  # of a step logged twice the later value stays
+        printed[tag][rows] = np.isnan(np.asarray(values))
+        cells["unix_time"][rows] = np.asarray(times)
+    gatherer = Gatherer()
+    if len(steps):
+        gatherer.add(cells, np.arange(1, len(steps) + 1), printed)
+    gathered = gatherer.finish()
+    return assemble(
+        gathered.records,
+        source=source,
+        format=NAME,
+        framework="huggingface" if scalars.settings else None,
+        facts=facts_of_settings(scalars.settings),
+        provenance={**gathered.provenance, "unix_seconds": "wall time of the event"},
+        notes=(*gathered.notes, *notes),
+    )
+
+
+def _event(record: bytes, scalars: Scalars) -> None:
+    wall_time, step, summary = math.nan, 0, None
+    for number, wire, value in fields(record):
+        if number == 1 and wire == FIXED64:
+            wall_time = double(value)
+        elif number == 2 and wire == VARINT:
+            step = signed(value)
+        elif number == 5 and wire == BYTES:
+            summary = value
+    scalars.events += 1
+    if summary is not None:
+        for number, wire, value in fields(summary):
+            if number == 1 and wire == BYTES:
+                _value(value, step, wall_time, scalars)
+
+
+def _value(message: bytes, step: int, wall_time: float, scalars: Scalars) -> None:
+    tag, number, tensor = "", None, None
+    for field_number, wire, value in fields(message):
+        if field_number == 1 and wire == BYTES:
+            tag = value[:200].decode("utf-8", "replace")
+        elif field_number == 2 and wire == FIXED32:
+            number = single(value)
+        elif field_number == 8 and wire == BYTES:
+            tensor = value
+    if tensor is not None and tag in _SETTINGS_TAGS:
+        scalars.settings[tag] = _settings(tensor)
+    elif tensor is not None and number is None and len(tensor) < 256:
+        number = first_number(tensor)
+    if number is not None:
+        scalars.add(tag, step, wall_time, number)
+
+
+def _settings(tensor: bytes) -> dict[str, Any]:
+    """The JSON text in a tensor of strings (field 8); empty where it is something else."""
+    for number, wire, value in fields(tensor):
+        if number == 8 and wire == BYTES and value.lstrip()[:1] == b"{":
+            try:
+                found = parse_json(value, "the run's arguments")
+            except AdvisorError:
+                return {}
+            return dict(found) if isinstance(found, Mapping) else {}
+    return {}

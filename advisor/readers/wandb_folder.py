@@ -1,0 +1,114 @@
+"""Weights & Biases: a run folder with `files/`, or single files of it. The binary `.wandb` file is not read.
+
+`files/output.log` is what the program printed, in that program's own format; `config.yaml` its settings as
+{desc, value}; `wandb-summary.json` the last value of each metric; `wandb-history.jsonl` (old clients, exports) rows;
+`wandb-events.jsonl` (old clients) system metrics; `wandb-metadata.json` GPU, host and command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import as_number, parse_json, read_document
+from advisor.readers.config_file import read_config, read_settings
+from advisor.readers.gather import Gathered
+from advisor.readers.json_rows import rows_of
+from advisor.readers.names import Named, column_of
+from advisor.readers.run_table import RunTable, Status
+
+SUMMARY, CONFIG, METADATA = "wandb-summary.json", "config.yaml", "wandb-metadata.json"
+HISTORY, EVENTS, OUTPUT = "wandb-history.jsonl", "wandb-events.jsonl", "output.log"
+NAME = "wandb"
+_STEP_KEYS = ("trainer/global_step", "train/global_step", "global_step", "iter", "step", "_step")
+
+
+def score(head: bytes, path: Path) -> float:
+    """A summary by its private keys, a config by its version key."""
+    start = head.lstrip()[:1]
+    if start == b"{" and (b'"_runtime"' in head or b'"_wandb"' in head) and b"\n{" not in head.strip():
+        return 0.96
+    return 0.9 if head.startswith(b"wandb_version:") or b"\n_wandb:\n" in head else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read a summary (one row: the last values) or a config (facts only). Raises AdvisorError."""
+    if read_document(path).lstrip()[:1] == b"{":
+        return read_summary(path)
+    table = _table(path, rows_of([]), facts=read_config(path), notes=())
+    reason = "a configuration: it does not say how the run ended"
+    return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
+
+
+def read_summary(path: Path) -> RunTable:
+    """The last value of each metric as one row; AdvisorError where the file is none."""
+    raw = parse_json(read_document(path), str(path))
+    if not isinstance(raw, Mapping):
+        raise AdvisorError(f"{path} is no W&B summary: it holds no names with values")
+    facts = {}
+    seconds = as_number(raw.get("_runtime"))
+    if seconds:
+        facts["total_seconds"] = seconds
+    notes = ("only the last value of each metric: ask for the history to see the run",)
+    return _table(path, rows_of([raw], _summary_name), facts=facts, notes=notes)
+
+
+def _summary_name(key: str) -> Named | None:
+    """W&B counts its own calls in `_step`; the program's own step is surer, wherever it stands."""
+    if key in _STEP_KEYS:
+        return Named(column="step", kind="count", unit=None, rank=_STEP_KEYS.index(key))
+    if key.startswith("_wandb"):
+        return None
+    return column_of(key)
+
+
+def _table(path: Path, gathered: Gathered, *, facts: Mapping[str, Any], notes: tuple[str, ...]) -> RunTable:
+    return assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework=None,
+        facts=facts,
+        provenance=gathered.provenance,
+        notes=(*gathered.notes, *notes),
+    )
+
+
+def files_of(folder: Path) -> Path | None:
+    """The `files` folder of a W&B run, given it or the run's folder; None where there is none."""
+    for candidate in (folder / "files", folder):
+        if (candidate / SUMMARY).is_file() or (candidate / METADATA).is_file():
+            return candidate
+        if (candidate / OUTPUT).is_file() and (candidate / CONFIG).is_file():
+            return candidate
+    return None
+
+
+def metadata_facts(path: Path) -> dict[str, Any]:
+    """GPU, number of GPUs and memory of `wandb-metadata.json`; AdvisorError where it is no JSON."""
+    raw = read_settings(path)
+    facts: dict[str, Any] = {}
+    gpu = raw.get("gpu")
+    if isinstance(gpu, str) and gpu:
+        facts["gpu"] = gpu[:80]
+    count = as_number(raw.get("gpu_count"))
+    if count and count > 0:
+        facts["world_size"] = int(count)
+    devices = raw.get("gpu_nvidia") or raw.get("gpu_devices")
+    if isinstance(devices, list) and devices and isinstance(devices[0], Mapping):
+        memory = as_number(devices[0].get("memoryTotal") or devices[0].get("memory_total"))
+        if memory:
+            facts["gpu_memory_bytes"] = int(memory)
+    if isinstance(raw.get("startedAt"), str):
+        facts["date"] = raw["startedAt"][:40]
+    return facts
+
+
+def with_summary(table: RunTable, path: Path) -> RunTable:
+    """A run's table with what only the summary knows: how long it took."""
+    facts = read_summary(path).facts
+    return dataclasses.replace(table, facts={**facts, **table.facts})
