@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from advisor.plan import recipe
@@ -27,7 +28,10 @@ _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", 
 def sentence(plan: Plan) -> str:
     """The recommendation in one sentence: what to train, on what, how long and for how much."""
     chosen, run = plan.chosen, plan.run
-    device = "this CPU" if plan.goal.gpu == "cpu" else f"{plan.goal.gpus} x {plan.goal.gpu}"
+    workload = plan.workload
+    device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
+    if plan.provider is not None:
+        device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
     accumulation = f" x {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
     cost = format_estimate(plan.prediction.cost_usd, format_usd) if plan.prediction.cost_usd else "unknown cost"
     return (
@@ -54,7 +58,8 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
     """Say what may go wrong or is not known."""
     shape, prediction = chosen.prediction.workload.shape, chosen.prediction
     if not profile.calibrated:
-        yield f"{profile.key} was never calibrated here, all times are priors: advisor calibrate --gpu {profile.key}"
+        minutes = f"2 minutes{_price_of(brief, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
+        yield f"{profile.key} was never calibrated here, all times are priors: {minutes}"
     elif prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
         yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
     if thin:
@@ -123,7 +128,7 @@ def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:
     what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"
     if any(trial.obstacle is Obstacle.MONEY for trial in late):
         cheapest = min(late, key=lambda trial: trial.bill.cost_usd.high)
-        needs, enough = cheapest.bill.cost_usd, f"--budget {cheapest.bill.cost_usd.high * 1.05:.2g}"
+        needs, enough = cheapest.bill.cost_usd, feasible_budget(cheapest.bill.cost_usd.high)
         words = format_estimate(needs, format_usd)
         limit = format_usd(brief.goal.budget_usd)
         return f"no plan costs {limit} or less: {_describe(cheapest)} needs {words}{what}", f"feasible with {enough}"
@@ -131,7 +136,7 @@ def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:
     total = fastest.bill.clock.total_seconds
     limit = format_seconds(brief.deadline_seconds)
     words = format_estimate(total, format_seconds)
-    hint = f"feasible with --deadline {_round_up_seconds(total.high)}" + (" or fewer --tokens" if settled else "")
+    hint = f"feasible with {feasible_deadline(total.high)}" + (" or fewer --tokens" if settled else "")
     return f"no plan ends within {limit}: {_describe(fastest)} needs {words}{what}", hint
 
 
@@ -211,6 +216,12 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
 
 
+def _price_of(brief: Brief, seconds: float) -> str:
+    if not brief.usd_per_hour:
+        return ""
+    return f", about {format_usd(brief.usd_per_hour * seconds / 3600)},"
+
+
 def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:
     worth = effective_tokens(tokens, unique)
     times = f"the data would be seen {format_number(epochs)} times"
@@ -223,8 +234,19 @@ def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[s
         yield f"{times}, {same}: up to four times is nearly as good as fresh data"
 
 
+def feasible_budget(usd: float) -> str:
+    """The option with a budget that is enough for so many dollars: rounded up to two digits."""
+    enough = usd * 1.02
+    digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
+    return f"--budget {math.ceil(enough / digit) * digit:.10g}"
+
+
+def feasible_deadline(seconds: float) -> str:
+    """The option with a deadline that is enough for so many seconds: rounded up to what a person would write."""
+    return f"--deadline {_round_up_seconds(seconds)}"
+
+
 def _round_up_seconds(seconds: float) -> str:
-    """A duration as an option's value, rounded up to something a person would write."""
     if seconds < 300:
         return f"{-(-int(seconds * 1.05) // 10) * 10 + 10}s"
     if seconds < 4 * 3600:

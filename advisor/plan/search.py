@@ -6,12 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.plan import explain, recipe
+from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
 from advisor.plan.goal import Brief, RunPrice, make_brief
 from advisor.plan.trial import Obstacle, Trial, make_trial, usual_tokens
 from advisor.predict.batch import predict_batch
@@ -19,10 +20,8 @@ from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
 from trainer.schema import to_dict
 
-MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
 LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
-_BATCH_OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 
 
 def make_plan(
@@ -41,8 +40,10 @@ def make_plan(
     """
     brief = make_brief(goal, profile, data_meta, price)
     groups = _weigh(brief, profile)
-    chosen, thin = _choose(brief, [group[0] for group in groups])
-    return _assemble(brief, profile, groups, chosen, thin, now)
+    firsts = [_first(brief, profile, group) for group in groups]
+    chosen, thin = _choose(brief, firsts)
+    others = _others(brief, profile, groups[firsts.index(chosen)], chosen)
+    return _assemble(brief, profile, firsts, others, chosen, thin, now)
 
 
 def refined_plan(
@@ -73,8 +74,16 @@ def refined_plan(
     )
 
 
-def _weigh(brief: Brief, profile: Profile) -> list[list[Trial]]:
-    """Trials of each depth, the micro-batch to use first; a depth that fits no memory has one trial that says so."""
+@dataclass(frozen=True, kw_only=True)
+class _Depth:
+    """Predictions for one depth: at the batch it would be trained with, and those that fit no memory."""
+
+    usable: list[Prediction]
+    too_large: list[Prediction]
+
+
+def _weigh(brief: Brief, profile: Profile) -> list[_Depth]:
+    """Every depth at every micro-batch with accumulation to the batch it would be trained with."""
     checkpointing = brief.goal.activation_checkpointing or profile.activation_checkpointing
     by_depth = _fitting(brief, profile, checkpointing, brief.depths)
     if brief.goal.activation_checkpointing is None and profile.device_type == "cuda":
@@ -92,7 +101,7 @@ def _weigh(brief: Brief, profile: Profile) -> list[list[Trial]]:
     for prediction in predict_batch(profile, wanted):
         accumulated[prediction.workload.shape.depth].append(prediction)
     return [
-        _group(brief, profile, accumulated[depth], [p for p in predictions if p.fits is False])
+        _Depth(usable=accumulated[depth], too_large=[p for p in predictions if p.fits is False])
         for depth, predictions in by_depth.items()
     ]
 
@@ -150,7 +159,7 @@ def _near_batch(brief: Brief, predictions: list[Prediction], batch_tokens: float
     """Micro-batches that do not exceed the batch by themselves; the smallest one if all do."""
     if brief.goal.micro_batch is not None:
         return predictions
-    below = [p for p in predictions if p.workload.step_tokens <= _BATCH_OVERSHOOT * batch_tokens]
+    below = [p for p in predictions if p.workload.step_tokens <= OVERSHOOT * batch_tokens]
     return below or predictions[:1]
 
 
@@ -158,20 +167,28 @@ def _accumulated(workload: Workload, batch_tokens: float) -> Workload:
     return replace(workload, grad_accum=max(1, round(batch_tokens / workload.step_tokens)))
 
 
-def _group(brief: Brief, profile: Profile, predictions: list[Prediction], too_large: list[Prediction]) -> list[Trial]:
-    """Trials of one depth: the micro-batch to use first, then the other sizes with what speaks against them."""
-    unfit = [replace(make_trial(brief, profile, p), obstacle=Obstacle.MEMORY) for p in too_large[:1]]
-    if not predictions:
-        return unfit
-    best = max(_rate(p) for p in predictions)
-    fast = [p for p in predictions if _rate(p) >= ENOUGH * best]
-    use = min(fast, key=lambda p: p.workload.micro_batch)
+def _first(brief: Brief, profile: Profile, depth: _Depth) -> Trial:
+    """The trial of a depth: the smallest of its fastest micro-batches; where none fits, one that says so."""
+    if not depth.usable:
+        return replace(make_trial(brief, profile, depth.too_large[0]), obstacle=Obstacle.MEMORY)
+    return make_trial(brief, profile, min(_fast(depth.usable), key=lambda p: p.workload.micro_batch))
+
+
+def _others(brief: Brief, profile: Profile, depth: _Depth, chosen: Trial) -> list[Trial]:
+    """The other micro-batches of the chosen depth, with what speaks against each."""
+    fast = _fast(depth.usable)
     others = [
         replace(make_trial(brief, profile, p), obstacle=Obstacle.LARGER if p in fast else Obstacle.SLOWER)
-        for p in predictions
-        if p is not use
+        for p in depth.usable
+        if p is not chosen.prediction
     ]
-    return [make_trial(brief, profile, use), *others, *unfit]
+    unfit = [replace(make_trial(brief, profile, p), obstacle=Obstacle.MEMORY) for p in depth.too_large[:1]]
+    return [*others, *unfit]
+
+
+def _fast(predictions: list[Prediction]) -> list[Prediction]:
+    best = max(_rate(p) for p in predictions)
+    return [p for p in predictions if _rate(p) >= ENOUGH * best]
 
 
 def _choose(brief: Brief, firsts: list[Trial]) -> tuple[Trial, bool]:
@@ -194,14 +211,19 @@ def _nothing_fits(brief: Brief, firsts: list[Trial]) -> AdvisorError:
 
 
 def _assemble(
-    brief: Brief, profile: Profile, groups: list[list[Trial]], chosen: Trial, thin: bool, now: datetime
+    brief: Brief,
+    profile: Profile,
+    firsts: list[Trial],
+    others: list[Trial],
+    chosen: Trial,
+    thin: bool,
+    now: datetime,
 ) -> Plan:
     """Put the plan together; the table holds every depth and, for the chosen one, its other micro-batches."""
     bill, prediction = chosen.bill, chosen.prediction
     assert prediction.step_seconds is not None and prediction.tokens_per_second is not None
-    mine = next(group for group in groups if group[0] is chosen)
-    rest = [group[0] for group in groups if group[0] is not chosen]
-    rejected = [trial.candidate(explain.rejection(brief, trial, chosen)) for trial in (*rest, *mine[1:])]
+    rest = [trial for trial in firsts if trial is not chosen]
+    rejected = [trial.candidate(explain.rejection(brief, trial, chosen)) for trial in (*rest, *others)]
     best = chosen.candidate()
     goal = brief.goal
     return Plan(
@@ -228,7 +250,7 @@ def _assemble(
         ratio=chosen.ratio,
         chosen=best,
         considered=(best, *rejected),
-        reasons=tuple(explain.reasons(brief, chosen, [group[0] for group in groups])),
+        reasons=tuple(explain.reasons(brief, chosen, firsts)),
         warnings=tuple(explain.warnings(brief, profile, chosen, thin=thin)),
         inputs=tuple(explain.inputs(brief, profile)),
         reference_seconds=profile.reference_seconds,

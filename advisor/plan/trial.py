@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,9 @@ from trainer.schema import DataConfig, RunConfig
 
 LEAST_STEPS = 20  # below this nothing is learnt and the schedule means nothing: the limit is too tight
 THINNEST = 0.1  # of the recommended tokens per parameter: far off the flat optimum, where the score is a guess
+
+
+_GUESSES = 12  # of the most steps by linear extrapolation; then plain bisection
 
 
 class Obstacle(StrEnum):
@@ -175,7 +179,10 @@ def _run_config(brief: Brief, profile: Profile, prediction: Prediction, steps: i
 
 
 def _most_steps(brief: Brief, profile: Profile, prediction: Prediction) -> tuple[int, bool]:
-    """The most steps whose whole bill keeps the limits, and whether it was the data that ended it."""
+    """The most steps whose whole bill keeps the limits, and whether it was the data that ended it.
+
+    Bisection whose middle is where the last bill says the limit lies: bills are all but linear in the steps.
+    """
     assert prediction.step_seconds is not None
     fits, too_many = 0, int(seconds_within(brief) / prediction.step_seconds.low) + 2
     if brief.unique_tokens:
@@ -183,13 +190,31 @@ def _most_steps(brief: Brief, profile: Profile, prediction: Prediction) -> tuple
         if data_steps < too_many and _keeps(brief, make_bill(brief, profile, prediction, data_steps)):
             return data_steps, True
         too_many = min(too_many, data_steps)
+    step_seconds = prediction.step_seconds.high if brief.goal.sure else prediction.step_seconds.value
+    middle, turns = int(seconds_within(brief) / step_seconds), 0
     while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if _keeps(brief, make_bill(brief, profile, prediction, middle)):
+        middle = min(max(middle, fits + 1), too_many - 1) if turns < _GUESSES else (fits + too_many) // 2
+        bill = make_bill(brief, profile, prediction, middle)
+        turns += 1
+        if _keeps(brief, bill):
             fits = middle
         else:
             too_many = middle
+        middle += math.floor(_room_seconds(brief, bill) / step_seconds)
+        middle = max(middle, fits + 1)  # no room for a whole step more: look whether there is room for one
     return fits, False
+
+
+def _room_seconds(brief: Brief, bill: Bill) -> float:
+    """Seconds until the tighter limit; negative where one is broken."""
+    end = "high" if brief.goal.sure else "value"
+    rooms = []
+    if brief.deadline_seconds is not None:
+        rooms.append(brief.deadline_seconds - getattr(bill.clock.total_seconds, end))
+    if brief.goal.budget_usd is not None and bill.cost_usd is not None:
+        share = brief.goal.budget_usd / getattr(bill.cost_usd, end) - 1
+        rooms.append(share * getattr(bill.clock.total_seconds, end))
+    return min(rooms)
 
 
 def _keeps(brief: Brief, bill: Bill) -> bool:

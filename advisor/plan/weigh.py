@@ -1,7 +1,7 @@
 """Token budgets for every configuration, their bills, and what stands against each: all on arrays.
 
 What comes out is small: of the runs that keep every rule those that no other on the same machine beats, and of those
-that break exactly one the best of each kind.
+that break exactly one those that come near.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Weighed:
 
     standing: Pool  # keep every rule; per offer those that no other beats in time, cost and score
     thin: Pool  # the same of those with nothing but thinness against them
-    missed: Pool  # exactly one of memory, time, money or spot against them: the best of each offer and kind
+    missed: Pool  # exactly one of memory, time, money or spot against them, and not by far
     candidates: int  # time, memory, cost, score and loss of all of these were computed
 
 
@@ -78,7 +78,7 @@ def weigh(field: Field, limits: Limits, *, spot: bool, multiples: tuple[float, .
         count += len(pool)
         standing.append(_fronts(field, pool.rows(pool.against == 0)))
         thin.append(_fronts(field, pool.rows(pool.against == Against.THIN)))
-        missed.append(_missed(field, pool))
+        missed.append(_missed(pool))
     return Weighed(standing=_joined(standing), thin=_joined(thin), missed=_joined(missed), candidates=count)
 
 
@@ -156,15 +156,9 @@ def _fronts(field: Field, pool: Pool) -> Pool:
     return pool.rows(best_by_group(field.offer[pool.place].astype(float), pool.seconds, pool.score))
 
 
-def _missed(field: Field, pool: Pool) -> Pool:
-    kinds = (Against.MEMORY, Against.TIME, Against.MONEY, Against.SPOT)
-    near = np.isin(pool.against, [int(kind) for kind in kinds]) & (pool.overrun <= _NEAR)
-    some = pool.rows(near)
-    if not len(some):
-        return some
-    group = field.offer[some.place] * 64.0 + some.against
-    order = np.lexsort((some.score, group))
-    return some.rows(order[np.diff(group[order], prepend=-1.0) != 0])
+def _missed(pool: Pool) -> Pool:
+    kinds = [int(kind) for kind in (Against.MEMORY, Against.TIME, Against.MONEY, Against.SPOT)]
+    return pool.rows(np.isin(pool.against, kinds) & (pool.overrun <= _NEAR))
 
 
 def _joined(pools: list[Pool]) -> Pool:

@@ -1,0 +1,67 @@
+"""The whole answer to a goal: the plan, and beside it what else could be done and what the choice depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from advisor.plan.alternatives import front, near_misses, options, plan_choice
+from advisor.plan.goal import RunPrice, find_price
+from advisor.plan.market import Market, Pick, best, open_market, plan_in
+from advisor.plan.scaling import scaling
+from advisor.plan.search import make_plan
+from advisor.plan.sensitivity import sensitivity
+from advisor.plan.weigh import Weighed, weigh
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Plan, SearchReport
+
+
+def answer(
+    goal: Goal,
+    profiles: Sequence[Profile],
+    *,
+    now: datetime,
+    data_meta: Mapping[str, Any] | None = None,
+    left_out: Sequence[str] = (),
+) -> Plan:
+    """The plan for a goal on the devices it may use, with a report of the search.
+
+    `profiles` has one entry per kind of device; `left_out` says in words which could not be looked at. Raises
+    AdvisorError: exit code 2 for a goal that cannot be meant, 3 when nothing fits it, naming the binding constraint
+    and what would make it feasible.
+    """
+    if len(profiles) == 1 and len(goal.counts) <= 1 and goal.spot != "any" and goal.objective == "loss":
+        # one device at one price: its own plan is the answer, and its own words the refusal
+        alone = replace(goal, gpu=profiles[0].key, gpus=goal.counts[0] if goal.counts else goal.gpus, counts=())
+        price: RunPrice = find_price(alone)
+        plan = make_plan(alone, profiles[0], now=now, data_meta=data_meta, price=price)
+        market = open_market(goal, profiles, data_meta)
+        weighed = weigh(market.field, market.limits, spot=market.spot)
+        pick = best(market, weighed)
+        plan = replace(plan, goal=goal)
+    else:
+        market = open_market(goal, profiles, data_meta)
+        weighed = weigh(market.field, market.limits, spot=market.spot)
+        pick = best(market, weighed)
+        plan = plan_in(market, pick, now=now, data_meta=data_meta)
+    return replace(plan, search=_report(market, weighed, plan, pick, left_out))
+
+
+def _report(market: Market, weighed: Weighed, plan: Plan, pick: Pick, left_out: Sequence[str]) -> SearchReport:
+    chosen = plan_choice(market, plan, pick)
+    points, pays = scaling(market, plan, pick)
+    shown, size = front(market, weighed, chosen)
+    return SearchReport(
+        candidates=weighed.candidates,
+        devices=tuple(device.profile.key for device in market.field.devices),
+        options=options(market, chosen),
+        front=shown,
+        front_size=size,
+        near_misses=near_misses(market, weighed, chosen),
+        sensitivity=tuple(item.text for item in sensitivity(market, chosen, pick)),
+        scaling=points,
+        pays_up_to_gpus=pays,
+        left_out=(*left_out, *market.left_out),
+    )

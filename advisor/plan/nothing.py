@@ -1,0 +1,71 @@
+"""A market in which nothing stands: which constraint binds, and the smallest change that would do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.plan.bills import Bills
+from advisor.plan.explain import feasible_budget, feasible_deadline
+from advisor.plan.market import Market
+from advisor.plan.trial import LEAST_STEPS
+from advisor.plan.weigh import settled_tokens
+from advisor.units import format_bytes, format_seconds, format_usd
+
+
+def explain(market: Market) -> tuple[str, str]:
+    """Message and hint; needs are stated with their intervals' high ends, so that the hint holds."""
+    wanted = np.array([market.spot or not offer.spot for offer in market.field.offers])[market.field.offer]
+    places = np.nonzero(market.field.fits & wanted)[0]
+    if not len(places):
+        return _memory(market, wanted)
+    bills = Bills(market.field.rows(places))
+    settled = settled_tokens(market.brief, market.field.counted[places])
+    if settled is None:
+        steps = np.full((len(places), 1), float(LEAST_STEPS))
+    else:
+        steps = np.maximum(1.0, np.rint(settled[:, None] / bills.step_tokens))
+    seconds, high = bills.seconds(steps), bills.seconds_high(steps)
+    usd_high = bills.usd_high(seconds, high)[:, 0]
+    late, dear = (ratio[:, 0] for ratio in bills.overruns(steps, market.limits))
+    what = "" if settled is not None else f" for the least worth doing ({LEAST_STEPS} steps)"
+    fewer = " or fewer --tokens" if market.goal.tokens is not None else ""
+    if late.min() > 1:
+        fastest = int(high[:, 0].argmin())
+        needs = format_seconds(float(high[fastest, 0]))
+        message = f"no plan ends within {format_seconds(market.limits.deadline_seconds)}: the fastest, "
+        message += f"{_describe(market, places[fastest])}, needs up to {needs}{what}"
+        return message, f"feasible with {feasible_deadline(float(high[fastest, 0]))}{fewer}"
+    if dear.min() > 1:
+        cheapest = int(usd_high.argmin())
+        needs = format_usd(float(usd_high[cheapest]))
+        message = f"no plan costs {format_usd(market.limits.budget_usd)} or less: the cheapest, "
+        message += f"{_describe(market, places[cheapest])}, needs up to {needs}{what}"
+        return message, f"feasible with {feasible_budget(float(usd_high[cheapest]))}{fewer}"
+    in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
+    fastest, cheapest = in_budget[high[in_budget, 0].argmin()], in_time[usd_high[in_time].argmin()]
+    money, time = format_usd(market.limits.budget_usd), format_seconds(market.limits.deadline_seconds)
+    message = (
+        f"no plan keeps both {time} and {money}{what}: for {money} the fastest, {_describe(market, places[fastest])}, "
+        f"takes up to {format_seconds(float(high[fastest, 0]))}; within {time} the cheapest, "
+        f"{_describe(market, places[cheapest])}, costs up to {format_usd(float(usd_high[cheapest]))}"
+    )
+    either = f"{feasible_deadline(float(high[fastest, 0]))} or {feasible_budget(float(usd_high[cheapest]))}"
+    return message, f"feasible with {either}{fewer}"
+
+
+def _memory(market: Market, wanted: np.ndarray) -> tuple[str, str]:
+    rows = np.nonzero(wanted)[0]
+    memory = [market.device(int(place)).profile.device_memory_bytes or 0 for place in rows]
+    short = market.field.memory.high[rows] / np.array(memory)
+    nearest = int(rows[short.argmin()])
+    has, needs = format_bytes(memory[int(short.argmin())]), format_bytes(float(market.field.memory.high[nearest]))
+    size = f"micro-batch {market.field.micro_batch[nearest]} x {market.brief.seq_len}"
+    message = (
+        f"nothing fits the memory of any device: {_describe(market, nearest)} at {size} needs up to {needs} of {has}"
+    )
+    return message, "a shorter --seq-len, a smaller --micro-batch or --depth, or more cards: --gpu any"
+
+
+def _describe(market: Market, place: int) -> str:
+    offer = market.offer(int(place))
+    return f"depth {market.field.depth[place]} on {offer.gpus} x {offer.gpu}{' spot' if offer.spot else ''}"
