@@ -9,7 +9,8 @@ import streamlit as st
 from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
 from advisor.cli.gpus import age_in_words, facts, offer_rows, offers
 from advisor.plan.cards import CardRow, card_rows
-from advisor.ui import charts, loaders
+from advisor.report import charts
+from advisor.ui import loaders
 from advisor.units import (
     format_bandwidth,
     format_bytes,

@@ -11,10 +11,11 @@ from advisor.folders import example_run
 from advisor.launchers.follow import RunSummary, summarize
 from advisor.outcome import QUANTITIES, Reviewed, review, side_by_side_of
 from advisor.records import ScoreRow
+from advisor.report import charts
 from advisor.review import QuantityAccuracy, accuracy
 from advisor.side_by_side import loss_points
 from advisor.store import read_launch
-from advisor.ui import charts, loaders
+from advisor.ui import loaders
 from advisor.units import format_count, format_estimate, format_number, format_percent, format_tokens
 
 TITLES = {name: title for name, title, _ in QUANTITIES}

@@ -15,9 +15,10 @@ from advisor.launchers.local import LocalLauncher
 from advisor.launchers.once import launch_once, running_with
 from advisor.progress import Progress
 from advisor.records import Plan
+from advisor.report import charts
 from advisor.side_by_side import loss_points
 from advisor.store import dump_plan, load_plan, read_run_plan
-from advisor.ui import charts, loaders
+from advisor.ui import loaders
 from advisor.units import (
     format_count,
     format_estimate,

@@ -1,0 +1,243 @@
+"""A log and what is known beside it, judged: the one function behind `advisor analyze`, the report and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.calibrate.profiles import load_profile
+from advisor.catalog import cheapest_price
+from advisor.errors import AdvisorError
+from advisor.findings import measured
+from advisor.findings.case import Case, Finding, Insufficient
+from advisor.findings.forecast import Forecast, Place, Targets, forecast
+from advisor.findings.givens import planned_steps, price, steps_done
+from advisor.findings.make_case import make_case
+from advisor.findings.registry import judge
+from advisor.findings.savings import spent_seconds
+from advisor.findings.workload_of import infer
+from advisor.predict.profile import Profile
+from advisor.readers.chunks import Progress
+from advisor.readers.config_file import read_config
+from advisor.readers.read import read_run
+from advisor.readers.run_table import RunTable, Status
+from advisor.readers.telemetry_file import read_telemetry
+from advisor.records import Plan
+from advisor.store import Store, load_plan
+from advisor.units import (
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
+
+# Where else the run could have been: cards people rent, small to large.
+ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "b200")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user states beside the log; it wins over what the log says. None: not stated."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    usd_per_gpu_hour: float | None = None
+    config: Path | None = None
+    telemetry: Path | None = None
+    plan: Path | None = None
+    format: str | None = None
+    targets: Targets = Targets()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Everything said of one run."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    insufficient: tuple[Insufficient, ...]
+    forecast: Forecast
+    verdict: tuple[str, str, str]  # what happened; what it cost; what to do
+    spent_hours: float | None
+    spent_usd: float | None
+    tokens_per_second: float | None  # median of steady steps
+    mfu: float | None  # by exact FLOPs and the card's dense peak
+
+    @property
+    def run(self) -> RunTable:
+        return self.case.run
+
+
+def analyse(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
+    """Read a log or a run's folder and judge it.
+
+    Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
+    """
+    return judge_run(read_run(path, given.format, progress), given, store)
+
+
+def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
+    """Judge a run that was read already."""
+    run, stated, plan = _with_what_is_given(run, given)
+    profile = _profile(run, stated, plan, store)
+    case = make_case(run, given=stated, profile=profile, plan=plan)
+    findings, insufficient = judge(case)
+    outlook = forecast(case, given.targets, _places(case, store))
+    seconds, usd = spent_seconds(case), price(case)
+    pace = measured.pace(case)
+    spent_hours = seconds / 3600 if seconds is not None else None
+    spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None
+    return Analysis(
+        case=case,
+        findings=tuple(findings),
+        insufficient=tuple(insufficient),
+        forecast=outlook,
+        verdict=(
+            _what_happened(case),
+            _what_it_cost(case, outlook, spent_hours, spent_usd),
+            _what_to_do(findings, run.status),
+        ),
+        spent_hours=spent_hours,
+        spent_usd=spent_usd,
+        tokens_per_second=pace.tokens_per_second if pace else None,
+        mfu=measured.mfu(case),
+    )
+
+
+def to_document(analysis: Analysis) -> dict[str, Any]:
+    """What `--json` prints: the run as read, as judged, and as it will go on."""
+    run, case = analysis.run, analysis.case
+    return {
+        "source": run.source,
+        "format": run.format,
+        "framework": run.framework,
+        "rows": run.rows,
+        "phases": [phase.name for phase in run.phases],
+        "first_step": run.first_step,
+        "last_step": run.last_step,
+        "first_loss": _printed(run.first_loss),
+        "last_loss": _printed(run.last_loss),
+        "status": run.status,
+        "status_reason": run.status_reason,
+        "verdict": analysis.verdict,
+        "throughput": analysis.tokens_per_second,
+        "mfu": analysis.mfu,
+        "cost": {
+            "hours": analysis.spent_hours,
+            "usd": analysis.spent_usd,
+            "usd_per_hour": price(case),
+            "price_source": case.notes.get("price"),
+            "whole_run_hours": analysis.forecast.total_hours,
+            "whole_run_usd": analysis.forecast.total_usd,
+        },
+        "findings": analysis.findings,
+        "insufficient": analysis.insufficient,
+        "forecast": analysis.forecast,
+        "facts": run.facts,
+        "assumed": case.unsure,
+        "columns": run.provenance,
+        "notes": run.notes,
+        "events": run.events,
+    }
+
+
+def _printed(loss: float | None) -> float | str | None:
+    """A loss as the log has it; JSON has no number for those that are none."""
+    if loss is None or np.isfinite(loss):
+        return loss
+    return "nan" if np.isnan(loss) else ("inf" if loss > 0 else "-inf")
+
+
+def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str, Any], Plan | None]:
+    """The run with telemetry and configuration added, what is stated by the names of FACTS, and the plan."""
+    import dataclasses
+
+    stated: dict[str, Any] = dict(read_config(given.config)) if given.config else {}
+    if given.gpu is not None:
+        stated["gpu"] = given.gpu
+    if given.gpus is not None:
+        stated["world_size"] = given.gpus
+    if given.usd_per_gpu_hour is not None:
+        devices = stated.get("world_size") or run.facts.get("world_size") or 1
+        stated["usd_per_hour"] = given.usd_per_gpu_hour * devices
+    if given.telemetry is not None:
+        run = dataclasses.replace(run, telemetry=read_telemetry(given.telemetry))
+    return run, stated, load_plan(given.plan) if given.plan else None
+
+
+def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store: Store) -> Profile | None:
+    """What is believed of the run's card; None where the card is unknown or nothing is known of it."""
+    inferred = infer(run, stated)
+    key = plan.workload.gpu if plan else inferred.gpu
+    if key is None:
+        return None
+    w = plan.workload if plan else inferred.workload
+    try:
+        return load_profile(key, store, family=w.shape.family if w else None, precision=w.precision if w else None,
+                            compile=w.compile if w else None)  # fmt: skip
+    except AdvisorError:
+        return None  # a CPU that was never calibrated, or a card without this precision: detectors say what is missing
+
+
+def _places(case: Case, store: Store) -> list[Place]:
+    """Cards the run could have been on, with their prices; none where its workload is not known."""
+    if case.workload is None:
+        return []
+    places = []
+    for key in ELSEWHERE:
+        found = cheapest_price(key, 1)
+        if key == case.workload.gpu or found is None:
+            continue
+        profile = load_profile(key, store, family=case.workload.shape.family)
+        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=found.usd_per_gpu_hour))
+    return places
+
+
+def _what_happened(case: Case) -> str:
+    run, done, planned = case.run, steps_done(case.run), planned_steps(case)
+    steps = "no training step" if not done else f"{format_count(done)} steps"
+    if done and planned and planned >= done:
+        steps = f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
+    losses = ""
+    if run.first_loss is not None and run.last_loss is not None:
+        losses = f", loss {format_number(run.first_loss)} to {_loss(run.last_loss)}"
+    reason = f" ({run.status_reason})" if run.status_reason else ""
+    return f"{run.framework or run.format}: {run.status.value.replace('_', ' ')} after {steps}{losses}{reason}"
+
+
+def _loss(loss: float) -> str:
+    return format_number(loss) if np.isfinite(loss) else "not a number"
+
+
+def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
+    if hours is None:
+        return "its time and cost cannot be told: the log has neither step times nor time stamps"
+    cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
+    pace, share = measured.pace(case), measured.mfu(case)
+    speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""
+    speed += f", MFU {format_percent(share)}" if share is not None else ""
+    rest = ""
+    if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
+        rest = f"; the rest would take {format_estimate(outlook.rest_hours.scaled(3600), format_seconds)}"
+        rest += f", {format_estimate(outlook.rest_usd, format_usd)}" if outlook.rest_usd else ""
+    return cost + speed + rest
+
+
+def _what_to_do(findings: list[Finding], status: Status) -> str:
+    if not findings:
+        return "nothing wrong was found in what the log holds"
+    worst = findings[0]
+    saved = ""
+    if worst.saved_usd is not None and worst.saved_usd.value > 0:
+        saved = f" (saves {format_estimate(worst.saved_usd, format_usd)})"
+    elif worst.saved_hours is not None and worst.saved_hours.value > 0:
+        saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
+    action = f": {worst.actions[0]}" if worst.actions else ""
+    return f"{worst.title}{action}{saved}"

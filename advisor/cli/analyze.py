@@ -1,0 +1,84 @@
+"""`advisor analyze`: any training log in, a diagnosis in hours and dollars out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from advisor import render
+from advisor.cli.params import SECONDS, USD
+from advisor.errors import AdvisorError
+
+PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
+@click.option("--gpu", help="The card, if the log does not say: h100, l4, … or cpu.")
+@click.option("--gpus", type=click.IntRange(min=1), help="How many.")
+@click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the card.")
+@click.option("--config", type=PATH, help="The run's configuration, if the log does not hold it.")
+@click.option("--telemetry", type=PATH, help="nvidia-smi or other readings of the card.")
+@click.option("--plan", type=PATH, help="The plan.yaml it came from.")
+@click.option("--format", "format_", help="Read it as this format instead of guessing.")
+@click.option("--target-loss", type=float, help="Say whether the run will get there.")
+@click.option("--target-usd", type=USD, help="Say whether the run stays within.")
+@click.option("--target-time", type=SECONDS, help="Say whether the run ends within.")
+@click.option("--html", type=PATH, help="Write a report in one self-contained HTML file.")
+@click.option("--md", type=PATH, help="Write a report in Markdown.")
+@click.option("--table", type=PATH, help="Write the table that was read as CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
+    """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
+
+    Formats are recognised by themselves: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard,
+    W&B and many more. Several paths are compared with each other.
+    """
+    from advisor.analysis import analyse, to_document
+    from advisor.report import terminal, write_reports
+    from advisor.store import default_store
+
+    given, store = _given(options), default_store()
+    analyses = []
+    for path in paths:
+        with render.progress(f"reading {path.name}", None) as update:
+            analyses.append(
+                analyse(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
+            )
+    written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
+    if as_json:
+        documents = [to_document(one) for one in analyses]
+        render.print_json(documents[0] if len(documents) == 1 else {"runs": documents})
+        return
+    for one in analyses:
+        render.show(*terminal.report(one), "")
+    for path in written:
+        render.show(f"written to {path}")
+
+
+def _given(options: dict[str, Any]) -> Any:
+    from advisor.analysis import Given
+    from advisor.findings.forecast import Targets
+
+    seconds = options["target_time"]
+    if options["gpu"] not in (None, "cpu"):
+        from advisor.catalog import require_gpu
+
+        options["gpu"] = require_gpu(options["gpu"]).key
+    for name in ("config", "telemetry", "plan"):
+        if options[name] is not None and not options[name].exists():
+            raise AdvisorError(f"--{name}: {options[name]} does not exist", "check the path", exit_code=2)
+    return Given(
+        gpu=options["gpu"],
+        gpus=options["gpus"],
+        usd_per_gpu_hour=options["price"],
+        config=options["config"],
+        telemetry=options["telemetry"],
+        plan=options["plan"],
+        format=options["format_"],
+        targets=Targets(
+            final_loss=options["target_loss"], usd=options["target_usd"], hours=seconds / 3600 if seconds else None
+        ),
+    )

@@ -1,0 +1,118 @@
+"""One self-contained HTML file: words, tables and interactive charts, nothing fetched from anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from advisor.analysis import Analysis
+from advisor.errors import AdvisorError
+from advisor.findings.case import Finding
+from advisor.report import words
+from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+
+_ROWS = 20
+_STYLE = """
+:root { color-scheme: light dark; --line: #8885; --dim: #888; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.verdict { border-left: 4px solid #0072B2; padding: .2rem 1rem; }
+.finding { border: 1px solid var(--line); border-left-width: 4px; border-radius: 4px; padding: .4rem 1rem;
+  margin: .8rem 0; }
+.error { border-left-color: #D55E00; } .warning { border-left-color: #E69F00; } .note { border-left-color: #8C8C8C; }
+.finding h3 { font-size: 1rem; margin: .3rem 0; } .dim { color: var(--dim); font-size: .85rem; }
+table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .15rem .8rem .15rem 0; text-align: left;
+  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; vertical-align: top; }
+.scroll { overflow-x: auto; } .chart { width: 100%; background: #fff; border-radius: 4px; }
+code { background: #8882; padding: .1rem .3rem; }
+"""
+
+
+def page(analyses: Sequence[Analysis]) -> str:
+    """The report of one or several runs; raises AdvisorError where the packages for charts are not installed."""
+    try:
+        import altair
+        import vl_convert
+
+        from advisor.report.plots import plots
+    except ImportError as error:
+        hint = "pip install 'training-advisor[app]', or write --md instead"
+        raise AdvisorError(f"--html draws charts, and {error.name} is not installed", hint) from error
+    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    parts, specs = [], []
+    for analysis in analyses:
+        drawn = list(plots(analysis))
+        first = len(specs)
+        specs += [plot.chart.properties(width="container").to_dict() for plot in drawn]
+        figures = [
+            f"<h3>{escape(plot.title)}</h3><div class=chart id=chart{first + i}></div>"
+            f"<p class=dim>{escape(plot.caption)}</p>"
+            for i, plot in enumerate(drawn)
+        ]
+        parts.append(_run(analysis, figures))
+    title = escape(analyses[0].run.source if len(analyses) == 1 else f"{len(analyses)} runs")
+    draw = "".join(f"vegaEmbed('#chart{i}', {_script_safe(spec)}, {{actions: false}});" for i, spec in enumerate(specs))
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f"{'<hr>'.join(parts)}"
+        f"<script>{vl_convert.javascript_bundle(vl_version=version)}</script><script>{draw}</script></body></html>\n"
+    )
+
+
+def _script_safe(spec: dict[str, object]) -> str:
+    """JSON that cannot end the script it stands in, whatever a log's lines hold."""
+    return json.dumps(spec, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def _run(analysis: Analysis, figures: list[str]) -> str:
+    columns, rows = loss_table(analysis, _ROWS)
+    findings = "".join(_finding(one) for one in analysis.findings) or "<p>None.</p>"
+    missing = _list(f"{one.code}: {one.missing}" for one in analysis.insufficient)
+    sections = (
+        ("Findings", findings),
+        ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
+        ("Speed", _table(("", ""), words.speed(analysis))),
+        ("Charts", "".join(figures)),
+        ("Where a step's time goes", _table(("part", "median", "share"), phase_rows(analysis))),
+        ("To come", _table(("", ""), words.outlook(analysis))),
+        ("The same run elsewhere", _table(("card", "takes", "costs", ""), words.elsewhere(analysis))),
+        ("Model", _table(("", ""), words.model_facts(analysis))),
+        ("Training", _table(("", ""), words.training_facts(analysis))),
+        ("Some of its steps", _table(columns, rows)),
+        ("Checkpoints", _table(("step", "what the log says"), checkpoint_rows(analysis))),
+        ("Insufficient telemetry", missing),
+        ("How it was read", _list((*analysis.case.unsure, *analysis.run.notes))),
+        ("How to reproduce", f"<p><code>{escape(words.reproduce(analysis))}</code></p>"),
+    )
+    body = "".join(f"<h2>{escape(title)}</h2>{content}" for title, content in sections if content)
+    verdict = "".join(f"<p>{escape(line)}</p>" for line in analysis.verdict)
+    return f"<h1>{escape(analysis.run.source)}</h1><div class=verdict>{verdict}</div>{body}"
+
+
+def _finding(finding: Finding) -> str:
+    saved = words.saving(finding)
+    lines = [f"seen: {one.text}" for one in finding.evidence]
+    lines += [f"likely: {cause}" for cause in finding.causes]
+    lines += [f"do: {action}" for action in finding.actions]
+    lines += [f"saves: {saved}"] if saved else []
+    return (
+        f"<div class='finding {finding.severity.value}'><h3>{finding.severity.value}: {escape(finding.title)}</h3>"
+        f"{_list(lines)}<p class=dim>{finding.code}, {finding.confidence.value} confidence; "
+        f"{escape(finding.threshold)}</p></div>"
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [list(row) for row in rows]
+    if not cells:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns) if any(columns) else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    return f"<div class=scroll><table>{f'<tr>{head}</tr>' if head else ''}{body}</table></div>"
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,67 @@
+"""The analysis as Markdown, in the sections that run reports have: configuration, loss, timing, throughput, gradients,
+memory, checkpoints, money, findings, conclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from advisor.analysis import Analysis
+from advisor.findings.case import Finding
+from advisor.report import words
+from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+
+_ROWS = 14  # of the loss table
+
+
+def document(analysis: Analysis) -> str:
+    """One Markdown document; sections without data are left out."""
+    run = analysis.run
+    parts = [f"# Training run: {run.source}", "\n".join(f"- {line}" for line in analysis.verdict)]
+    parts += _section("Model", _pairs(words.model_facts(analysis)))
+    parts += _section("Training", _pairs(words.training_facts(analysis)))
+    if analysis.case.unsure:
+        parts.append("Assumed: " + "; ".join(analysis.case.unsure) + ".")
+    columns, rows = loss_table(analysis, _ROWS)
+    parts += _section("Loss", table(columns, rows) if rows else "")
+    parts += _section("Time of a step", table(("part", "median", "share"), phase_rows(analysis)))
+    parts += _section("Throughput", _pairs(words.speed(analysis)))
+    parts += _section("Checkpoints", table(("step", "what the log says"), checkpoint_rows(analysis)))
+    parts += _section("Money and time", table(("what", "takes", "costs"), words.money(analysis)))
+    parts += _section("To come", _pairs(words.outlook(analysis)))
+    parts += _section("The same run elsewhere", table(("card", "takes", "costs", ""), words.elsewhere(analysis)))
+    parts += _section("Findings", "\n\n".join(_finding(one) for one in analysis.findings) or "None.")
+    if analysis.insufficient:
+        lines = [f"- {one.code}: {one.missing}" for one in analysis.insufficient]
+        parts += _section("Insufficient telemetry", "\n".join(lines))
+    parts += _section("How to reproduce", f"```\n{words.reproduce(analysis)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; empty without rows."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    if not cells:
+        return ""
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
+
+
+def _section(title: str, body: str) -> list[str]:
+    return [f"## {title}", body] if body else []
+
+
+def _pairs(pairs: words.Pairs) -> str:
+    return table(("", ""), pairs)
+
+
+def _finding(finding: Finding) -> str:
+    lines = [f"### {finding.severity.value}: {finding.title}", ""]
+    lines += [f"- seen: {one.text}" for one in finding.evidence]
+    if finding.causes:
+        lines.append(f"- likely: {'; '.join(finding.causes)}")
+    lines += [f"- do: {action}" for action in finding.actions]
+    if saved := words.saving(finding):
+        lines.append(f"- saves: {saved}")
+    lines.append(f"- `{finding.code}`, {finding.confidence.value} confidence; {finding.threshold}")
+    return "\n".join(lines)

@@ -1,0 +1,80 @@
+"""Tables of a report as words, and the table that was read as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+
+from advisor.analysis import Analysis
+from advisor.findings.shown import few_rows, parts_of_step
+from advisor.units import (
+    format_bytes,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+)
+
+_FORMATS = {
+    "tokens": format_tokens,
+    "seconds": format_seconds,
+    "tokens_per_second": format_rate,
+    "mfu": format_percent,
+    "memory_bytes": format_bytes,
+}
+_TITLES = {
+    "eval_loss": "validation loss",
+    "learning_rate": "learning rate",
+    "grad_norm": "gradient norm",
+    "seconds": "step time",
+    "tokens_per_second": "throughput",
+    "mfu": "MFU as logged",
+    "memory_bytes": "memory",
+}
+
+
+def loss_table(analysis: Analysis, most: int) -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of evenly spaced rows of the main phase."""
+    names, values = few_rows(analysis.run, most)
+    rows = [[_cell(name, value) for name, value in zip(names, row, strict=True)] for row in values.tolist()]
+    return [_TITLES.get(name, name) for name in names], rows
+
+
+def _cell(name: str, value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    if name in _FORMATS:
+        return _FORMATS[name](value)
+    if name in ("step", "epoch"):
+        return f"{value:,.10g}"
+    return f"{value:.5g}" if name != "learning_rate" else format_number(value)
+
+
+def phase_rows(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """Part of a step, its median time, its share."""
+    return [(one.name, format_seconds(one.seconds), format_percent(one.share)) for one in parts_of_step(analysis.case)]
+
+
+def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]:
+    """Step and words of each checkpoint the log names."""
+    events = [event for event in analysis.run.events if event.kind == "checkpoint"]
+    shown = [("-" if event.step is None else f"{event.step:,.10g}", event.text) for event in events[:most]]
+    return shown + ([("…", f"{len(events) - most} more")] if len(events) > most else [])
+
+
+def as_csv(analyses: Sequence[Analysis]) -> str:
+    """The tables as read, one below the other with the source in the first column where there are several."""
+    names = sorted({name for one in analyses for name in one.run.columns})
+    out = io.StringIO()
+    writer = csv.writer(out)
+    several = len(analyses) > 1
+    writer.writerow([*(["source"] if several else []), *names])
+    for one in analyses:
+        columns = [one.run.column(name).tolist() for name in names]
+        for row in zip(*columns, strict=True):
+            cells = ["" if math.isnan(value) else repr(value) for value in row]
+            writer.writerow([*([one.run.source] if several else []), *cells])
+    return out.getvalue()

@@ -1,0 +1,69 @@
+"""The analysis on the terminal: a verdict in three lines, then findings, money and what could not be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from advisor import render
+from advisor.analysis import Analysis
+from advisor.findings.case import Finding, Severity
+from advisor.report import words
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_NOTES_SHOWN = 5
+
+
+def report(analysis: Analysis) -> Iterator[Any]:
+    """Texts and tables, in the order they are read."""
+    yield Text(analysis.run.source, style="bold")
+    yield from analysis.verdict
+    for finding in analysis.findings:
+        yield ""
+        yield from _finding(finding)
+    yield ""
+    yield render.table(("money and time", "takes", "costs"), words.money(analysis))
+    yield ""
+    yield render.table(("speed", ""), words.speed(analysis))
+    yield ""
+    yield render.table(("to come", ""), words.outlook(analysis))
+    if others := words.elsewhere(analysis):
+        yield ""
+        yield render.table(("the whole run on", "takes", "costs", ""), others)
+    yield from _small_print(analysis)
+
+
+def _finding(finding: Finding) -> Iterator[Any]:
+    yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
+    for evidence in finding.evidence:
+        yield f"    seen: {evidence.text}"
+    if finding.causes:
+        yield f"    likely: {'; '.join(finding.causes)}"
+    for action in finding.actions:
+        yield f"    do: {action}"
+    if saved := words.saving(finding):
+        yield f"    saves: {saved}"
+    yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
+
+
+def _small_print(analysis: Analysis) -> Iterator[Any]:
+    case = analysis.case
+    if case.unsure:
+        yield ""
+        yield f"assumed: {'; '.join(case.unsure)}"
+    if missing := case.notes.get("missing"):
+        yield f"not known: {missing}"
+    if analysis.insufficient:
+        yield ""
+        yield "insufficient telemetry:"
+        for one in analysis.insufficient[:_NOTES_SHOWN]:
+            yield f"    {one.code}: {one.missing}"
+        left = analysis.insufficient[_NOTES_SHOWN:]
+        if left:
+            yield f"    and {len(left)} more: {', '.join(one.code for one in left)} (--json has all)"
+    if analysis.run.notes:
+        yield ""
+        for note in analysis.run.notes:
+            yield Text(f"read: {note}", style="dim")

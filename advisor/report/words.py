@@ -1,0 +1,165 @@
+"""Parts of a report as titles and words, the same for terminal, Markdown, HTML and page."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.analysis import Analysis
+from advisor.findings.case import Finding
+from advisor.findings.givens import price
+from advisor.records import Estimate
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
+
+HOUR = 3600.0
+Pairs = list[tuple[str, str]]
+
+# facts in the order people ask for them, with what they are called
+_MODEL = (
+    ("parameters", "parameters declared"),
+    ("family", "family"),
+    ("depth", "depth"),
+    ("width", "width"),
+    ("heads", "heads"),
+    ("kv_heads", "key/value heads"),
+    ("ffn_width", "FFN width"),
+    ("vocab_size", "vocabulary"),
+    ("seq_len", "context length"),
+)
+_TRAINING = (
+    ("micro_batch", "micro-batch"),
+    ("grad_accum", "gradient accumulation"),
+    ("world_size", "devices"),
+    ("step_tokens", "tokens per step"),
+    ("planned_steps", "steps planned"),
+    ("planned_epochs", "epochs planned"),
+    ("dataset_tokens", "training tokens"),
+    ("learning_rate", "learning rate"),
+    ("min_learning_rate", "smallest learning rate"),
+    ("warmup_steps", "warm-up steps"),
+    ("schedule", "schedule"),
+    ("grad_clip", "gradient clipping"),
+    ("weight_decay", "weight decay"),
+    ("optimizer", "optimizer"),
+    ("precision", "precision"),
+    ("compile", "compiled"),
+    ("gpu", "card"),
+)
+
+
+def model_facts(analysis: Analysis) -> Pairs:
+    """What the log declares of the model."""
+    return _facts(analysis, _MODEL)
+
+
+def training_facts(analysis: Analysis) -> Pairs:
+    """What the log declares of the training."""
+    return _facts(analysis, _TRAINING)
+
+
+def _facts(analysis: Analysis, names: tuple[tuple[str, str], ...]) -> Pairs:
+    facts = analysis.run.facts
+    return [(title, _plain(facts[name])) for name, title in names if facts.get(name) not in (None, "")]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return format_count(value)
+    if isinstance(value, float):
+        return format_count(value) if value >= 1e4 else format_number(value)
+    return str(value)
+
+
+def money(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """What, hours, dollars: spent, still to come, in all, and what acting on each finding would save."""
+    outlook, rows = analysis.forecast, []
+    rows.append(("so far", _hours(analysis.spent_hours), _usd(analysis.spent_usd)))
+    for name, hours, usd in (
+        ("still to come", outlook.rest_hours, outlook.rest_usd),
+        ("the whole run", outlook.total_hours, outlook.total_usd),
+    ):
+        if hours is not None:
+            rows.append((name, _estimated_hours(hours), format_estimate(usd, format_usd) if usd else "unknown"))
+    for finding in analysis.findings:
+        if finding.saved_hours is not None and finding.saved_hours.value > 0:
+            usd = format_estimate(finding.saved_usd, format_usd) if finding.saved_usd else "unknown"
+            rows.append((f"saved by acting on {finding.code}", _estimated_hours(finding.saved_hours), usd))
+    return rows
+
+
+def saving(finding: Finding) -> str:
+    """What acting on a finding saves, in words; empty where that cannot be computed."""
+    if finding.saved_hours is None or finding.saved_hours.value <= 0:
+        return ""
+    usd = f", {format_estimate(finding.saved_usd, format_usd)}" if finding.saved_usd is not None else ""
+    return f"{_estimated_hours(finding.saved_hours)}{usd}"
+
+
+def speed(analysis: Analysis) -> Pairs:
+    """Throughput and MFU, as they are and as they should be."""
+    expected = analysis.case.expected
+    rows = [("tokens per second", format_rate(analysis.tokens_per_second))]
+    if expected is not None and expected.tokens_per_second is not None:
+        rows.append(("tokens per second expected here", format_estimate(expected.tokens_per_second, format_rate)))
+    rows.append(("MFU, exact FLOPs over the dense peak", format_percent(analysis.mfu)))
+    if expected is not None and expected.mfu is not None:
+        rows.append(("MFU expected here", format_estimate(expected.mfu, format_percent)))
+    if expected is not None and expected.peak_reserved_bytes is not None:
+        rows.append(("memory expected here", format_estimate(expected.peak_reserved_bytes, format_bytes)))
+    usd = price(analysis.case)
+    rows.append(("price per hour, all devices", format_usd(usd)))
+    if source := analysis.case.notes.get("price"):
+        rows.append(("price from", source))
+    return rows
+
+
+def outlook(analysis: Analysis) -> Pairs:
+    """What is to come: the final loss, whether to stop, and other cards."""
+    forecast = analysis.forecast
+    rows = []
+    loss = forecast.loss
+    said = format_estimate(loss.final_loss, format_number) if loss.final_loss is not None else "not predicted"
+    rows.append(("final training loss", f"{said} ({loss.reason})" if loss.reason else said))
+    if forecast.advice.stop:
+        rows.append(("stop now", "; ".join(forecast.advice.reasons)))
+    return rows
+
+
+def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
+    """Card, hours and dollars of the whole run there, or why not."""
+    return [
+        (
+            one.name if one.gpus == 1 else f"{one.gpus} x {one.name}",
+            _estimated_hours(one.whole_hours) if one.whole_hours else "-",
+            format_estimate(one.whole_usd, format_usd) if one.whole_usd else "-",
+            one.note or ("fits" if one.fits else "does not fit" if one.fits is False else ""),
+        )
+        for one in analysis.forecast.elsewhere
+    ]
+
+
+def reproduce(analysis: Analysis) -> str:
+    """The command that gives this report again."""
+    return f"advisor analyze {analysis.run.source}"
+
+
+def _hours(hours: float | None) -> str:
+    return format_seconds(hours * HOUR) if hours is not None and math.isfinite(hours) else "unknown"
+
+
+def _usd(usd: float | None) -> str:
+    return format_usd(usd) if usd is not None else "unknown"
+
+
+def _estimated_hours(hours: Estimate) -> str:
+    return format_estimate(hours.scaled(HOUR), format_seconds)
