@@ -1,7 +1,7 @@
 """Regenerate docs/accuracy.md from the raw measurements in this repository: `make accuracy`.
 
-Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py). Nothing is measured here: the same files give
-the same tables on any machine.
+Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py) and profiles/public_runs.csv. Nothing is
+measured here: the same files give the same tables on any machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import published
 from baselines import constant_mfu, straight_line
 
 from advisor.calibrate import evidence
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     options = parser.parse_args()
     sessions = [read_session(p) for p in sorted(options.raw.glob("*.yaml"))]
-    text = report(sessions)
+    text = report(sessions) + "\n" + published.section()
     write_atomic(options.out, text)
     print(text)
 

@@ -40,8 +40,8 @@ from advisor.records import Workload  # noqa: E402
 
 KEPT_COLUMNS = (
     *("source", "repo_or_url", "gpu", "gpu_mem_gib", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
-    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "act_ckpt", "parallelism"),
-    *("optimizer", "tok_per_s_total", "tok_per_s_per_gpu", "mem_gib_per_gpu", "notes"),
+    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
+    *("parallelism", "optimizer", "tok_per_s_total", "tok_per_s_per_gpu", "mem_gib_per_gpu", "notes"),
 )
 # Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
 # less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
@@ -63,6 +63,8 @@ COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1
 # What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
+# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
+FASTEST = (0.08, 0.05)  # log of peak over rate where the bound begins, and how softly (sd)
 SOURCE_SPREADS, ROW_SPREADS = (0.04, 0.06, 0.08, 0.11), (0.03, 0.05, 0.07)  # candidates, sd of log step
 COVERAGE = 0.84  # wanted of 80 % intervals: most rows are of one source, and the others are inside less often
 # "H100 96GB HBM2e 500W" of the torchtitan tables, no card one can rent: facts from the table's own description.
@@ -196,16 +198,19 @@ def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: floa
     x, y, n = runs.x[index], runs.log_step[index], len(index)
     pick = np.array([selector(model, runs.architectures[i], runs.compiled[i], runs.headroom[i]) for i in index])
     source_at = len(model.start) - len(sources) + np.array([sources.index(s) for s in runs.sources[index]])
+    products = np.unique(pick[:, TERMS.index("matmul")], axis=0)  # one per card
 
     def residual(p: np.ndarray) -> np.ndarray:
         modelled = np.log((x * np.exp(pick @ p)).sum(axis=1)) + p[source_at]
-        return np.concatenate([(y - modelled) / row_sd, (p - model.start) / model.deviations])
+        excess = np.minimum(products @ p + FASTEST[0], 0.0) / FASTEST[1]
+        return np.concatenate([(y - modelled) / row_sd, (p - model.start) / model.deviations, excess])
 
     def jacobian(p: np.ndarray) -> np.ndarray:
         parts = x * np.exp(pick @ p)
         slope = np.einsum("nk,nkp->np", parts / parts.sum(axis=1, keepdims=True), pick)
         slope[np.arange(n), source_at] += 1
-        return np.vstack([-slope / row_sd, np.diag(1 / model.deviations)])
+        bound = (products @ p + FASTEST[0] < 0)[:, None] * products / FASTEST[1]
+        return np.vstack([-slope / row_sd, np.diag(1 / model.deviations), bound])
 
     solution = least_squares(residual, model.start, jac=jacobian)
     return Fitted(model=model, mode=solution.x, covariance=np.linalg.inv(solution.jac.T @ solution.jac))

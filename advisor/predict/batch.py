@@ -85,7 +85,7 @@ def _memory(profile: Profile, workloads: Sequence[Workload]) -> list[_Memory]:
     kinds: dict[tuple, list[int]] = {}
     for i, w in enumerate(workloads):
         kind = (w.shape.family, w.gpu == "cpu", w.precision, w.compile, w.activation_checkpointing)
-        kinds.setdefault((*kind, w.optimizer, w.sharding, w.gpus), []).append(i)
+        kinds.setdefault((*kind, w.optimizer, w.sharding, w.gpus, w.software), []).append(i)
     for places in kinds.values():
         try:
             estimates = _memory_of_kind(profile.memory, [workloads[i] for i in places])

@@ -20,6 +20,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.folders import profiles_folder
 from advisor.predict.memory_line import Line
+from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
 
@@ -102,6 +103,15 @@ _CPU = Corrections(
     context_gib=0.0,
     context_deviation_gib=0.0,
 )
+# Other software: what it keeps is guessed from its customs, so the line is wide; pools of 1.05-1.2 times what is
+#   allocated are common (modded-nanogpt, torchtitan; handbook §2). benchmarks/published.py measures how wide.
+_PUBLISHED = Corrections(
+    eager=Line.believed(slope=(1.0, 0.13), offset_gib=(0.5, 0.5), noise=0.06),
+    compiled=Line.believed(slope=(1.0, 0.13), offset_gib=(0.5, 0.5), noise=0.06),
+    reserved=Line.believed(slope=(1.10, 0.07), offset_gib=(0.03, 0.05), noise=0.03),
+    context_gib=0.9,
+    context_deviation_gib=0.4,
+)
 _CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
 _NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (handbook §2.4)
 
@@ -130,11 +140,11 @@ class MemoryModel:
     def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
         mean, deviation = self._allocated(a)
         deviation = np.hypot(deviation, self._line(a).noise * mean)
-        return _interval(mean, deviation, floor=self.structure.persistent_bytes(a))
+        return _interval(mean, deviation, floor=self._state(a))
 
     def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
         mean, deviation = self._reserved(a)
-        return _interval(mean, deviation, floor=self.structure.persistent_bytes(a))
+        return _interval(mean, deviation, floor=self._state(a))
 
     def device_total_many(self, a: WorkloadArrays) -> EstimateArrays:
         mean, deviation = self._reserved(a)
@@ -142,7 +152,7 @@ class MemoryModel:
         nccl = _NCCL_GIB if a.gpus > 1 and a.device_type == "cuda" else (0.0, 0.0)
         beyond = np.hypot(own.context_deviation_gib, nccl[1]) * _GIB
         mean = mean + (own.context_gib + nccl[0]) * _GIB
-        return _interval(mean, np.hypot(deviation, beyond), floor=self.structure.persistent_bytes(a))
+        return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
 
     def breakdown(self, workload: Workload) -> MemoryParts:
         """Say what holds the allocated bytes at the peak of a step."""
@@ -215,7 +225,19 @@ class MemoryModel:
         return float(self.structure.peak_bytes(WorkloadArrays.of([workload]))[0])
 
     def _corrections(self, a: WorkloadArrays) -> Corrections:
+        if self._published(a):
+            return _PUBLISHED
         return self.cpu if a.device_type == "cpu" else self.cuda
+
+    def _published(self, a: WorkloadArrays) -> bool:
+        """Whether a workload is other software's: on a card that was calibrated every workload is the trainer's."""
+        return a.software is not None and a.device_type == "cuda" and not self.observations
+
+    def _state(self, a: WorkloadArrays) -> np.ndarray:
+        return published_bytes(a)[0] if self._published(a) else self.structure.persistent_bytes(a)
+
+    def _beyond(self, a: WorkloadArrays) -> np.ndarray:
+        return published_bytes(a)[1] if self._published(a) else self.structure.beyond_bytes(a)
 
     def _line(self, a: WorkloadArrays) -> Line:
         own = self._corrections(a)
@@ -223,14 +245,13 @@ class MemoryModel:
 
     def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and the line's own standard deviation of the allocated bytes."""
-        state = self.structure.persistent_bytes(a)
-        beyond, line = self.structure.beyond_bytes(a), self._line(a)
+        state, beyond, line = self._state(a), self._beyond(a), self._line(a)
         return state + line.mean_bytes(beyond), line.deviation_bytes(beyond)
 
     def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, noise included, of the reserved bytes."""
         allocated, deviation = self._allocated(a)
-        state, line = self.structure.persistent_bytes(a), self._corrections(a).reserved
+        state, line = self._state(a), self._corrections(a).reserved
         mean = np.maximum(state + line.mean_bytes(allocated - state), allocated)  # nothing is handed out untaken
         own = line.deviation_bytes(allocated - state)
         return mean, np.sqrt((line.slope * deviation) ** 2 + own**2 + (line.noise * mean) ** 2)

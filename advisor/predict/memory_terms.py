@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor import flops
 from advisor.errors import AdvisorError
-from advisor.records import Workload
+from advisor.records import Software, Workload
 
 # Each term is a product of these sizes. L blocks; t tokens of a micro-batch; d width; f FFN width; k width of keys, and
 # of values; h query heads; q head size; p parameters of a block; V vocabulary; T context; c tokens of a loss's chunk.
@@ -53,6 +53,7 @@ class WorkloadArrays:
     seq_len: np.ndarray
     micro_batch: np.ndarray
     accumulate: np.ndarray  # bool: more than one micro-batch per step
+    software: Software | None = None
 
     @classmethod
     def of(cls, workloads: Sequence[Workload]) -> WorkloadArrays:
@@ -71,6 +72,7 @@ class WorkloadArrays:
             optimizer=first.optimizer,
             sharding=first.sharding,
             gpus=first.gpus,
+            software=first.software,
             micro_batch=np.array([w.micro_batch for w in workloads], dtype=np.int64),
             accumulate=np.array([w.grad_accum > 1 for w in workloads]),
             **sizes,
@@ -125,7 +127,7 @@ def repeats_keys(device_type: str, precision: str) -> bool:
 
 def _common(w: Workload) -> tuple:
     kind = (w.shape.family, device_type(w), w.precision, w.compile)
-    return (*kind, w.activation_checkpointing, w.optimizer, w.sharding, w.gpus)
+    return (*kind, w.activation_checkpointing, w.optimizer, w.sharding, w.gpus, w.software)
 
 
 @dataclass(frozen=True, kw_only=True)

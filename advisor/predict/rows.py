@@ -19,13 +19,13 @@ from advisor import flops
 from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
 from advisor.predict.gpu_names import named_cards, one_card
-from advisor.records import Workload
+from advisor.records import Software, Workload
 from trainer.schema import ModelShape
 
 REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
 COLUMNS = (  # that are read; any other is ignored
     *("gpu", "gpu_mem_gib", "mem_gib_per_gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
-    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "act_ckpt"),
+    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
     *("parallelism", "optimizer", "notes"),
 )
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
@@ -112,7 +112,7 @@ class RowReader:
 
     def _workload(
         self, gpu, memory, used, gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro, accum, tokens,
-        precision, compiled, checkpointing, parallelism, optimizer, notes,
+        precision, compiled, flash, checkpointing, parallelism, optimizer, notes,
     ) -> Workload | Refusal:  # fmt: skip
         """The workload of one row's cells, in the order of COLUMNS."""
         card = one_card(gpu, self._cards(gpu, memory), _number(used))
@@ -128,6 +128,7 @@ class RowReader:
         for part in parts:
             if isinstance(part, Refusal):
                 return part
+        precision_text = precision
         card, _, sharding, precision, optimizer, checkpointing, shape = parts
         counts = read_counts(gpus, micro, accum, tokens, shape.seq_len)
         if isinstance(counts, Refusal):
@@ -143,6 +144,7 @@ class RowReader:
             activation_checkpointing=checkpointing,
             optimizer=optimizer,
             sharding=sharding if counts.gpus > 1 else "none",
+            software=read_software(precision_text, flash, notes),
         )
 
 
@@ -233,6 +235,19 @@ def read_checkpointing(text: str) -> str | Refusal:
     if not low or low.startswith(("no", "false", "off")):
         return "none"
     return Refusal(f"activation checkpointing {text!r}")
+
+
+@lru_cache(maxsize=65536)
+def read_software(precision: str, flash: str, notes: str) -> Software:
+    """What a row says of its software's memory: 16-bit state, attention in plain operations, logits in chunks.
+
+    fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named.
+    """
+    low = precision.lower()
+    autocast = "amp" in low or "autocast" in low or "mixed" in low
+    state = "16bit" if "pure" in low and not autocast else "copied" if "fp16" in low and not autocast else "fp32"
+    chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
+    return Software(state=state, whole_logits=not chunked, fused_attention=not flash.lower().startswith("no"))
 
 
 def read_compile(text: str) -> bool:

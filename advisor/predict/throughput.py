@@ -37,6 +37,9 @@ _ACCUMULATION_WEIGHT = 0.1
 # What the terms cannot know grows with the distance extrapolated (caches, kernels chosen by size): log deviation per
 # factor of two beyond the calibrated box; docs/log.md has the coverage without it.
 _BEYOND_DEVIATION = 0.03
+# Without a fused kernel a score is written by the product, read and written by softmax and dropout, read by the second
+# product: 6 passes, and 9 for its gradient. Counted alike, the activations of an eager block are some 110 of a lane.
+_SCORE_PASSES, _LANE_PASSES = 15, 110
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -82,7 +85,7 @@ def _size_row(w: Workload) -> dict[str, float]:
     return {
         "layers": s.depth,
         "width": s.width,
-        "lanes": (4 * s.width + ffn_lanes) / 8,
+        "lanes": (4 * s.width + ffn_lanes) / 8 + _score_lanes(w),
         "attention_width": s.heads * s.head_dim,
         "seq_len": s.seq_len,
         "vocab": s.vocab_size,
@@ -106,6 +109,12 @@ def newton_schulz_flops(s: ModelShape) -> float:
     mats = [(s.width, s.width)] * 2 + [(s.width, kv)] * 2 + [(s.width, s.ffn_width)] * (3 if s.family == "llama" else 2)
     pairs = [(1.0 * np.minimum(a, b), 1.0 * np.maximum(a, b)) for a, b in mats]
     return s.depth * sum(5 * (4 * m**2 * n + 2 * m**3) for m, n in pairs)
+
+
+def _score_lanes(w: Workload) -> float:
+    """What attention in plain operations adds: scores through memory, in units of activation lanes."""
+    fused = w.software is None or w.software.fused_attention
+    return 0.0 if fused else w.shape.heads * w.shape.seq_len * _SCORE_PASSES / _LANE_PASSES
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:

@@ -1,0 +1,86 @@
+"""Peak memory of published runs, whose software keeps other tensors alive than this project's trainer.
+
+The trainer's own peak is traced (`memory_terms`). Of other software only the custom is known: 16-bit activations as
+Korthikanti et al. 2022 count them, whole logits, the state that mixed precision and sharding keep (handbook §2.1-2.3).
+Numpy only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.records import Software
+
+# Bytes per parameter: weights, their fp32 master copy with both moments, gradients (handbook §2.1).
+_STATE_BYTES = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
+# Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements (DeepSpeed's documented defaults), 16-bit each.
+_BUCKET_ELEMENTS = 5e8
+# Bytes per token and row of the vocabulary at the loss's peak: 16-bit logits, fp32 log-probabilities, fp32 gradient;
+# compiled, the arithmetic between them is fused (handbook §2.3: 8-12 eager or partly fused, 0-2 in chunks).
+_LOGIT_BYTES = {"eager": 10.0, "compiled": 7.0, "chunked": 1.0}
+# Per-operator checkpointing keeps attention's output and every second matrix product; Megatron's kind keeps all but the
+# scores. Half of the fused block's activations is the middle of what is called selective today.
+_SELECTIVE = 0.5
+
+
+def published_bytes(a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of weights and optimizer state, and the most beyond them, of each workload; shapes (n,).
+
+    The peak beyond the state is at the start of the backward pass, where all activations and the logits live, or in
+    the optimizer's step, where all gradients do.
+    """
+    software = a.software or Software()
+    weight, moments, gradient = _STATE_BYTES[software.state]
+    weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
+    n = a.parameters.astype(float)
+    saved = 4.0 * a.block_matrices if a.optimizer == "muon" else 0.0  # one moment instead of two
+    persistent = n * weight / weights_shards + (n * moments - saved) / state_shards
+    gradients = n * gradient / weights_shards
+    held = gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0)
+    backward = _activations(a, software) + _logits(a, software) + held
+    return persistent, np.maximum(backward, gradients) + _copies(a, software)
+
+
+def _activations(a: WorkloadArrays, software: Software) -> np.ndarray:
+    """What forward leaves for backward, with one block's worth on top where blocks are recomputed."""
+    tokens, element = a.tokens.astype(float), 4.0 if a.precision == "fp32" else 2.0
+    # where checkpointing chooses what is kept, the compiler does not
+    block = tokens * element * _lanes(a, a.compile and a.activation_checkpointing == "none")
+    scores = np.zeros_like(block) if software.fused_attention else 5.0 * a.heads * a.seq_len * tokens
+    if a.activation_checkpointing == "full":
+        return a.depth * tokens * element * a.width + block + scores
+    if a.activation_checkpointing == "selective":
+        kept = block if not software.fused_attention else _SELECTIVE * block
+        return a.depth * kept + (block - kept) + scores
+    return a.depth * (block + scores)
+
+
+def _lanes(a: WorkloadArrays, compiled: bool) -> np.ndarray:
+    """16-bit numbers that a block keeps per token: two norm inputs and outputs, q, k, v, attention's output, the FFN's.
+
+    A plain FFN keeps what goes into and comes out of its activation function, a gated one also the gate's product.
+    The compiler does not keep half of what is cheap to compute again.
+    """
+    keys = a.kv_heads * a.head_dim
+    inner = 2.0 if a.family != "llama" else 4.0
+    cheap = (1.0 if a.family != "llama" else 2.0) * a.ffn_width + 2.0 * a.width
+    whole = 6.0 * a.width + 2.0 * keys + inner * a.ffn_width
+    return whole - 0.5 * cheap if compiled else whole
+
+
+def _logits(a: WorkloadArrays, software: Software) -> np.ndarray:
+    kind = "chunked" if not software.whole_logits else "compiled" if a.compile else "eager"
+    return _LOGIT_BYTES[kind] * a.tokens * a.vocab_size
+
+
+def _copies(a: WorkloadArrays, software: Software) -> np.ndarray:
+    """16-bit weights gathered or cast for use, and the buckets of collectives."""
+    table = a.vocab_size * a.width
+    if a.sharding == "full":  # two blocks on their way, both tables, and a block's gradient before it is scattered
+        return 6.0 * a.block_parameters + 2.0 * table * (1 if a.family == "gpt2" else 2)
+    if software.state == "copied" and a.gpus > 1:
+        return 2.0 * 2.0 * np.minimum(_BUCKET_ELEMENTS, a.parameters)
+    if software.state == "fp32" and a.precision != "fp32":
+        return 2.0 * a.block_matrices  # autocast keeps its casts until the forward pass ends
+    return np.zeros(len(a.depth))

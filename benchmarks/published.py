@@ -1,0 +1,183 @@
+"""The part of docs/accuracy.md about published runs: predictions of cards and software that were left out of the fit.
+
+Called by accuracy.py. Everything is computed anew from profiles/public_runs.csv; nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import fit_prior
+import numpy as np
+import peers
+import yaml
+
+from advisor.calibrate.fit import fit
+from advisor.catalog import GpuSpec
+from advisor.predict.batch import sharded_sizes
+from advisor.predict.memory import load_memory_model
+from advisor.predict.prior import CoefficientPrior, datasheet_rates
+from advisor.predict.throughput import Z80, Observation, predict_log, sizes
+from advisor.records import Estimate, Workload
+
+CALIBRATION_ROWS = 5
+DRAWS = 40  # random choices of those rows
+FEWEST_ROWS = 8  # of one source on one GPU, so that some are left to predict
+ROW_NOISE = 0.02  # of one published throughput: identical nodes differ by 3 %, medians of many steps by less
+GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the table: errors of tokens per second or bytes, and whether intervals held (None: no intervals)."""
+
+    name: str
+    errors: np.ndarray  # |predicted / measured - 1|
+    inside: np.ndarray | None = None
+
+    def text(self) -> str:
+        if not len(self.errors):
+            return f"| {self.name} | 0 | - | - |"
+        held = f"{self.inside.mean():.0%}" if self.inside is not None else "none given"
+        median, p90 = np.median(self.errors), np.quantile(self.errors, 0.9)
+        return f"| {self.name} | {len(self.errors)} | {median:.1%} / {p90:.1%} | {held} |"
+
+
+def section() -> str:
+    """The section in Markdown."""
+    known = fit_prior.cards()
+    runs = fit_prior.read_runs(fit_prior.ROOT / "profiles" / "public_runs.csv", known)
+    rows = [(w, known[w.gpu]) for w in runs.workloads]
+    speed = [*held_out_speed(runs, known), calibrated(runs, known), *peers_speed(runs, rows)]
+    head = ["| predictor | rows | median / p90 | inside 80 % intervals |", "|---|---|---|---|"]
+    return "\n".join(
+        [
+            _HEAD,
+            "### Tokens per second (asked: uncalibrated 10 % / 28 %, with 5 rows 3.5 % / 11 %, coverage 72-88 %)\n",
+            *head,
+            *(line if isinstance(line, str) else line.text() for line in speed),
+            "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 %)\n",
+            *head,
+            *(line if isinstance(line, str) else line.text() for line in memory_lines(runs, rows)),
+            "",
+        ]
+    )
+
+
+_HEAD = """## Published runs
+
+`profiles/public_runs.csv`: dense decoders in bf16 or fp16, data parallel or sharded, of 7 sources on 7 cards. Left out
+means that the prior was fitted without them; the widths of its intervals were set so that 84 % of left-out rows fall
+inside, averaged over sources and GPUs. Peers get the same rows, as far as they can express them.
+"""
+
+
+def held_out_speed(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
+    """Each source, then each GPU, predicted by a fit to all others, with prior.yaml's spreads and width."""
+    document, spreads = _shipped()
+    shifts = fit_prior.matmul_shifts(known)
+    for name, groups in (("one source left out", runs.sources), ("one GPU model left out", runs.gpus)):
+        held = fit_prior.leave_out(runs, groups, shifts, *spreads)
+        width = Z80 * np.hypot(held.deviations, document["discrepancy"])
+        yield Line(
+            name=f"prior, {name}",
+            errors=np.abs(np.expm1(-held.errors)),
+            inside=np.abs(held.errors) <= width,
+        )
+
+
+def _shipped() -> tuple[dict, tuple[float, float]]:
+    """The shipped prior, and the spreads of sources and rows it was fitted with."""
+    document = yaml.safe_load((fit_prior.ROOT / "profiles" / "prior.yaml").read_text(encoding="utf-8"))
+    return document, (document["provenance"]["source_spread"], document["provenance"]["row_spread"])
+
+
+def calibrated(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Line:
+    """Five random rows of one source on one GPU update a prior that never saw that source on that GPU."""
+    pairs = np.array([f"{source}|{gpu}" for source, gpu in zip(runs.sources, runs.gpus, strict=True)])
+    chosen = np.random.default_rng(0)
+    errors, inside = [], []
+    for pair in sorted(set(pairs)):
+        places = np.flatnonzero(pairs == pair)
+        if len(places) < FEWEST_ROWS:
+            continue
+        prior = _prior_without(runs, known, pairs != pair, places)
+        spec = known[runs.workloads[places[0]].gpu]
+        for _ in range(DRAWS):
+            order = chosen.permutation(places)
+            error, width = _updated(runs, spec, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
+            errors.append(error)
+            inside.append(np.abs(error) <= width)
+    name = f"the same, {CALIBRATION_ROWS} rows of that GPU and source as its calibration"
+    return Line(name=name, errors=np.abs(np.expm1(-np.concatenate(errors))), inside=np.concatenate(inside))
+
+
+def _prior_without(
+    runs: fit_prior.Runs, known: dict[str, GpuSpec], kept: np.ndarray, places: np.ndarray
+) -> CoefficientPrior:
+    shifts, first = fit_prior.matmul_shifts(known), places[0]
+    fitted = fit_prior.fit(runs, np.flatnonzero(kept), shifts, *_shipped()[1])
+    compiled = float(np.mean(runs.compiled[places]))
+    mean, covariance = fit_prior.belief(fitted, runs.architectures[first], compiled, runs.headroom[first], shifts)
+    return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=0.0, source="published runs")
+
+
+def _updated(
+    runs: fit_prior.Runs, spec: GpuSpec, prior: CoefficientPrior, seen: Sequence[int], held: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log errors of step time of the rows held back, and half the width of their intervals."""
+    observations = [
+        Observation(workload=runs.workloads[i], step_seconds=float(np.exp(runs.log_step[i])), noise=ROW_NOISE)
+        for i in seen
+    ]
+    precision = runs.workloads[seen[0]].precision
+    posterior = fit(observations, datasheet_rates(spec, precision), prior, drift=0.0)
+    workloads = [runs.workloads[i] for i in held]
+    predicted = predict_log(posterior, sharded_sizes(sizes(workloads), workloads))
+    width = Z80 * np.hypot(predicted.deviation, ROW_NOISE)
+    return predicted.mean - runs.log_step[held], width
+
+
+def peers_speed(runs: fit_prior.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
+    """Constant MFU, roofline and the packages on the same rows."""
+    measured = np.array([float(line["tok_per_s_per_gpu"]) for line in runs.lines])
+    yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, rows, measured)
+    yield _peer("roofline", peers.roofline, rows, measured)
+    for name, made in (("llm-analysis 0.2.2, half of peak", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
+        yield _peer(name, made[0], rows, measured) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - |"
+
+
+def _peer(
+    name: str, predictor: peers.Predictor, rows: Sequence[tuple[Workload, GpuSpec]], measured: np.ndarray
+) -> Line:
+    said = peers.expressed(predictor, rows)
+    pairs = [(p, m) for p, m in zip(said, measured, strict=True) if p is not None]
+    return Line(name=name, errors=np.array([abs(p / m - 1) for p, m in pairs]))
+
+
+def memory_lines(runs: fit_prior.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
+    """Rows that state their memory, each against the quantity that the source measured."""
+    stated = [i for i, line in enumerate(runs.lines) if line["mem_gib_per_gpu"]]
+    measured = np.array([float(runs.lines[i]["mem_gib_per_gpu"]) * GIB for i in stated])
+    ours = [memory_of(runs.workloads[i], runs.lines[i]["notes"]) for i in stated]
+    yield Line(
+        name="ours",
+        errors=np.array([abs(e.value / m - 1) for e, m in zip(ours, measured, strict=True)]),
+        inside=np.array([e.contains(m) for e, m in zip(ours, measured, strict=True)]),
+    )
+    for name, made in (("llm-analysis 0.2.2", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
+        if made:
+            yield _peer(name, made[1], [rows[i] for i in stated], measured)
+        else:
+            yield f"| {name} | {peers.NOT_INSTALLED} | - | - |"
+
+
+def memory_of(w: Workload, notes: str) -> Estimate:
+    """The prediction of what the source says it measured: allocated (or active), reserved, or all the driver sees."""
+    model, said = load_memory_model(), notes.lower()
+    if "nvidia-smi" in said or "nvml" in said:
+        return model.device_total_bytes(w)
+    if "peak allocated" in said or "peak active" in said:
+        return model.allocated_bytes(w)
+    return model.reserved_bytes(w)
