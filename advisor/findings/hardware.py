@@ -22,6 +22,7 @@ _LOW_UTILIZATION = 0.50
 _LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (handbook §7.4)
 _LOW_MFU = 0.15
 _NO_LOAD_WATTS = 30.0
+_FEW_STEPS = 5
 
 
 def detect_cpu_fallback(case: Case) -> Verdict:
@@ -73,7 +74,7 @@ def _fallback_signs(case: Case) -> list[tuple[bool, str]]:
         if sign is not None
     ]
     times = measured.step_times(case)
-    if times and times.source == measured.PRINTED and times.step[0] <= 1 and len(times.seconds) >= 10:
+    if times and times.source == measured.PRINTED and times.step[0] <= 1 and len(times.seconds) >= _FEW_STEPS:
         first, steady = float(times.seconds[0]), series.median(times.steady_seconds)
         text = f"the first step ({format_seconds(first)}) is no slower than the others ({format_seconds(steady)})"
         found.append((first < 1.02 * steady, text))
@@ -84,9 +85,11 @@ def _memory_sign(case: Case) -> tuple[bool, str] | None:
     count, (share, size) = parameters(case), measured.memory_used_share(case)
     if count is None or share is None or size is None:
         return None
-    used, weights = share * size, 2 * count  # 16-bit weights alone, the least that any training holds
-    text = f"device memory in use is at most {format_bytes(used)}; the weights alone are {format_bytes(weights)}"
-    return used < weights, text
+    used, least = share * size, 4 * count  # weights and gradients in 16 bits, the least that any training holds
+    text = (
+        f"device memory in use is at most {format_bytes(used)}; 16-bit weights and gradients are {format_bytes(least)}"
+    )
+    return used < least, text
 
 
 def _power_sign(case: Case) -> tuple[bool, str] | None:
@@ -114,7 +117,9 @@ def _utilization_sign(case: Case) -> tuple[bool, str] | None:
 
 
 def _flops_sign(case: Case) -> tuple[bool, str] | None:
-    speed, work, best = measured.pace(case), measured.flops_per_token(case), measured.peak(case)
+    speed, spec, count = measured.pace(case), measured.card(case), parameters(case)
+    work = measured.flops_per_token(case) or (6 * count if count else None)  # 6N: near enough for a factor of 25
+    best = measured.peak(case) or (spec.bf16_flops or spec.fp16_flops if spec else None)
     if speed is None or work is None or best is None or best < _REAL_GPU_FLOPS:
         return None
     achieved = speed.tokens_per_second * work / measured.devices(case)

@@ -74,9 +74,10 @@ def step_times(case: Case) -> StepTimes | None:
     rows = main_rows(case.run)
     step = case.run.column("step")[rows]
     step = np.where(np.isfinite(step), step, np.arange(1.0, len(step) + 1)) if len(step) else step
-    for source, seconds in _candidates(case, rows, step):
-        good = np.isfinite(seconds) & (seconds > 0)
-        if good.any():
+    candidates = [(source, s, np.isfinite(s) & (s > 0)) for source, s in _candidates(case, rows, step)]
+    most = max((int(good.sum()) for _, _, good in candidates), default=0)
+    for source, seconds, good in candidates:
+        if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all
             start = series.steady_start(seconds[good])
             return StepTimes(row=rows[good], step=step[good], seconds=seconds[good], start=start, source=source)
     return None

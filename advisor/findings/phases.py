@@ -12,7 +12,7 @@ from advisor.units import format_bandwidth, format_bytes, format_flops, format_p
 
 PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "clip_seconds", "optimizer_seconds")
 _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least
-_FEW = 3
+_FEW_STEPS = 5
 _FIRST_FASTER = 0.7  # of the steady step: the first one compiles, allocates and warms caches
 _SUM_ABOVE = 1.02
 _SUM_BELOW = 0.90
@@ -29,7 +29,8 @@ def detect_optimizer_floor(case: Case) -> Verdict:
         return None  # not logged: nothing to check
     if spec is None or count is None:
         return Insufficient(code="optimizer_floor", missing="the card's bandwidth and the number of parameters")
-    shards = measured.devices(case) if case.workload and case.workload.sharding != "none" else 1
+    # logs of other programs seldom say whether several devices share this work
+    shards = 1 if case.run.framework == "training-advisor" else measured.devices(case)
     moved = OPTIMIZER_BYTES * count / shards
     floor = moved / spec.memory_bytes_per_second
     if timed >= floor or _other_optimizer(case):
@@ -113,7 +114,7 @@ def detect_short_backward(case: Case) -> Verdict:
 def detect_fast_first_step(case: Case) -> Verdict:
     """A first step faster than the rest: real ones compile, allocate and fill caches."""
     times = measured.step_times(case)
-    if times is None or times.source != measured.PRINTED or len(times.seconds) < 10 or times.step[0] > 1:
+    if times is None or times.source != measured.PRINTED or len(times.seconds) < _FEW_STEPS or times.step[0] > 1:
         return None
     first, steady = float(times.seconds[0]), series.median(times.steady_seconds[1:])
     if first >= _FIRST_FASTER * steady:
@@ -139,7 +140,7 @@ def detect_phase_sum(case: Case) -> Verdict:
     whole = case.run.column("seconds")
     present = [values for values in columns if np.isfinite(values).any()]
     sampled = np.all([np.isfinite(values) for values in [*present, whole]], axis=0) if present else np.zeros(0, bool)
-    if len(present) < 2 or sampled.sum() < _FEW:
+    if len(present) < 2 or not sampled.any():
         return None
     total = np.sum([values[sampled] for values in present], axis=0)
     ratio = series.median(total / whole[sampled])
@@ -170,7 +171,7 @@ def _sum_finding(ratio: float, rows: int, severity: Severity) -> Finding:
 
 
 def _typical(case: Case, name: str) -> float | None:
-    """Median of a timed part over the run, zeros left out; None where it was timed fewer than three times."""
+    """Median of a timed part over the run, zeros left out; None where it was never timed."""
     values = series.finite(measured.main_column(case.run, name))
     values = values[values > 0]
-    return series.median(values) if len(values) >= _FEW else None
+    return series.median(values) if len(values) else None

@@ -21,7 +21,7 @@ def with_telemetry(readings: int = 400, **columns):
 
 
 def test_cpu_fallback():
-    # 124M parameters: 16-bit weights of 249 MB, of which 15 MB are on the card; A100 limit 400 W
+    # 124M parameters: 498 MB of 16-bit weights and gradients, 15 MB on the card; A100 limit 400 W
     idle = build.telemetry(memory_used_bytes=15e6, power_watts=60.0, utilization=0.0)
     table = build.run(seconds=5000.0, facts={"step_tokens": 524_288}, telemetry=idle)
     case = build.case(table, build.workload(compile=False))
@@ -32,6 +32,19 @@ def test_cpu_fallback():
     assert "15 % of its limit" in texts
     assert "89.6 GFLOP/s" in texts  # 524,288 / 5000 x 854,438,400
     assert found.saved_hours is not None
+
+
+def test_cpu_fallback_of_a_report_that_gives_little():
+    # 124M parameters, 256 tokens in 35 s on a card of 112.6 TFLOP/s: 7.3 tok/s x 6N = 5.44 GFLOP/s
+    facts = {"parameters": 124e6, "step_tokens": 256, "gpu": "rtx-5080", "gpu_memory_bytes": 16e9}
+    seconds = [8.254, 39.8, 38.0, 35.8, 33.4, 31.0]
+    table = build.run(steps=6, step=np.arange(0, 60, 10), seconds=seconds, memory_bytes=244 * 2**20, facts=facts)
+    case = dataclasses.replace(build.case(table), workload=None, expected=None, profile=None)
+    found = hardware.detect_cpu_fallback(case)
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.title == "The GPU hardly takes part: 3 of 3 signs of training on the CPU"
+    assert any("GFLOP/s is what a CPU gives" in e.text for e in found.evidence)
+    assert found.saved_hours is None
 
 
 def test_a_working_card_is_no_fallback():

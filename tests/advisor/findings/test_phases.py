@@ -26,7 +26,7 @@ def test_optimizer_above_its_traffic_or_of_another_kind():
     lion = build.healthy(optimizer_seconds=0.6e-3, facts={"optimizer": "Lion"})
     assert phases.detect_optimizer_floor(build.case(lion)) is None
     assert phases.detect_optimizer_floor(build.case()) is None  # not timed
-    sharded = build.workload(gpus=4, sharding="optimizer")  # a quarter of the parameters each
+    sharded = build.workload(gpus=4)  # perhaps a quarter of the parameters each
     assert phases.detect_optimizer_floor(build.case(build.healthy(sharded, optimizer_seconds=0.6e-3), sharded)) is None
 
 
@@ -72,6 +72,13 @@ def test_parts_and_whole():
     assert found.title == "The parts of a step add up to 110 % of it"
     found = phases.detect_phase_sum(build.case(build.healthy(seconds=4.84, **parts)))
     assert found.severity is Severity.WARNING and "50 % is not accounted for" in found.title
+
+
+def test_one_timed_step_is_enough_for_what_cannot_be():
+    once = np.where(np.arange(400) == 399, 1.0, np.nan)
+    table = build.healthy(optimizer_seconds=0.6e-3 * once, forward_seconds=1.09 * once, backward_seconds=0.97 * once)
+    assert isinstance(phases.detect_optimizer_floor(build.case(table)), Finding)
+    assert isinstance(phases.detect_short_backward(build.case(table)), Finding)
 
 
 def test_parts_timed_on_some_steps_only():
