@@ -44,6 +44,12 @@ def unpacked(path: Path) -> Iterator[Path]:
         yield folder
 
 
+def only_file(folder: Path) -> Path | None:
+    """The one file an unpacked archive holds; None where it holds several."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return files[0] if len(files) == 1 else None
+
+
 def _extract(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
     members = archive.infolist()
     if any(PurePosixPath(member.filename).name in ("data.pkl", "byteorder") for member in members):

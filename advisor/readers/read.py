@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +31,10 @@ from advisor.readers import (
     trl,
     verl,
 )
+from advisor.readers.archive import is_zip, only_file, unpacked
+from advisor.readers.bounded import read_head
 from advisor.readers.chunks import Progress, sample
+from advisor.readers.folder import read_folder
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
 from advisor.readers.structured import STRUCTURED
@@ -80,29 +84,50 @@ READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS),
 
 
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
-    """Read a training log of any known format, or of the named one.
+    """Read a training log of any known format, or of the named one; a folder or zip archive as one run.
 
     Raises AdvisorError when the file cannot be opened, when nothing in it is recognisable, or for an unknown name.
     `progress` is called with bytes done and bytes in all.
     """
     path = Path(path)
+    if path.is_dir():
+        return read_folder(path, known_reader)
+    if path.is_file() and is_zip(read_head(path, 4)):
+        return _read_zip(path, format)
     reader = _named(format) if format is not None else best_reader(path)
     return reader.read(path, progress)
 
 
-def best_reader(path: Path) -> Reader:
-    """The reader that recognises a file best; AdvisorError when none does."""
+def _read_zip(path: Path, format: str | None) -> RunTable:
+    """An archive's one file, or its files as the folder of one run."""
+    with unpacked(path) as folder:
+        file = only_file(folder)
+        if file is not None and is_zip(read_head(file, 4)):
+            raise AdvisorError(f"{path} holds another zip archive", "unpack it yourself")
+        table = read_run(file, format) if file is not None else read_folder(folder, known_reader)
+    return dataclasses.replace(table, source=str(path))
+
+
+def known_reader(path: Path) -> tuple[float, Reader] | None:
+    """The reader that recognises a file best, with its score; None when none does. AdvisorError if it is unreadable."""
     head = sample(path)
     if not head.strip():
+        return None
+    best, index = max((reader.score(head, path), -index) for index, reader in enumerate(READERS))
+    return (best, READERS[-index]) if best >= LEAST_SCORE else None
+
+
+def best_reader(path: Path) -> Reader:
+    """The reader that recognises a file best; AdvisorError when none does."""
+    found = known_reader(path)
+    if found is None and not sample(path).strip():
         raise AdvisorError(f"{path} is empty", "Nothing was written to it yet, or the output went elsewhere.")
-    scores = [(reader.score(head, path), -index) for index, reader in enumerate(READERS)]
-    best, index = max(scores)
-    if best < LEAST_SCORE:
+    if found is None:
         raise AdvisorError(
             f"{path} holds nothing that looks like a training log",
             "Give the run's console output, its CSV or JSONL metrics or its folder; --format NAME forces a format.",
         )
-    return READERS[-index]
+    return found[1]
 
 
 def _named(name: str) -> Reader:

@@ -1,0 +1,265 @@
+"""A folder read as one run: its log with configuration, telemetry and checkpoints beside it.
+
+Known layouts come first (our run folder, MLflow, W&B); otherwise the file that holds most rows with a loss is the log,
+and what else lies there is sorted by what it is. Nothing is opened but logs, configurations and telemetry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from advisor.errors import AdvisorError
+from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, telemetry_file, tfevents, wandb_folder
+from advisor.readers.beside import with_ending, with_events, with_facts, with_readings
+from advisor.readers.checkpoint_files import checkpoint_events, is_weights
+from advisor.readers.chunks import sample
+from advisor.readers.config_file import read_config
+from advisor.readers.run_table import RunTable
+
+MOST_FILES = 5000
+DEEPEST = 5
+MOST_LOGS = 24  # candidates that are read whole, the likeliest first
+_PASSED_BY = {"__pycache__", "node_modules", "site-packages", ".git", "media"}
+_CONFIG_NAMES = (
+    *("run.yaml", "config.yaml", "config.yml", "config.json", "config.toml", "hparams.yaml", "hparams.json"),
+    *("training_args.json", "args.json", "args.yaml", "params.json", "settings.json", "hyperparameters.json"),
+    *("train_config.json", "train_config.yaml", "train_config.toml", "training_config.json", "meta.json"),
+    *("model_args.json", "model_config.json", "adapter_config.json", "ds_config.json"),
+)
+_NO_LOGS = frozenset(
+    (
+        *(".py", ".md", ".markdown", ".rst", ".html", ".png", ".jpg", ".svg", ".pdf", ".ipynb", ".sh", ".yaml", ".yml"),
+        *(".toml", ".parquet", ".npy", ".npz", ".pkl", ".so", ".cfg", ".ini", ".model", ".lock", ".patch", ".wandb"),
+        ".zip",
+    )
+)
+_DATA_NAMES = frozenset(
+    (
+        *("tokenizer.json", "tokenizer_config.json", "vocab.json", "special_tokens_map.json", "merges.txt"),
+        *("generation_config.json", "model.safetensors.index.json", "requirements.txt", "added_tokens.json"),
+        *("run.json", "state.json"),
+    )
+)
+
+
+class Chosen(Protocol):
+    """A reader that knows a file."""
+
+    def read(self, path: Path) -> RunTable: ...
+
+
+Best = Callable[[Path], tuple[float, Chosen] | None]  # the score and reader that know a file best; None: none does
+
+
+@dataclass(kw_only=True)
+class Contents:
+    """The files of a folder by what they are."""
+
+    logs: list[Path] = field(default_factory=list)
+    configs: list[Path] = field(default_factory=list)
+    telemetry: list[Path] = field(default_factory=list)
+    weights: list[Path] = field(default_factory=list)
+
+
+def read_folder(folder: Path, best: Best) -> RunTable:
+    """Read a folder as one run; `best` finds the reader of a file. AdvisorError where it holds no log."""
+    if (folder / "log.jsonl").is_file() and own_log.score(sample(folder / "log.jsonl"), folder / "log.jsonl"):
+        return _own(folder)
+    if mlflow_files.is_run_folder(folder):
+        return _with_rest(mlflow_files.read_folder(folder), folder, _sorted(folder), set())
+    files = wandb_folder.files_of(folder)
+    if files is not None:
+        return _wandb(folder, files, best)
+    return _any(folder, best)
+
+
+def _own(folder: Path) -> RunTable:
+    """Our own run folder: the log says everything but telemetry."""
+    table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
+    has_telemetry = (folder / "telemetry.parquet").is_file() or any((folder / "telemetry").glob("part-*.parquet"))
+    if not has_telemetry:
+        return table
+    try:
+        telemetry = telemetry_file.read_telemetry(folder)
+    except AdvisorError as error:
+        return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
+    return with_readings(table, telemetry) if len(telemetry["unix_seconds"]) else table  # none on a CPU run
+
+
+def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
+    """A W&B run: its history, else what it printed, else the summary; configuration, GPU and system metrics beside."""
+    tables = []
+    for name in (wandb_folder.HISTORY, wandb_folder.OUTPUT, wandb_folder.SUMMARY):
+        path = files / name
+        if path.is_file() and path.stat().st_size and (table := _read(path, best)) is not None:
+            tables.append(table)
+    if not tables:
+        raise AdvisorError(f"{folder} is a W&B run without history, output and summary", "its .wandb file is not read")
+    table = max(tables, key=lambda one: one.rows)
+    for other in tables:
+        table = (
+            table
+            if other is table
+            else with_ending(with_facts(table, _declared(other), Path(other.source).name), other)
+        )
+    if (files / wandb_folder.METADATA).is_file():
+        table = with_facts(table, wandb_folder.metadata_facts(files / wandb_folder.METADATA), wandb_folder.METADATA)
+    contents = _sorted(folder)
+    contents.configs = [path for path in contents.configs if path.name != wandb_folder.METADATA]
+    if (files / wandb_folder.EVENTS).is_file():
+        contents.telemetry.append(files / wandb_folder.EVENTS)
+    return _with_rest(table, folder, contents, set())
+
+
+def _declared(table: RunTable) -> dict[str, Any]:
+    return {name: value for name, value in table.facts.items() if name != "loss_unit"}
+
+
+def _any(folder: Path, best: Best) -> RunTable:
+    contents = _sorted(folder)
+    read = _event_files(contents)
+    for path in _likeliest(contents.logs, best):
+        table = _read(path, best)
+        if table is not None and table.telemetry is not None and not len(table):
+            contents.telemetry.append(path)
+        elif table is not None:
+            read.append((path, table))
+    if not read:
+        raise AdvisorError(
+            f"{folder} holds no training log that is recognised",
+            "give the log itself, or the folder in which the run wrote it",
+        )
+    path, table = max(read, key=lambda one: (one[1].rows, one[1].format != "tfevents", len(one[1].events)))
+    others = [other for at, other in read if at != path]
+    for other in others:
+        table = with_ending(table, other)
+    notes = [f"the log is {path.relative_to(folder)}"]
+    notes += [
+        f"also there: {Path(other.source).name} ({other.format}, {other.rows} rows)"
+        for other in others[:5]
+        if other.rows
+    ]
+    table = dataclasses.replace(table, notes=(*table.notes, *notes))
+    return _with_rest(table, folder, contents, {path})
+
+
+def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
+    """The event files of each folder as one run: every restart begins a new file."""
+    paths = [path for path in contents.logs if ".tfevents." in path.name]
+    contents.logs = [path for path in contents.logs if path not in set(paths)]
+    out = []
+    for parent in sorted({path.parent for path in paths}):
+        scalars, notes, mine = tfevents.Scalars(), [], sorted(path for path in paths if path.parent == parent)
+        for path in mine:
+            try:
+                notes.append(tfevents.read_events(path, scalars))
+            except AdvisorError as error:
+                notes.append(error.message)
+        if scalars.by_tag:
+            said = tuple(note for note in notes if note)
+            out.append((mine[0], tfevents.table_of(scalars, source=str(parent), notes=said)))
+    return out
+
+
+def _likeliest(paths: list[Path], best: Best) -> list[Path]:
+    """The files most likely to be logs by their readers' scores, larger ones first; of trainer states the newest."""
+    states = [path for path in paths if path.name == "trainer_state.json"]
+    newest = max(states, key=lambda path: (path.stat().st_size, -len(path.parts)), default=None)
+    scored = []
+    for path in paths:
+        if path in states and path != newest:
+            continue
+        found = _score(path, best)
+        if found > 0:
+            scored.append((found, path.stat().st_size, path))
+    scored.sort(key=lambda one: (-one[0], -one[1], str(one[2])))
+    return [path for _, _, path in scored[:MOST_LOGS]]
+
+
+def _score(path: Path, best: Best) -> float:
+    try:
+        found = best(path)
+    except AdvisorError:
+        return 0.0
+    return found[0] if found is not None else 0.0
+
+
+def _read(path: Path, best: Best) -> RunTable | None:
+    """What a file holds; None where no reader knows it or it is damaged: others in the folder may do."""
+    try:
+        found = best(path)
+        return found[1].read(path) if found is not None else None
+    except AdvisorError:
+        return None
+
+
+def _with_rest(table: RunTable, folder: Path, contents: Contents, used: set[Path]) -> RunTable:
+    """Configurations, telemetry and checkpoints of the folder added to its log."""
+    for path in contents.configs:
+        if path in used:
+            continue
+        try:
+            table = with_facts(table, read_config(path), path.name)
+        except AdvisorError as error:
+            table = dataclasses.replace(table, notes=(*table.notes, f"left out: {error.message}"))
+    table = with_events(table, checkpoint_events(folder, contents.weights))
+    for path in sorted(contents.telemetry, key=lambda path: -path.stat().st_size):
+        try:
+            table = with_readings(table, telemetry_file.read_telemetry(path))
+            break
+        except AdvisorError as error:
+            table = dataclasses.replace(table, notes=(*table.notes, f"left out: {error.message}"))
+    return dataclasses.replace(table, source=str(folder))
+
+
+def _sorted(folder: Path) -> Contents:
+    """The folder's files by what they are, configurations nearest to the top first."""
+    contents = Contents()
+    for path in _files(folder):
+        name, suffix = path.name.lower(), path.suffix.lower()
+        if is_weights(path):
+            contents.weights.append(path)
+        elif name in _CONFIG_NAMES:
+            contents.configs.append(path)
+        elif name == telemetry_file.NAME or (suffix in (".csv", ".log", ".txt") and _is_telemetry(path)):
+            contents.telemetry.append(path)
+        elif suffix not in _NO_LOGS and name not in _DATA_NAMES and path.stat().st_size:
+            contents.logs.append(path)
+    contents.configs.sort(key=lambda path: (len(path.parts), _CONFIG_NAMES.index(path.name.lower())))
+    names = [path.name for path in contents.configs]  # each checkpoint has a copy: the one nearest to the top counts
+    contents.configs = [path for at, path in enumerate(contents.configs) if path.name not in names[:at]]
+    return contents
+
+
+def _is_telemetry(path: Path) -> bool:
+    try:
+        head = sample(path, head_bytes=1 << 16)
+    except AdvisorError:
+        return False
+    return dmon.score(head, path) > 0 or gpu_csv.score(head, path) > 0.5
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Ordinary files of a folder, sorted, links and hidden folders passed over; AdvisorError beyond the limit."""
+    count = 0
+    for root, folders, names in os.walk(folder, followlinks=False):
+        depth = len(Path(root).relative_to(folder).parts)
+        folders[:] = (
+            sorted(n for n in folders if n not in _PASSED_BY and not n.startswith(".")) if depth < DEEPEST else []
+        )
+        for name in sorted(names):
+            path = Path(root, name)
+            if name.startswith(".") or path.is_symlink() or not path.is_file():
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise AdvisorError(
+                    f"{folder} holds more than {MOST_FILES} files: too many for one run",
+                    "give the run's own folder, or its log",
+                )
+            yield path
