@@ -37,6 +37,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     W&B and many more. Several paths are compared with each other.
     """
     from advisor.analysis import analyse, to_document
+    from advisor.contrast import contrast
     from advisor.report import terminal, write_reports
     from advisor.store import default_store
 
@@ -47,13 +48,16 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
             analyses.append(
                 analyse(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
             )
+    against = contrast(analyses) if len(analyses) > 1 else None
     written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
     if as_json:
         documents = [to_document(one) for one in analyses]
-        render.print_json(documents[0] if len(documents) == 1 else {"runs": documents})
+        render.print_json(documents[0] if against is None else {"runs": documents, "comparison": against})
         return
     for one in analyses:
         render.show(*terminal.report(one), "")
+    if against is not None:
+        render.show(*terminal.comparison(against), "")
     for path in written:
         render.show(f"written to {path}")
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from advisor import render
 from advisor.analysis import Analysis
+from advisor.contrast import Contrast
 from advisor.findings.case import Finding, Severity
 from advisor.report import words
 
@@ -33,6 +34,20 @@ def report(analysis: Analysis) -> Iterator[Any]:
         yield ""
         yield render.table(("the whole run on", "takes", "costs", ""), others)
     yield from _small_print(analysis)
+
+
+def comparison(found: Contrast) -> Iterator[Any]:
+    """Several runs against the first."""
+    yield Text("Compared with each other", style="bold")
+    for group in found.groups:
+        yield f"{group.name}: {', '.join(group.runs)}"
+    yield ""
+    yield render.table(*words.differences(found))
+    if found.speeds:
+        yield ""
+        yield render.table(("tokens per second", "times A's", ""), words.speed_changes(found))
+    for note in found.notes:
+        yield Text(note, style="dim")
 
 
 def _finding(finding: Finding) -> Iterator[Any]:
