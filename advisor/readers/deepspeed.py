@@ -80,7 +80,7 @@ UNDER_HUGGING_FACE = LineFormat(
     framework="Hugging Face Trainer + DeepSpeed",
     rows=_ROWS,
     facts=FACTS,
-    weight=0.65,
+    weight=0.5,
     signs=(Sign(pattern=rb"(?s)(?:" + _ENGINE + rb").*(?:'train_runtime'|\*{5} Running training)", weight=0.62),),
     notes=_NOTES,
 )

@@ -158,12 +158,19 @@ def joined(events: Sequence[Event]) -> list[Event]:
     same: dict[tuple[object, ...], int] = {}  # what makes two events one → index in out
     for event in events:
         key = (event.kind, event.step, _what(event))
+        if event.kind == "checkpoint" and out and out[-1].kind == "checkpoint" and _is_duration(event, out[-1]):
+            key = (event.kind, event.step, _what(out[-1]))
         if event.kind != "overflow" and key in same:
             out[same[key]] = _joined(out[same[key]], event)
         else:
             same[key] = len(out)
             out.append(event)
     return out
+
+
+def _is_duration(event: Event, before: Event) -> bool:
+    """Whether a line only says how long the checkpoint before it took."""
+    return event.step == before.step and "seconds" in event.numbers and "step" not in event.numbers
 
 
 def _what(event: Event) -> object:

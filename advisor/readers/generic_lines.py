@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.readers.line_format import EVAL, LOSS, TRAIN, UNITS, Found, LineFormat
+from advisor.readers.line_format import EVAL, LOSS, TRAIN, UNITS, Found, LineFormat, Sign
 from advisor.readers.names import Named, column_of
 
 _WORD = rb"[A-Za-z_][\w/.%-]{0,40}"
@@ -30,6 +30,7 @@ class NamedPairs:
     """A record of named numbers in any order; `kind` says whether training or validation records are looked for."""
 
     kind: int
+    needs: bytes = b"oss"  # Loss, loss
     missing: Mapping[str, float] = field(default_factory=dict)
     comma: bytes = b""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class NamedPairs:
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
-        if b"oss" not in line and b"OSS" not in line or len(line) > _LONGEST:
+        if self.needs not in line or len(line) > _LONGEST:
             return None
         found: dict[str, Found] = {}
         end = 0
@@ -108,5 +109,7 @@ FORMAT = LineFormat(
     name="generic",
     framework=None,
     rows=(NamedPairs(kind=TRAIN), NamedPairs(kind=EVAL)),
+    # the error messages of a run in a file of their own: no record, but they say how it ended
+    signs=(Sign(pattern=rb"Traceback \(most recent call last\)|DUE TO TIME LIMIT|CUDA out of memory", weight=0.15),),
     weight=0.3,
 )

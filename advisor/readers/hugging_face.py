@@ -7,6 +7,9 @@ order of the rows. A progress bar may stand before the dictionary in its line. V
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from advisor.readers.deepspeed import FACTS as DEEPSPEED_FACTS
 from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Pairs, Sign
 
@@ -42,15 +45,15 @@ ROWS = (
 )
 
 
-def row_with(text: bytes) -> Pairs:
+def row_with(text: bytes, facts: Mapping[str, Any] | None = None) -> Pairs:
     """A training record that only a trainer built on this one prints: its dictionary has `text` (an expression)."""
     start = rb"[^{]*\{(?=[^}]*(?:" + text + rb"))(?=['\"])"
-    return Pairs(start=start, pair=_PAIR, keys=_TRAIN_KEYS, required=("loss",), needs=b"loss")
+    return Pairs(start=start, pair=_PAIR, keys=_TRAIN_KEYS, required=("loss",), needs=b"loss", facts=facts or {})
 
 
-def _option(name: bytes, fact: bytes, value: bytes = rb"[\d.eE+-]+") -> Facts:
+def _option(name: bytes, fact: bytes, value: bytes = rb"[\d.eE+-]+", needs: bytes = b"") -> Facts:
     """A fact from the command line, `--name value`, as launchers and shells with -x print it."""
-    return Facts(pattern=rb"--" + name + rb"[ =]['\"]?(?P<" + fact + rb">" + value + rb")", needs=b"--" + name)
+    return Facts(pattern=rb"--" + name + rb"[ =]['\"]?(?P<" + fact + rb">" + value + rb")", needs=needs or b"--" + name)
 
 
 FACTS = (
@@ -70,8 +73,8 @@ FACTS = (
     _option(b"warmup_steps", b"warmup_steps", rb"\d+"),
     _option(b"weight_decay", b"weight_decay"),
     _option(b"max_grad_norm", b"grad_clip"),
-    _option(b"(?:model_max_length|max_seq_length|max_seq_len)", b"seq_len", rb"\d+"),
-    _option(b"save_strategy[ =]['\"]?steps\\b[^\\n]*--save_steps", b"checkpoint_every_steps", rb"\d+"),
+    _option(b"(?:model_max_length|max_seq_length|max_seq_len)", b"seq_len", rb"\d+", needs=b"--m"),
+    _option(rb"save_strategy[ =]['\"]?steps\b[^\n]*--save_steps", b"checkpoint_every_steps", rb"\d+", b"--save_steps"),
     Facts(pattern=rb"--bf16(?:[ =]True| --)", needs=b"--bf16", constants={"precision": "bf16"}),
     Facts(pattern=rb"--fp16(?:[ =]True| --)", needs=b"--fp16", constants={"precision": "fp16"}),
     *DEEPSPEED_FACTS,

@@ -6,17 +6,18 @@ The loss is that of the method: DPO begins at ln 2 = 0.693, GRPO near 0; neither
 from __future__ import annotations
 
 from advisor.readers.hugging_face import FACTS, NOTES, ROWS, SIGNS, row_with
-from advisor.readers.line_format import Facts, LineFormat, Sign
+from advisor.readers.line_format import LineFormat, Sign
 
 FORMAT = LineFormat(
     name="trl",
     framework="TRL",
-    rows=(row_with(rb"'rewards/|'logps/|'mean_token_accuracy'|'completions/|'objective/"), *ROWS),
-    facts=(
-        Facts(pattern=rb"'rewards/chosen'", needs=b"'rewards/chosen'", constants={"loss_unit": "preference"}),
-        Facts(pattern=rb"'completions/", needs=b"'completions/", constants={"loss_unit": "policy gradient"}),
-        *FACTS,
+    rows=(
+        row_with(rb"'rewards/chosen'|'logps/", {"loss_unit": "preference"}),
+        row_with(rb"'completions/|'reward'|'objective/", {"loss_unit": "policy gradient"}),
+        row_with(rb"'mean_token_accuracy'"),
+        *ROWS,
     ),
+    facts=FACTS,
     signs=(Sign(pattern=rb"\btrl/trainer/|\b(?:SFT|DPO|GRPO|KTO|ORPO|PPO)(?:Trainer|Config)\b", weight=0.6), *SIGNS),
     notes=NOTES,
 )

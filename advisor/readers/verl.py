@@ -9,18 +9,14 @@ from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Pairs, Si
 
 _START = rb"(?:\([\w.:]+ pid=\d+[^)]*\) ?)?(?:\w+ - )?step:(?P<step>\d+)(?= - )"
 _PAIR = rb" - (?P<key>[^\s:]+(?: [^\s:]+)*?):(?:np\.\w+\()?(?P<value>" + LOSS + rb")\)?(?= - |\s*$)"
-_TRAIN = Pairs(
+_POLICY = Pairs(
     start=_START,
     pair=_PAIR,
     keys={
         "actor/pg loss": "loss",
-        "train/loss": "loss",
         "actor/grad norm": "grad_norm",
-        "train/grad norm": "grad_norm",
         "actor/lr": "learning_rate",
-        "train/lr": "learning_rate",
         "timing s/step": "seconds",
-        "train/time(s)": "seconds",
         "training/epoch": "epoch",
         "perf/mfu/actor": "mfu",
         "perf/throughput": "device_tokens_per_second",
@@ -28,8 +24,21 @@ _TRAIN = Pairs(
         "perf/max memory reserved gb": "reserved_bytes__GiB",
     },
     required=("loss",),
-    needs=b"step:",
+    needs=b"actor/pg_loss:",
+    facts={"loss_unit": "policy gradient"},
     missing={"learning_rate": 0.0},  # printed with three decimals: 0.000 is a rounded 1e-06
+)
+_SUPERVISED = Pairs(
+    start=_START,
+    pair=_PAIR,
+    keys={
+        "train/loss": "loss",
+        "train/grad norm": "grad_norm",
+        "train/lr": "learning_rate",
+        "train/time(s)": "seconds",
+    },
+    required=("loss",),
+    needs=b"train/loss:",
 )
 _VALIDATION = Pairs(
     start=_START, pair=_PAIR, keys={"val/loss": "eval_loss"}, required=("eval_loss",), kind=EVAL, needs=b"val/loss"
@@ -38,9 +47,8 @@ _VALIDATION = Pairs(
 FORMAT = LineFormat(
     name="verl",
     framework="verl",
-    rows=(_TRAIN, _VALIDATION),
+    rows=(_POLICY, _SUPERVISED, _VALIDATION),
     facts=(
-        Facts(pattern=rb"actor/pg_loss:", needs=b"actor/pg_loss:", constants={"loss_unit": "policy gradient"}),
         Facts(pattern=rb"Total training steps: (?P<planned_steps>\d+)", needs=b"Total training steps"),
         Facts(pattern=rb"'total_epochs': (?P<planned_epochs>\d+)", needs=b"'total_epochs'"),
         Facts(pattern=rb"trainer\.total_epochs=(?P<planned_epochs>\d+)", needs=b"trainer.total_epochs="),
