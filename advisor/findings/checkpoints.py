@@ -24,6 +24,14 @@ _LONG_HOURS = 1.0  # a shorter run is simply started again
 _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 _DISK_BYTES = 500e9
+_TELLS_ALL = "training-advisor"  # our own log writes every checkpoint down
+# formats of numbers alone, which never speak of checkpoints: their silence means nothing
+_NUMBERS_ONLY = frozenset(
+    (
+        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
+        *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt"),
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +52,19 @@ def checkpoints_of(case: Case) -> Checkpoints:
     written = curve(run, "checkpoint_seconds")
     steps = sorted({_step_of(e) for e in events} - {None}) or list(written.step)
     every = number(run.facts, "checkpoint_every_steps")
+    every = max(0.0, every) if every is not None else None  # some say "never" as -1
     gap = float(np.median(np.diff(steps))) if len(steps) > 1 else (every or None)
     sizes = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")]
     size = float(np.median(sizes)) if sizes else _size(case)
     seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
     write = float(np.median(seconds)) if seconds else (size / _WRITE_BYTES_PER_SECOND if size else None)
+    if write is not None and write <= 0:
+        write = None  # a clock that stood still
     count = max(len(steps) or len(events), len(written))
     done = steps_done(run)
     if not count and every and done:
-        count = int(done // every)
-    certain = every is not None or run.format in ("trainer", "runlog", "log_jsonl", "run_folder")
+        count = int(min(done // every, 1e9))
+    certain = every is not None or run.format == _TELLS_ALL
     interval = gap * step_pace.value if gap and step_pace else None
     return Checkpoints(count=count, interval_seconds=interval, write_seconds=write, size_bytes=size, certain=certain)
 
@@ -83,8 +94,11 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     if seconds is None or not len(main_rows(case.run)):
         return Insufficient(code="no_checkpoint", missing="steps and seconds per step")
     seen = checkpoints_of(case)
-    if seen.count or seconds < _LONG_HOURS * 3600:
+    done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
+    if seen.count or done < _LONG_HOURS * 3600:
         return None
+    if not seen.certain and case.run.format in _NUMBERS_ONLY:
+        return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
     if seen.interval_seconds and seen.interval_seconds < seconds:
         return None  # configured, the first one is still to come
     hours = _expected_loss(seconds, seconds)

@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
-from advisor.findings.givens import nats_per_unit, planned_steps, price, steps_done
+from advisor.findings.givens import nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
 from advisor.findings.measured import FROM_CLOCK, step_times
 from advisor.findings.savings import spent_seconds
@@ -25,6 +25,8 @@ from advisor.records import Basis, Estimate, Workload
 
 HOUR = 3600.0
 _PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
+_MOST_STEPS = 5_000_000  # of a plan to be believed: its schedule is laid out step by step
+_COMPLETE = 0.995  # of the steps: the last rows may not have been printed
 _Z80 = 1.2816
 
 
@@ -137,10 +139,14 @@ def final_loss(case: Case) -> LossForecast:
     planned, nats = planned_steps(case), nats_per_unit(case.run)
     if planned is None or planned < 10:
         return LossForecast(final_loss=None, reason="the number of steps planned is not known")
+    if planned > _MOST_STEPS:
+        return LossForecast(final_loss=None, reason=f"{planned:,.0f} planned steps are more than any run has")
     if nats is None:
         return LossForecast(final_loss=None, reason="the loss is not a mean per token")
     if np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
         return LossForecast(final_loss=None, reason="losses that are not finite: no law describes a broken run")
+    if (steps_done(case.run) or 0.0) >= _COMPLETE * planned:
+        return LossForecast(final_loss=None, reason="all steps are done: the log has the loss")
     losses = curve(case.run, "loss")
     if not len(losses):
         return LossForecast(final_loss=None, reason="the log has no training loss")
@@ -164,9 +170,9 @@ def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
     if not len(seen):
         return known(0.0)
     period = period_of(seen.step)
-    every = period.every if period else case.run.facts.get(f"{kind}_every_steps")
+    every = period.every if period else number(case.run.facts, f"{kind}_every_steps")
     done = steps_done(case.run) or 0.0
-    count = left / float(every) if every else len(seen) * left / max(done, 1.0)
+    count = left / every if every and every > 0 else len(seen) * left / max(done, 1.0)
     middle = median(seen.value)
     half = _PAUSE_SPREAD
     if len(seen) >= 3 and middle > 0:

@@ -8,11 +8,13 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.givens import nats_per_unit
 from advisor.findings.spend import cost_of_steps
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation: less is not worth acting on
 _BAD_RISE = 0.1
+_GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
@@ -56,7 +58,7 @@ def detect_overfitting(case: Case) -> Verdict:
     """A validation loss that has been rising since its best while the training loss falls."""
     evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
     if len(evals) < _FEWEST_EVALS:
-        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+        return _wide_gap(losses, evals)
     best = int(np.argmin(evals.value))
     end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
     low = float(evals.value[best])
@@ -71,7 +73,9 @@ def detect_overfitting(case: Case) -> Verdict:
     step, last = float(evals.step[best]), float(evals.step[-1])
     waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
     hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
-    bad = rise > _BAD_RISE * low and waste > _BAD_WASTE
+    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it
+    whole = nats_per_unit(case.run) is not None
+    bad = whole and rise > _BAD_RISE * low and waste > _BAD_WASTE
     return Finding(
         code="overfitting",
         severity=Severity.ERROR if bad else Severity.WARNING,
@@ -97,6 +101,25 @@ def detect_overfitting(case: Case) -> Verdict:
         saved_usd=usd,
         threshold=f"rise over {_RISE:.0%} of the best and 3 standard deviations, training loss falling meanwhile; "
         f"an error over {_BAD_RISE:.0%} with {_BAD_WASTE:.0%} of the run after the best",
+    )
+
+
+def _wide_gap(losses: Curve, evals: Curve) -> Verdict:
+    """The gap alone, where the log has too few validation losses to see their course."""
+    if not len(evals) or not len(losses):
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    train, held_out = float(np.median(tail(losses.value))), float(evals.value[-1])
+    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    return Finding(
+        code="generalisation_gap",
+        severity=Severity.WARNING,
+        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+        evidence=(Evidence(text=f"gap {held_out - train:.3g}", last_step=float(evals.step[-1])),),
+        confidence=Confidence.MEDIUM,
+        causes=("overfitting: too many passes over too little data", "validation data of another kind"),
+        actions=("evaluate several times during the run and keep the best checkpoint",),
+        threshold=f"validation loss over {_GAP_RATIO:g}× the training loss and {_GAP_NATS:g} above",
     )
 
 

@@ -84,9 +84,10 @@ def planned_steps(case: Case) -> float | None:
 def steps_done(run: RunTable) -> float | None:
     """Optimizer steps done, by the largest printed step of the main phase."""
     steps = run.column("step")[main_rows(run)]
-    if not np.isfinite(steps).any():
+    steps = steps[np.isfinite(steps)]
+    if not len(steps):
         return None
-    first, last = float(np.nanmin(steps)), float(np.nanmax(steps))
+    first, last = float(steps.min()), float(steps.max())
     return last + 1 if first == 0 else last  # counted from 0: step 9 is the tenth
 
 

@@ -17,6 +17,7 @@ _AT_CLIP_SHARE = 0.05  # of the rows exactly at the largest value: a cap, not ch
 _LARGE = 10.0  # times the clip
 _USUAL_CLIP = 1.0  # the default of Hugging Face, nanoGPT, Megatron and most recipes
 _SPIKE = 7.0  # robust z of the log norm (OLMo 2's spike score, handbook §7.2)
+_LED_SHARE = 0.25  # of the loss spikes: fewer may be chance
 _BEFORE = 20  # rows in which a gradient spike announces a loss spike
 _MOSTLY = 0.5
 _RISING = 0.2  # of the rows more than before
@@ -102,7 +103,7 @@ def detect_grad_norm_large(case: Case) -> Verdict:
     limit = clip or _USUAL_CLIP
     place = int(np.argmax(norms.value))
     top, usual = float(norms.value[place]), float(np.median(norms.value))
-    if top < _LARGE * limit or top < _LARGE * usual or not math.isfinite(top):
+    if top < _LARGE * limit or top < _LARGE * usual or usual <= 0:
         return None
     early = place < max(1, len(norms) // 20) or norms.step[place] <= 100
     return Finding(
@@ -152,7 +153,7 @@ def detect_grad_spikes_before_loss_spikes(case: Case) -> Verdict:
         return None
     return Finding(
         code="grad_spikes_first",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if len(led) > 1 and len(led) >= _LED_SHARE * len(found) else Severity.NOTE,
         title=f"{len(led)} of {len(found)} loss spikes were announced by a spike of the gradient norm",
         evidence=tuple(
             Evidence(

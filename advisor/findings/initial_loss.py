@@ -132,7 +132,7 @@ def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
     deviation = logit_deviation(loss, vocab)
     words = [f"logits with a standard deviation of about {deviation:.3g} at the start instead of 1 or less"]
     width = case.workload.shape.width if case.workload else number(case.run.facts, "width")
-    if width and 0.7 < deviation / math.sqrt(width) < 1.4:
+    if width and width > 0 and 0.7 < deviation / math.sqrt(width) < 1.4:
         words.append(
             f"embeddings drawn from N(0, 1) and tied to the head: logits of √{width:g} = {math.sqrt(width):.3g}"
         )

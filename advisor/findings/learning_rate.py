@@ -220,7 +220,8 @@ def detect_never_decays(case: Case) -> Verdict:
     if len(rates) < 20:
         return Insufficient(code="ends_at_high_learning_rate", missing="the learning rate of each step")
     last, peak = float(rates.value[-1]), float(rates.value.max())
-    if peak <= 0 or last < _HIGH_PHASE * peak or from_scratch(case) is False:
+    scratch = from_scratch(case)
+    if peak <= 0 or last < _HIGH_PHASE * peak or scratch is False:
         return None
     done, planned = steps_done(case.run), planned_steps(case)
     complete = case.run.status is Status.COMPLETED or bool(done and planned and done >= planned)
@@ -229,8 +230,9 @@ def detect_never_decays(case: Case) -> Verdict:
     low, middle, high = ANNEALING_GAIN
     return Finding(
         code="ends_at_high_learning_rate",
-        severity=Severity.WARNING if complete else Severity.NOTE,
-        title=f"The run ends at {last / peak:.0%} of its peak learning rate: about {middle:g} nats are left unused",
+        severity=Severity.WARNING if complete and scratch else Severity.NOTE,
+        title=f"The run ends at {last / peak:.0%} of its peak learning rate"
+        + (f": about {middle:g} nats are left unused" if scratch else ""),
         evidence=(
             Evidence(text=f"learning rate {last:.3g} at the end, peak {peak:.3g}", last_step=float(rates.step[-1])),
         ),
@@ -239,7 +241,7 @@ def detect_never_decays(case: Case) -> Verdict:
         if complete
         else ("the run stopped before its decay",),
         actions=(
-            f"decay to 10 % or less over the last 10 to 20 % of the steps: {low:g} to {high:g} nats lower loss",
+            f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:g} to {high:g} nats in pre-training)",
             "compare this loss only with runs at the same phase of their schedules",
         ),
         threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by handbook §4.5 (C·S2)",

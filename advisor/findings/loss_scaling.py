@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
@@ -13,6 +15,7 @@ from advisor.readers.run_table import Event
 # Dynamic scaling halves from 2^16 … 2^32 at the start: up to about 30 skips. Later it doubles every 1,000 to 2,000
 # steps and skips one when that was too much, so a rate near 0.1 % is its normal life (handbook §7, torch GradScaler).
 _START_STEPS = 50
+_ATTEMPTED = re.compile(r"loss scale: ([\d.]+(?:e[+-]?\d+)?), reducing to ([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 _OFTEN = 0.02
 _BROKEN = 0.3
 
@@ -83,13 +86,15 @@ def _all(case: Case, skipped: float, done: float) -> Finding:
 
 
 def _at_the_bottom(event: Event) -> bool:
-    """Whether the scale was "reduced" to what it was: it cannot go lower."""
-    attempted = event.numbers.get("attempted_loss_scale")
-    return attempted is not None and attempted == event.numbers.get("reduced_loss_scale")
+    """Whether the scale was "reduced" to what it was, by the event's line: it cannot go lower."""
+    scales = _ATTEMPTED.search(event.text)
+    return scales is not None and scales[1] == scales[2]
 
 
 def _stuck(event: Event, count: int) -> Finding:
-    scale = event.numbers["attempted_loss_scale"]
+    scales = _ATTEMPTED.search(event.text)
+    assert scales is not None  # that is how it was found
+    scale = float(scales[1])
     return Finding(
         code="loss_scale_at_minimum",
         severity=Severity.ERROR,

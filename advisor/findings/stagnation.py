@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def detect_no_learning(case: Case) -> Verdict:
 
 def _is_preference(case: Case, losses: Curve) -> bool:
     """Whether this looks like preference training (DPO and kin): the loss starts at ln 2, or the log says so."""
-    words = f"{case.run.framework or ''} {case.run.format} {case.run.facts.get('family', '')}".lower()
+    words = f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name}".lower()
     named = any(word in words for word in ("dpo", "orpo", "kto", "trl"))
     return named and abs(float(losses.value[0]) - _LN2) < _AT_CHANCE
 

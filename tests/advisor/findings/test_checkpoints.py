@@ -40,6 +40,18 @@ def test_a_configuration_without_checkpoints_is_an_error():
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
 
 
+def test_the_silence_of_formats_without_words_means_nothing():
+    case = long_run(None)
+    quiet = dataclasses.replace(case, run=dataclasses.replace(case.run, format="tfevents"))
+    assert isinstance(detect_no_checkpoint(quiet), Insufficient)
+
+
+def test_the_first_hour_of_a_long_run_needs_none_yet():
+    early = dataclasses.replace(long_run(None).run, facts={"planned_steps": 200_000, "vocab_size": 50257})
+    rows = {name: values[:50] for name, values in early.columns.items()}  # 50 minutes
+    assert detect_no_checkpoint(learning_case(dataclasses.replace(early, columns=rows, phases=()))) is None
+
+
 def test_short_runs_need_none_and_unknown_ones_cannot_be_judged():
     assert detect_no_checkpoint(long_run(None, step_seconds=1.0)) is None
     assert isinstance(detect_no_checkpoint(learning_case(learning_run(seconds=None))), Insufficient)

@@ -118,9 +118,14 @@ def test_all_steps_skipped_is_an_error():
 
 
 def test_a_scale_that_cannot_go_lower_is_an_error():
-    hit = event("overflow", "OVERFLOW!", 0.0, attempted_loss_scale=256.0, reduced_loss_scale=256.0)
+    hit = event("overflow", "OVERFLOW! Skipping step. Attempted loss scale: 256, reducing to 256", 0.0)
     found = detect_loss_scale_skips(learning_case(dataclasses.replace(learning_run(10), events=(hit,))))
     assert isinstance(found, Finding) and found.code == "loss_scale_at_minimum"
+
+
+def test_a_scale_that_is_halved_is_not_at_its_bottom():
+    hit = event("overflow", "OVERFLOW! Skipping step. Attempted loss scale: 512, reducing to 256", 0.0)
+    assert detect_loss_scale_skips(learning_case(dataclasses.replace(learning_run(10), events=(hit,)))) is None
 
 
 def test_bf16_without_skips_needs_no_scale():

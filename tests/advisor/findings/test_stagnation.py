@@ -114,6 +114,21 @@ def test_both_losses_rising_is_not_overfitting():
     assert detect_overfitting(learning_case(learning_run(loss=loss, eval_loss=overfitted(4.8)))) is None
 
 
+def test_one_validation_loss_far_above_is_a_gap():
+    # W&B summary: val 2.449, train 0.895
+    table = learning_run(1, loss=[0.895], eval_loss=[2.449], learning_rate=None, grad_norm=None)
+    found = detect_overfitting(learning_case(table))
+    assert isinstance(found, Finding) and found.code == "generalisation_gap"
+    near = learning_run(1, loss=[3.2], eval_loss=[3.25], learning_rate=None, grad_norm=None)
+    assert isinstance(detect_overfitting(learning_case(near)), Insufficient)
+
+
+def test_a_part_of_a_loss_that_rises_is_no_error():
+    table = learning_run(loss=np.linspace(1.1, 0.7, STEPS), eval_loss=overfitted(4.8), facts={"loss_unit": "boxes"})
+    found = detect_overfitting(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+
+
 def test_without_evaluations_overfitting_cannot_be_judged():
     assert isinstance(detect_overfitting(learning_case(learning_run(eval_loss=None))), Insufficient)
 
