@@ -55,7 +55,7 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     raw = read_head(path)
     if raw.startswith(_MAGIC):
         telemetry = _parquet([path])
-        return telemetry, len(telemetry["unix_seconds"]), ()
+        return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
     head = clean(raw)[0]
     for module in (dmon, gpu_csv):
         if module.score(head, path) > 0:
@@ -76,7 +76,7 @@ def _of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     if not paths:
         raise AdvisorError(f"{folder} has no telemetry.parquet")
     telemetry = _parquet(paths)
-    return telemetry, len(telemetry["unix_seconds"]), ()
+    return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
 
 
 def _parquet(paths: list[Path]) -> Telemetry:
