@@ -88,7 +88,7 @@ def _own(folder: Path) -> RunTable:
         telemetry = telemetry_file.read_telemetry(folder)
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
-    return with_readings(table, telemetry) if len(telemetry["unix_seconds"]) else table  # none on a CPU run
+    return with_readings(table, telemetry) if telemetry else table  # none on a CPU run
 
 
 def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
