@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
-from advisor.readers.axis import Axis, axis_of, row_numbers
+from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records, has_loss
@@ -137,7 +137,9 @@ def _with_main_phase(table: RunTable, found: Attempts, step_printed: bool) -> Ru
     facts, ends = dict(table.facts), {}
     if counts:
         part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
-        facts = {**facts, **_repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])}
+        facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
+        if table.provenance["step"] == JOINED and {"planned_steps", "planned_epochs"} <= facts.keys():
+            facts["planned_steps"] *= facts["planned_epochs"]  # printed are those of one epoch
         ends = _ends(columns, np.flatnonzero(loss[part]) + part.start, step_printed)
     table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
     return _with_derived(table, hidden)
@@ -259,8 +261,8 @@ def _status(table: RunTable, events: Sequence[Event]) -> tuple[Status, str]:
     if planned_epochs is not None and len(epochs):
         slack = 1.0 if np.all(epochs == np.round(epochs)) else 0.02 * planned_epochs
         return status_of(events, float(epochs.max()), planned_epochs, _nan_share(table), slack=slack, unit="epoch")
-    last = float(steps.max()) if len(steps) and printed else None
-    return status_of(events, last, None, _nan_share(table))
+    last = float(steps.max()) if len(steps) else None
+    return status_of(events, last, None, _nan_share(table), unit="step" if printed else "record")
 
 
 def _main_values(table: RunTable, name: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
 JITTER = 2  # logged steps that ranks printing into one file may be apart
+REPEATED_BY_RANKS = 0.3  # of the records: more than a restart repeats, less than two ranks do
 
 
 @dataclass(kw_only=True)
@@ -42,7 +43,7 @@ class Attempts:
 def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
     """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
     found = Attempts()
-    named = np.asarray([*names, ""], object)[records.rule] if any(names) else None
+    named = _names(names, records) if any(names) else None
     pieces = _cut(axis, named, records)
     for piece in _without_repeats(pieces, records, found):
         steps = axis[piece]
@@ -79,20 +80,30 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
     if not len(at):
         return [np.arange(len(axis))] if len(axis) else []
     distinct, place = np.unique(axis[at], return_inverse=True)
+    train = records.kind[at] == TRAIN
     back = np.diff(place)
-    cut = back < -JITTER
-    started = np.concatenate(([0], np.flatnonzero(cut) + 1))
-    start_of = started[np.searchsorted(started, np.arange(len(place)), side="right") - 1]
-    # back to where the piece began, however short it is; records of validation print their step once more
-    again = (back < 0) & (place[1:] <= place[start_of[:-1]]) & (len(distinct) > 1)
-    same_kind = records.kind[at][1:] == records.kind[at][:-1]
-    cut |= again & (same_kind | (back < -1))
+    cut = (back < -JITTER) | _back_to_start(place, train)
+    if not _interleaved(place[train]):  # validation may be printed late, training not
+        rows = np.flatnonzero(train)
+        cut[rows[1:][np.diff(place[rows]) < 0] - 1] = True
     if named is not None:
         here = named[at]
         known = (here[1:] != "") & (here[:-1] != "")
         cut |= known & (here[1:] != here[:-1])
-    bounds = at[1:][cut]
-    return np.split(np.arange(len(axis)), bounds)
+    return np.split(np.arange(len(axis)), at[1:][cut])
+
+
+def _interleaved(place: np.ndarray) -> bool:
+    """Whether several ranks print the same steps into one file, so that steps may go back a little without meaning."""
+    return len(np.unique(place)) < (1 - REPEATED_BY_RANKS) * len(place)
+
+
+def _back_to_start(place: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Where steps go back to the one their piece began with, however short the piece is."""
+    back = np.diff(place)
+    started = np.concatenate(([0], np.flatnonzero(back < -JITTER) + 1))
+    start_of = started[np.searchsorted(started, np.arange(len(place)), side="right") - 1]
+    return (back < 0) & (place[1:] <= place[start_of[:-1]]) & ((train[1:] == train[:-1]) | (back < -1))
 
 
 def _without_repeats(pieces: list[np.ndarray], records: Records, found: Attempts) -> list[np.ndarray]:
@@ -118,6 +129,12 @@ def _repeats(one: np.ndarray, other: np.ndarray, records: Records) -> bool:
     if not np.array_equal(records.rule[a], records.rule[b]):
         return False
     return all(np.array_equal(values[a], values[b], equal_nan=True) for values in records.columns.values())
+
+
+def _names(names: Sequence[str], records: Records) -> np.ndarray:
+    """The phase of each record; validation belongs to any phase where the format does not say."""
+    named = np.asarray(names, object)[records.rule]
+    return np.where((named == "") & (records.kind == TRAIN), "training", named)
 
 
 def _name(named: np.ndarray | None, piece: np.ndarray) -> str:

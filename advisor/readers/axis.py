@@ -9,6 +9,8 @@ import numpy as np
 from advisor.readers.line_format import TRAIN
 from advisor.readers.records import Records
 
+JOINED = "steps start again with every epoch: made cumulative"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
@@ -31,7 +33,7 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         if joined is not None:
             step = joined
         values = _borrow(step, records.rule, borrowed)
-        note = "" if joined is None else "steps start again with every epoch: made cumulative"
+        note = "" if joined is None else JOINED
         return Axis(values=values, unique=True, printed=True, note=note)
     for name in ("tokens", "epoch"):
         values = records.column(name)

@@ -109,16 +109,30 @@ def _blocks(stream: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
     """Raw blocks up to `limit` bytes, decoded from UTF-16 where a byte-order mark says so."""
     decoder, done = None, 0
     while limit is None or done < limit:
-        try:
-            raw = stream.read(CHUNK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            return  # the stream was cut: what came before it is the log
+        raw = read_block(stream, CHUNK_BYTES)
         if not raw:
             return
         if not done and raw[:2] in UTF16:
             decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
         done += len(raw)
         yield raw if decoder is None else decoder.decode(raw).encode("utf-8", "replace")
+
+
+def read_block(stream: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes, fewer at the end only; of a gzip stream that breaks off, what came before the break."""
+    if not isinstance(stream, gzip.GzipFile):
+        return stream.read(size)
+    parts, left = [], size
+    while left > 0:
+        try:
+            part = stream.read1(left)  # one piece at a time: an error loses the read that meets it
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            break
+        if not part:
+            break
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _cut(text: bytes) -> tuple[bytes, bytes]:

@@ -99,9 +99,16 @@ class Engine:
         for i in np.flatnonzero(ids < 0).tolist():
             known = self.shapes.get(shapes[i])
             if known is None:
-                known = self.shapes[shapes[i]] = self._learn(lines.line(i))
+                line = lines.line(i)
+                known = self._learn(line)
+                if self.plans[known].rule != NOT_A_RECORD or self._surely_none(line):
+                    self.shapes[shapes[i]] = known
             ids[i] = known
         return ids
+
+    def _surely_none(self, line: bytes) -> bool:
+        """Whether no line of this shape can be a record: one that lacks a number has a record's shape, too."""
+        return not any(rule.needs in line if rule.needs else line == shape(line) for rule in self.format.rows)
 
     def _learn(self, line: bytes) -> int:
         plan = make_plan(line, self.format.rows)

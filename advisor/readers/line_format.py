@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from advisor.readers.run_table import COLUMNS, FACTS
 
 # fragments for patterns; a number may carry thousands separators
-NUMBER = rb"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+NUMBER = rb"[-+]?(?:\d+(?:,\d{3})*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 
 TRAIN, EVAL, MORE = 0, 1, 2  # MORE: completes the record before it
@@ -78,6 +78,7 @@ class Rule(Protocol):
     """One kind of record: `Row` and `Pairs` declare one, a format may bring its own."""
 
     kind: int
+    needs: bytes  # text without which a line is no such record
     missing: Mapping[str, float]  # column → converted value that means "not collected"
     comma: bytes  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
     facts: Mapping[str, Any]  # what the mere presence of such a record means

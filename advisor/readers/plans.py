@@ -2,7 +2,8 @@
 
 Lines that differ in digits only have the same *shape*. The regular expressions see one line of each shape; what they
 find becomes a plan (which of the line's numbers goes to which column), and all other lines of the shape are converted
-at once by numpy. A plan that cannot be sure says so, and its lines go through the expressions one by one.
+at once by numpy. A plan that cannot be sure says so, and its lines go through the expressions one by one. A line with
+the letters of a record and as many numbers, but in other places, would be misread; no log has shown one.
 """
 
 from __future__ import annotations
