@@ -49,6 +49,12 @@ def test_zero_in_every_row_was_not_collected():
     assert isinstance(found, Finding) and found.severity is Severity.NOTE and "not collected" in found.title
 
 
+def test_placeholders_that_a_reader_dropped_were_not_collected():
+    table = learning_run(49, grad_norm=None)
+    noted = dataclasses.replace(table, provenance={"grad_norm": "as printed; 0.000 is read as not collected"})
+    assert isinstance(detect_grad_norm_not_collected(learning_case(noted)), Finding)
+
+
 @pytest.mark.parametrize("clip", [1.0, None])
 def test_a_norm_capped_at_the_clip_is_after_clipping(clip):
     found = detect_post_clip_norm(with_norm(np.minimum(3 * healthy_norm(), 1.0), grad_clip=clip))
