@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
-from advisor.store import Store, load_plan
+from advisor.store import PLAN, Store, is_run_folder, load_plan, read_launch
 from advisor.units import (
     format_count,
     format_estimate,
@@ -80,7 +80,19 @@ def analyse(path: Path, given: Given, store: Store, progress: Progress | None = 
 
     Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
     """
-    return judge_run(read_run(path, given.format, progress), given, store)
+    return judge_run(read_run(path, given.format, progress), _with_folder(path, given), store)
+
+
+def _with_folder(path: Path, given: Given) -> Given:
+    """What a run folder of ours says beside its log: its plan and its price."""
+    if not path.is_dir() or not is_run_folder(path):
+        return given
+    plan = given.plan or (path / PLAN if (path / PLAN).exists() else None)
+    launch = read_launch(path)
+    price = given.usd_per_gpu_hour
+    if price is None and launch is not None and launch.usd_per_hour is not None:
+        price = launch.usd_per_hour / launch.gpus
+    return replace(given, plan=plan, usd_per_gpu_hour=price)
 
 
 def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
@@ -157,8 +169,6 @@ def _printed(loss: float | None) -> float | str | None:
 
 def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str, Any], Plan | None]:
     """The run with telemetry and configuration added, what is stated by the names of FACTS, and the plan."""
-    import dataclasses
-
     stated: dict[str, Any] = dict(read_config(given.config)) if given.config else {}
     if given.gpu is not None:
         stated["gpu"] = given.gpu
@@ -168,7 +178,7 @@ def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str
         devices = stated.get("world_size") or run.facts.get("world_size") or 1
         stated["usd_per_hour"] = given.usd_per_gpu_hour * devices
     if given.telemetry is not None:
-        run = dataclasses.replace(run, telemetry=read_telemetry(given.telemetry))
+        run = replace(run, telemetry=read_telemetry(given.telemetry))
     return run, stated, load_plan(given.plan) if given.plan else None
 
 
