@@ -16,6 +16,7 @@ from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
 
 BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
+_SAME_COUNT = 0.001
 # Where the seconds of a step come from, best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
 
@@ -171,8 +172,20 @@ def peak(case: Case) -> float | None:
 
 
 def flops_per_token(case: Case) -> float | None:
-    """Exact forward and backward FLOPs per token; None where the shape is unknown."""
-    return flops.flops_per_token(case.workload.shape) if case.workload else None
+    """Exact forward and backward FLOPs per token; None where the shape is unknown.
+
+    A nanochat whose declared parameter count is that of 2026 (value embeddings, sliding windows) is counted as such.
+    """
+    if case.workload is None:
+        return None
+    shape, declared = case.workload.shape, number(case.run.facts, "parameters")
+    if shape.family == "nanochat" and declared:
+        counts = flops.nanochat_2026_counts(
+            shape.depth, width=shape.width, vocab_size=shape.vocab_size, seq_len=shape.seq_len
+        )
+        if abs(counts.total / declared - 1) < _SAME_COUNT:
+            return counts.flops_per_token(shape.width, shape.seq_len)
+    return flops.flops_per_token(shape)
 
 
 def mfu(case: Case) -> float | None:

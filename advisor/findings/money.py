@@ -13,6 +13,7 @@ from advisor.units import format_percent, format_seconds, format_usd
 
 _HOUR = 3600.0
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (handbook §6.3)
+_LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
 _IDLE_SHARE = 0.05
 _IDLE_UTILIZATION = 0.02
@@ -38,7 +39,7 @@ def detect_goodput(case: Case) -> Verdict:
         return Insufficient(code="goodput", missing="the wall clock: time stamps, elapsed or total seconds")
     working = series.median(times.steady_seconds) * covered
     share = working / wall
-    if share >= _GOODPUT or len(times.steady_seconds) < 20:
+    if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
     usd = price(case)
     cost = f", {format_usd((wall - working) / _HOUR * usd)} so far" if usd else ""

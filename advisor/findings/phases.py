@@ -73,7 +73,7 @@ def detect_pass_floor(case: Case) -> Verdict:
                 timed=timed,
                 floor=floor,
                 because=f"its FLOPs at the dense peak of {format_flops(best)}",
-                source="forward is a third of 6·N_mm + 12·L·d·T FLOPs per token, backward two thirds of all but the head's",
+                source="forward: a third of 6·N_mm + 12·L·d·T FLOPs per token; backward: two thirds, the head left out",
             )
     return None
 

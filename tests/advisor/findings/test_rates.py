@@ -9,7 +9,7 @@ import pytest
 
 from advisor.findings import rates
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.measured import mfu
+from advisor.findings.measured import flops_per_token, mfu
 from advisor.records import Workload
 from tests.advisor.findings import build
 from trainer.schema import make_shape
@@ -32,6 +32,15 @@ def d16_case(tokens_per_second: float, **columns):
 
 def test_mfu_of_the_published_d16_run():
     assert mfu(d16_case(430_600)) == pytest.approx(0.4383, abs=5e-4)  # handbook §8.3, over 989 TFLOP/s
+
+
+def test_flops_of_nanochat_as_of_2026():
+    # handbook §1.1: d24 at HEAD has 1,384,122,122 parameters and 4,775,225,616 FLOPs per token
+    w = dataclasses.replace(D16, shape=make_shape("nanochat", depth=24, vocab_size=32768, seq_len=2048))
+    new = build.case(build.run(facts={"parameters": 1_384_122_122}), w)
+    old = build.case(build.run(facts={"parameters": 780_140_544}), w)
+    assert flops_per_token(new) == 4_775_225_616
+    assert flops_per_token(old) == 6 * (12 * 24 * 1536**2 + 32768 * 1536) + 12 * 24 * 1536 * 2048
 
 
 def test_warm_up_does_not_enter_the_rate():
