@@ -16,6 +16,7 @@ from advisor.records import Estimate
 
 UNKNOWN = "unknown"
 SIGNIFICANT_FIGURES = 3
+_LARGEST = 1e290  # no quantity is; damaged logs hold such numbers, and rounding them overflows
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -35,7 +36,7 @@ class Formatter:
     cents: bool = False  # money: one decimal is written as two, zero as 0.00
 
     def __call__(self, value: float | None) -> str:
-        if value is None or not math.isfinite(value):
+        if value is None or not abs(value) < _LARGEST:
             return UNKNOWN
         if abs(value) < self.exact_below and float(value).is_integer():
             return f"{self._signed_prefix(value)}{abs(int(value)):,}{self.steps[0][2]}"
@@ -45,9 +46,9 @@ class Formatter:
 
     def interval(self, value: float, low: float, high: float) -> str:
         """The value with its interval, in the value's unit: "21 h (19-24 h)", "$24 ($21-28)"."""
-        if not math.isfinite(value):
+        if not abs(value) < _LARGEST:
             return UNKNOWN
-        if not (math.isfinite(low) and math.isfinite(high)):
+        if not (abs(low) < _LARGEST and abs(high) < _LARGEST):
             return f"{self(value)} (interval {UNKNOWN})"
         if low == high == value:
             return self(value)
@@ -60,12 +61,13 @@ class Formatter:
         return f"{prefixes[0]}{middle}{suffix} ({prefixes[1]}{bottom}{dash}{shown_top}{suffix})"
 
     def _unit(self, value: float) -> tuple[float, str]:
-        magnitude = _rounded(abs(value))  # 999,950 tokens are "1 M", not "1000 k"
+        magnitude = abs(value)
         if magnitude == 0:
             return 1.0, next((suffix for _, factor, suffix in self.steps if factor == 1), self.steps[0][2])
         chosen = self.steps[0]
         for step in self.steps:
-            if magnitude >= step[0]:
+            # rounded first: 999,950 tokens are "1 M", not "1000 k"
+            if step[0] == 0 or _rounded(magnitude / step[0]) >= 1:
                 chosen = step
         return chosen[1], chosen[2]
 

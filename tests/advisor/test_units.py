@@ -90,6 +90,18 @@ def test_estimates_show_what_the_interval_supports(formatter: Formatter, numbers
     assert format_estimate(estimate(*numbers), formatter) == text
 
 
+def test_a_power_of_1024_is_one_of_its_unit() -> None:
+    assert [format_bytes(2.0**power) for power in (10, 20, 30, 40)] == ["1 KiB", "1 MiB", "1 GiB", "1 TiB"]
+    assert format_bytes(2**30 - 2**19) == "1 GiB"  # 1023.5 MiB: three figures would show 1,020 MiB
+    assert format_bytes(1000 * 2**20) == "1,000 MiB"
+
+
+def test_numbers_that_no_quantity_can_have_are_unknown() -> None:
+    assert format_percent(1.795e306) == format_seconds(-1.7e308) == "unknown"
+    huge = Estimate(value=1e300, low=1e299, high=1e301, basis=Basis.PRIOR)
+    assert format_estimate(huge, format_bytes) == "unknown"
+
+
 def test_no_estimate_is_unknown() -> None:
     assert format_estimate(None, format_seconds) == "unknown"
 
