@@ -90,6 +90,12 @@ def find_gpu(name: str) -> GpuSpec | None:
     return gpus[keys[0]] if len(keys) == 1 else None
 
 
+def gpus_named(name: str) -> list[GpuSpec]:
+    """Every card that a name can mean; none, one or several."""
+    gpus = load_gpus()
+    return [gpus[key] for key in _matching_keys(name, gpus)]
+
+
 def require_gpu(name: str) -> GpuSpec:
     """As find_gpu, but an unknown or ambiguous name is an AdvisorError (exit 2) that lists what it could be."""
     gpus = load_gpus()
@@ -155,8 +161,61 @@ class Price:
 
 
 def load_prices() -> tuple[PriceRow, ...]:
-    """Every shipped price row, in the file's order; raises AdvisorError with file and line for a broken one."""
+    """Every price row: the user's live ones, and the shipped ones of providers that have none of those.
+
+    Raises AdvisorError with file and line for a broken row.
+    """
+    live = live_prices_path()
+    if not live.is_file():
+        return shipped_prices()
+    return _with_live(live, live.stat().st_mtime_ns)
+
+
+def shipped_prices() -> tuple[PriceRow, ...]:
+    """The dated snapshot alone, in the file's order."""
     return _read_prices(profiles_folder() / "prices.csv")
+
+
+def live_prices_path() -> Path:
+    """Where `advisor gpus --refresh` keeps what it found."""
+    return advisor_home() / "cache" / "prices.csv"
+
+
+@cache
+def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
+    """`changed` only keeps apart what the file held at different times."""
+    live = _read_price_file(path)
+    fresh = {row.provider for row in live}
+    return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
+
+
+# Dollars per GPU and hour between which rents lie. Price lists hold 0.00 for "no spot", 700.0 for "not available" and
+# hosts without their card; the cheapest data-centre card asks some 0.1 cents per dense TFLOP/s.
+PRICE_RANGE = (0.05, 30.0)
+NOT_AVAILABLE = 700.0
+FLOOR_USD_PER_TFLOPS = 0.0008
+
+
+def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
+    """Why a row of a price list is no price, in words; None for a price. Shares of a card are judged by the share."""
+    for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
+        if dollars is not None and not (dollars > 0 and dollars != NOT_AVAILABLE):
+            return f"{dollars} means that there is none"
+    if row.on_demand_usd_per_hour is None and row.spot_usd_per_hour is None:
+        return "no price at all"
+    if row.on_demand_usd_per_hour is not None and row.spot_usd_per_hour == row.on_demand_usd_per_hour:
+        return "the spot price is the on-demand price"
+    if row.on_demand_usd_per_hour is None:
+        return None
+    per_gpu = row.on_demand_usd_per_hour / row.gpu_count
+    peak = cards[row.gpu].bf16_flops or cards[row.gpu].fp16_flops or 0.0
+    rented = row.provider not in MARKETPLACES and not row.gpu.startswith(_CONSUMER)
+    if per_gpu < (max(PRICE_RANGE[0], FLOOR_USD_PER_TFLOPS * peak / TERA) if rented else PRICE_RANGE[0] / 2):
+        return f"${per_gpu:.3f} per GPU-hour is a host without its card"
+    return f"${per_gpu:.0f} per GPU-hour is no rent" if per_gpu > PRICE_RANGE[1] else None
+
+
+_CONSUMER = ("rtx", "quadro", "a4000", "a5000", "a6000")
 
 
 def cheapest_price(gpu: str, gpus: int = 1, provider: str | None = None) -> Price | None:
@@ -250,6 +309,10 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
 
 @cache
 def _read_prices(path: Path) -> tuple[PriceRow, ...]:
+    return _read_price_file(path)
+
+
+def _read_price_file(path: Path) -> tuple[PriceRow, ...]:
     return tuple(
         _price(row, f"{path}, line {line}")
         for line, row in _rows(path, PRICE_COLUMNS, ("provider", "instance_type", "gpu", "gpu_count", "source"))

@@ -26,14 +26,19 @@ UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column
 @click.argument("gpu", required=False)
 @click.option("--gpus", "count", default=1, show_default=True, type=click.IntRange(1, 100_000), help="GPUs to rent.")
 @click.option("--provider", help="Only this provider's prices.")
+@click.option(
+    "--refresh", is_flag=True, help="Ask providers for today's prices first (10 s; needs the extra `prices`)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(gpu: str | None, count: int, provider: str | None, as_json: bool) -> None:
+def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as_json: bool) -> None:
     """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that card.
 
     GPU is a key from the list, the name the driver gives, or a short name that fits only one card. Rates are
     dense, without the factor of 2 for sparsity. Your own cards go into gpus.csv under ADVISOR_HOME.
     """
     today = datetime.date.today()
+    if refresh:
+        _refresh(today)
     if gpu is None:
         specs = list(load_gpus().values())
         prices = {spec.key: cheapest_price(spec.key, count, provider) for spec in specs}
@@ -51,6 +56,32 @@ def command(gpu: str | None, count: int, provider: str | None, as_json: bool) ->
         show(table(["", ""], facts(spec)), "", _offer_table(found, count, today) if found else "price: unknown")
 
 
+def _refresh(today: datetime.date) -> None:
+    """Renew the user's price cache, and say on stderr what came of it."""
+    from advisor.live_prices import refresh_prices
+
+    done = refresh_prices(today)
+    providers = sorted({row.provider for row in done.rows})
+    click.echo(f"{len(done.rows)} prices of today from {', '.join(providers)}", err=True)
+    for name, why in sorted(done.failures.items()):
+        click.echo(f"  no answer from {name}: {why.splitlines()[0][:100]}", err=True)
+    if done.rejected:
+        click.echo(f"  {done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a card)", err=True)
+    if done.unmatched:
+        click.echo(f"  cards not told apart or not in the catalog: {', '.join(done.unmatched)}", err=True)
+
+
+def spot_range(price: Price) -> tuple[float, float] | None:
+    """Lowest and highest spot dollars per hour of the same machine over all regions listed; None without any."""
+    mine = (price.row.provider, price.row.instance_type)
+    found = [
+        price.machines * row.spot_usd_per_hour
+        for row in load_prices()
+        if (row.provider, row.instance_type) == mine and row.spot_usd_per_hour is not None
+    ]
+    return (min(found), max(found)) if found else None
+
+
 def offers(key: str, count: int, provider: str | None) -> list[Price]:
     """Each provider's cheapest way to rent the cards, cheapest first."""
     providers = sorted({row.provider for row in load_prices() if provider in (None, row.provider)})
@@ -64,9 +95,11 @@ def _plain(spec: GpuSpec, price: Price | None, today: datetime.date) -> dict:
 
 
 def _plain_price(price: Price, today: datetime.date) -> dict:
+    spread = spot_range(price)
     return {
         "usd_per_gpu_hour": price.usd_per_gpu_hour,
         "usd_per_hour": price.usd_per_hour,
+        "spot_usd_per_hour": {"low": spread[0], "high": spread[1]} if spread else None,
         "gpus": price.gpus,
         "machines": price.machines,
         "provider": price.row.provider,
@@ -137,6 +170,7 @@ def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]
             "machines": str(offer.machines),
             "$/h": format_usd(offer.usd_per_hour),
             "$/GPU-h": format_usd(offer.usd_per_gpu_hour),
+            "spot $/h": _spot_words(offer),
             "price age": age_in_words(offer, today),
             "note": offer.row.note.removeprefix(UNDATED).removeprefix("; "),
         }
@@ -144,8 +178,16 @@ def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]
     ]
 
 
+def _spot_words(offer: Price) -> str:
+    spread = spot_range(offer)
+    if spread is None:
+        return "-"
+    low, high = spread
+    return format_usd(low) if low == high else f"{format_usd(low)} to {format_usd(high)}"
+
+
 def _offer_table(found: list[Price], count: int, today: datetime.date):
     rows = offer_rows(found, today)
     columns = list(rows[0])
     cells = [list(row.values()) for row in rows]
-    return table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:6])
+    return table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:7])

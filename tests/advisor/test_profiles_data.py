@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalog import load_gpus, load_prices
+from advisor.catalog import load_gpus, load_prices, price_problem
 from advisor.folders import profiles_folder
 
 # read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own
@@ -127,6 +127,10 @@ def test_no_row_is_a_host_without_its_gpu() -> None:
         if not CONSUMER_OR_PRO.match(row.gpu):
             assert per_gpu >= floor * peak / 1e12, row
         assert 0.05 <= per_gpu <= 30, row
+
+
+def test_the_check_of_live_prices_passes_every_shipped_row() -> None:
+    assert {problem for row in load_prices() if (problem := price_problem(row, load_gpus()))} == set()
 
 
 def test_an_installed_package_finds_its_profiles_outside_the_checkout(tmp_path: Path) -> None:
