@@ -86,7 +86,7 @@ FINAL_VALIDATION = Row(
 
 def argument(name: bytes, fact: bytes, value: bytes = NUMBER) -> Facts:
     """A fact from the dump of arguments, `  name ........ value`."""
-    return Facts(pattern=rb"(?m)^\s+" + name + rb" \.{2,} (?P<" + fact + rb">" + value + rb")", needs=name + b" ..")
+    return Facts(pattern=rb"(?m)^[ \t]+" + name + rb" \.{2,} (?P<" + fact + rb">" + value + rb")", needs=name + b" ..")
 
 
 ARGUMENTS = (
@@ -109,8 +109,8 @@ ARGUMENTS = (
     argument(b"weight_decay", b"weight_decay"),
     argument(b"save_interval", b"checkpoint_every_steps", rb"\d+"),
     argument(b"eval_interval", b"eval_every_steps", rb"\d+"),
-    Facts(pattern=rb"(?m)^\s+bf16 \.+ True", needs=b"bf16 ..", constants={"precision": "bf16"}),
-    Facts(pattern=rb"(?m)^\s+fp16 \.+ True", needs=b"fp16 ..", constants={"precision": "fp16"}),
+    Facts(pattern=rb"(?m)^[ \t]+bf16 \.+ True", needs=b"bf16 ..", constants={"precision": "bf16"}),
+    Facts(pattern=rb"(?m)^[ \t]+fp16 \.+ True", needs=b"fp16 ..", constants={"precision": "fp16"}),
     Facts(pattern=rb"\(new size: (?P<vocab_size>\d+)\)", needs=b"padded vocab"),
     Facts(pattern=rb"and total parameters (?P<parameters__B_>[\d.]+) B", needs=b"total parameters"),
     Facts(pattern=rb"TOTAL_PARAMS=(?P<parameters>\d+)", needs=b"TOTAL_PARAMS="),

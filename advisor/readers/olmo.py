@@ -39,8 +39,8 @@ FORMAT = LineFormat(
             needs=b"[step=",
         ),
         Pairs(
-            start=rb"\s+",
-            pair=rb"(?P<key>[\w/ ().-]+?)=(?P<value>" + LOSS + rb")\s*$",
+            start=rb"[ \t]{1,16}(?=\w)",
+            pair=rb"(?P<key>[\w/ ().-]{1,80}?)=(?P<value>" + LOSS + rb")\s*$",
             keys=_METRICS,
             required=tuple(set(_METRICS.values())),
             kind=MORE,

@@ -19,6 +19,7 @@ from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Rule, unit_f
 
 DIGITS = b"0123456789."
 NOT_A_RECORD = -1
+LONGEST_RECORD = 1 << 14  # bytes; expressions that backtrack must not see whole documents on one line
 _EXPONENTS = ((b"e-", b"\x01\x02"), (b"e+", b"\x01\x03"), (b"E-", b"\x01\x02"), (b"E+", b"\x01\x03"))
 
 
@@ -54,7 +55,7 @@ def shape(text: bytes) -> bytes:
 
 def make_plan(line: bytes, rules: Sequence[Rule]) -> Plan:
     """Read one line by the first rule that knows it and generalise to its shape."""
-    for index, rule in enumerate(rules):
+    for index, rule in enumerate(rules if len(line) <= LONGEST_RECORD else ()):
         seen = rule.find(line)
         if seen is not None:
             found, end = seen

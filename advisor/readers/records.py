@@ -101,26 +101,33 @@ class RecordStore:
         }
 
     def _thin(self, block: _Block) -> None:
-        """Keep every second step of what is kept now; ends of attempts and the file's ends stay."""
-        before, self.kept_every = self._count(block), self.kept_every * 2
+        """Keep one step in so many that half the room is free again; ends of attempts and the file's ends stay."""
+        before, rows = self._count(block), len(block.order)
         axis = block.columns.get("step", block.order.astype(np.float64))
         moves = np.diff(axis)
         if self.stride is None:
             forward = moves[moves > 0]
             self.stride = float(np.median(forward)) if len(forward) else 1.0
-        with np.errstate(invalid="ignore"):
-            keep = np.round(axis / self.stride) % self.kept_every == 0
         ends = np.concatenate(([True], moves < 0)) | np.concatenate((moves < 0, [True]))
-        keep |= ends if ends.sum() < len(keep) / 8 else False
-        keep[[0, -1]] = True
-        if keep.sum() > 0.75 * len(keep):  # steps that do not advance: drop by place
-            keep = np.arange(len(keep)) % 2 == 0
+        ends[1:-1] &= ends.sum() < rows / 16
+        evals = self._kind(block.rule) == EVAL
+        ends |= evals & (evals.sum() < self.most / 8)  # few and dear
+        keep = self._in_step(axis) | ends
+        while keep.sum() > self.most / 2 and self.kept_every < rows:
+            self.kept_every *= 2
+            keep = self._in_step(axis) | ends
+        if keep.sum() > self.most / 2:  # steps that do not advance: drop by place
+            keep = np.arange(rows) % 2 == 0
             keep[-1] = True
         kept = _take(block, keep)
         after = self._count(kept)
         for name in self.dropped:
             self.dropped[name] += before[name] - after[name]
         self.blocks, self.size = [kept], len(kept.order)
+
+    def _in_step(self, axis: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            return np.round(axis / (self.stride or 1.0)) % self.kept_every == 0
 
 
 def has_loss(columns: dict[str, np.ndarray], rows: int) -> np.ndarray:
@@ -174,6 +181,3 @@ def _merge_more(block: _Block, kind_of) -> _Block:
         free = np.isnan(values[targets])
         values[targets[free]] = values[source[first[free]]]
     return _take(block, ~more)
-
-
-__all__ = ["EVAL", "MORE", "TRAIN", "Records", "RecordStore", "has_loss"]

@@ -29,22 +29,22 @@ FORMAT = LineFormat(
         ),
     ),
     facts=(
-        Facts(pattern=rb"(?m)^\s*Total steps: (?P<planned_steps>\d+)", needs=b"Total steps"),
-        Facts(pattern=rb"(?m)^\s*Batch size: (?P<micro_batch>\d+)", needs=b"Batch size"),
-        Facts(pattern=rb"(?m)^\s*Sequence length: (?P<seq_len>\d+)", needs=b"Sequence length"),
-        Facts(pattern=rb"(?m)^\s*Learning rate: (?P<learning_rate>[\d.e-]+)", needs=b"Learning rate"),
-        Facts(pattern=rb"(?m)^\s*Dimension: (?P<width>\d+)", needs=b"Dimension"),
-        Facts(pattern=rb"(?m)^\s*Layers: (?P<depth>\d+)", needs=b"Layers"),
-        Facts(pattern=rb"(?m)^\s*Heads: (?P<heads>\d+)", needs=b"Heads"),
+        Facts(pattern=rb"(?m)^[ \t]*Total steps: (?P<planned_steps>\d+)", needs=b"Total steps"),
+        Facts(pattern=rb"(?m)^[ \t]*Batch size: (?P<micro_batch>\d+)", needs=b"Batch size"),
+        Facts(pattern=rb"(?m)^[ \t]*Sequence length: (?P<seq_len>\d+)", needs=b"Sequence length"),
+        Facts(pattern=rb"(?m)^[ \t]*Learning rate: (?P<learning_rate>[\d.e-]+)", needs=b"Learning rate"),
+        Facts(pattern=rb"(?m)^[ \t]*Dimension: (?P<width>\d+)", needs=b"Dimension"),
+        Facts(pattern=rb"(?m)^[ \t]*Layers: (?P<depth>\d+)", needs=b"Layers"),
+        Facts(pattern=rb"(?m)^[ \t]*Heads: (?P<heads>\d+)", needs=b"Heads"),
         Facts(
             pattern=rb"Estimated params: (?P<parameters>[\d.]+)(?P<parameters__unit>[KMB])", needs=b"Estimated params"
         ),
         Facts(pattern=rb"Training for (?P<planned_epochs>\d+) epochs", needs=b"epochs"),
-        Facts(pattern=rb"(?m)^\s*Device: (?P<gpu>\w+)", needs=b"Device:"),
+        Facts(pattern=rb"(?m)^[ \t]*Device: (?P<gpu>\w+)", needs=b"Device:"),
     ),
     marks=(Mark(pattern=rb"NaN/Inf loss detected at step (?P<step>\d+)", kind="not_finite", needs=b"NaN/Inf loss"),),
     signs=(
-        Sign(pattern=rb"(?m)^\s*Running `target/(?:release|debug)/", weight=0.6),
-        Sign(pattern=rb"(?m)^\s*Finished `(?:release|dev)` profile", weight=0.6),
+        Sign(pattern=rb"(?m)^[ \t]*Running `target/(?:release|debug)/", weight=0.6),
+        Sign(pattern=rb"(?m)^[ \t]*Finished `(?:release|dev)` profile", weight=0.6),
     ),
 )

@@ -10,16 +10,16 @@ from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Row, Sign
 
 # the comma of the time's milliseconds is a decimal point, that of tokens per second is not: the fraction is left out
 _HEAD = (
-    rb"\s*(?:\[rank(?P<rank>\d+)\]:)?\s*(?:\[titan\] )?"
+    rb"[ \t]{0,8}(?:\[rank(?P<rank>\d+)\]:)?[ \t]{0,2}(?:\[titan\] )?"
     rb"(?:(?P<unix_seconds__year>\d{4})-(?P<unix_seconds__month>\d\d)-(?P<unix_seconds__day>\d\d) "
     rb"(?P<unix_seconds__h>\d\d):(?P<unix_seconds__min>\d\d):(?P<unix_seconds__s>\d\d)(?:,\d+)? - )?"
     rb"(?:[\w.]+ - )?(?:INFO - )?"
 )
 _NUMBERS = (
-    rb"(?:\s+grad_norm:\s*(?P<grad_norm>" + LOSS + rb"))?"
-    rb"(?:\s+m?memory:\s*(?P<memory_bytes__GiB>[\d.]+)GiB\([\d.]+%\))?"
-    rb"(?:\s+[tw]ps:\s*(?P<device_tokens_per_second>\d{1,3}(?:,\d{3})*|\d+)\b)?(?:\s+tflops:\s*[\d.,]+)?"
-    rb"(?:\s+mfu:\s*(?P<mfu__percent>[\d.]+)%)?"
+    rb"(?:[ \t]{1,8}grad_norm:\s*(?P<grad_norm>" + LOSS + rb"))?"
+    rb"(?:[ \t]{1,8}m?memory:\s*(?P<memory_bytes__GiB>[\d.]+)GiB\([\d.]+%\))?"
+    rb"(?:[ \t]{1,8}[tw]ps:\s*(?P<device_tokens_per_second>\d{1,3}(?:,\d{3})*|\d+)\b)?(?:[ \t]{1,8}tflops:\s*[\d.,]+)?"
+    rb"(?:[ \t]{1,8}mfu:\s*(?P<mfu__percent>[\d.]+)%)?"
 )
 
 FORMAT = LineFormat(

@@ -28,11 +28,11 @@ FORMAT = LineFormat(
         ),
     ),
     facts=(
-        Facts(pattern=rb"(?m)^\s*batch_size: (?P<micro_batch>\d+)", needs=b"batch_size"),
-        Facts(pattern=rb"(?m)^\s*gradient_accumulation_steps: (?P<grad_accum>\d+)", needs=b"gradient_accumulation"),
-        Facts(pattern=rb"(?m)^\s*max_seq_len: (?P<seq_len>\d+)", needs=b"max_seq_len"),
-        Facts(pattern=rb"(?m)^\s*dtype: (?P<precision>\w+)", needs=b"dtype"),
-        Facts(pattern=rb"(?m)^\s*epochs: (?P<planned_epochs>\d+)", needs=b"epochs"),
+        Facts(pattern=rb"(?m)^[ \t]*batch_size: (?P<micro_batch>\d+)", needs=b"batch_size"),
+        Facts(pattern=rb"(?m)^[ \t]*gradient_accumulation_steps: (?P<grad_accum>\d+)", needs=b"gradient_accumulation"),
+        Facts(pattern=rb"(?m)^[ \t]*max_seq_len: (?P<seq_len>\d+)", needs=b"max_seq_len"),
+        Facts(pattern=rb"(?m)^[ \t]*dtype: (?P<precision>\w+)", needs=b"dtype"),
+        Facts(pattern=rb"(?m)^[ \t]*epochs: (?P<planned_epochs>\d+)", needs=b"epochs"),
     ),
     signs=(Sign(pattern=rb"\btorchtune\b", weight=0.5),),
 )
