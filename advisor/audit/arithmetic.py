@@ -174,9 +174,14 @@ def _date(text: str) -> str | None:
     return "-".join(match.groups()) if match else None
 
 
+_MOST_MULTIPLES = 10_000
+
+
 def multiples(q: Question) -> Judgement:
     """A list of steps at which something happens every so many steps, and at the end."""
     every, last = int(q.get("every").low), int(q.get("last").low)
+    if every < 1 or last / every > _MOST_MULTIPLES:
+        return unknown("the interval is no whole number of steps, or the list would have no end")
     expected = [*range(every, last, every), last]
     listed = [int(step.low) for step in q.get("listed")]
     missing, extra = (sorted(set(a) - set(b)) for a, b in ((expected, listed), (listed, expected)))

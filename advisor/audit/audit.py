@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from advisor.audit.card import Card, Claim
 from advisor.audit.kinds import KINDS
-from advisor.audit.verdict import Believe, Judgement, Question, Ruling
+from advisor.audit.verdict import Believe, Judgement, Question, Ruling, unknown
 from advisor.findings.case import Evidence, Finding
 
 
@@ -35,6 +35,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
+        """What does not hold, as findings, in the order of the report."""
         return tuple(one.finding for one in self.judged if one.finding is not None)
 
 
@@ -44,7 +45,11 @@ def audit(card: Card, believe: Believe) -> Audit:
 
 
 def _judged(card: Card, claim: Claim, believe: Believe) -> Judged:
-    judgement = KINDS[claim.kind].check(Question(card=card, claim=claim, believe=believe))
+    question = Question(card=card, claim=claim, believe=believe)
+    try:
+        judgement = KINDS[claim.kind].check(question)
+    except ArithmeticError as error:  # a card may hold any number: zero steps, 1e300 tokens
+        judgement = unknown(f"a number that it rests on is zero or beyond reckoning ({error})")
     bad = judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
     return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement) if bad else None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.catalog import find_gpu, load_prices
@@ -11,7 +12,8 @@ from advisor.predict.loss import effective_tokens
 from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens, format_usd
 
 _PRICE_BAND = (0.5, 2.0)  # of the cheapest and dearest listed price: lists age, and contracts differ
-RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat (handbook §4.2)"
+FREE_PASSES, MANY_PASSES = 4, 16  # as good as new data; mostly waste beyond (Muennighoff et al. 2023)
+RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat: twice off costs under 0.01 nats"
 
 
 def parameter_count(q: Question) -> Judgement:
@@ -192,7 +194,7 @@ def price(q: Question) -> Judgement:
 def epochs(q: Question) -> Judgement:
     """Passes over the data, and what the repeated tokens are still worth."""
     s = q.setup
-    unique = unique_tokens(q)
+    unique = unique_tokens(q.setup)
     if unique is None or s.tokens_of_a_step is None or not (s.steps or q.get("steps")):
         return unknown("unique tokens, steps or tokens per step are not stated")
     tokens = (q.get("steps").low if q.get("steps") else s.steps) * s.tokens_of_a_step
@@ -202,7 +204,7 @@ def epochs(q: Question) -> Judgement:
     words += f"; repeated tokens are worth {format_percent(worth)} of new ones"
     if q.get("value") is not None:
         return compare(q.get("value"), *passes, show=format_number, arithmetic=words)
-    if passes[0] <= 4:
+    if passes[0] <= FREE_PASSES:
         return holds(f"{passes[0]:.1f} passes: repetition costs next to nothing", words)
     return does_not_follow(
         f"the data are read {passes[0]:,.0f} to {passes[1]:,.0f} times",
@@ -212,9 +214,8 @@ def epochs(q: Question) -> Judgement:
     )
 
 
-def unique_tokens(q: Question) -> tuple[float, float] | None:
+def unique_tokens(s: Setup) -> tuple[float, float] | None:
     """Unique training tokens, least and most: as declared, else the data set's bytes over bytes per token."""
-    s = q.setup
     if s.dataset_tokens is not None:
         return s.dataset_tokens.low, s.dataset_tokens.high
     if s.dataset is None or (s.bytes_per_token is None and s.vocab_size is None):

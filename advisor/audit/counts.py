@@ -26,6 +26,7 @@ class Reading:
     matmul: int  # parameters in matrix products, the head once
 
     def flops_per_token(self, seq_len: int) -> float:
+        """FLOPs of forward and backward per token: 6·N_mm + 12·L·d·T."""
         return 6.0 * self.matmul + 12.0 * self.shape.depth * self.shape.width * seq_len
 
 
@@ -37,6 +38,7 @@ class Counts:
 
     @property
     def parameters(self) -> tuple[int, int]:
+        """Least and most parameters."""
         return min(r.parameters for r in self.readings), max(r.parameters for r in self.readings)
 
     def flops(self, seq_len: int) -> tuple[float, float]:
@@ -50,6 +52,7 @@ class Counts:
 
     @property
     def words(self) -> str:
+        """The smallest and the largest reading with their counts."""
         low, high = (min if i == 0 else max for i in (0, 1))
         first, last = low(self.readings, key=_size), high(self.readings, key=_size)
         if first.parameters == last.parameters:

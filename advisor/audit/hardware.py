@@ -66,6 +66,8 @@ def _figure(q: Question, fact: str, spec: GpuSpec) -> Judgement:
 def _machine(q: Question, fact: str) -> Judgement:
     """Processors and RAM: of the machine type where it is named, else of any machine with this one card."""
     spec = find_gpu(q.get("gpu") or q.setup.gpu or "")
+    if q.get("value") is None:
+        return unknown("no value is stated")
     rows = [r for r in load_prices() if spec and r.gpu == spec.key and r.gpu_count == q.setup.gpus]
     named = [r for r in rows if r.instance_type == q.setup.machine]
     sizes = {(r.instance_type, *_size(r)) for r in named or rows if _size(r) is not None}
@@ -151,7 +153,7 @@ def _half(spec: GpuSpec) -> float | None:
 
 
 def value_for_money(q: Question) -> Judgement:
-    """Judge "Better performance for the money than another card": dense peak and bandwidth per dollar, by price lists."""
+    """Judge "Better performance for the money than that card": dense peak and bandwidth per dollar, by price lists."""
     mine, others = signs.spec_of(q.setup), _cards(q.get("than"))
     bills = {s.key: cheapest_price(s.key) for s in ([mine] if mine else []) + others}
     if mine is None or bills[mine.key] is None:
@@ -230,12 +232,17 @@ TECHNIQUES = {
         source="PyTorch documentation of torch.utils.data",
         not_on="workers are processes on the host: they hold host memory, not the card's",
     ),
-    "smaller_batch": Technique(acts_on="transformer", helps=("device_memory",), source="handbook §2.2", not_on=""),
+    "smaller_batch": Technique(
+        acts_on="transformer", helps=("device_memory",), source="activations grow with the micro-batch", not_on=""
+    ),
     "activation_checkpointing": Technique(
-        acts_on="transformer", helps=("device_memory",), source="handbook §2.2", not_on="it costs time and saves memory"
+        acts_on="transformer",
+        helps=("device_memory",),
+        source="Chen et al. 2016, sublinear memory",
+        not_on="it costs time and saves memory",
     ),
     "loss_scaling": Technique(
-        acts_on="fp16", helps=("stability",), source="handbook §7", not_on="bf16 has the range of fp32"
+        acts_on="fp16", helps=("stability",), source="8 exponent bits against 5", not_on="bf16 has the range of fp32"
     ),
 }
 

@@ -72,7 +72,7 @@ def initial_loss(q: Question) -> Judgement:
         words,
         severity=Severity.ERROR,
         consequence="nothing measured on this run says anything about the model or the hardware",
-        threshold="|first loss − ln V| ≤ 0.3 (handbook §7.1)",
+        threshold="|first loss − ln V| ≤ 0.3",
     )
 
 
@@ -95,7 +95,7 @@ def converging(q: Question) -> Judgement:
             severity=Severity.ERROR,
             consequence="it has not begun to learn: what falls is the error of the initialisation",
             actions=("start at ln V first: scale the initialisation, average the loss over tokens",),
-            threshold="a loss above ln V is worse than knowing nothing (handbook §7.1)",
+            threshold="a loss above ln V is worse than knowing nothing",
         )
     return holds("the loss falls and is better than a uniform guess", words)
 
@@ -136,7 +136,7 @@ def expected_loss(q: Question) -> Judgement:
     return holds("within what the loss law expects", words)
 
 
-_SOURCE = "L(N, D) of Hoffmann et al. 2022 with the constants of Besiroglu et al. 2024 (handbook §4.1), ±12 %"
+_SOURCE = "L(N, D) of Hoffmann et al. 2022 with the constants of Besiroglu et al. 2024, ±12 %"
 
 
 def _at(vocab_size: int, tokens: float, parameters: float) -> float:
@@ -189,13 +189,15 @@ def evaluation(q: Question) -> Judgement:
 
 
 def better(q: Question) -> Judgement:
-    """Judge "Run A beats run B" by losses: beyond the noise of a printed loss, and at the same phase of the schedule."""
+    """Judge "Run A beats run B" by losses: beyond the noise of a printed loss, at the same phase of the schedule."""
     mine, other = q.get("value"), q.get("other")
     words = f"{mine.text} against {other.text} nats, each ±{NOISE_NATS:g}"
     phases = q.get("phase"), q.get("other_phase")
     if None not in phases and abs(phases[0].middle - phases[1].middle) > 0.05:
         so = f"learning rates at {phases[0].text} and {phases[1].text} of their peaks: not losses of one kind"
-        return does_not_follow(so, words, threshold="equal steps compare only at the same phase (handbook §4.5)")
+        return does_not_follow(
+            so, words, threshold="equal steps compare only at the same phase of the schedule (Tissue et al. 2024)"
+        )
     if mine.high + NOISE_NATS < other.low:
         return holds(f"{other.low - mine.high:.2f} nats better, beyond the noise", words)
     if mine.low > other.high:
@@ -257,7 +259,7 @@ def learning_rate(q: Question) -> Judgement:
         if value < low
         else "the loss may diverge",
         actions=("try 3 and 10 times the rate for a few hundred steps",),
-        threshold="laws differ 2-5 times among each other; a tenth of the lowest is judged (handbook §5.3)",
+        threshold="laws differ 2-5 times among each other; a tenth of the lowest is judged",
     )
 
 

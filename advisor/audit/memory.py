@@ -155,7 +155,7 @@ def checkpoint_size(q: Question) -> Judgement:
             words,
             consequence="a run resumed from it loses its optimizer state; disk space is planned 2 to 3 times too small",
             actions=("save optimizer state and data position with the weights, and plan the disk for it",),
-            threshold="weights and both moments in fp32: 12 bytes a parameter (handbook §2.4)",
+            threshold="weights and both moments in fp32: 12 bytes a parameter",
         )
     if value.admits(low * known.parameters[0], high * known.parameters[1]):
         kept = "weights and optimizer state" if each > _RESUMABLE[0] else "the weights"

@@ -50,6 +50,7 @@ class Quantity:
 
     @property
     def middle(self) -> float:
+        """The middle of the range; of an open one its only end."""
         return (self.low + self.high) / 2 if math.isfinite(self.high - self.low) else self._end()
 
     @property

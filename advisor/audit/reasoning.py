@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.audit import signs, speed_reasoning
+from advisor.audit.budget import MANY_PASSES, unique_tokens
 from advisor.audit.learning import converging
 from advisor.audit.speed_reasoning import PAYS, not_the_cause
 from advisor.audit.verdict import Judgement, Question, Ruling, does_not_follow, holds, unknown, wrong
@@ -31,7 +32,6 @@ def clipping_works(q: Question) -> Judgement:
         "a norm after clipping is at most the threshold whatever the gradients do: it shows neither health nor harm",
         words,
         actions=("log the norm before clipping and the share of clipped steps",),
-        threshold="handbook §7.2",
     )
 
 
@@ -80,7 +80,7 @@ def on_gpu(q: Question) -> Judgement:
             severity=Severity.ERROR,
             consequence="no time, memory or speed of this run says anything about the card",
             actions=("print the device of every tensor in the step; fail where it is not the GPU",),
-            threshold="three signs of a CPU fallback (handbook §7.5)",
+            threshold="three signs of a CPU fallback",
         )
     if found:
         return unknown(f"one sign speaks against it: {found[0]}", "; ".join(found))
@@ -106,11 +106,12 @@ def works(q: Question) -> Judgement:
             consequence="that steps run without an exception is all that was shown",
             actions=bad[0].actions,
         )
-    return (
-        holds("it learns, with no sign against the device", learns.arithmetic)
-        if learns.ruling is Ruling.HOLDS
-        else learns
-    )
+    against = signs.cpu_signs(q.card, q.setup)
+    if learns.ruling is not Ruling.HOLDS:
+        return learns
+    if against:
+        return unknown(f"it learns, but one sign speaks against the device: {against[0]}", learns.arithmetic)
+    return holds("it learns, with no sign against the device", learns.arithmetic)
 
 
 def normal_progress(q: Question) -> Judgement:
@@ -200,8 +201,14 @@ def data_file_good(q: Question) -> Judgement:
 
 
 def more_tokens_help(q: Question) -> Judgement:
-    """Judge "More tokens, better model": true of the laws, with diminishing returns."""
-    return holds("the loss law falls with tokens", "B ÷ D^0.37 (handbook §4.1)")
+    """Judge "More tokens, better model": true of new tokens; of repeated ones only for a few passes."""
+    unique, s = unique_tokens(q.setup), q.setup
+    words = "the loss law falls with tokens: B ÷ D^0.37 (Besiroglu et al. 2024)"
+    if unique is not None and s.steps and s.tokens_of_a_step:
+        passes = s.steps * s.tokens_of_a_step / unique[1]
+        if passes > MANY_PASSES:
+            return does_not_follow(f"the data are read {passes:,.0f} times: repeated tokens are worth little", words)
+    return holds("new tokens lower the loss", words)
 
 
 CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {

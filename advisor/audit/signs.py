@@ -31,6 +31,7 @@ class Utilisation:
 
 
 def spec_of(setup: Setup) -> GpuSpec | None:
+    """The card of a configuration, None where none or an unknown one is named."""
     return find_gpu(setup.gpu) if setup.gpu else None
 
 
@@ -126,6 +127,7 @@ def first_step(card: Card) -> tuple[float, float] | None:
 
 
 def losses(card: Card) -> list[float]:
+    """The printed losses, in the order of the rows."""
     return [loss for loss in card.column("loss") if loss is not None]
 
 
@@ -155,7 +157,7 @@ def initial_loss_reading(first: float, setup: Setup) -> str:
 
 def _unscaled_loss(setup: Setup) -> float | None:
     """First loss with weights of variance 1: logits of deviation √d, and the largest of V of them decides."""
-    if setup.width is None or not setup.vocab_size:
+    if setup.width is None or (setup.vocab_size or 0) < 3:
         return None
     spread = math.sqrt(2 * math.log(setup.vocab_size))
     largest = spread - (math.log(math.log(setup.vocab_size)) + math.log(4 * math.pi)) / (2 * spread)

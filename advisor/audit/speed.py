@@ -160,7 +160,7 @@ def phase_time(q: Question) -> Judgement:
             causes=("the timer does not wait for the device: only the launch was timed",),
             consequence="the work is counted in whichever phase waits first: no phase time here can be trusted",
             actions=("synchronise, or time with device events, before each reading",),
-            threshold="fused AdamW moves 28 bytes a parameter (handbook §3.2)",
+            threshold="fused AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter in fp32",
         )
     return holds(f"above its physical floor of {format_seconds(floor)}", words)
 

@@ -95,7 +95,7 @@ def compute_bound(q: Question) -> Judgement:
     so = (
         f"{_KERNEL_TIME}; products at their best rate need {format_percent(share)} of the step, the rest goes elsewhere"
     )
-    return does_not_follow(so, words, threshold="F ÷ best matmul rate as a share of the step (handbook §7.5)")
+    return does_not_follow(so, words, threshold="F ÷ best matmul rate as a share of the step")
 
 
 def memory_bound(q: Question) -> Judgement:
@@ -149,7 +149,7 @@ def healthy_phases(q: Question) -> Judgement:
             "forward limited by something other than FLOPs",
         ),
         actions=("synchronise before each reading",),
-        threshold="backward = 2 × forward in FLOPs (handbook §1.2)",
+        threshold="backward = 2 × forward in FLOPs",
     )
 
 
@@ -168,5 +168,5 @@ def startup_overhead(q: Question) -> Judgement:
             "work that grows with the steps, such as a graph that is never freed",
             "timers that do not wait for the device",
         ),
-        threshold="handbook §7.3",
+        threshold="compilation, allocation and caches make a first step slow",
     )

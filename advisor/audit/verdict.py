@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from advisor.audit.card import Card, Claim, Setup
 from advisor.audit.quantity import Quantity
@@ -49,9 +50,11 @@ class Question:
 
     @property
     def setup(self) -> Setup:
+        """The configuration that the claim is about."""
         return self.card.setup(self.claim.about)
 
-    def get(self, name: str):
+    def get(self, name: str) -> Any:
+        """A field of the claim, None where it is left out."""
         return self.claim.get(name)
 
 
@@ -61,14 +64,17 @@ SMALL = 0.10  # a number less than this far off misleads nobody badly: a note
 
 
 def holds(so: str, arithmetic: str = "", **more) -> Judgement:
+    """The claim is right."""
     return Judgement(ruling=Ruling.HOLDS, so=so, arithmetic=arithmetic, **more)
 
 
 def wrong(so: str, arithmetic: str = "", **more) -> Judgement:
+    """The claim contradicts its own numbers, physics or a datasheet."""
     return Judgement(ruling=Ruling.WRONG, so=so, arithmetic=arithmetic, **more)
 
 
 def does_not_follow(so: str, arithmetic: str = "", **more) -> Judgement:
+    """The conclusion is not supported, whatever its numbers."""
     return Judgement(ruling=Ruling.DOES_NOT_FOLLOW, so=so, arithmetic=arithmetic, **more)
 
 
@@ -78,7 +84,7 @@ def unknown(why: str, arithmetic: str = "") -> Judgement:
 
 
 def compare(
-    claimed: Quantity,
+    claimed: Quantity | None,
     low: float,
     high: float | None = None,
     *,
@@ -88,6 +94,8 @@ def compare(
     **more,
 ) -> Judgement:
     """Holds where the truth (a number, or an interval of possible truths) is among what the printed text can mean."""
+    if claimed is None:
+        return unknown("no value is stated")
     high = low if high is None else high
     truth = show(low) if show(low) == show(high) else f"{show(low)} to {show(high)}"
     if claimed.admits(low, high):

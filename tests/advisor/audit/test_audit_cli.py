@@ -1,0 +1,55 @@
+"""`advisor audit` as a process: verdict first, JSON, Markdown, and refusals in words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CARDS = Path(__file__).resolve().parents[3] / "examples" / "reports"
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "advisor", "audit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_the_verdict_comes_first_and_the_page_says_the_same(tmp_path: Path) -> None:
+    page = tmp_path / "audit.md"
+    done = run(CARDS / "report-4.yaml", "--md", page)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1] == "35 claims: 23 hold, 12 wrong, 0 do not follow, 0 cannot be judged"
+    text = page.read_text(encoding="utf-8")
+    assert f"**{lines[1]}.**" in text
+    assert text.count("\n* **") == 12
+    assert "step 0 took 8.25 s" in text
+
+
+def test_json_has_every_claim_and_the_findings() -> None:
+    done = run(CARDS / "report-0.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["counts"] == {"holds": 24, "wrong": 5, "does not follow": 9, "cannot be judged": 1}
+    claims = {claim["id"]: claim for claim in document["claims"]}
+    assert claims["parameters"]["verdict"] == "holds"
+    assert claims["date"]["line"] == 4
+    assert len(document["findings"]) == 14
+    assert {"code", "severity", "title", "evidence", "confidence"} <= set(document["findings"][0])
+
+
+def test_several_cards_are_one_document() -> None:
+    done = run(CARDS / "report-2.yaml", CARDS / "report-3.yaml", "--json")
+    assert [one["card"] for one in json.loads(done.stdout)["audits"]] == ["report-2", "report-3"]
+
+
+def test_a_broken_card_is_refused_with_all_its_problems(tmp_path: Path) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(
+        "schema: 1\nid: x\nrun: {depth: none}\nclaims:\n  - {id: a, kind: mfu, text: t}\n", encoding="utf-8"
+    )
+    done = run(path)
+    assert done.returncode == 2
+    for part in ("title: missing", "run.depth: expected a whole number", "claims[0] (a).value: missing"):
+        assert part in done.stderr
