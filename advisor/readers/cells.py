@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -94,7 +95,9 @@ def unix_times(cells: Sequence[str]) -> np.ndarray:
         return unix_seconds(plain_numbers(cells))
     try:
         texts = [cell.strip().replace("/", "-").replace(" ", "T", 1) for cell in cells]
-        return np.array(texts, dtype="datetime64[us]").astype("int64") / 1e6
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # numpy brings times with a zone to UTC and complains
+            return np.array(texts, dtype="datetime64[us]").astype("int64") / 1e6
     except ValueError:
         return np.fromiter((_one_date(cell) for cell in cells), dtype=float, count=len(cells))
 

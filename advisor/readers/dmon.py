@@ -28,7 +28,10 @@ _NAMES = {
     "pclk": "clocks.sm",
     "fb": "memory.used [MiB]",
 }
-_HEADER = re.compile(r"^#\s*(?:date\s+time\s+|time\s+)?gpu\s+(?:[a-z0-9]+\s*)+$", re.MULTILINE | re.IGNORECASE)
+# every blank belongs to one place of the expression only: a line of letters must not be tried in all its divisions
+_HEADER = re.compile(
+    r"^#[ \t]*(?:date[ \t]+time[ \t]+|time[ \t]+)?gpu(?:[ \t]+[a-z0-9]+)+[ \t]*$", re.MULTILINE | re.IGNORECASE
+)
 
 
 def score(head: bytes, path: Path) -> float:

@@ -7,6 +7,7 @@ event.proto and summary.proto of TensorFlow.
 from __future__ import annotations
 
 import math
+import zlib
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
         try:
             for record in records(file):
                 _event(record, scalars)
-        except (Damaged, EOFError, OSError) as error:
+        except (Damaged, EOFError, OSError, zlib.error) as error:
             if not scalars.events:
                 raise AdvisorError(f"{path} is no event file that can be read: {error}") from error
             return f"{path.name}: {error}; what came before it is read"
