@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from advisor.catalog import find_gpu, require_gpu
+from advisor.errors import AdvisorError
 
 
 def device_key(asked: str) -> str:
@@ -26,16 +27,39 @@ def device_key(asked: str) -> str:
 
 def first_card() -> str | None:
     """The NVML name of the first NVIDIA card; None without a driver or a card."""
+    found = cards()
+    return found[0] if found else None
+
+
+def cards() -> list[str]:
+    """The NVML names of this machine's NVIDIA cards; empty without a driver or a card."""
     import pynvml  # shared libraries are looked for only when the question is asked
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None
+        return []
     try:
-        if pynvml.nvmlDeviceGetCount() == 0:
-            return None
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        count = pynvml.nvmlDeviceGetCount()
+        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
     finally:
         pynvml.nvmlShutdown()
-    return name.decode() if isinstance(name, bytes) else name
+    return [name.decode() if isinstance(name, bytes) else name for name in names]
+
+
+def check_is_here(gpu: str, gpus: int) -> str | None:
+    """Whether so many cards of a kind are in this machine; a warning where they are of another kind.
+
+    Raises AdvisorError where there are too few cards of any kind: a plan for rented ones is launched where they are.
+    """
+    if gpu == "cpu":
+        return None
+    found = cards()
+    if len(found) < gpus:
+        has = f"has only {len(found)}" if found else "has no NVIDIA card"
+        raise AdvisorError(
+            f"the plan is for {gpus} x {gpu}, and this machine {has}",
+            "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",
+        )
+    key = device_key("auto")
+    return None if key == gpu else f"the plan is for {gpu}, this machine has {key}: times and memory will differ"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from advisor.cli.device import check_is_here
 from advisor.cli.following import finish, follow
 from advisor.cli.params import USD
 from advisor.disk import read_yaml
@@ -40,8 +41,10 @@ def command(
     The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing.
     """
     loss = [parse_loss_stop(text) for text in stop_loss]
-    launcher = LocalLauncher(default_store())
-    handle = launcher.launch(read_source(plan), run_dir, max_usd=max_usd, max_hours=max_hours, loss=loss)
+    launcher, source = LocalLauncher(default_store()), read_source(plan)
+    if isinstance(source, Plan) and (warning := check_is_here(source.workload.gpu, source.workload.gpus)):
+        remark(f"warning: {warning}")
+    handle = launcher.launch(source, run_dir, max_usd=max_usd, max_hours=max_hours, loss=loss)
     return after_start(handle, detach=detach, as_json=as_json)
 
 

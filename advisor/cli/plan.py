@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,29 +11,19 @@ from typing import Any
 import click
 
 from advisor import render
-from advisor.cli.params import SECONDS, TOKENS, USD
+from advisor.cli.params import NUMBERS, SECONDS, TOKENS, USD
 from advisor.errors import AdvisorError
-from advisor.records import Candidate, Estimate, Goal, Plan
-from advisor.units import (
-    Formatter,
-    format_bytes,
-    format_count,
-    format_energy,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_tokens,
-    format_usd,
-)
+from advisor.records import Goal, GpuPrice, Plan
+from advisor.units import parse_usd
 
 RATIO_COUNTS = ("matrices+head", "total", "matrices")
 
 
 @click.command()
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or a card: l4, h200-141gb-sxm, …")
-@click.option("--gpus", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, a card, several (l4,h200), or any.")
+@click.option(
+    "--gpus", type=NUMBERS, help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; any: 1,2,4,8."
+)
 @click.option("--budget", type=USD, help="Most that may be spent, as $20.")
 @click.option("--deadline", type=SECONDS, help="Most time everything may take, as 90s, 30min or 8h.")
 @click.option("--sure", is_flag=True, help="Keep the intervals' high ends within the limits, not the expected values.")
@@ -44,7 +35,28 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
 @click.option("--seq-len", type=click.IntRange(min=16), help="Context length. Default: the calibration's.")
 @click.option("--vocab-size", type=click.IntRange(min=2), help="Default: the data's, else the calibration's.")
-@click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's; 0 on your own machine.")
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="[GPU=]USD",
+    help="Dollars per GPU and hour, of one card as l4=0.50. Default: the catalog's; 0 on your own machine.",
+)
+@click.option("--provider", "providers", multiple=True, help="Rent from these only; may be given several times.")
+@click.option(
+    "--spot",
+    type=click.Choice(("none", "only", "any")),
+    default="none",
+    show_default=True,
+    help="Machines that may be taken back; the time lost to that is counted.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(("loss", "cost", "time")),
+    default="loss",
+    show_default=True,
+    help="What is made least within the limits.",
+)
 @click.option("--kwh-price", type=USD, help="Dollars per kWh, added to the price.")
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
@@ -58,10 +70,10 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
-    """Recommend depth, batch and tokens for a goal, with the whole bill and what was rejected.
+    """Recommend what to train, and on what, with the whole bill and what was rejected.
 
-    Without any limit the family's usual tokens per parameter are planned, on the deepest model that ends within a day
-    (an hour on a CPU).
+    With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
+    usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
     """
     plan = recommend(goal_from(options), measure=measure)
     path = None
@@ -79,14 +91,19 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
 
 def goal_from(options: dict[str, Any]) -> Goal:
     """The goal that the options state; raises AdvisorError for an unknown device."""
-    from advisor.cli.device import device_key
+    from advisor.plan.market import ANY, COUNTS
 
     if options["ratio_counts"] and not options["ratio"]:
         raise AdvisorError("--ratio-counts says what --ratio counts, and there is no --ratio", exit_code=2)
-    data = options["data"]
+    data, keys = options["data"], device_keys(options["gpu"])
+    numbers = options["gpus"] or (COUNTS if keys == [ANY] or len(keys) > 1 else (1,))
+    alone, by_card = read_prices(options["prices"])
+    if alone is not None and (keys == [ANY] or len(keys) > 1):
+        raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
     return Goal(
-        gpu=device_key(options["gpu"]),
-        gpus=options["gpus"],
+        gpu=",".join(keys),
+        gpus=numbers[0],
+        counts=numbers if len(numbers) > 1 else (),
         family=options["family"],
         seq_len=options["seq_len"],
         vocab_size=options["vocab_size"],
@@ -97,7 +114,7 @@ def goal_from(options: dict[str, Any]) -> Goal:
         data=str(data.expanduser().resolve()) if data else None,
         ratio=options["ratio"],
         ratio_counts=options["ratio_counts"] or ("matrices+head" if options["family"] == "nanochat" else "total"),
-        usd_per_hour=options["price"],
+        usd_per_hour=alone,
         usd_per_kwh=options["kwh_price"],
         micro_batch=options["micro_batch"],
         global_batch_tokens=options["global_batch"],
@@ -106,27 +123,85 @@ def goal_from(options: dict[str, Any]) -> Goal:
         activation_checkpointing=options["activation_checkpointing"],
         optimizer=options["optimizer"],
         sure=options["sure"],
+        providers=options["providers"],
+        spot=options["spot"],
+        objective=options["objective"],
+        prices=by_card,
     )
 
 
+def device_keys(asked: str) -> list[str]:
+    """The keys that --gpu names, each once; ["any"] stands for all."""
+    from advisor.cli.device import device_key
+    from advisor.plan.market import ANY
+
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if ANY in names or not names:
+        return [ANY]
+    return list(dict.fromkeys(device_key(name) for name in names))
+
+
+def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...]]:
+    """A price without a card, and prices by card; raises AdvisorError (exit 2) for what is neither."""
+    from advisor.catalog import require_gpu
+
+    alone, by_card = None, []
+    for text in texts:
+        name, equals, amount = text.rpartition("=")
+        try:
+            usd = parse_usd(amount)
+        except AdvisorError as error:
+            raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
+        if equals:
+            by_card.append(GpuPrice(gpu=name if name == "cpu" else require_gpu(name).key, usd_per_hour=usd))
+        else:
+            alone = usd
+    return alone, tuple(by_card)
+
+
 def recommend(goal: Goal, *, measure: bool = False) -> Plan:
-    """The plan for a goal from what the store knows of its device, with one more burst at the choice if asked for."""
-    from advisor.calibrate.profiles import load_profile
+    """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for."""
+    from advisor.plan.answer import answer
     from advisor.plan.goal import find_price
-    from advisor.plan.search import make_plan, refined_plan
+    from advisor.plan.search import refined_plan
     from advisor.store import default_store
 
-    store, price, data_meta = default_store(), find_price(goal), read_data(goal.data)
-    precision = None if goal.precision == "auto" else goal.precision
-    profile = load_profile(goal.gpu, store, family=goal.family, precision=precision, compile=goal.compile)
-    plan = make_plan(goal, profile, now=datetime.now(UTC), data_meta=data_meta, price=price)
+    store, data_meta = default_store(), read_data(goal.data)
+    profiles, left_out = load_profiles(goal, store)
+    plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
     if not measure:
         return plan
     from advisor.calibrate.again import measure_one
 
+    profile = next(p for p in profiles if p.key == plan.workload.gpu)
     render.remark(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
     profile = measure_one(profile, plan.workload, store)
-    return refined_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta, price=price)
+    refined = refined_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta, price=find_price(plan.goal))
+    return replace(refined, search=plan.search)
+
+
+def load_profiles(goal: Goal, store: Any) -> tuple[list[Any], list[str]]:
+    """What is believed of each device that the goal names, and in words which cards could not be looked at.
+
+    "any" leaves out what is no CUDA card: the trainer has not run there. Errors of devices that were named are raised.
+    """
+    from advisor.calibrate.profiles import load_profile
+    from advisor.catalog import load_gpus
+    from advisor.plan.market import ANY
+
+    precision = None if goal.precision == "auto" else goal.precision
+    settings = {"family": goal.family, "precision": precision, "compile": goal.compile}
+    if goal.gpu != ANY:
+        return [load_profile(key, store, **settings) for key in goal.gpu.split(",")], []
+    found, left_out = [], []
+    cards = load_gpus()
+    others = [key for key, spec in cards.items() if not spec.compute_capability[:1].isdigit()]
+    for key in (key for key in cards if key not in others):
+        try:
+            found.append(load_profile(key, store, **settings))
+        except AdvisorError as error:
+            left_out.append(error.message)
+    return found, [*left_out, f"no CUDA cards: {', '.join(others)}"]
 
 
 def read_data(path: str | None) -> dict[str, Any] | None:
@@ -142,75 +217,23 @@ def read_data(path: str | None) -> dict[str, Any] | None:
 
 
 def show(plan: Plan, path: Path | None, *, next_command: bool = True) -> None:
-    """The recommendation on the terminal: sentence, bill, candidates, reasons, warnings, next command."""
+    """The recommendation on the terminal: sentence, options, bill, losers, reasons, warnings, next command."""
+    from advisor.cli.plan_tables import bill_table, candidate_tables, search_tables
     from advisor.plan.explain import sentence
 
-    render.show(sentence(plan), "", _bill_table(plan), "", *_candidate_tables(plan), "")
-    render.show(*(f"- {reason}" for reason in plan.reasons))
+    several = plan.search is not None and (len(plan.search.devices) > 1 or len(plan.goal.counts) > 1)
+    render.show(sentence(plan))
+    if plan.search is not None and several:
+        render.show(*search_tables(plan.search, several=True))
+    render.show("", bill_table(plan), "", *candidate_tables(plan))
+    if plan.search is not None and not several:
+        render.show(*search_tables(plan.search, several=False))
+    render.show("", *(f"- {reason}" for reason in plan.reasons))
     if plan.warnings:
         render.show("", *(f"! {warning}" for warning in plan.warnings))
+    if plan.search is not None and plan.search.left_out:
+        render.show("", *(f"not searched: {text}" for text in plan.search.left_out))
     if path is not None:
         render.show("", f"written to {path}", f"next: advisor launch {path}")
     elif next_command:
         render.show("", "next: the same command with --out plan.yaml, then: advisor launch plan.yaml")
-
-
-def _bill_table(plan: Plan) -> Any:
-    prediction, clock = plan.prediction, plan.prediction.wall_clock
-    rows: tuple[tuple[str, Estimate | None, Formatter], ...] = (
-        ("start-up", clock.startup_seconds, format_seconds),
-        ("compilation", clock.compile_seconds, format_seconds),
-        (f"{format_count(plan.run.steps)} steps", clock.steps_seconds, format_seconds),
-        ("evaluations", clock.evals_seconds, format_seconds),
-        ("checkpoints", clock.checkpoints_seconds, format_seconds),
-        ("in all", clock.total_seconds, format_seconds),
-        ("cost", prediction.cost_usd, format_usd),
-        ("energy", prediction.energy_kwh, format_energy),
-        ("one step", prediction.step_seconds, format_seconds),
-        ("throughput", prediction.tokens_per_second, format_rate),
-        ("MFU", prediction.mfu, format_percent),
-        ("peak memory, allocated", prediction.peak_allocated_bytes, format_bytes),
-        ("peak memory, reserved", prediction.peak_reserved_bytes, format_bytes),
-        ("validation loss", prediction.loss, format_number),
-    )
-    cells = [
-        (name, format_estimate(value, formatter), value.basis if value else "-") for name, value, formatter in rows
-    ]
-    return render.table(("what", "predicted (80 % interval)", "basis"), cells)
-
-
-def _candidate_tables(plan: Plan) -> Iterator[Any]:
-    """One table of depths, one of the chosen depth's other micro-batches."""
-    depth = plan.chosen.depth
-    depths = [plan.chosen, *(c for c in plan.considered if c.depth != depth)]
-    yield _candidate_table("Depths considered", sorted(depths, key=lambda c: c.depth), plan.chosen)
-    sizes = [c for c in plan.considered if c.depth == depth]
-    if len(sizes) > 1:
-        yield ""
-        by_size = sorted(sizes, key=lambda c: c.micro_batch)
-        yield _candidate_table(f"Micro-batches considered at depth {depth}", by_size, plan.chosen)
-
-
-def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate) -> Any:
-    columns = ("depth", "parameters", "micro-batch", "steps", "tokens", "tok/s", "memory", "time", "cost", "verdict")
-    rows = [_candidate_row(candidate, chosen) for candidate in candidates]
-    styles = {number: "bold" for number, candidate in enumerate(candidates) if candidate is chosen}
-    right = columns[:-1]
-    return render.table(columns, rows, title=title, right=right, styles=styles)
-
-
-def _candidate_row(candidate: Candidate, chosen: Candidate) -> tuple[str, ...]:
-    memory, cost = candidate.peak_reserved_bytes, candidate.cost_usd
-    verdict = "chosen" if candidate is chosen else candidate.rejected or f"beaten: score {candidate.score:.4g}"
-    return (
-        str(candidate.depth),
-        format_count(candidate.parameters),
-        f"{candidate.micro_batch} x {candidate.grad_accum}",
-        format_count(candidate.steps),
-        format_tokens(candidate.tokens),
-        format_tokens(candidate.tokens_per_second.value),
-        format_bytes(memory.value if memory else None),
-        format_seconds(candidate.total_seconds.value),
-        format_usd(cost.value if cost else None),
-        verdict,
-    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from advisor.plan.alternatives import front, near_misses, options, plan_choice
 from advisor.plan.goal import RunPrice, find_price
-from advisor.plan.market import Market, Pick, best, open_market, plan_in
+from advisor.plan.market import Market, Pick, best, check_goal, open_market, plan_in
 from advisor.plan.scaling import scaling
 from advisor.plan.search import make_plan
 from advisor.plan.sensitivity import sensitivity
@@ -32,6 +32,7 @@ def answer(
     AdvisorError: exit code 2 for a goal that cannot be meant, 3 when nothing fits it, naming the binding constraint
     and what would make it feasible.
     """
+    check_goal(goal)
     if len(profiles) == 1 and len(goal.counts) <= 1 and goal.spot != "any" and goal.objective == "loss":
         # one device at one price: its own plan is the answer, and its own words the refusal
         alone = replace(goal, gpu=profiles[0].key, gpus=goal.counts[0] if goal.counts else goal.gpus, counts=())

@@ -27,7 +27,8 @@ from trainer.schema import ModelShape
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 # Global batches tried, of the one recommended at the recommended tokens: a run of fewer tokens wants a smaller one.
-BATCH_FACTORS = (2.0, 1.0, 0.5, 0.25, 0.125)
+BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-1, 7))
+SOUND = 2**0.25  # times the recommended batch that one may be: with the factors above some batch is always near it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,6 @@ class Pick:
 
 def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None) -> Market:
     """Make out what can be rented and compute every configuration; raises AdvisorError where nothing is left."""
-    check_goal(goal)
     devices, left_out = _devices(goal, profiles, data_meta)
     if not devices:
         raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.plan.bills import Bills, Limits
-from advisor.plan.field import OVERSHOOT
+from advisor.plan.field import SOUND
 from advisor.plan.market import Market, Pick, find, make_choice
 from advisor.plan.search import LEVEL
 from advisor.plan.weigh import settled_tokens
@@ -23,6 +23,7 @@ from advisor.units import format_number, format_percent, format_seconds, format_
 
 WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
 SLOWEST = 0.5  # of the estimated tokens/s; beyond that the estimate is no longer what is in doubt
+_LATER = (0.25, 1.0, 3.0)  # of the deadline: how much later is tried to save money
 _HALVINGS = 7  # of the interval searched for the slowest speed at which a choice holds: under 1 %
 
 
@@ -47,12 +48,18 @@ def sensitivity(market: Market, plan: Choice, pick: Pick) -> Iterator[Sensitivit
         if (less := find(market, replace(limits, budget_usd=half))) is not None:
             yield _less(market, plan, less, replace(limits, budget_usd=half), format_usd(half))
     if not settled and market.brief.limited and limits.deadline_seconds is not None:
-        more = nice_seconds(limits.deadline_seconds / 4)
-        longer = replace(limits, deadline_seconds=limits.deadline_seconds + more)
-        words = f"{format_seconds(more)} more"
-        yield _cheaper(market, plan, longer, words) or _more(market, plan, longer, words)
+        yield _more(market, plan, *_later(limits, 1 / 4))
+        cheaper = (_cheaper(market, plan, *_later(limits, share)) for share in _LATER)
+        yield from [item for item in cheaper if item is not None][:1]
     if not settled or len(market.field.devices) > 1:
         yield _slower(market, plan, pick, settled)
+
+
+def _later(limits: Limits, share: float) -> tuple[Limits, str]:
+    """A deadline put off by about this share of itself, and how to say that."""
+    assert limits.deadline_seconds is not None
+    more = nice_seconds(share * limits.deadline_seconds)
+    return replace(limits, deadline_seconds=limits.deadline_seconds + more), f"{format_seconds(more)} more"
 
 
 def nice(amount: float) -> float:
@@ -109,7 +116,7 @@ def cheapest_as_good(market: Market, score: float, limits: Limits) -> Pick | Non
     reachable = np.isfinite(tokens) & (tokens < 1e16)
     steps = np.where(reachable, np.ceil(tokens / bills.step_tokens), 1.0)
     seconds = bills.seconds(steps)
-    good = reachable & bills.keeps(steps, limits) & bills.batch_is_sound(steps, market.brief, OVERSHOOT)
+    good = reachable & bills.keeps(steps, limits) & bills.batch_is_sound(steps, market.brief, SOUND)
     scores = bills.scores(steps)
     usd = np.where(good & (scores <= score * 1.0001), bills.usd(seconds), np.nan)[:, 0]
     if np.isnan(usd).all():

@@ -12,7 +12,7 @@ from enum import IntFlag
 import numpy as np
 
 from advisor.plan.bills import Bills, Limits
-from advisor.plan.field import OVERSHOOT, Field
+from advisor.plan.field import SOUND, Field
 from advisor.plan.front import best_by_group
 from advisor.plan.goal import MOST_EPOCHS, Brief
 from advisor.plan.trial import LEAST_STEPS, THINNEST
@@ -122,7 +122,7 @@ def _pool(part: Field, limits: Limits, places: np.ndarray, spot: bool, multiples
         tokens = bills.tokens(steps)
         thin = (steps < LEAST_STEPS) | (tokens < THINNEST * bills.ratio * counted) & ~_exhausted(bills, steps)
         against += np.where(thin, int(Against.THIN), 0)
-    against += np.where(bills.batch_is_sound(steps, brief, OVERSHOOT), 0, int(Against.BATCH))
+    against += np.where(bills.batch_is_sound(steps, brief, SOUND), 0, int(Against.BATCH))
     if not spot:
         taken_back = np.array([offer.spot for offer in part.offers])[part.offer][:, None]
         against += np.where(taken_back, int(Against.SPOT), 0)

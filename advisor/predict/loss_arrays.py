@@ -27,10 +27,10 @@ def effective_tokens_many(tokens: np.ndarray, unique_tokens: float | None) -> np
 
 
 def effective_parameters_many(
-    parameters: np.ndarray, unique_tokens: float | np.ndarray, best_ratio: float | None = None
+    parameters: np.ndarray, unique_tokens: float | np.ndarray, best_ratio: float | np.ndarray | None = None
 ) -> np.ndarray:
     """As `loss.effective_parameters`, any shape."""
-    fed = unique_tokens / (best_ratio or DATA_CONSTRAINED_RATIO)
+    fed = unique_tokens / (DATA_CONSTRAINED_RATIO if best_ratio is None else best_ratio)
     excess = np.maximum(parameters / fed - 1, 0.0)
     return np.where(
         parameters <= fed, parameters, fed * (1 - PARAMETER_EXCESS_DECAY * np.expm1(-excess / PARAMETER_EXCESS_DECAY))
@@ -38,7 +38,7 @@ def effective_parameters_many(
 
 
 def allocation_scores(
-    parameters: np.ndarray, tokens: np.ndarray, unique_tokens: float | None, *, best_ratio: float
+    parameters: np.ndarray, tokens: np.ndarray, unique_tokens: float | None, *, best_ratio: float | np.ndarray
 ) -> np.ndarray:
     """As `loss.allocation_score`; `parameters` and `tokens` broadcast against each other."""
     counted = effective_parameters_many(parameters, unique_tokens, best_ratio) if unique_tokens else parameters

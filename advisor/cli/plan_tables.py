@@ -1,0 +1,181 @@
+"""Tables of a plan: its bill, what was considered, options, front, near misses and scaling. Records to text only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from advisor import render
+from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
+from advisor.units import (
+    Formatter,
+    format_bytes,
+    format_count,
+    format_energy,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+
+
+def bill_table(plan: Plan) -> Any:
+    """What the run takes, part by part."""
+    prediction, clock = plan.prediction, plan.prediction.wall_clock
+    rows: list[tuple[str, Estimate | None, Formatter]] = [
+        ("start-up", clock.startup_seconds, format_seconds),
+        ("compilation", clock.compile_seconds, format_seconds),
+        (f"{format_count(plan.run.steps)} steps", clock.steps_seconds, format_seconds),
+        ("evaluations", clock.evals_seconds, format_seconds),
+        ("checkpoints", clock.checkpoints_seconds, format_seconds),
+    ]
+    if clock.interruptions_seconds is not None:
+        rows.append(("interruptions", clock.interruptions_seconds, format_seconds))
+    rows += [
+        ("in all", clock.total_seconds, format_seconds),
+        ("cost", prediction.cost_usd, format_usd),
+        ("energy", prediction.energy_kwh, format_energy),
+        ("one step", prediction.step_seconds, format_seconds),
+        ("throughput", prediction.tokens_per_second, format_rate),
+        ("MFU", prediction.mfu, format_percent),
+        ("peak memory, allocated", prediction.peak_allocated_bytes, format_bytes),
+        ("peak memory, reserved", prediction.peak_reserved_bytes, format_bytes),
+        ("validation loss", prediction.loss, format_number),
+    ]
+    cells = [
+        (name, format_estimate(value, formatter), value.basis if value else "-") for name, value, formatter in rows
+    ]
+    return render.table(("what", "predicted (80 % interval)", "basis"), cells)
+
+
+def candidate_tables(plan: Plan) -> Iterator[Any]:
+    """One table of depths, one of the chosen depth's other micro-batches."""
+    depth = plan.chosen.depth
+    depths = [plan.chosen, *(c for c in plan.considered if c.depth != depth)]
+    yield _candidate_table("Depths considered", sorted(depths, key=lambda c: c.depth), plan.chosen)
+    sizes = [c for c in plan.considered if c.depth == depth]
+    if len(sizes) > 1:
+        yield ""
+        by_size = sorted(sizes, key=lambda c: c.micro_batch)
+        yield _candidate_table(f"Micro-batches considered at depth {depth}", by_size, plan.chosen)
+
+
+def search_tables(search: SearchReport, *, several: bool) -> Iterator[Any]:
+    """Options, and where there was a choice of devices the front and the near misses; sensitivity; scaling."""
+    yield from ("", option_table(search.options))
+    if several:
+        title = f"Best for each price and each time ({search.front_size} runs are beaten by no other)"
+        yield from ("", choice_table(title, search.front, "remark"))
+    if search.near_misses:
+        yield from ("", choice_table("Better but for one thing", search.near_misses, "ruled out by"))
+    if search.sensitivity:
+        yield from ("", "What the choice depends on", *(f"- {text}" for text in search.sensitivity))
+    if len(search.scaling) > 1:
+        yield from ("", scaling_table(search.scaling), _pays(search))
+
+
+def option_table(options: Sequence[Choice]) -> Any:
+    """The named options side by side."""
+    rows = [
+        ("on", [machine(c) for c in options]),
+        ("model", [f"depth {c.depth}, {format_count(c.parameters)} parameters" for c in options]),
+        ("batch", [batch(c) for c in options]),
+        ("memory per GPU", [format_estimate(c.device_bytes, format_bytes) for c in options]),
+        ("headroom", ["unknown" if c.headroom_bytes is None else format_bytes(c.headroom_bytes) for c in options]),
+        ("step time", [format_estimate(c.step_seconds, format_seconds) for c in options]),
+        ("total time", [format_estimate(c.total_seconds, format_seconds) for c in options]),
+        ("tokens", [format_tokens(c.tokens) for c in options]),
+        ("epochs", ["-" if c.epochs is None else format_number(c.epochs) for c in options]),
+        ("cost", [format_estimate(c.cost_usd, format_usd) for c in options]),
+        ("loss", [format_estimate(c.loss, format_number) for c in options]),
+        ("score", [format_number(c.score) for c in options]),
+        ("why", [c.why for c in options]),
+    ]
+    return render.table(("", *(c.name for c in options)), [(name, *cells) for name, cells in rows])
+
+
+def choice_table(title: str, choices: Sequence[Choice], last: str) -> Any:
+    """Choices one a line."""
+    columns = ("on", "depth", "parameters", "tokens", "time", "cost", "loss", "score", last)
+    rows = [
+        (
+            machine(c),
+            str(c.depth),
+            format_count(c.parameters),
+            format_tokens(c.tokens),
+            format_seconds(c.total_seconds.value),
+            format_usd(c.cost_usd.value) if c.cost_usd else None,
+            format_number(c.loss.value) if c.loss else None,
+            format_number(c.score),
+            c.why,
+        )
+        for c in choices
+    ]
+    styles = {number: "bold" for number, c in enumerate(choices) if c.why == "the plan"}
+    return render.table(columns, rows, title=title, right=columns[1:-1], styles=styles)
+
+
+def scaling_table(points: Sequence[ScalingPoint]) -> Any:
+    """The chosen run on more and fewer GPUs."""
+    columns = ("GPUs", "throughput", "per GPU", "time", "cost")
+    rows = [
+        (
+            str(p.gpus),
+            format_rate(p.tokens_per_second),
+            format_percent(p.efficiency),
+            format_seconds(p.total_seconds),
+            format_usd(p.cost_usd) if p.cost_usd is not None else None,
+        )
+        for p in points
+    ]
+    return render.table(columns, rows, title="The same run on more and fewer GPUs", right=columns)
+
+
+def machine(choice: Choice) -> str:
+    """What is rented, in words."""
+    if choice.gpu == "cpu":
+        return "this CPU"
+    provider = f", {choice.provider}" if choice.provider else ""
+    return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
+
+
+def batch(choice: Choice) -> str:
+    """Micro-batch, accumulation and checkpointing, in words."""
+    accumulated = f" x {choice.grad_accum}" if choice.grad_accum > 1 else ""
+    recomputed = ", recomputing activations" if choice.activation_checkpointing == "full" else ""
+    return f"{choice.micro_batch} sequences{accumulated}{recomputed}"
+
+
+def _pays(search: SearchReport) -> str:
+    if search.pays_up_to_gpus is None:
+        most = search.scaling[-1].gpus
+        return f"More GPUs pay as far as this goes ({most}): they shorten the run by more than they raise the bill."
+    return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
+
+
+def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate) -> Any:
+    columns = ("depth", "parameters", "micro-batch", "steps", "tokens", "tok/s", "memory", "time", "cost", "verdict")
+    rows = [_candidate_row(candidate, chosen) for candidate in candidates]
+    styles = {number: "bold" for number, candidate in enumerate(candidates) if candidate is chosen}
+    right = columns[:-1]
+    return render.table(columns, rows, title=title, right=right, styles=styles)
+
+
+def _candidate_row(candidate: Candidate, chosen: Candidate) -> tuple[str, ...]:
+    memory, cost = candidate.peak_reserved_bytes, candidate.cost_usd
+    verdict = "chosen" if candidate is chosen else candidate.rejected or f"beaten: score {candidate.score:.4g}"
+    return (
+        str(candidate.depth),
+        format_count(candidate.parameters),
+        f"{candidate.micro_batch} x {candidate.grad_accum}",
+        format_count(candidate.steps),
+        format_tokens(candidate.tokens),
+        format_tokens(candidate.tokens_per_second.value),
+        format_bytes(memory.value if memory else None),
+        format_seconds(candidate.total_seconds.value),
+        format_usd(cost.value if cost else None),
+        verdict,
+    )

@@ -1,0 +1,385 @@
+"""One search over devices, counts, offers and shapes: against brute force, and what it says against planning anew."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.cli import main
+from advisor.errors import AdvisorError
+from advisor.plan.alternatives import plan_choice
+from advisor.plan.answer import answer
+from advisor.plan.bills import Limits
+from advisor.plan.goal import rent
+from advisor.plan.market import best, find, open_market
+from advisor.plan.offers import offers_for
+from advisor.plan.search import LEVEL, make_plan
+from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
+from advisor.plan.weigh import weigh
+from advisor.predict.batch import predict_batch
+from advisor.predict.profile import Profile
+from advisor.records import Goal, GpuPrice, Plan, Workload
+from advisor.store import dump_plan, load_plan
+from advisor.units import parse_seconds, parse_usd
+from trainer.schema import make_shape
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+KEYS = ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")
+PROFILES = [prior_profile(require_gpu(key)) for key in KEYS]
+COUNTS = (1, 2, 4, 8)
+GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
+ALONE = {
+    "tokens": 10**9, "validation_tokens": 10**6, "vocab_size": 32768, "bytes_per_token": 4.0,
+}  # fmt: skip
+
+
+def ask(profiles=PROFILES, data_meta=None, **wishes) -> Plan:
+    return answer(replace(GOAL, **wishes), profiles, now=NOW, data_meta=data_meta)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return ask()
+
+
+def slower(profile: Profile, share: float) -> Profile:
+    """The same card with so much of its tokens/s missing: every coefficient larger."""
+    theta = profile.posterior.theta - math.log(1 - share)
+    return replace(profile, posterior=replace(profile.posterior, theta=theta))
+
+
+# The choice
+
+
+def test_no_single_plan_on_any_offer_is_better(plan):
+    """Brute force over what the search weighs at once: a whole plan for each card, count and offer."""
+    scores = {}
+    for profile in PROFILES:
+        for count in COUNTS:
+            for offer in offers_for(GOAL, profile.key, count):
+                goal = replace(GOAL, gpu=profile.key, gpus=count, counts=(), seq_len=2048, vocab_size=32768)
+                found = make_plan(goal, profile, now=NOW, price=rent(offer))
+                scores[profile.key, count] = found.chosen.score
+    assert plan.chosen.score <= 1.005 * min(scores.values())
+    assert len(scores) == len(KEYS) * len(COUNTS)
+
+
+def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
+    w = plan.workload
+    profile = next(p for p in PROFILES if p.key == w.gpu)
+    [offer] = offers_for(GOAL, w.gpu, w.gpus)
+    goal = replace(GOAL, gpu=w.gpu, gpus=w.gpus, counts=(), seq_len=2048, vocab_size=32768)
+    alone = make_plan(goal, profile, now=NOW, price=rent(offer))
+    assert (alone.run, alone.prediction, alone.usd_per_hour) == (plan.run, plan.prediction, plan.usd_per_hour)
+    assert plan.goal == GOAL and plan.provider == offer.provider and not plan.spot
+    total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd
+    assert total.value <= 8 * 3600 and 15 < cost.value <= 20
+    assert cost.value == pytest.approx(total.value / 3600 * offer.usd_per_hour)
+
+
+@pytest.mark.parametrize("name", ["budget_usd", "deadline_seconds"])
+def test_more_of_a_limit_never_gives_worse(name):
+    amounts = (2.0, 3.0, 5.0, 8.0, 20.0, 60.0) if name == "budget_usd" else (600.0, 1800.0, 7200.0, 40_000.0)
+    plans = [ask(**{name: amount}) for amount in amounts]
+    for less, more in zip(plans, plans[1:], strict=False):
+        assert more.chosen.score <= 1.005 * less.chosen.score
+        if less.prediction.loss and more.prediction.loss:
+            assert more.prediction.loss.value <= less.prediction.loss.value + 0.01
+
+
+def test_spot_machines_only_when_wanted(plan):
+    spot = ask(spot="only")
+    assert not plan.spot and spot.spot and spot.price_source.count("spot") == 1
+    clock = spot.prediction.wall_clock
+    assert clock.interruptions_seconds.value > 0 and plan.prediction.wall_clock.interruptions_seconds is None
+    either = ask(spot="any")
+    assert either.chosen.score <= 1.005 * min(plan.chosen.score, spot.chosen.score)
+
+
+def test_a_given_price_wins_and_a_provider_is_kept():
+    cheap = ask(prices=(GpuPrice(gpu="rtx-4090", usd_per_hour=0.01),), budget_usd=0.64)
+    assert cheap.workload.gpu == "rtx-4090" and cheap.price_source == "given" and cheap.provider is None
+    assert ask(providers=("gcp",)).provider == "gcp"
+    with pytest.raises(AdvisorError, match="unknown provider 'gpc'") as caught:
+        ask(providers=("gpc",))
+    assert caught.value.exit_code == 2 and "gcp" in caught.value.hint
+
+
+def test_settled_work_goes_to_the_cheapest_or_the_fastest():
+    wishes = {"depth": 12, "tokens": 2 * 10**9, "budget_usd": None, "deadline_seconds": None}
+    cheap, fast = ask(objective="cost", **wishes), ask(objective="time", **wishes)
+    assert cheap.chosen.depth == fast.chosen.depth == 12
+    assert cheap.prediction.cost_usd.value < fast.prediction.cost_usd.value
+    assert fast.prediction.wall_clock.total_seconds.value < cheap.prediction.wall_clock.total_seconds.value
+    assert fast.workload.gpu == "h100-80gb-sxm" and fast.workload.gpus == 8
+    in_an_hour = ask(objective="cost", **wishes | {"deadline_seconds": 3600.0})
+    assert in_an_hour.prediction.wall_clock.total_seconds.value <= 3600
+    assert cheap.prediction.cost_usd.value <= in_an_hour.prediction.cost_usd.value
+
+
+def test_tokens_alone_get_the_depth_they_suit():
+    plan = ask(tokens=3 * 10**9, budget_usd=None, deadline_seconds=None)
+    assert 8 <= plan.ratio <= 18 and plan.prediction.wall_clock.total_seconds.value <= 86400
+
+
+def test_the_same_question_gets_the_same_answer(plan, tmp_path):
+    assert ask() == plan
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(plan), encoding="utf-8")
+    assert load_plan(path) == plan
+
+
+# What stands beside it
+
+
+def test_options_keep_what_their_names_promise(plan):
+    safe, balanced, bold = plan.search.options
+    assert [o.name for o in plan.search.options] == ["conservative", "balanced", "aggressive"]
+    assert safe.cost_usd.high <= 20 and safe.total_seconds.high <= 8 * 3600 and not safe.spot
+    held, memory = safe.device_bytes, safe.device_bytes.value + safe.headroom_bytes
+    assert held.high <= 0.85 * memory
+    assert balanced.score == plan.chosen.score and balanced.steps == plan.run.steps
+    assert safe.score >= balanced.score / LEVEL
+    assert (bold.spot and bold.score < balanced.score) or bold.parameters > balanced.parameters
+    assert bold.cost_usd.value <= 20 and bold.total_seconds.value <= 8 * 3600
+
+
+def test_the_front_is_beaten_by_nothing_and_holds_the_plan(plan):
+    front = plan.search.front
+    assert any(c.score == plan.chosen.score and c.why == "the plan" for c in front)
+    assert len(front) > 4 and plan.search.front_size >= len(front)
+    for one in front:
+        assert one.cost_usd.value <= 20 * 1.0001 and one.total_seconds.value <= 8 * 3600 * 1.0001
+        for other in front:
+            if one is not other and one.loss and other.loss:
+                pairs = ((one.cost_usd.value, other.cost_usd.value), (one.loss.value, other.loss.value),
+                         (one.total_seconds.value, other.total_seconds.value))  # fmt: skip
+                assert not all(a <= b for a, b in pairs)
+
+
+def test_near_misses_are_better_and_break_exactly_what_they_say(plan):
+    misses = plan.search.near_misses
+    assert misses
+    for miss in misses:
+        over = {
+            "over budget": miss.cost_usd.value > 20,
+            "too slow": miss.total_seconds.value > 8 * 3600,
+            "does not fit memory": miss.headroom_bytes < 0.03 * (miss.device_bytes.value + miss.headroom_bytes)
+            or miss.device_bytes.high > 0.97 * (miss.device_bytes.value + miss.headroom_bytes),
+            "a spot machine": miss.spot,
+        }
+        assert miss.score < plan.chosen.score
+        assert [words for words, broken in over.items() if broken] == [miss.why.split(":")[0].split(",")[0]]
+
+
+def test_scaling_is_the_same_run_on_other_counts(plan):
+    points = plan.search.scaling
+    assert [p.gpus for p in points][:4] == [1, 2, 4, 8]
+    assert points[0].efficiency == 1 and all(p.efficiency <= 1.001 for p in points)
+    mine = next(p for p in points if p.gpus == plan.workload.gpus)
+    assert mine.total_seconds == pytest.approx(plan.prediction.wall_clock.total_seconds.value, rel=0.03)
+    assert mine.cost_usd == pytest.approx(plan.prediction.cost_usd.value, rel=0.03)
+    burdens = {p.gpus: p.cost_usd * p.total_seconds for p in points}
+    if plan.search.pays_up_to_gpus is not None:
+        last = plan.search.pays_up_to_gpus
+        assert burdens[2 * last] >= burdens[last]
+
+
+def test_a_small_batch_stops_paying_early():
+    """Four sequences a step cannot keep eight GPUs busy: latency and launches do not shrink."""
+    plan = ask(depth=6, tokens=10**8, global_batch_tokens=16 * 2048, budget_usd=None, deadline_seconds=None)
+    points = plan.search.scaling
+    assert points[-1].gpus <= 16 and points[-1].efficiency < 0.9
+
+
+# What it depends on
+
+
+def test_wider_limits_are_planned_anew_as_said():
+    market = open_market(GOAL, PROFILES, None)
+    plan = ask()
+    pick = best(market, weigh(market.field, market.limits, spot=False))
+    said = list(sensitivity(market, plan_choice(market, plan, pick), pick))
+    assert [item.text for item in said] == list(plan.search.sensitivity)
+    checked = 0
+    for item in (item for item in said if item.limits is not None and "nothing" not in item.text):
+        again = ask(budget_usd=item.limits.budget_usd, deadline_seconds=item.limits.deadline_seconds)
+        if "price" in item.text:
+            continue
+        checked += 1
+        found = find(market, item.limits)  # takes the fastest micro-batch, a plan the smallest within 2 % of it
+        assert found.score * 0.999 <= again.chosen.score <= 1.005 * found.score
+        assert abs(again.chosen.depth - item.depth) <= 2
+    assert checked >= 2
+
+
+def test_the_choice_changes_where_it_is_said_to():
+    plan = ask()
+    market = open_market(GOAL, PROFILES, None)
+    pick = best(market, weigh(market.field, market.limits, spot=False))
+    item = list(sensitivity(market, plan_choice(market, plan, pick), pick))[-1]
+    mine = plan.workload.gpu
+    assert "this choice holds" in item.text and mine in item.text
+
+    def at(share: float) -> Plan:
+        return ask(profiles=[slower(p, share) if p.key == mine else p for p in PROFILES])
+
+    kind = (plan.workload.gpu, plan.workload.gpus, plan.chosen.depth)
+    if item.slower is None:
+        assert at(0.45).workload.gpu == mine
+        return
+    beyond = at(item.slower + 0.03)
+    assert (beyond.workload.gpu, beyond.workload.gpus, beyond.chosen.depth) != kind
+    held = at(max(0.0, item.slower - 0.03))
+    assert held.chosen.score <= 1.005 * beyond.chosen.score
+
+
+def test_more_time_can_be_cheaper():
+    """With a deadline alone quality is bought with machines; more time gets it for less."""
+    goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
+    market = open_market(goal, PROFILES, None)
+    tight = find(market, market.limits)
+    loose = cheapest_as_good(market, tight.score * LEVEL, Limits(deadline_seconds=20 * 3600.0))
+    assert loose.score <= tight.score * 1.002 and loose.seconds <= 20 * 3600
+    assert loose.usd < 0.95 * tight.usd
+    plan = answer(goal, PROFILES, now=NOW)
+    assert any("more" in text and "price" in text for text in plan.search.sensitivity)
+
+
+@pytest.mark.parametrize(("amount", "named"), [(5.0, 5), (6.9, 5), (0.23, 0.2), (37, 50), (1.3, 1)])
+def test_amounts_a_person_would_name(amount, named):
+    assert nice(amount) == pytest.approx(named)
+
+
+def test_durations_a_person_would_name():
+    assert [nice_seconds(s) for s in (2 * 3600, 22.5, 400)] == [7200, 20, 300]
+
+
+# Goals that cannot be met
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words", "option"),
+    [
+        ({"deadline_seconds": 5.0, "budget_usd": None}, "no plan ends within 5 s: the fastest", "--deadline"),
+        ({"budget_usd": 0.001, "deadline_seconds": None}, "or less: the cheapest", "--budget"),
+        ({"tokens": 10**11, "depth": 24}, "no plan", "--"),
+        ({"tokens": 3 * 10**10, "deadline_seconds": 1e4, "budget_usd": 46.5, "depth": 12}, "keeps both", "--"),
+    ],
+)
+def test_what_is_said_to_be_feasible_is(wishes, words, option):
+    with pytest.raises(AdvisorError, match=words) as caught:
+        ask(**wishes)
+    assert caught.value.exit_code == 3 and option in caught.value.hint
+    name, value = caught.value.hint.split("feasible with --")[1].split(" or ")[0].split(" ")
+    wider = {"deadline_seconds": parse_seconds(value)} if name == "deadline" else {"budget_usd": parse_usd(value)}
+    if wishes.get("tokens") == 10**11:  # both limits are too tight there: one at a time is said
+        wider = {"deadline_seconds": None, "budget_usd": None} | wider
+    assert ask(**(wishes | wider)).run.steps >= 1
+
+
+def test_no_memory_is_enough():
+    with pytest.raises(AdvisorError, match="nothing fits the memory of any device") as caught:
+        ask(depth=32, micro_batch=512)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task"),
+        ({"objective": "cost"}, "needs something to be done"),
+        ({"spot": "sometimes"}, "choose one of none, only, any"),
+    ],
+)
+def test_what_cannot_be_meant(wishes, words):
+    with pytest.raises(AdvisorError, match=words) as caught:
+        ask(**wishes)
+    assert caught.value.exit_code == 2
+
+
+def test_data_are_repeated_at_most_sixteen_times():
+    plan = ask(data_meta=ALONE | {"tokens": 10**7}, data="corpus")
+    assert all(c.epochs <= 16.01 for c in plan.search.front) and plan.chosen.epochs <= 16.01
+
+
+def test_one_device_gets_options_too():
+    plan = answer(Goal(gpu="l4", deadline_seconds=7200.0), [prior_profile(require_gpu("l4"))], now=NOW)
+    assert plan.workload.gpus == 1 and {o.gpu for o in plan.search.options if not o.spot} == {"l4"}
+    assert plan.search.devices == ("l4",) and plan.search.sensitivity
+
+
+def test_rows_shown_are_predicted_one_by_one(plan):
+    for c in (*plan.search.front, *plan.search.options):
+        profile = next(p for p in PROFILES if p.key == c.gpu)
+        w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.gpu,
+                     gpus=c.gpus, micro_batch=c.micro_batch, grad_accum=c.grad_accum, compile=True,
+                     precision=profile.precision, activation_checkpointing=c.activation_checkpointing)  # fmt: skip
+        [prediction] = predict_batch(profile, [w])
+        assert prediction.step_seconds == c.step_seconds and prediction.fits
+        assert c.tokens == c.steps * w.step_tokens
+        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.usd_per_hour)
+
+
+# The command
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+def test_any_card_by_the_command(call, tmp_path):
+    path = tmp_path / "plan.yaml"
+    code, out, _ = call("plan", "--gpu", "any", "--budget", "20", "--deadline", "8h", "--out", str(path), "--json")
+    document = json.loads(out)
+    assert code == 0 and document["search"]["candidates"] > 100_000 and len(document["search"]["devices"]) > 25
+    assert len(document["search"]["options"]) == 3 and load_plan(path).search is not None
+    assert document["sentence"].startswith("Train depth") and document["search"]["sensitivity"]
+    code, _, err = call("launch", str(path))
+    assert code == 1 and "the plan is for" in err and "this machine has" in err
+
+
+def test_the_terminal_shows_all_of_it(call):
+    code, out, _ = call("plan", "--gpu", "l4,a100-80gb-sxm", "--budget", "20", "--deadline", "8h")
+    assert code == 0
+    for words in ("conservative", "balanced", "aggressive", "headroom", "Best for each price", "the plan",
+                  "What the choice depends on", "this choice holds", "more and fewer GPUs"):  # fmt: skip
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpu", "any", "--price", "2", "--budget", "5"), "for one card only"),
+        (("--gpu", "l4", "--price", "l4=cheap", "--budget", "5"), "--price l4=cheap"),
+        (("--gpu", "any"), "needs a limit or a task"),
+        (("--gpu", "l4", "--provider", "gpc", "--budget", "5"), "unknown provider"),
+    ],
+)
+def test_usage_errors(call, arguments, words):
+    code, out, err = call("plan", *arguments)
+    assert code == 2 and words in err and out == ""
+
+
+def test_prices_by_card(call):
+    code, out, _ = call("plan", "--gpu", "l4", "--price", "l4=0.5", "--budget", "5", "--json")
+    assert code == 0 and json.loads(out)["usd_per_hour"] == 0.5
+
+
+def test_the_field_of_the_default_question_is_all_numbers():
+    market = open_market(GOAL, PROFILES, None)
+    assert np.isfinite(market.field.step.value).all() and (market.field.memory.value > 0).all()
