@@ -212,14 +212,21 @@ def _places(case: Case, store: Store) -> list[Place]:
 
 def _what_happened(case: Case) -> str:
     run, done, planned = case.run, steps_done(case.run), planned_steps(case)
+    if run.status is Status.COMPLETED and planned and done and done < planned:
+        done = planned  # the last rows are not printed by every framework
     steps = "no training step" if not done else f"{format_count(done)} steps"
-    if done and planned and planned >= done:
+    if done and planned and planned > done:
         steps = f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
     losses = ""
     if run.first_loss is not None and run.last_loss is not None:
         losses = f", loss {format_number(run.first_loss)} to {_loss(run.last_loss)}"
-    reason = f" ({run.status_reason})" if run.status_reason else ""
-    return f"{run.framework or run.format}: {run.status.value.replace('_', ' ')} after {steps}{losses}{reason}"
+    ended = "" if run.status is Status.UNKNOWN else f"{run.status.value.replace('_', ' ')} after "
+    reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
+    return f"{run.framework or run.format}: {ended}{steps}{losses}{reason}"
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _loss(loss: float) -> str:
@@ -228,7 +235,7 @@ def _loss(loss: float) -> str:
 
 def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
     if hours is None:
-        return "its time and cost cannot be told: the log has neither step times nor time stamps"
+        return "its time and cost cannot be told: the log has neither step times nor time stamps nor a total"
     cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
     pace, share = measured.pace(case), measured.mfu(case)
     speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""

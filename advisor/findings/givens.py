@@ -35,12 +35,15 @@ def sequence_length(case: Case) -> int | None:
 
 
 def step_tokens(case: Case) -> float | None:
-    """Tokens of one optimizer step: declared, else of the workload, else from the tokens column."""
+    """Tokens of one optimizer step: declared, else of the workload or the declared batch, else by the tokens column."""
     declared = number(case.run.facts, "step_tokens")
     if declared:
         return declared
     if case.workload:
         return float(case.workload.step_tokens)
+    sizes = [number(case.run.facts, name) for name in ("micro_batch", "seq_len", "grad_accum")]
+    if all(sizes):
+        return math.prod(sizes) * (number(case.run.facts, "world_size") or 1)
     rows = main_rows(case.run)
     tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
     keep = np.isfinite(tokens) & np.isfinite(step)

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case
-from advisor.findings.givens import planned_steps, price
+from advisor.findings.givens import number, planned_steps, price
 from advisor.findings.measured import FROM_CLOCK, main_column, step_times
 from advisor.records import Basis, Estimate
 
@@ -40,7 +40,7 @@ def spent_seconds(case: Case) -> float | None:
             return float(clock.max() - first)
     times, steps = step_times(case), steps_covered(case)
     if times is None or steps is None or times.source == FROM_CLOCK:
-        return None
+        return number(case.run.facts, "total_seconds")  # as the log sums itself up
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
     return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical

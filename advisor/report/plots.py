@@ -72,6 +72,7 @@ def _marks(analysis: Analysis) -> list[dict[str, object]]:
 def _speed(analysis: Analysis) -> Iterator[Plot]:
     found = rate_points(analysis.case)
     if len(found) < 2:
+        yield from _step_times(analysis)
         return
     rows = [{"step": point.step, "value": point.value, "series": "tokens per second"} for point in found]
     expected = analysis.case.expected.tokens_per_second if analysis.case.expected else None
@@ -86,6 +87,20 @@ def _speed(analysis: Analysis) -> Iterator[Plot]:
     if per_rate is not None:
         caption += f"An MFU of 10 % is {0.1 / per_rate:,.0f} tokens per second here."
     yield Plot(title="Throughput", caption=caption, chart=chart)
+
+
+def _step_times(analysis: Analysis) -> Iterator[Plot]:
+    """Where tokens per step are not known."""
+    rows = _rows(points(analysis.case, "seconds"), "step", "seconds per step")
+    if len(rows) > 1:
+        chart = charts.lines(
+            rows,
+            x=("step", "step"),
+            y=("value", "seconds per step"),
+            colours={"seconds per step": charts.ACTUAL},
+            log_y=True,
+        )
+        yield Plot(title="Step time", caption="Tokens per step are not known (--config tells them).", chart=chart)
 
 
 def _gradients(analysis: Analysis) -> Iterator[Plot]:

@@ -102,6 +102,8 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
         if finding.saved_hours is not None and finding.saved_hours.value > 0:
             usd = format_estimate(finding.saved_usd, format_usd) if finding.saved_usd else "unknown"
             rows.append((f"saved by acting on {finding.code}", _estimated_hours(finding.saved_hours), usd))
+    if sum(name.startswith("saved") for name, _, _ in rows) > 1:
+        rows.append(("(savings overlap: do not add them up)", "", ""))
     return rows
 
 

@@ -32,7 +32,7 @@ def test_every_command_and_option_is_documented() -> None:
                 assert parameter.opts[0] in page, f"{name} {parameter.opts[0]}"
 
 
-@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.exists()])
+@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.exists() and name != "app"])
 def test_every_command_speaks_json(name: str) -> None:
     leaves = [one for full, one in commands() if full.split()[1] == name and not isinstance(one, click.Group)]
     assert leaves

@@ -1,0 +1,179 @@
+"""From a log on disk to a verdict: what `advisor analyze` prints, writes and promises."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor.analysis import Given, analyse, to_document
+from advisor.contrast import contrast
+from advisor.errors import AdvisorError
+from advisor.folders import example_run
+from advisor.report import write_reports
+from advisor.report.markdown import document
+from advisor.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "home")
+
+
+def write_log(path, *, steps=400, seed=0, gain=0.0, seconds=0.5, nan_from=None, planned=400):
+    """A run of GPT-2 small's size as nanoGPT prints it: loss falls as a power of the step, with a little noise."""
+    noise = np.random.default_rng(seed).normal(0, 0.02, steps)
+    lines = ["number of parameters: 123.59M"]
+    for step in range(steps):
+        loss = 3.0 - gain + 7.8 * (step + 1) ** -0.4 + noise[step]
+        words = "nan" if nan_from is not None and step >= nan_from else f"{loss:.4f}"
+        lines.append(f"iter {step}: loss {words}, time {1000 * seconds:.2f}ms, mfu 30.00%")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def advisor(*words, expect=0):
+    done = subprocess.run([sys.executable, "-m", "advisor", *map(str, words)], cwd=ROOT, capture_output=True, text=True,
+                          timeout=60)  # fmt: skip
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done
+
+
+def test_a_run_folder_is_read_with_its_plan_its_price_and_its_outcome(store):
+    found = analyse(example_run(), Given(), store)
+    assert found.case.plan is not None and found.case.usd_per_hour == 0.0
+    assert found.run.status == "completed" and found.run.rows == 501
+    assert "completed after 501 steps" in found.verdict[0] or "completed after 501 of 501" in found.verdict[0]
+    # by hand from log.jsonl: median step 0.1636 s, 4,608 tokens each
+    assert found.tokens_per_second == pytest.approx(4608 / 0.1636, rel=5e-3)
+    assert not [finding for finding in found.findings if finding.severity == "error"]  # a healthy run
+
+
+def test_what_is_given_wins_over_the_log_and_prices_the_loss_of_a_broken_run(store, tmp_path):
+    log = write_log(tmp_path / "broken.log", nan_from=100)
+    found = analyse(log, Given(gpu="a100-80gb-sxm", gpus=2, usd_per_gpu_hour=1.5), store)
+    assert found.case.usd_per_hour == 3.0
+    worst = found.findings[0]
+    assert worst.code == "loss_not_finite" and worst.severity == "error"
+    assert worst.saved_hours is not None and worst.saved_usd is not None
+    # 300 of 400 steps of half a second were paid for nothing: 150 s at $3 an hour
+    assert worst.saved_hours.value * 3600 == pytest.approx(150, rel=0.05)
+    assert worst.saved_usd.value == pytest.approx(150 / 3600 * 3, rel=0.05)
+    assert "not a number" in found.verdict[0]
+
+
+def test_the_document_holds_what_is_promised_and_is_json(tmp_path):
+    log = write_log(tmp_path / "run.log", nan_from=300)
+    told = json.loads(advisor("analyze", log, "--json").stdout)
+    asked = "format framework rows phases first_step last_step first_loss last_loss status throughput mfu cost findings"
+    assert set(asked.split()) <= set(told)
+    assert (told["format"], told["rows"], told["first_step"], told["last_step"]) == ("nanogpt", 400, 0, 399)
+    assert told["last_loss"] == "nan" and told["first_loss"] == pytest.approx(10.8, abs=0.1)
+    for finding in told["findings"]:
+        assert finding["severity"] in ("error", "warning", "note") and finding["evidence"] and finding["threshold"]
+
+
+def test_the_terminal_opens_with_three_lines(tmp_path):
+    shown = advisor("analyze", write_log(tmp_path / "run.log")).stdout
+    lines = shown.splitlines()
+    assert lines[0].endswith("run.log") and "loss 10.8 to" in lines[1]
+    assert "insufficient telemetry" in shown
+
+
+def test_reports_are_written_whole(store, tmp_path):
+    found = analyse(write_log(tmp_path / "run.log"), Given(gpu="l4"), store)
+    html, md, table = (tmp_path / f"report.{suffix}" for suffix in ("html", "md", "csv"))
+    assert write_reports([found], html=html, md=md, table=table) == [html, md, table]
+    page = html.read_text()
+    # nothing is fetched: no script, style, image or link from elsewhere
+    assert not re.search(r"(src|href)\s*=\s*[\"']?https?:", page) and "<script src" not in page
+    assert page.count("vegaEmbed('#chart") >= 3
+    text = md.read_text()
+    for section in ("## Loss", "## Throughput", "## Money and time", "## Findings", "## How to reproduce"):
+        assert section in text
+    rows = list(csv.DictReader(table.open()))
+    assert len(rows) == 400 and float(rows[7]["loss"]) == found.run.column("loss")[7]
+
+
+def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
+    log = write_log(tmp_path / "run.log")
+    log.write_text(log.read_text() + "RuntimeError: </script><script>alert(1)</script><img src=x onerror=alert(2)>\n")
+    found = analyse(log, Given(), store)
+    write_reports([found], html=tmp_path / "r.html", md=None, table=None)
+    page = (tmp_path / "r.html").read_text()
+    assert "alert(1)" not in page.replace("&lt;script&gt;alert(1)", "") and "<img src=x" not in page
+
+
+def test_markdown_tables_survive_pipes(store, tmp_path):
+    folder = tmp_path / "a|b"
+    folder.mkdir()
+    text = document(analyse(write_log(folder / "run.log"), Given(), store))
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+
+
+def test_two_runs_are_compared_with_the_noise_in_mind(store, tmp_path):
+    logs = [write_log(tmp_path / f"{name}.log", seed=seed, gain=gain)
+            for name, seed, gain in (("a", 0, 0.0), ("same", 1, 0.0), ("better", 2, 0.1))]  # fmt: skip
+    runs = [analyse(log, Given(), store) for log in logs]
+    same = contrast([runs[0], runs[1]])
+    last = [one for one in same.differences if one.axis == "step"][-1]
+    assert last.difference.low < 0.005 and last.difference.high > -0.005  # nothing but noise of 0.02 / sqrt(8 rows)
+    found = contrast([runs[0], runs[2]])
+    last = [one for one in found.differences if one.axis == "step"][-1]
+    assert last.difference.value == pytest.approx(-0.1, abs=0.03) and last.verdict == "better"
+
+
+def test_slower_steps_are_a_regression_and_noise_is_none(store, tmp_path):
+    fast, again, slow = (
+        analyse(write_log(tmp_path / f"{name}.log", seed=seed, seconds=seconds), Given(config=tokens(tmp_path)), store)
+        for name, seed, seconds in (("fast", 0, 0.5), ("again", 1, 0.5), ("slow", 2, 0.55))
+    )
+    # the third differs in nothing declared, so it would be a seed of the same group: declare another optimizer
+    slow = replace(slow, case=replace(slow.case, run=replace(slow.run, facts={**slow.run.facts, "optimizer": "lion"})))
+    found = contrast([fast, again, slow])
+    assert [group.runs for group in found.groups] == [(fast.run.source, again.run.source), (slow.run.source,)]
+    (speed,) = found.speeds
+    assert speed.ratio.value == pytest.approx(0.5 / 0.55, rel=1e-3) and speed.verdict == "regression: slower"
+
+
+def tokens(folder):
+    """A configuration that says how many tokens a step has."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({"n_layer": 12, "n_embd": 768, "n_head": 12, "block_size": 1024, "batch_size": 12,
+                                "vocab_size": 50304, "gradient_accumulation_steps": 1}))  # fmt: skip
+    return path
+
+
+def test_one_log_is_not_compared(store, tmp_path):
+    found = analyse(write_log(tmp_path / "run.log"), Given(), store)
+    with pytest.raises(AdvisorError, match="fewer than two"):
+        contrast([found])
+
+
+def test_bad_input_is_one_sentence(tmp_path):
+    empty = tmp_path / "empty.log"
+    empty.write_text("")
+    assert "is empty" in advisor("analyze", empty, expect=1).stderr
+    assert "No such file" in advisor("analyze", tmp_path / "nowhere.log", expect=1).stderr
+    log = write_log(tmp_path / "run.log")
+    assert "unknown GPU 'l5'" in advisor("analyze", log, "--gpu", "l5", expect=2).stderr
+    assert "does not exist" in advisor("analyze", log, "--plan", tmp_path / "no.yaml", expect=2).stderr
+    binary = tmp_path / "weights.bin"
+    binary.write_bytes(bytes(range(256)) * 100)
+    assert "Traceback" not in advisor("analyze", binary, expect=1).stderr
+
+
+def test_the_document_of_a_hopeless_log_is_still_whole(store, tmp_path):
+    log = tmp_path / "words.log"
+    log.write_text("epoch=1 loss=2.5\nepoch=2 loss=2.4\n")
+    told = to_document(analyse(log, Given(), store))
+    assert told["rows"] == 2 and told["cost"]["usd"] is None
