@@ -108,6 +108,8 @@ class Engine:
 
     def _surely_none(self, line: bytes) -> bool:
         """Whether no line of this shape can be a record: one that lacks a number has a record's shape, too."""
+        if not line:
+            return True
         return not any(rule.needs in line if rule.needs else line == shape(line) for rule in self.format.rows)
 
     def _learn(self, line: bytes) -> int:

@@ -76,7 +76,8 @@ def values_of(match: re.Match[bytes]) -> dict[str, Any]:
         if unit == "unit":
             continue
         if fact in TEXT_FACTS:
-            values[fact] = PRECISIONS.get(words := text.decode("utf-8", "replace").strip(), words)
+            words = text.decode("utf-8", "replace").strip()
+            values[fact] = "cpu" if words.lower() == "cpu" else PRECISIONS.get(words, words)
         elif fact in FLAG_FACTS:
             values[fact] = text.strip().lower() in (b"true", b"1", b"yes", b"on", b"enabled")
         elif np.isfinite(value := number(text.strip())):

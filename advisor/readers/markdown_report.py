@@ -40,8 +40,8 @@ def score(head: bytes, path: Path) -> float:
     signs = [
         re.match(r"\s*# \S", text) is not None,
         len(re.findall(r"^#{2,4} \S", text, re.MULTILINE)) >= 2,
-        re.search(r"^\s*\|?[ :|-]*-{3,}[ :|-]*\|[ :|-]*$", text, re.MULTILINE) is not None,
-        len(re.findall(r"^\s*(?:[-*] )?\*\*[^*\n]+\*\*", text, re.MULTILINE)) >= 2,
+        re.search(r"^[ \t]*\|?[ \t]*:?-{3,}:?[ \t]*\|[ :|-]*$", text, re.MULTILINE) is not None,
+        len(re.findall(r"^[ \t]*(?:[-*] )?\*\*[^*\n]+\*\*", text, re.MULTILINE)) >= 2,
         text.count("```") >= 2,
         path.suffix.lower() in (".md", ".markdown"),
     ]

@@ -28,25 +28,31 @@ def distinct_lines(head: bytes) -> tuple[tuple[bytes, int], ...]:
     return tuple((lines[index][:_LONGEST], count) for index, count in seen.values())
 
 
+@functools.lru_cache(maxsize=2)
+def _prose(head: bytes) -> bytes:
+    return b"\n".join(line for line, _ in distinct_lines(head))
+
+
 def line_score(format: LineFormat, head: bytes, path: Path) -> float:
     """How surely (0…1) a sample of a log is of a line format."""
     lines = distinct_lines(head)
-    prose = b"\n".join(line for line, _ in lines)
+    prose = _prose(head)
     if format.refuse and format.refuse in prose:
         return 0.0
     score = 0.0
     for sign in format.signs:
         if sign.weight > score and (sign.compiled.search(prose) or (sign.path and sign.compiled.search(_name(path)))):
             score = sign.weight
-    return max(score, _record_score(format, lines))
+    return max(score, _record_score(format, lines, prose))
 
 
-def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...]) -> float:
+def _record_score(format: LineFormat, lines: tuple[tuple[bytes, int], ...], prose: bytes) -> float:
     found = {TRAIN: 0, EVAL: 0}
     weight = 0.0
-    for line, count in lines:
-        for row in format.rows:
-            if row.kind in found and row.find(line) is not None:
+    rows = [row for row in format.rows if row.kind in found and row.needs in prose]
+    for line, count in lines if rows else ():
+        for row in rows:
+            if row.find(line) is not None:
                 found[row.kind] += count
                 weight = max(weight, row.weight)
                 break
