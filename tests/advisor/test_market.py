@@ -81,7 +81,8 @@ def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
     assert plan.goal == GOAL and plan.provider == offer.provider and not plan.spot
     total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd
     assert total.value <= 8 * 3600 and 15 < cost.value <= 20
-    assert cost.value == pytest.approx(total.value / 3600 * offer.usd_per_hour)
+    rent_alone = total.value / 3600 * offer.usd_per_hour
+    assert rent_alone <= cost.value <= 1.03 * rent_alone  # the disk for its checkpoints on top
 
 
 @pytest.mark.parametrize("name", ["budget_usd", "deadline_seconds"])
@@ -242,15 +243,17 @@ def test_the_choice_changes_where_it_is_said_to():
 
 
 def test_more_time_can_be_cheaper():
-    """With a deadline alone quality is bought with machines; more time gets it for less."""
+    """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
     goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
-    market = open_market(goal, PROFILES, None)
+    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
+    market = open_market(goal, profiles, None)
     tight = find(market, market.limits)
-    loose = cheapest_as_good(market, tight.score * LEVEL, Limits(deadline_seconds=20 * 3600.0))
-    assert loose.score <= tight.score * 1.002 and loose.seconds <= 20 * 3600
-    assert loose.usd < 0.95 * tight.usd
-    plan = answer(goal, PROFILES, now=NOW)
-    assert any("more" in text and "price" in text for text in plan.search.sensitivity)
+    loose = cheapest_as_good(market, tight.score * LEVEL, Limits(deadline_seconds=8 * 3600.0))
+    assert loose.score <= tight.score * 1.002 and 2 * 3600 < loose.seconds <= 8 * 3600
+    assert loose.usd < 0.9 * tight.usd
+    plan = answer(goal, profiles, now=NOW)
+    [said] = [text for text in plan.search.sensitivity if "would take the price" in text]
+    assert "rtx-6000-ada" in said and "% less" in said
 
 
 @pytest.mark.parametrize(("amount", "named"), [(5.0, 5), (6.9, 5), (0.23, 0.2), (37, 50), (1.3, 1)])
@@ -325,7 +328,7 @@ def test_rows_shown_are_predicted_one_by_one(plan):
         [prediction] = predict_batch(profile, [w])
         assert prediction.step_seconds == c.step_seconds and prediction.fits
         assert c.tokens == c.steps * w.step_tokens
-        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.usd_per_hour)
+        assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.usd_per_hour, rel=0.03)
 
 
 # The command
