@@ -343,7 +343,7 @@ def _convert(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
     elif hint is float and isinstance(value, int | str):
         try:
             return float(value)  # YAML reads 3e-4 as text
-        except ValueError:
+        except (ValueError, OverflowError):
             problems.append(f"{where}: expected a number, found {value!r}")
     elif hint is int and isinstance(value, float) and value.is_integer():
         return int(value)

@@ -148,7 +148,7 @@ def precision_of(text: str) -> str | None:
 
 def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
+        return float(value) if abs(value) < 1e300 else None  # an integer may be larger than any float
     found = number_with_unit(str(value)[:64])
     if found is None or not math.isfinite(found[0]):
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _MOJIBAKE = re.compile(r"[\u0080-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2122]{2,}")
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
 _PAIR = re.compile(r"^\**`?([A-Za-z][\w /()%#.+-]{0,50}?)`?\**\s*:\s*\**\s*(.{1,200}?)\**\s*$")
-_RULE = re.compile(r"^\s*\|?[\s:|+=-]*-[\s:|+=-]*\|?\s*$")
+_RULED = re.compile(r"[\s:|+=-]*$")
 _MOST_LINES = 200_000
 
 
@@ -35,6 +35,11 @@ class Pair:
     name: str
     value: str
     line: int
+
+
+def _is_rule(line: str) -> bool:
+    """Whether a line only draws: `|---|:--:|`, `+====+`."""
+    return "-" in line and _RULED.match(line) is not None
 
 
 def repaired(text: str) -> str:
@@ -71,19 +76,19 @@ def parts(text: str) -> Iterator[Table | Pair]:
             table, at = found
             yield table
             continue
-        elif not fenced and (match := _PAIR.match(_BULLET.sub("", line).strip())):
+        elif not fenced and (match := _PAIR.match(" ".join(_BULLET.sub("", line).split()))):
             yield Pair(heading=heading, name=match[1].strip(), value=match[2].strip(), line=at + 1)
         at += 1
 
 
 def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Table, int] | None:
     """The table that begins at a line, and the line after it."""
-    piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _RULE.match(lines[at + 1]) and "-" in lines[at + 1]
+    piped = lines[at].count("|") >= 1 and at + 1 < len(lines) and _is_rule(lines[at + 1])
     if piped:
         return _read(lines, at, at + 2, heading, fenced, _pipe_cells)
     if not fenced or len(_blank_cells(lines[at])) < 2 or not _is_words(_blank_cells(lines[at])):
         return None
-    ruled = at + 1 < len(lines) and _RULE.match(lines[at + 1])
+    ruled = at + 1 < len(lines) and _is_rule(lines[at + 1])
     return _read(lines, at, at + (2 if ruled else 1), heading, fenced, _blank_cells)
 
 
