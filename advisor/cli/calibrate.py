@@ -146,18 +146,18 @@ def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:
     }
 
 
-def show(summary: dict[str, Any], document: dict[str, Any], profile: Any, held: Any) -> None:
-    """The same for a person."""
+def show(summary: dict[str, Any], document: dict[str, Any], profile: Any, held: Any, *, bursts: bool = True) -> None:
+    """The same for a person; `bursts` has every configuration in a table."""
     rates, cost = profile.posterior.rates, document["cost"]
     money = "" if cost["usd"] is None else f", {units.format_usd(cost['usd'])}"
     render.show(
         f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
-        f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch",
-        render.table(
-            ("configuration", "bursts", "tokens/s", "step", "predicted when left out"),
-            _rows(document, held),
-            right=("bursts", "tokens/s", "step", "predicted when left out"),
-        ),
+        f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch"
+    )
+    if bursts:
+        columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
+        render.show(render.table(columns, _rows(document, held), right=columns[1:]))
+    render.show(
         _quality(profile),
         f"calibration {document['id']}: {summary['bursts']} bursts in {units.format_seconds(cost['seconds'])}{money}",
     )

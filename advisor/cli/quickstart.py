@@ -44,7 +44,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     plan = recommend(_goal(profile, data, deadline, price), measure=True)
     plan_path = store.save_plan(plan)
     if not as_json:
-        _show_plan(plan)
+        _show_plan(plan, plan_path)
     _say(4, "training it")
     run_dir = _train(plan, store)
     _say(5, "comparing the run with its prediction")
@@ -100,15 +100,19 @@ def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any
 def _show_calibration(document: dict[str, Any], profile: Any, held: Any) -> None:
     from advisor.cli.calibrate import show, summarise
 
-    show(summarise(document, profile), document, profile, held)
+    show(summarise(document, profile), document, profile, held, bursts=False)
     render.show("")
 
 
-def _show_plan(plan: Any) -> None:
-    from advisor.cli.plan import show
+def _show_plan(plan: Any, path: Path) -> None:
+    """The recommendation without the losers: the plan's file and `advisor plan` have them."""
+    from advisor.cli.plan_tables import bill_table
+    from advisor.plan.explain import sentence
 
-    show(plan, None, next_command=False)
-    render.show("")
+    render.show(sentence(plan), "", bill_table(plan), "", *(f"- {reason}" for reason in plan.reasons))
+    render.show(*(f"! {warning}" for warning in plan.warnings))
+    depths = len({candidate.depth for candidate in plan.considered})
+    render.show(f"{len(plan.considered)} candidates of {depths} depths were weighed; all are in {path}", "")
 
 
 def _train(plan: Any, store: Any) -> Path:
