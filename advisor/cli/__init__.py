@@ -49,7 +49,7 @@ VERBS = {
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
         Verb(name="runs", section=RUN, help="List the runs on this machine."),
-        Verb(name="analyze", section=LEARN, help="Diagnose any training log: what went wrong, what it cost, what to do."),
+        Verb(name="analyze", section=LEARN, help="Diagnose any training log: what happened, what it cost, what to do."),
         Verb(name="compare", section=LEARN, help="Set a run against its prediction and say where the gap went."),
         Verb(name="audit", section=LEARN, help="Check the claims of a plan or report on paper."),
         Verb(name="accuracy", section=LEARN, help="Show how right the predictions have been so far."),
