@@ -107,6 +107,8 @@ class WallClock:
     checkpoints_seconds: Estimate
     total_seconds: Estimate
     interruptions_seconds: Estimate | None = None  # restarts and lost work on machines that may be taken back
+    provisioning_seconds: Estimate | None = None  # of a rented machine: ordered until it answers; None: it is here
+    download_seconds: Estimate | None = None  # software and data onto a rented machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,11 @@ class PlanPrediction:
     loss: Estimate | None  # validation loss at the end, nats per token; None outside the laws' range
     reference_seconds: float | None = None  # the calibration's reference kernel (trainer.witness); None: not calibrated
     drift_exponent: float = 0.0  # step time moves as (reference now / reference then) to this power
+    carbon_kg: Estimate | None = None  # CO2 equivalent, whole site, at `grid_grams_per_kwh`
+    grid_grams_per_kwh: float | None = None
+    checkpoint_bytes: int | None = None  # of one
+    disk_bytes: int | None = None  # of all that are kept at once, the one being written included
+    storage_usd: Estimate | None = None  # of keeping them while the run lasts; part of `cost_usd`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.plan import recipe
-from advisor.plan.field import Field
-from advisor.plan.goal import MOST_EPOCHS, Brief
+from advisor.plan.field import Device, Field
+from advisor.plan.goal import MOST_EPOCHS, Brief, token_bytes
 from advisor.plan.offers import SPOT_MEAN_SECONDS
+from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.loss_arrays import allocation_scores, losses
 from advisor.predict.memory import EstimateArrays
-from advisor.predict.wallclock import EVAL_SPREAD, lost_share
+from advisor.predict.wallclock import EVAL_SPREAD, Setup, checkpoint_interval_seconds, lost_share, rented_setup
 from advisor.records import Estimate
 
 _ROUNDS = 6  # of Newton's method on the number of steps; evaluations and checkpoints move it by a few per cent
@@ -64,9 +65,18 @@ class Bills:
         self._write_above = state / column([r.low for r in rates]) - self._write
         forward = column([c.forward_fraction for c in costs])
         self._forward = forward * self.step.value / field.grad_accum[:, None]
-        self._lost = self._lost_shares(start + build + compiling)
+        setups = [self._setup(o.provider is not None, d) for o, d in zip(field.offers, self._owners(), strict=True)]
+        setup = np.array([s.seconds if s else 0.0 for s in setups])[field.offer][:, None]
+        above = [s.provisioning_seconds.high - s.provisioning_seconds.value if s else 0.0 for s in setups]
+        slow = [s.download_seconds.high - s.download_seconds.value if s else 0.0 for s in setups]
+        self._setup_above = np.hypot(np.array(above), np.array(slow))[field.offer][:, None]
+        self.fixed = self.fixed + setup
+        self._every = self._intervals()
+        self._lost = self._lost_shares(self.fixed)
         self._gpus = field.gpus[:, None].astype(float)
-        self.usd_per_second = self._rent = field.usd_per_hour[:, None] / 3600
+        rented = np.array([o.provider is not None for o in field.offers])[field.offer][:, None]
+        storage = np.where(rented, STORAGE_USD_PER_BYTE_HOUR * (recipe.KEPT_CHECKPOINTS + 1) * state, 0.0)
+        self.usd_per_second = self._rent = (field.usd_per_hour[:, None] + storage) / 3600
         if self.usd_per_kwh:
             low, watts, high = (side[:, None] for side in field.watts)
             self._tariff = watts * self.usd_per_kwh / 3.6e6
@@ -87,7 +97,8 @@ class Bills:
         spread = np.exp(np.hypot(slower, math.log(1 + EVAL_SPREAD))) - 1
         above = steps * (self.step.high - self.step.value) + evals * spread
         busy, (lost, most_lost) = working + count * self._write, self._lost
-        others = self._start_above**2 + self._compile_above**2 + (count * self._write_above) ** 2
+        others = self._start_above**2 + self._compile_above**2 + self._setup_above**2
+        others = others + (count * self._write_above) ** 2
         others = others + (busy * (most_lost - lost)) ** 2
         return self.fixed + busy * (1 + lost) + np.sqrt(above**2 + others)
 
@@ -160,11 +171,27 @@ class Bills:
         wanted = recipe.recommended_batches(self.field.batch_scale[:, None], self.tokens(steps))
         return (self.step_tokens <= overshoot * wanted) | self.field.smallest[:, None]
 
+    def _owners(self) -> list[Device]:
+        """The device of each of the field's offers."""
+        return [device for device in self.field.devices for _ in device.offers]
+
+    @staticmethod
+    def _setup(rented: bool, device: Device) -> Setup | None:
+        """What `Brief.setup` says for an offer of this device."""
+        return rented_setup(token_bytes(device.brief)) if rented and not device.brief.calibrated else None
+
+    def _intervals(self) -> np.ndarray:
+        """Seconds between checkpoints, shape (n, 1)."""
+        spot = np.array([o.spot for o in self.field.offers])[self.field.offer][:, None]
+        if not spot.any():
+            return np.full_like(self._write, checkpoint_interval_seconds(0.0, None))
+        taken_back = checkpoint_interval_seconds(self._write, SPOT_MEAN_SECONDS[1])
+        return np.where(spot, taken_back, checkpoint_interval_seconds(0.0, None))
+
     def _lost_shares(self, restart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Expected and high share of time lost to interruptions, 0 for machines that nobody takes back."""
         spot = np.array([o.spot for o in self.field.offers])[self.field.offer][:, None]
-        every = recipe.checkpoints().every_seconds
-        shares = (lost_share(every, self._write, restart, seconds) for seconds in SPOT_MEAN_SECONDS[1::-1])
+        shares = (lost_share(self._every, self._write, restart, seconds) for seconds in SPOT_MEAN_SECONDS[1::-1])
         expected, most = (np.where(spot, share, 0.0) for share in shares)
         return expected, most
 
@@ -179,5 +206,4 @@ class Bills:
 
     def _checkpoints(self, working: np.ndarray) -> np.ndarray:
         """How many `recipe.checkpoints` would write: by time, and one at the end."""
-        every = recipe.checkpoints().every_seconds
-        return np.maximum(0.0, np.ceil(working / every) - 1) + 1
+        return np.maximum(0.0, np.ceil(working / self._every) - 1) + 1

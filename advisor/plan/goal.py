@@ -13,8 +13,9 @@ from typing import Any
 from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, offers_for
-from advisor.predict.energy import board_watts
+from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, board_watts
 from advisor.predict.profile import Profile
+from advisor.predict.wallclock import Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal
 from advisor.units import format_seconds, format_usd
 from trainer.schema import ModelShape, make_shape
@@ -64,6 +65,17 @@ class Brief:
     validation_tokens: int | None
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or the one implied when nothing limits the run
+    calibrated: bool = False  # the card was measured, so its machine is at hand
+
+    @property
+    def setup(self) -> Setup | None:
+        """What a machine that must be rented first takes before the run; None where it is at hand."""
+        return rented_setup(token_bytes(self)) if self.provider is not None and not self.calibrated else None
+
+    @property
+    def storage_usd_per_byte_hour(self) -> float:
+        """What a provider asks for disk; nothing on one's own machine."""
+        return STORAGE_USD_PER_BYTE_HOUR if self.provider is not None else 0.0
 
     def shape(self, depth: int) -> ModelShape:
         """The family's shape at this depth."""
@@ -72,6 +84,11 @@ class Brief:
     def counted(self, shape: ModelShape) -> int:
         """The parameters the ratio counts."""
         return flops.scaling_parameters(shape, self.ratio_counts)
+
+
+def token_bytes(brief: Brief) -> float:
+    """Bytes of the token files: two per token, four with more than 65,536 tokens in the vocabulary."""
+    return (brief.unique_tokens or 0) * (2 if brief.vocab_size <= 65536 else 4)
 
 
 def find_price(goal: Goal) -> RunPrice:
@@ -127,6 +144,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         validation_tokens=data_meta["validation_tokens"] if data_meta else None,
         limited=limited,
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
+        calibrated=profile.calibrated,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.predict.wallclock import checkpoint_interval_seconds
 from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerConfig, ScheduleConfig
 
 # A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
@@ -115,6 +116,10 @@ def evaluation(steps: int, tokens: int, micro_tokens: int, validation_tokens: in
     return EvalConfig(every_steps=max(1, math.ceil(steps / EVALUATIONS)), tokens=batches * micro_tokens)
 
 
-def checkpoints() -> CheckpointConfig:
-    """Every quarter of an hour and at the end: near Daly's optimum for writes of seconds and days between failures."""
-    return CheckpointConfig(every_steps=None, every_seconds=900.0, keep=2, final=True)
+KEPT_CHECKPOINTS = 2
+
+
+def checkpoints(write_seconds: float = 0.0, mean_seconds: float | None = None) -> CheckpointConfig:
+    """Every quarter of an hour and at the end; at Daly's interval on a machine taken back every `mean_seconds`."""
+    every = float(checkpoint_interval_seconds(write_seconds, mean_seconds))
+    return CheckpointConfig(every_steps=None, every_seconds=every, keep=KEPT_CHECKPOINTS, final=True)

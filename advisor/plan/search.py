@@ -16,7 +16,9 @@ from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
 from advisor.plan.goal import Brief, RunPrice, make_brief
 from advisor.plan.trial import Obstacle, Trial, make_trial, usual_tokens
 from advisor.predict.batch import predict_batch
+from advisor.predict.energy import WORLD_GRAMS_PER_KWH, carbon_kg
 from advisor.predict.profile import Profile
+from advisor.predict.wallclock import checkpoint_bytes
 from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
 from trainer.schema import to_dict
 
@@ -54,6 +56,9 @@ def refined_plan(
     limited = plan.goal.budget_usd is not None or plan.goal.deadline_seconds is not None
     pinned = replace(
         plan.goal,
+        gpu=workload.gpu,
+        gpus=workload.gpus,
+        counts=(),
         depth=workload.shape.depth,
         micro_batch=workload.micro_batch,
         global_batch_tokens=workload.step_tokens,
@@ -246,6 +251,11 @@ def _assemble(
             cost_usd=bill.cost_usd,
             energy_kwh=bill.kwh,
             loss=chosen.loss,
+            carbon_kg=carbon_kg(bill.kwh),
+            grid_grams_per_kwh=WORLD_GRAMS_PER_KWH if bill.kwh else None,
+            checkpoint_bytes=checkpoint_bytes(bill.run),
+            disk_bytes=bill.disk_bytes,
+            storage_usd=bill.storage_usd,
         ),
         ratio=chosen.ratio,
         chosen=best,

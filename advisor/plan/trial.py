@@ -11,9 +11,9 @@ from advisor.plan.goal import MOST_EPOCHS, Brief
 from advisor.predict.energy import energy_kwh, run_cost_usd
 from advisor.predict.loss import allocation_score, predict_loss
 from advisor.predict.profile import Profile
-from advisor.predict.wallclock import wall_clock
+from advisor.predict.wallclock import disk_bytes, state_bytes, wall_clock
 from advisor.records import Candidate, Estimate, Prediction, WallClock
-from trainer.schema import DataConfig, RunConfig
+from trainer.schema import CheckpointConfig, DataConfig, ModelShape, RunConfig
 
 LEAST_STEPS = 20  # below this nothing is learnt and the schedule means nothing: the limit is too tight
 THINNEST = 0.1  # of the recommended tokens per parameter: far off the flat optimum, where the score is a guess
@@ -41,6 +41,8 @@ class Bill:
     clock: WallClock
     kwh: Estimate | None
     cost_usd: Estimate | None
+    storage_usd: Estimate  # of the checkpoints kept, part of the cost
+    disk_bytes: int  # of all checkpoints kept at once, the one being written included
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +153,20 @@ def make_bill(brief: Brief, profile: Profile, prediction: Prediction, steps: int
         profile.costs,
         gpus=brief.goal.gpus,
         interruption_seconds=brief.interruption_seconds,
+        setup=brief.setup,
     )
     kwh = energy_kwh(clock.total_seconds, brief.watts)
-    cost = run_cost_usd(clock.total_seconds, brief.usd_per_hour, kwh, brief.usd_per_kwh)
-    return Bill(run=run, clock=clock, kwh=kwh, cost_usd=cost)
+    disk = disk_bytes(run)
+    storage_usd_per_hour = disk * brief.storage_usd_per_byte_hour
+    rent = None if brief.usd_per_hour is None else brief.usd_per_hour + storage_usd_per_hour
+    return Bill(
+        run=run,
+        clock=clock,
+        kwh=kwh,
+        cost_usd=run_cost_usd(clock.total_seconds, rent, kwh, brief.usd_per_kwh),
+        storage_usd=clock.total_seconds.scaled(storage_usd_per_hour / 3600),
+        disk_bytes=disk,
+    )
 
 
 def _run_config(brief: Brief, profile: Profile, prediction: Prediction, steps: int) -> RunConfig:
@@ -174,8 +186,17 @@ def _run_config(brief: Brief, profile: Profile, prediction: Prediction, steps: i
         optimizer=recipe.optimizer(workload.optimizer, shape, tokens, workload.step_tokens),
         schedule=recipe.schedule(steps),
         eval=recipe.evaluation(steps, tokens, workload.micro_tokens, brief.validation_tokens),
-        checkpoint=recipe.checkpoints(),
+        checkpoint=_checkpoints(brief, profile, shape, workload.optimizer),
     )
+
+
+def _checkpoints(brief: Brief, profile: Profile, shape: ModelShape, optimizer: str) -> CheckpointConfig:
+    """At the interval that fits how often the machine is taken back and how long a checkpoint takes to write."""
+    mean = brief.interruption_seconds
+    if mean is None:
+        return recipe.checkpoints()
+    write_seconds = state_bytes(shape, optimizer) / profile.costs.checkpoint_bytes_per_second.value
+    return recipe.checkpoints(write_seconds, mean.value)
 
 
 def _most_steps(brief: Brief, profile: Profile, prediction: Prediction) -> tuple[int, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +11,20 @@ import numpy as np
 from advisor import flops
 from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
-from trainer.schema import RunConfig
+from trainer.schema import ModelShape, RunConfig
 
 if TYPE_CHECKING:
     from advisor.predict.profile import RunCosts
 
 # An evaluation is not exactly a forward share of a step (no autograd graph, its own data reading).
 EVAL_SPREAD = 0.15
+# A rented machine that is not here yet. No provider publishes how long an order takes: virtual machines answer within
+# one to five minutes, marketplace hosts that must pull an image within a quarter of an hour. Judged, and billed.
+PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
+SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
+DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
+USUAL_INTERVAL_SECONDS = 900.0  # between checkpoints where nobody takes the machine back: a quarter of an hour at risk
+_INTERVAL_RANGE = (60.0, 7200.0)
 
 
 def wall_clock(
@@ -27,8 +34,11 @@ def wall_clock(
     *,
     gpus: int = 1,
     interruption_seconds: Estimate | None = None,
+    setup: Setup | None = None,
 ) -> WallClock:
     """Seconds of start-up, compilation, steps, evaluations and checkpoints, and their sum.
+
+    `setup` is what a rented machine takes before the run can start, and again after it was taken back.
 
     The devices share an evaluation's batches; one of them writes the checkpoints while the others wait.
     `interruption_seconds` is the mean time between interruptions of a machine that may be taken back (None: never).
@@ -45,28 +55,66 @@ def wall_clock(
     state_bytes = checkpoint_bytes(run)
     checkpoints = reciprocal(costs.checkpoint_bytes_per_second, state_bytes).scaled(count) if count else known(0.0)
     parts = [sum_shared(steps, evals), startup, compile_seconds, checkpoints]
+    before = (setup.provisioning_seconds, setup.download_seconds) if setup else ()
     lost = None
     if interruption_seconds is not None:
-        lost = _interruptions_seconds(run, interruption_seconds, parts, checkpoints.value / max(1, count))
-        parts.append(lost)
+        restart = sum(part.value for part in (startup, compile_seconds, *before))
+        writing, write_seconds = checkpoints.value, checkpoints.value / max(1, count)
+        lost = _interruptions_seconds(run, interruption_seconds, parts[0].value, writing, write_seconds, restart)
     return WallClock(
         startup_seconds=startup,
         compile_seconds=compile_seconds,
         steps_seconds=steps,
         evals_seconds=evals,
         checkpoints_seconds=checkpoints,
-        total_seconds=sum_independent(*parts),
+        total_seconds=sum_independent(*parts, *before, *([lost] if lost else [])),
         interruptions_seconds=lost,
+        provisioning_seconds=setup.provisioning_seconds if setup else None,
+        download_seconds=setup.download_seconds if setup else None,
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Seconds of a rented machine from its order to the first command of the run."""
+
+    provisioning_seconds: Estimate
+    download_seconds: Estimate
+
+    @property
+    def seconds(self) -> float:
+        """Expected, both together."""
+        return self.provisioning_seconds.value + self.download_seconds.value
+
+
+def rented_setup(data_bytes: float) -> Setup:
+    """What renting adds before a run of `data_bytes` of token files: a machine, software and data on it."""
+    return Setup(
+        provisioning_seconds=PROVISIONING,
+        download_seconds=reciprocal(DOWNLOAD_BYTES_PER_SECOND, SOFTWARE_BYTES + data_bytes),
+    )
+
+
+def checkpoint_interval_seconds(write_seconds, mean_seconds):
+    """Seconds between checkpoints: Daly's for the stated mean time between interruptions (None: never), in whole
+    seconds between a minute and two hours; a quarter of an hour where nobody takes the machine back. Arrays broadcast.
+    """
+    if mean_seconds is None:
+        return USUAL_INTERVAL_SECONDS
+    daly = np.vectorize(daly_interval_seconds, otypes=[float])(write_seconds, mean_seconds)
+    return np.clip(np.round(daly), *_INTERVAL_RANGE)
+
+
 def _interruptions_seconds(
-    run: RunConfig, mean: Estimate, parts: Sequence[Estimate], write_seconds: float
+    run: RunConfig,
+    mean: Estimate,
+    working: float,
+    checkpoints: float,
+    write_seconds: float,
+    restart: float,
 ) -> Estimate:
     """Restarts and repeated work of steps, evaluations and checkpoints, at the run's own checkpoint interval."""
-    working, startup, compile_seconds, checkpoints = (part.value for part in parts)
     interval = run.checkpoint.every_seconds or working
-    restart = startup + compile_seconds
     value, low, high = (
         (working + checkpoints) * float(lost_share(interval, write_seconds, restart, seconds))
         for seconds in (mean.value, mean.high, mean.low)
@@ -104,8 +152,18 @@ def checkpoint_bytes(run: RunConfig) -> int:
 
     AdamW keeps two moments, 12 bytes per parameter in all; Muon keeps one for the matrices inside blocks, 8 bytes.
     """
-    matrices = flops.block_matrix_parameters(run.model) if run.optimizer.name == "muon" else 0
-    return 12 * flops.parameters(run.model) - 4 * matrices
+    return state_bytes(run.model, run.optimizer.name)
+
+
+def state_bytes(shape: ModelShape, optimizer: str) -> int:
+    """Weights and moments of a model under "adamw" or "muon"."""
+    matrices = flops.block_matrix_parameters(shape) if optimizer == "muon" else 0
+    return 12 * flops.parameters(shape) - 4 * matrices
+
+
+def disk_bytes(run: RunConfig) -> int:
+    """The most bytes of checkpoints on disk at once: all that are kept, and the one being written."""
+    return (run.checkpoint.keep + 1) * checkpoint_bytes(run)
 
 
 def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: float, gpus: int) -> Estimate:
