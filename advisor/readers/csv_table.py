@@ -62,9 +62,9 @@ def read_table(
         dialect, told = _named_by_numbers(path, dialect)
         notes = (*notes, told)
     gathered = gather(path, dialect)
-    if not gathered.provenance:
+    if not gathered.provenance.keys() - set(_AXES):
         raise AdvisorError(
-            f"{path}: none of the columns {', '.join(dialect.header[:8])} is known",
+            f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
     return assemble(

@@ -121,7 +121,8 @@ class Gatherer:
         rows = len(order)
         trained = has_loss(columns, rows)
         evaluated = ~np.isnan(columns.pop("_eval_is_nan", np.full(rows, np.nan)))
-        is_eval = evaluated & ~trained
+        # rows without a loss beside rows with one (validation, sums of an epoch) complete the step they are of
+        is_eval = ~trained if "loss" in self._key_of else evaluated & ~trained
         for rule, mask in ((0, ~is_eval), (1, is_eval)):
             if mask.any():
                 chosen = {name: values[mask] for name, values in columns.items()}

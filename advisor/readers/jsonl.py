@@ -13,7 +13,7 @@ from advisor.readers.bounded import bounded_int, parse_json, read_document
 from advisor.readers.chunks import chunks
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.gather import Gathered
-from advisor.readers.json_rows import JsonRows, rows_of
+from advisor.readers.json_rows import JsonRows, flatten, rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
 
@@ -45,9 +45,10 @@ def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
     rows, settings = JsonRows(), {}
     for line, one in _objects(path):
-        if line <= 3 and not _has_loss(one):
-            settings |= one  # a first object without a loss is often the configuration
-        rows.add(one, line)
+        if line <= 3 and not _is_record(one):
+            settings |= one  # a first object without progress and loss is often the configuration
+        else:
+            rows.add(one, line)
     gathered = rows.finish()
     if not _holds_a_run(gathered):
         gathered = _from_document(path)
@@ -84,6 +85,11 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
 
 def _has_loss(one: Mapping[str, Any]) -> bool:
     return any((named := column_of(str(key))) and named.column in ("loss", "eval_loss") for key in one)
+
+
+def _is_record(one: Mapping[str, Any]) -> bool:
+    columns = {named.column for key, _ in flatten(one) if (named := column_of(key))}
+    return bool(columns & {"loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"})
 
 
 def _holds_a_run(gathered: Gathered) -> bool:

@@ -122,7 +122,8 @@ def _table(source: Path, series: Mapping[str, Series], settings: Mapping[str, ob
 
 
 def _steps(steps: np.ndarray) -> np.ndarray:
-    return steps if np.isfinite(steps).all() and len(np.unique(steps)) > 1 else np.arange(len(steps), dtype=float)
+    counted = np.isfinite(steps).all() and (len(steps) == 1 or len(np.unique(steps)) > 1)
+    return steps if counted else np.arange(len(steps), dtype=float)
 
 
 def _with_status(table: RunTable, folder: Path) -> RunTable:

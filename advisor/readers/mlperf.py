@@ -168,7 +168,7 @@ def _events(entries: list[Entry]) -> list[Event]:
                 Event(kind="evaluation", text=f"eval_accuracy {number:.6g}", line=entry.line, numbers=numbers)
             )
         elif entry.key in ("run_start", "run_stop"):
-            word = str(entry.metadata.get("status", ""))
+            word = _word(entry)
             kind = "finished" if word == "success" else entry.key
             events.append(
                 Event(
@@ -184,10 +184,16 @@ def _events(entries: list[Entry]) -> list[Event]:
 def _with_status(table: RunTable, entries: list[Entry]) -> RunTable:
     stop = next((entry for entry in reversed(entries) if entry.key in ("run_stop", "run_final")), None)
     if stop is not None:
-        word = str(stop.metadata.get("status") or (stop.value or {}).get("success", "")
-                   if isinstance(stop.value, Mapping) else stop.metadata.get("status", ""))  # fmt: skip
+        word = _word(stop)
         status = _ENDS.get(word, Status.UNKNOWN)
         return dataclasses.replace(table, status=status, status_reason=f"the log says run_stop: {word or 'no status'}")
     if any(entry.key == "run_start" for entry in entries):
         return dataclasses.replace(table, status=Status.INCOMPLETE, status_reason="run_start without run_stop")
     return table
+
+
+def _word(stop: Entry) -> str:
+    """How a run_stop says the run ended; v0.5 wrote {"success": true}."""
+    if "success" in stop.metadata:
+        return "success" if stop.metadata["success"] else "aborted"
+    return str(stop.metadata.get("status", ""))

@@ -1,0 +1,300 @@
+"""Folders and archives as one run, configurations in every notation, and what files of strangers must never do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.readers import archive
+from advisor.readers.beside import with_config, with_telemetry
+from advisor.readers.config_file import read_config
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.read import read_run
+from advisor.readers.run_table import Status
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
+OWN = Path(__file__).parents[2] / "recorded"
+
+
+def copy(name, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes((RECORDED / name).read_bytes())
+
+
+def hugging_face_folder(folder):
+    """Two checkpoints, the newer with the whole history; telemetry and the launcher's stderr beside."""
+    for step in (20, 40):
+        inside = folder / f"checkpoint-{step}"
+        inside.mkdir(parents=True)
+        (inside / "model.safetensors").write_bytes(bytes(3000))
+        (inside / "optimizer.pt").write_bytes(bytes(6000))
+        (inside / "training_args.bin").write_bytes(bytes(5000))
+        (inside / "config.json").write_text('{"architectures": ["X"], "num_hidden_layers": 3, "n_positions": 32768}')
+    copy("trainer_state.json", folder / "checkpoint-40" / "trainer_state.json")
+    (folder / "checkpoint-20" / "trainer_state.json").write_text(
+        '{"log_history": [{"loss": 9.9, "step": 10}], "global_step": 20}'
+    )
+    copy("headerless_smi.csv", folder / "gpu.csv")
+    (folder / "args.json").write_text(
+        '{"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8, "max_steps": 60}'
+    )
+    (folder / "job.err").write_text(
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-01T10:00:00 DUE TO TIME LIMIT ***\n"
+    )
+    return folder
+
+
+def check_hugging_face(table):
+    assert (table.format, table.rows, table.last_step) == ("hf_trainer_state", 4, 40)
+    saved = [(event.text, event.step, event.numbers["bytes"]) for event in table.events if event.kind == "checkpoint"]
+    assert saved == [("checkpoint-20", 20, 9000), ("checkpoint-40", 40, 9000)]
+    assert table.facts["depth"] == 3 and table.facts["grad_accum"] == 8
+    assert "seq_len" not in table.facts  # the model's limit is not what it was trained at
+    assert table.facts["planned_steps"] == 50 and any("args.json says planned_steps 60" in note for note in table.notes)
+    assert len(table.telemetry["power_watts"]) == 3
+
+
+def test_folder_of_hugging_face(tmp_path):
+    table = read_run(hugging_face_folder(tmp_path / "out"))
+    check_hugging_face(table)
+    assert table.status == Status.TIME_LIMIT and "job.err" in table.status_reason
+
+
+def test_the_same_folder_zipped(tmp_path):
+    folder = hugging_face_folder(tmp_path / "out")
+    packed = tmp_path / "out.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as out:
+        for path in folder.rglob("*"):
+            out.write(path, path.relative_to(tmp_path))
+    table = read_run(packed)
+    assert (table.source, table.rows, table.facts["grad_accum"]) == (str(packed), 4, 8)
+    assert not [event for event in table.events if event.kind == "checkpoint"]  # weights are not unpacked
+
+
+def test_folder_of_wandb(tmp_path):
+    files = tmp_path / "run-1" / "files"
+    copy("wandb_config.yaml", files / "config.yaml")
+    copy("wandb-events.jsonl", files / "wandb-events.jsonl")
+    copy("wandb-summary.json", files / "wandb-summary.json")
+    rows = (json.dumps({"_step": step, "train/loss": 5 - step / 10, "_runtime": step * 2.0}) for step in range(20))
+    (files / "wandb-history.jsonl").write_text("\n".join(rows) + "\n")
+    (files / "wandb-metadata.json").write_text(
+        '{"gpu": "NVIDIA L4", "gpu_count": 2, "gpu_nvidia": [{"memoryTotal": "24152899584"}]}'
+    )
+    for given in (tmp_path / "run-1", files):
+        table = read_run(given)
+        assert (table.rows, table.first_loss, table.last_step) == (20, 5.0, 19)
+        assert table.facts["gpu"] == "NVIDIA L4" and table.facts["world_size"] == 2
+        assert table.facts["gpu_memory_bytes"] == 24152899584
+        assert table.facts["depth"] == 12 and table.facts["total_seconds"] == 600.5
+        assert table.telemetry["power_watts"].tolist() == [280.5, 284.0]
+        assert (table.status, table.status_reason) == (Status.INCOMPLETE, "the log ends at step 19 of 6000")
+
+
+def test_our_own_run_folder(tmp_path):
+    (tmp_path / "log.jsonl").write_bytes((OWN / "small.jsonl").read_bytes())
+    (tmp_path / "run.yaml").write_bytes((OWN / "small.run.yaml").read_bytes())
+    (tmp_path / "stdout.log").write_text("step 1/60 loss 9.9\n" * 100)
+    table = read_run(tmp_path)
+    assert (table.format, table.rows, table.last_step, table.status) == ("training-advisor", 60, 60, Status.COMPLETED)
+
+
+def test_config_and_telemetry_given_beside_a_log(tmp_path):
+    config = tmp_path / "train.yaml"
+    config.write_text("n_layer: 6\nmax_iters: 401\n")
+    table = with_telemetry(with_config(read_run(RECORDED / "headerless.csv"), config), RECORDED / "dmon.txt")
+    assert table.facts == {"depth": 6, "planned_steps": 401}
+    assert table.status == Status.COMPLETED  # step 400 of 401, counted from 0
+    assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("content", ["", "notes.md"])
+def test_folders_without_a_log_are_refused(tmp_path, content):
+    if content:
+        (tmp_path / content).write_text("# nothing\n")
+    with pytest.raises(AdvisorError, match="holds no training log"):
+        read_run(tmp_path)
+
+
+def test_links_out_of_a_folder_are_not_followed(tmp_path):
+    secret = tmp_path / "elsewhere.csv"
+    secret.write_text("step,loss\n1,2.5\n2,2.25\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.csv").symlink_to(secret)
+    with pytest.raises(AdvisorError, match="holds no training log"):
+        read_run(folder)
+
+
+# --- configurations
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "model:\n  n_layer: 6\n  n_embd: 384\nlearning_rate: 6e-4\nmax_iters: 5000\nbf16: true\n"),
+        ("a.json", '{"model": {"n_layer": 6, "n_embd": 384}, "learning_rate": 6e-4, "max_iters": 5000, "bf16": true}'),
+        ("a.toml", "learning_rate = 6e-4\nmax_iters = 5_000\nbf16 = true\n[model]\nn_layer = 6\nn_embd = 384\n"),
+        (
+            "a.py",
+            "import os\nn_layer = 6\nn_embd = 6 * 64\nlearning_rate = 6e-4\nmax_iters = 5000\ndtype = 'bfloat16'\n"
+            "raise SystemExit\n",
+        ),
+    ],
+)
+def test_configurations_in_every_notation(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    expected = {"depth": 6, "width": 384, "learning_rate": 6e-4, "planned_steps": 5000, "precision": "bf16"}
+    assert read_config(path) == expected
+
+
+def test_our_own_configuration():
+    facts = read_config(OWN / "small.run.yaml")
+    raw = yaml.safe_load((OWN / "small.run.yaml").read_text())
+    assert facts["depth"] == raw["model"]["depth"] and facts["planned_steps"] == raw["steps"]
+    assert facts["family"] == "nanochat"
+
+
+@pytest.mark.parametrize(
+    ("settings", "fact", "value"),
+    [
+        ({"max_steps": -1}, "planned_steps", None),  # transformers: by epochs
+        ({"max_steps": 1000, "warmup_ratio": 0.03, "warmup_steps": 0}, "warmup_steps", 30),
+        ({"save_steps": 500, "save_strategy": "epoch"}, "checkpoint_every_steps", None),
+        ({"decay_lr": True}, "schedule", "cosine"),
+        ({"total_batch_size": 524288}, "step_tokens", 524288),
+        ({"total_batch_size": 64}, "step_samples", 64),
+        ({"grad_clip": 0.0}, "grad_clip", None),  # nanoGPT: off
+        ({"text": {"hidden_size": 768}, "vision": {"hidden_size": 512}}, "width", None),
+        ({"hidden_size": 768, "vision": {"hidden_size": 512}}, "width", 768),
+        ({"optimizer": {"name": "AdamW", "lr": 1e-3}}, "optimizer", "adamw"),
+        ({"checkpoint": {"interval": 250}}, "checkpoint_every_steps", 250),
+        ({"trainer.max_steps": 12}, "planned_steps", 12),
+        ({"mixed_precision": "fp16"}, "precision", "fp16"),
+        ({"torch_dtype": "bfloat16"}, "precision", "bf16"),
+        ({"n_layer": True}, "depth", None),
+        ({"lr": "3e-4"}, "learning_rate", 3e-4),
+    ],
+)
+def test_settings_as_frameworks_mean_them(settings, fact, value):
+    assert facts_of_settings(settings).get(fact) == value
+
+
+def test_a_flood_of_yaml_aliases_is_refused(tmp_path):
+    path = tmp_path / "bomb.yaml"
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 40) + "]" for n in range(1, 10)]
+    path.write_text("\n".join(levels))
+    with pytest.raises(AdvisorError, match="aliases"):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.yaml", "a: [1"),
+        ("a.json", "{"),
+        ("a.toml", "=1"),
+        ("a.py", "x ="),
+        ("b.yaml", "- 1\n- 2\n"),
+        ("c.yaml", "!!python/object/apply:os.getcwd []\n"),
+    ],
+)
+def test_broken_configurations_are_refused(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(AdvisorError):
+        read_config(path)
+
+
+# --- archives
+
+
+def zipped(path, files):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        for name, data in files.items():
+            out.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["../evil.csv", "/tmp/evil.csv", "a/../../evil.csv", "..\\evil.csv", "C:/evil.csv"])
+def test_archives_that_lead_out_of_their_folder_are_refused(tmp_path, name):
+    inside = tmp_path / "x"
+    inside.mkdir()
+    packed = zipped(inside / "a.zip", {name: "step,loss\n1,2\n"})
+    with pytest.raises(AdvisorError, match="leads out"):
+        read_run(packed)
+    assert not list(tmp_path.glob("evil*"))
+
+
+def test_archives_that_unpack_to_too_much_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MOST_BYTES", 2**20)
+    packed = zipped(tmp_path / "a.zip", {"log.txt": bytes(2**21)})
+    with pytest.raises(AdvisorError, match="far more than"):
+        read_run(packed)
+
+
+def test_archives_of_too_many_files_or_with_archives_inside_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "MOST_MEMBERS", 3)
+    with pytest.raises(AdvisorError, match="holds 4 files"):
+        read_run(zipped(tmp_path / "a.zip", {f"{n}.csv": "x" for n in range(4)}))
+    inner = zipped(tmp_path / "inner", {"a.csv": "step,loss\n1,2.5\n"})
+    with pytest.raises(AdvisorError, match="another zip"):
+        read_run(zipped(tmp_path / "b.zip", {"inner": inner.read_bytes()}))
+
+
+def test_links_in_archives_are_passed_over(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as out:
+        link = zipfile.ZipInfo("metrics.csv")
+        link.external_attr = 0o120777 << 16
+        out.writestr(link, "/etc/hostname")
+    with pytest.raises(AdvisorError, match="holds no training log"):
+        read_run(tmp_path / "a.zip")
+
+
+class Trap:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (Path.touch, (self.path,))
+
+
+def test_nothing_is_ever_unpickled(tmp_path):
+    mark = tmp_path / "executed"
+    payload = pickle.dumps(Trap(mark))
+    packed = zipped(tmp_path / "model.pt", {"model/data.pkl": payload, "model/version": "3"})
+    with pytest.raises(AdvisorError, match="never loaded"):
+        read_run(packed)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "training_args.bin").write_bytes(payload)
+    (folder / "state.pkl").write_bytes(payload)
+    copy("metrics.csv", folder / "metrics.csv")
+    assert read_run(folder).rows == 4
+    assert not mark.exists()
+
+
+def test_damaged_archives_are_refused(tmp_path):
+    packed = zipped(tmp_path / "a.zip", {"metrics.csv": "step,loss\n1,2.5\n" * 500})
+    data = packed.read_bytes()
+    for cut in (data[: len(data) // 2], data[:40] + bytes(20) + data[60:]):
+        packed.write_bytes(cut)
+        with pytest.raises(AdvisorError):
+            read_run(packed)
+
+
+def test_an_archive_of_one_packed_file_is_that_file(tmp_path):
+    packed = zipped(tmp_path / "a.zip", {"deep/metrics.csv.gz": gzip.compress((RECORDED / "metrics.csv").read_bytes())})
+    table = read_run(packed)
+    assert (table.rows, table.source) == (4, str(packed))

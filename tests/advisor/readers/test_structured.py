@@ -1,0 +1,338 @@
+"""Structured files: our log, trainer states, JSON lines, W&B, TensorBoard, MLflow, MLPerf and reports."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from advisor.errors import AdvisorError
+from advisor.readers.bounded import MAX_DOCUMENT_BYTES
+from advisor.readers.protobuf import masked_crc32c
+from advisor.readers.read import read_run
+from advisor.readers.run_table import Status
+from trainer.runlog import RunLogWriter
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
+SMALL = Path(__file__).parents[2] / "recorded" / "small.jsonl"
+MIB = 2**20
+
+# --- our own log
+
+
+def test_own_log_has_every_column_the_trainer_measures():
+    table = read_run(SMALL)
+    records = [json.loads(line) for line in SMALL.read_text().splitlines()]
+    steps = [record for record in records if record["kind"] == "step"]
+    assert (table.format, table.rows, table.first_step, table.last_step) == ("training-advisor", 60, 1, 60)
+    assert table.columns["loss"].tolist() == [step["loss"] for step in steps]
+    assert table.columns["backward_seconds"][0] == steps[0]["backward_seconds"]
+    expected = (steps[5]["tokens"] - steps[4]["tokens"]) / steps[5]["seconds"]
+    assert table.columns["tokens_per_second"][5] == pytest.approx(expected)
+    evals = {record["step"]: record["loss"] for record in records if record["kind"] == "eval"}
+    assert {s: x for s, x in zip(table.columns["step"], table.columns["eval_loss"], strict=True) if x == x} == evals
+    assert table.status == Status.COMPLETED
+    assert table.facts["parameters"] == records[0]["parameters"] and table.facts["step_tokens"] == 1024
+    assert table.facts["depth"] == 2 and table.facts["grad_clip"] == 1.0 and table.facts["planned_steps"] == 60
+    saved = [event for event in table.events if event.kind == "checkpoint"]
+    assert [event.step for event in saved] == [30, 60] and saved[0].numbers["bytes"] > 0
+
+
+def write_attempts(path):
+    """Two attempts: steps 1-4, then again from 3; the second diverges at 5."""
+    ticks = iter(range(1000))
+    with RunLogWriter(path, clock=lambda: 1000.0 + next(ticks)) as log:
+        for attempt, start, losses in ((1, 0, [4.0, 3.5, 3.2, 3.1]), (2, 2, [3.25, 3.15, math.nan])):
+            log.write("header", schema=1, attempt=attempt, resumed_from_step=start, tokens_per_step=100, world_size=1)
+            for step, loss in enumerate(losses, start + 1):
+                log.write("step", step=step, tokens=step * 100, loss=loss, seconds=0.5, data_seconds=0.1)
+        log.write("final", outcome="diverged", reason="loss is nan at step 5", step=5, seconds=9.0)
+
+
+def test_own_log_of_two_attempts_keeps_the_later_history(tmp_path):
+    write_attempts(tmp_path / "log.jsonl")
+    table = read_run(tmp_path / "log.jsonl")
+    assert table.columns["step"].tolist() == [1, 2, 3, 4, 5]
+    assert table.columns["loss"].tolist()[:4] == [4.0, 3.5, 3.25, 3.15] and math.isnan(table.last_loss)
+    assert table.columns["loss_is_nan"].tolist() == [0, 0, 0, 0, 1]
+    assert (table.status, table.status_reason) == (Status.DIVERGED, "loss is nan at step 5")
+    assert any("2 steps (1 s) were done in vain" in note for note in table.notes)
+    assert [event.step for event in table.events if event.kind == "restart"] == [2]
+
+
+def test_own_log_packed_and_cut(tmp_path):
+    packed = tmp_path / "log.jsonl.gz"
+    packed.write_bytes(gzip.compress(SMALL.read_bytes()[:20_000]))
+    table = read_run(packed)
+    assert table.status == Status.INCOMPLETE and 10 < table.rows < 60
+    assert "of 60" in table.status_reason
+
+
+# --- Hugging Face
+
+
+def test_trainer_state_with_named_sets_a_summary_row_and_huge_numbers():
+    table = read_run(RECORDED / "trainer_state.json")
+    assert (table.format, table.rows, table.first_step, table.last_step) == ("hf_trainer_state", 4, 10, 40)
+    assert table.columns["step"].tolist() == [0, 10, 20, 30, 40]
+    assert table.columns["eval_loss"][[0, 2]].tolist() == [5.12, 4.02]  # the first set's
+    assert table.facts["eval_losses"]["far"] == {"step": [0, 20], "loss": [6.51, 6.9]}
+    assert table.columns["loss_is_nan"].tolist()[1:] == [0, 0, 1, 0]
+    assert table.facts["total_seconds"] == 61.5 and table.facts["planned_steps"] == 50
+    assert table.facts["eval_every_steps"] == 20  # as it was, not the default in the file
+    assert "checkpoint_every_steps" not in table.facts
+    assert (table.status, table.last_loss) == (Status.INCOMPLETE, 3.5104)
+
+
+# --- JSON lines
+
+
+def test_json_lines_nested_with_prose_between_and_a_torn_end():
+    table = read_run(RECORDED / "metrics.jsonl")
+    assert (table.format, table.rows, table.last_step) == ("jsonl", 4, 4)
+    assert table.columns["loss"][[0, 2, 3]].tolist() == [10.91, 9.41, 8.87]
+    assert table.columns["loss_is_nan"].tolist() == [0, 1, 0, 0]  # "NaN" as text
+    assert table.columns["eval_loss"][1] == 10.02
+    assert table.columns["tokens_per_second"][0] == 41200
+    assert table.columns["memory_bytes"][0] == 3.25 * 2**30
+    assert table.facts["depth"] == 6 and table.facts["learning_rate"] == 6e-4
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5}],
+        {"config": {"n_layer": 2}, "history": [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5}]},
+        {"step": [1, 2], "loss": [3.0, 2.5], "tag": "x"},
+    ],
+)
+def test_json_documents_that_hold_rows(tmp_path, document):
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(document, indent=2))
+    table = read_run(path)
+    assert (table.rows, table.first_loss, table.last_loss, table.last_step) == (2, 3.0, 2.5, 2)
+
+
+# --- W&B
+
+
+def test_wandb_summary_counts_the_programs_steps():
+    table = read_run(RECORDED / "wandb-summary.json")
+    assert (table.format, table.rows, table.first_step, table.last_loss) == ("wandb", 1, 3000, 2.75)
+    assert table.columns["eval_loss"][0] == 2.9 and table.columns["mfu"][0] == pytest.approx(0.385)
+    assert table.facts["total_seconds"] == 600.5
+
+
+def test_wandb_config_holds_facts_only():
+    table = read_run(RECORDED / "wandb_config.yaml")
+    assert (table.format, table.rows, table.status) == ("wandb", 0, Status.UNKNOWN)
+    expected = {"depth": 12, "micro_batch": 16, "seq_len": 1024, "learning_rate": 6e-4, "planned_steps": 6000}
+    assert table.facts == {**expected, "precision": "bf16"}
+
+
+# --- TensorBoard: events written here by the format's definition
+
+
+def varint(value):
+    out = bytearray()
+    value &= 2**64 - 1
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def chunk(number, data):
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def event(step, values, wall_time=1000.0):
+    summary = b"".join(chunk(1, value) for value in values)
+    return b"\x09" + struct.pack("<d", wall_time) + b"\x10" + varint(step) + chunk(5, summary)
+
+
+def scalar(tag, value):
+    return chunk(1, tag.encode()) + b"\x15" + struct.pack("<f", value)
+
+
+def tensor(tag, value):
+    """As TensorFlow 2 writes scalars: a float tensor with its content as bytes."""
+    return chunk(1, tag.encode()) + chunk(8, b"\x08\x01" + chunk(4, struct.pack("<f", value)))
+
+
+def text(tag, value):
+    return chunk(1, tag.encode()) + chunk(8, b"\x08\x07" + chunk(8, value.encode()))
+
+
+def record(data):
+    head = struct.pack("<Q", len(data))
+    return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
+
+
+VERSION = record(b"\x09" + struct.pack("<d", 999.0) + chunk(3, b"brain.Event:2"))
+
+
+def test_crc_of_the_standards_example():
+    # RFC 3720 B.4: 32 bytes of zeroes have the CRC-32C aa36918a (sent byte by byte), 0x8a9136aa
+    crc = 0x8A9136AA
+    assert masked_crc32c(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def write_events(path, *records):
+    path.write_bytes(VERSION + b"".join(records))
+    return path
+
+
+def test_event_file_with_both_kinds_of_scalars_and_arguments(tmp_path):
+    arguments = text("args/text_summary", json.dumps({"per_device_train_batch_size": 8, "learning_rate": 2e-5}))
+    path = write_events(
+        tmp_path / "events.out.tfevents.1.host",
+        record(event(0, [arguments])),
+        record(event(10, [scalar("train/loss", 4.5), scalar("train/learning_rate", 2e-5)], 1010.0)),
+        record(event(20, [tensor("train/loss", 3.25)], 1020.0)),
+        record(event(20, [scalar("eval/loss", 3.5)], 1021.0)),
+        record(event(30, [scalar("train/loss", math.nan)], 1030.0)),
+    )
+    table = read_run(path)
+    assert (table.format, table.rows, table.framework) == ("tfevents", 3, "huggingface")
+    assert table.columns["step"].tolist() == [10, 20, 30]
+    assert table.columns["loss"].tolist()[:2] == [4.5, 3.25] and table.columns["loss_is_nan"].tolist() == [0, 0, 1]
+    assert table.columns["eval_loss"][1] == 3.5
+    assert table.columns["unix_seconds"].tolist() == [1010, 1021, 1030]
+    assert table.facts["micro_batch"] == 8 and table.facts["learning_rate"] == 2e-5
+
+
+def test_damage_ends_an_event_file_with_a_note_and_a_torn_end_without(tmp_path):
+    good = record(event(1, [scalar("loss", 2.0)]))
+    bad = bytearray(record(event(2, [scalar("loss", 1.0)])))
+    bad[-6] ^= 1
+    table = read_run(write_events(tmp_path / "a", good, bytes(bad), good))
+    assert table.rows == 1 and any("fails its checksum" in note for note in table.notes)
+    torn = read_run(write_events(tmp_path / "b", good, record(event(2, [scalar("loss", 1.0)]))[:-3]))
+    assert torn.rows == 1 and not torn.notes
+
+
+def test_event_files_of_one_folder_are_one_run(tmp_path):
+    steps = [record(event(step, [scalar("loss", 9 - step)], 1000.0 + step)) for step in range(1, 6)]
+    write_events(tmp_path / "events.out.tfevents.1.a", *steps[:4])
+    write_events(tmp_path / "events.out.tfevents.2.a", record(event(3, [scalar("loss", 5.5)], 1010.0)), *steps[3:])
+    table = read_run(tmp_path)
+    assert (table.format, table.rows, table.last_step) == ("tfevents", 5, 5)
+    assert table.columns["loss"].tolist() == [8, 7, 5.5, 5, 4]  # of step 3 the later attempt's
+
+
+# --- MLflow
+
+
+def mlflow_run(folder):
+    (folder / "metrics").mkdir(parents=True)
+    (folder / "params").mkdir()
+    (folder / "meta.yaml").write_text("artifact_uri: x\nrun_id: abc\nstatus: 3\n")
+    (folder / "params" / "learning_rate").write_text("0.0001")
+    (folder / "params" / "n_layer").write_text("4")
+    (folder / "metrics" / "loss").write_text(
+        "1000000000000 2.5 1\n1000000001000 2.25 2\n1000000002000 nan 3\n1000000003000 2.0 4\n"
+    )
+    (folder / "metrics" / "val_loss").write_text("1000000001500 2.75 2\n")
+    return folder
+
+
+def test_mlflow_folder_and_single_metric(tmp_path):
+    folder = mlflow_run(tmp_path / "mlruns" / "0" / "abc")
+    table = read_run(folder)
+    assert (table.format, table.rows, table.status) == ("mlflow", 4, Status.COMPLETED)
+    assert table.columns["loss"].tolist()[:2] == [2.5, 2.25] and table.columns["loss_is_nan"].tolist() == [0, 0, 1, 0]
+    assert table.columns["eval_loss"][1] == 2.75
+    assert table.columns["unix_seconds"][0] == 1e9
+    assert table.facts["depth"] == 4 and table.facts["learning_rate"] == 1e-4
+    assert read_run(folder / "metrics" / "loss").rows == 4
+    alone = tmp_path / "metrics" / "loss"
+    alone.parent.mkdir()
+    alone.write_text("1000000000000 2.5\n1000000001000 2.0\n")  # old clients wrote no step
+    assert read_run(alone).last_loss == 2.0
+
+
+# --- MLPerf
+
+
+def test_mlperf_with_losses():
+    table = read_run(RECORDED / "mlperf_llama.txt")
+    assert (table.format, table.rows, table.first_step, table.last_step) == ("mlperf", 2, 10, 20)
+    assert (table.first_loss, table.last_loss) == (11.75, 9.25)
+    assert table.columns["eval_loss"][1] == 9.5
+    assert (table.status, table.facts["total_seconds"], table.facts["step_samples"]) == (Status.STOPPED, 30, 32)
+
+
+def test_mlperf_of_2018_has_no_losses():
+    table = read_run(RECORDED / "mlperf_v05.txt")
+    assert (table.rows, table.status, table.facts["total_seconds"]) == (0, Status.COMPLETED, 200)
+    accuracies = [event.numbers["accuracy"] for event in table.events if event.kind == "evaluation"]
+    assert accuracies == [24.5]
+
+
+# --- reports
+
+
+def test_report_gives_rows_facts_and_the_parts_of_a_step():
+    table = read_run(RECORDED / "report.md")
+    assert (table.format, table.rows, table.first_step, table.last_step) == ("markdown", 3, 1, 4853)
+    assert table.columns["loss"].tolist() == [8.3783, 8.0451, 4.396]
+    assert table.columns["tokens_per_second"].tolist() == [3901, 5187, 4657]
+    assert table.columns["memory_bytes"][1] == 3399 * MIB
+    assert table.columns["forward_seconds"][-1] == pytest.approx(1.0945) and np.isnan(
+        table.columns["forward_seconds"][0]
+    )
+    assert table.columns["seconds"][-1] == pytest.approx(2.184)
+    wanted = {"vocab_size": 4000, "seq_len": 512, "depth": 8, "width": 384, "parameters": 17_400_000,
+              "gpu": "NVIDIA L4", "learning_rate": 5e-5, "min_learning_rate": 5e-6, "warmup_steps": 1000,
+              "planned_steps": 50_000,
+              "grad_clip": 1.0, "world_size": 1, "usd_per_hour": 0.7, "precision": "bf16"}  # fmt: skip
+    assert {name: table.facts[name] for name in wanted} == wanted
+    assert table.facts["total_seconds"] == pytest.approx(2.84 * 3600)
+    assert table.status == Status.INCOMPLETE
+    (saved,) = [event for event in table.events if event.kind == "checkpoint"]
+    assert saved.step == 1000 and saved.numbers["bytes"] == 200 * MIB
+
+
+def test_report_with_mangled_letters_and_contradictions():
+    table = read_run(RECORDED / "report_mojibake.md")
+    assert table.facts == {"gpu": "NVIDIA L4", "world_size": 2, "micro_batch": 8, "seq_len": 1024}
+    assert any("depth as 12, 24" in note for note in table.notes)
+    assert (table.rows, table.status) == (0, Status.UNKNOWN)
+
+
+# --- what is none of these
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trainer_state.json", b'{"log_history": 3}'),
+        ("trainer_state.json", b"[" * 100_000),
+        ("trainer_state.json", b'{"log_history": [{"loss": ' + b"9" * 5000 + b"}"),
+        ("wandb-summary.json", b'{"_runtime": 1, "_wandb": {'),
+        ("events.out.tfevents.1", b"\x18\0\0\0\0\0\0\0" + b"brain.Event:2" * 3),
+        ("log.jsonl", b'{"kind":"header","tokens_per_step":1,"schema":99}\n'),
+        ("log.jsonl", b'{"kind":"header","tokens_per_step":1}\n{"kind":"step","step":"x","data_seconds":1}\n'),
+        ("x.jsonl.gz", b"\x1f\x8b\x08\x00broken"),
+        ("empty.csv", b""),
+    ],
+)
+def test_broken_files_are_refused_in_one_sentence(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(AdvisorError) as caught:
+        read_run(path)
+    assert "\n" not in caught.value.message and len(caught.value.message) < 400
+
+
+def test_documents_that_unpack_to_too_much_are_refused(tmp_path):
+    path = tmp_path / "trainer_state.json.gz"
+    path.write_bytes(gzip.compress(b'{"log_history": [' + b" " * MAX_DOCUMENT_BYTES + b'], "global_step": 1}'))
+    with pytest.raises(AdvisorError, match="larger than 64 MiB"):
+        read_run(path, "hf_trainer_state")

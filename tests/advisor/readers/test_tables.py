@@ -1,0 +1,202 @@
+"""Tables of runs: names and units of columns, sparse rows, odd line ends, headers or none, torn and repeated rows."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import AdvisorError
+from advisor.readers import csv_table
+from advisor.readers.cells import number_with_unit, plain_numbers, unix_times
+from advisor.readers.names import choose, column_of, in_unit
+from advisor.readers.read import read_run
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("Step Time (ms)", "seconds"),
+        ("train/loss", "loss"),
+        ("val_loss", "eval_loss"),
+        ("loss/val", "eval_loss"),
+        ("eval_g0_loss", "eval_loss"),
+        ("lm loss validation", "eval_loss"),
+        ("tok/s", "tokens_per_second"),
+        ("tok_per_sec", "tokens_per_second"),
+        ("GradNorm", "grad_norm"),
+        ("lr-AdamW/pg1", "learning_rate"),
+        ("memory/max_reserved(GiB)", "reserved_bytes"),
+        ("VRAM (MB)", "memory_bytes"),
+        ("it/s", "seconds"),
+        ("_runtime", "elapsed_seconds"),
+        ("trainer/global_step", "step"),
+        # promises, per-epoch summaries of other things and other losses are not what was measured
+        ("Expected Loss", None),
+        ("best_val_loss", None),
+        ("GPU%", None),
+        ("perplexity", None),
+        ("memory (%)", None),
+        ("lrm", None),
+        ("x" * 200, None),
+    ],
+)
+def test_column_names(name, column):
+    found = column_of(name)
+    assert (found.column if found else None) == column
+
+
+def test_step_metrics_win_over_epoch_means():
+    header = ["train_loss_epoch", "train_loss_step", "_step", "global_step"]
+    assert choose(header) == {"loss": 1, "step": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "value"),
+    [
+        ("dt_ms", 250.0, 0.25),
+        ("total_time_min", 2.0, 120.0),
+        ("it/s", 4.0, 0.25),
+        ("mfu", 38.5, 0.385),
+        ("mfu", 0.385, 0.385),
+        ("mfu(%)", 0.9, 0.009),
+        ("vram_gb", 1.0, 2**30),
+        ("memory", 3399.0, 3399 * MIB),
+        ("memory", 15.5, 15.5 * 2**30),
+        ("memory", 8.5e9, 8.5e9),
+    ],
+)
+def test_units(name, printed, value):
+    assert in_unit(column_of(name), np.array([printed, printed]))[1] == pytest.approx([value, value])
+
+
+def test_mfu_of_minus_one_was_not_collected():
+    values = in_unit(column_of("mfu"), np.array([-1.0, 0.31]))[1]
+    assert math.isnan(values[0]) and values[1] == 0.31
+
+
+def test_a_column_called_time_is_told_by_its_values():
+    named = column_of("time")
+    assert in_unit(named, np.array([1.0, 2.5, 4.1]))[0] == "elapsed_seconds"
+    assert in_unit(named, np.array([0.31, 0.30, 0.33]))[0] == "seconds"
+    assert in_unit(named, np.array([1.7e9, 1.7e9 + 1, 1.7e9 + 2]))[0] == "unix_seconds"
+
+
+def test_cells_with_separators_units_and_words():
+    cells = ["3,901", " 22.89 W", "~2,184ms", "1e-3", "nan", "N/A", "", "[Not Supported]", "1:02:03", "-7"]
+    numbers = plain_numbers(cells)
+    assert numbers[[0, 1, 2, 3, 8, 9]].tolist() == [3901, 22.89, 2184, 0.001, 3723, -7]
+    assert np.isnan(numbers[[4, 5, 6, 7]]).all()
+    assert number_with_unit("5.5-6.0") is None  # a range
+    assert number_with_unit("~17.4M") == (17.4, "M")
+
+
+def test_times_of_all_kinds_are_unix_seconds():
+    assert unix_times(["2026/03/01 10:00:00.500", "2026/03/01 10:00:01"]).tolist() == [1772359200.5, 1772359201.0]
+    assert unix_times(["2026-03-01T10:00:00Z", "2026-03-01T11:00:00+01:00"]).tolist() == [1772359200.0] * 2
+    assert unix_times(["1772359200000", "1772359200500"]).tolist() == [1772359200.0, 1772359200.5]
+
+
+def test_lightning_rows_of_one_step_complete_each_other():
+    table = read_run(RECORDED / "metrics.csv")
+    assert (table.format, table.rows, len(table)) == ("lightning_csv", 4, 4)
+    assert table.columns["step"].tolist() == [9, 19, 29, 39]
+    assert table.columns["loss"].tolist() == [4.1053, 3.7719, 3.5127, 3.2981]
+    assert table.columns["eval_loss"][1] == 3.6502 and table.columns["eval_loss"][3] == 3.4410
+    assert table.columns["learning_rate"][3] == 0.00024
+
+
+def test_keras_with_double_carriage_returns_and_a_nan():
+    table = read_run(RECORDED / "keras.csv")
+    assert (table.format, table.rows) == ("keras_csv", 3)
+    assert table.columns["epoch"].tolist() == [0, 1, 2]
+    assert table.first_step is None  # epochs are no steps
+    assert math.isnan(table.last_loss) and table.columns["loss_is_nan"].tolist() == [0, 0, 1]
+    assert table.columns["eval_loss"].tolist() == [0.6013, 0.4518, 0.4429]
+
+
+def test_ultralytics_time_is_cumulative_and_the_loss_no_cross_entropy():
+    table = read_run(RECORDED / "results.csv")
+    assert (table.format, table.first_loss, table.last_loss) == ("ultralytics", 1.4412, 1.2008)
+    assert table.columns["elapsed_seconds"].tolist() == [11.2, 21.9, 32.7]
+    assert "seconds" not in table.columns and table.facts["loss_unit"] != "nats"
+
+
+def test_named_columns_repeated_header_restart_and_torn_row():
+    table = read_run(RECORDED / "named.csv")
+    assert table.format == "csv" and table.rows == 6  # the torn seventh is none
+    assert table.columns["step"].tolist() == [0, 10, 20, 30]
+    assert table.columns["loss"].tolist() == [10.8912, 9.7731, 8.9001, 8.0552]  # the later attempt wins
+    assert table.columns["seconds"] == pytest.approx([1.3264, 0.3159, 0.3150, 0.3152])
+    assert table.columns["tokens_per_second"].tolist() == [12345, 51870, 52010, 51985]
+    assert table.columns["memory_bytes"][0] == 3399 * MIB
+    assert table.columns["mfu"] == pytest.approx([0.315, 0.412, 0.413, 0.413])
+
+
+def test_a_table_without_header_is_named_by_its_numbers():
+    table = read_run(RECORDED / "headerless.csv")
+    assert table.columns["step"].tolist() == [100, 200, 300, 400]
+    assert (table.first_loss, table.last_loss) == (6.8821, 5.5120)
+    assert any("no header" in note for note in table.notes)
+
+
+def test_steps_counted_in_tokens():
+    table = read_run(RECORDED / "tokens.tsv")
+    assert table.columns["tokens"].tolist() == [1048576, 2097152, 3145728]
+    assert (table.rows, table.last_loss, table.first_step) == (3, 7.9007, None)
+
+
+def test_gzip_gives_the_same(tmp_path):
+    packed = tmp_path / "metrics.csv.gz"
+    packed.write_bytes(gzip.compress((RECORDED / "metrics.csv").read_bytes()))
+    assert read_run(packed).columns["loss"].tolist() == read_run(RECORDED / "metrics.csv").columns["loss"].tolist()
+
+
+def test_long_tables_are_read_in_blocks(tmp_path):
+    path = tmp_path / "long.csv"
+    rows = (f"{step},{10 - step / 1e5}" for step in range(1, 45_001))
+    path.write_text("step,loss\n" + "\n".join(rows) + "\n")
+    table = read_run(path)
+    assert (table.rows, table.first_step, table.last_step) == (45_000, 1, 45_000)
+    assert table.columns["loss"][20_000] == pytest.approx(10 - 20_001 / 1e5)
+
+
+def test_nan_and_nothing_are_told_apart(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("step,loss,lr\n1,2.5,0.1\n2,,0.1\n3,NaN,0.1\n4,inf,0.1\n5,2.0,0.1\n")
+    table = read_run(path)
+    assert table.rows == 4  # step 2 printed no loss
+    assert table.columns["loss_is_nan"].tolist()[2:] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("text", ["a,b\nc,d\n", "step;x\n1;2\n2;3\n", "{}", "\0\0\0,\0", "1,2\n3,4\n"])
+def test_what_is_no_run_is_refused_in_words(tmp_path, text):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(AdvisorError):
+        csv_table.read(path)
+
+
+@given(st.text(max_size=60))
+def test_any_name_has_an_answer(name):
+    found = column_of(name)
+    assert found is None or in_unit(found, np.array([1.0, 2.0]))[1].shape == (2,)
+
+
+@given(st.lists(st.text(max_size=20), max_size=8))
+def test_any_cell_has_an_answer(cells):
+    assert len(plain_numbers(cells)) == len(cells)
+    assert len(unix_times(cells)) == len(cells)
+
+
+@given(st.floats(min_value=-1e12, max_value=1e12, allow_nan=False))
+def test_numbers_come_back_with_separators(value):
+    assert plain_numbers([f"{value:,.6f}"])[0] == pytest.approx(value, rel=1e-9, abs=1e-6)
