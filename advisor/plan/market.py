@@ -72,7 +72,7 @@ class Pick:
 
 def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None) -> Market:
     """Make out what can be rented and compute every configuration; raises AdvisorError where nothing is left."""
-    devices, left_out = _devices(goal, profiles, data_meta)
+    devices, left_out = devices_of(goal, profiles, data_meta)
     if not devices:
         raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
     field = make_field(devices)
@@ -268,7 +268,7 @@ def _pinned(goal: Goal, brief: Brief) -> Goal:
     return replace(goal, seq_len=brief.seq_len, vocab_size=goal.vocab_size or brief.goal.vocab_size, counts=())
 
 
-def _devices(
+def devices_of(
     goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
 ) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""

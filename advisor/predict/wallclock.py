@@ -101,7 +101,7 @@ def checkpoint_interval_seconds(write_seconds, mean_seconds):
     """
     if mean_seconds is None:
         return USUAL_INTERVAL_SECONDS
-    daly = np.vectorize(daly_interval_seconds, otypes=[float])(write_seconds, mean_seconds)
+    daly = daly_interval_many(np.asarray(write_seconds, dtype=float), mean_seconds)
     return np.clip(np.round(daly), *_INTERVAL_RANGE)
 
 
@@ -188,11 +188,15 @@ def young_interval_seconds(write_seconds: float, interruption_seconds: float) ->
 
 def daly_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
     """Work between checkpoints of least lost time, higher order (Daly 2006, handbook §6.1)."""
-    if write_seconds >= 2 * interruption_seconds:
-        return interruption_seconds
+    return float(daly_interval_many(np.asarray(write_seconds), interruption_seconds))
+
+
+def daly_interval_many(write_seconds: np.ndarray, interruption_seconds: float) -> np.ndarray:
+    """As `daly_interval_seconds`, any shape."""
     ratio = write_seconds / (2 * interruption_seconds)
-    young = young_interval_seconds(write_seconds, interruption_seconds)
-    return young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_seconds
+    young = np.sqrt(2 * write_seconds * interruption_seconds)
+    higher = young * (1 + np.sqrt(ratio) / 3 + ratio / 9) - write_seconds
+    return np.where(ratio >= 1, interruption_seconds, higher)
 
 
 def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:
