@@ -79,11 +79,19 @@ def robust_z(values: np.ndarray) -> np.ndarray:
     return (values - middle) / spread if spread > 0 else values * 0.0
 
 
+_WIDE = 50  # neighbours on each side from which on sorting every window costs more than keeping them sorted
+
+
 def rolling_median(values: np.ndarray, window: int) -> np.ndarray:
     """Median of `window` neighbours (made odd, centred, cut off at both ends); NaN neighbours do not count."""
     half = max(0, window // 2)
     if not len(values) or not half:
         return values.astype(float)
+    if half > _WIDE:
+        import pandas as pd  # slow to import; its moving median does not sort each window anew
+
+        finite_values = pd.Series(np.where(np.isfinite(values), values, np.nan), dtype=float)
+        return finite_values.rolling(2 * half + 1, center=True, min_periods=1).median().to_numpy()
     padded = np.concatenate([np.full(half, np.nan), values.astype(float), np.full(half, np.nan)])
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
     parts = [_median_of_rows(windows[i : i + _CHUNK]) for i in range(0, len(windows), _CHUNK)]

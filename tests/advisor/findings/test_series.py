@@ -94,3 +94,16 @@ def test_nothing_raises(values):
     series.level_shifts(values, least=0.1)
     series.theil_sen(np.arange(len(values), dtype=float), values)
     series.period_of(series.finite(values))
+
+
+def test_a_wide_moving_median_is_the_median_of_its_neighbours():
+    random = np.random.default_rng(3)
+    values = random.normal(size=700)
+    values[random.integers(0, 700, 60)] = np.nan
+    values[5] = np.inf
+    for window in (61, 101, 103, 401):
+        half = window // 2
+        found = series.rolling_median(values, window)
+        for place in (0, 4, 50, 333, 650, 699):
+            near = values[max(0, place - half) : place + half + 1]
+            assert found[place] == pytest.approx(np.median(near[np.isfinite(near)]))
