@@ -24,7 +24,8 @@ from advisor.readers.tracebacks import START, OpenTraceback, Raised
 __all__ = ["EventScanner", "joined", "scan_text", "status_of"]
 
 KEEP = 500  # events of one kind kept from the beginning, and as many from the end: memory stays constant
-OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another
+OPEN_TRACEBACKS = 64  # ranks that may print tracebacks into one another, and how many without saying which
+NAMELESS_TRACEBACKS = 4
 WINDOW = 4096  # characters of a line that are looked at: some logs print a whole configuration in one
 CONTINUED = (b"[CUDA ERROR]", b"terminate called after", b" panicked at ")  # what happened stands in the next line
 COLD_SHAPES = 20_000  # distinct lines remembered as saying nothing
@@ -99,13 +100,20 @@ class EventScanner:
         if not is_hot or took:
             return
         if (found := line.find(START)) >= 0 and b"print" not in line:
-            if len(self._open) < OPEN_TRACEBACKS:
-                self._open.append(_Open(traceback=OpenTraceback(prefix=line[:found]), line=number))
+            self._begin(OpenTraceback(prefix=line[:found]), number)
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
                 self._add(_with_allocation(said, before), number)
                 return
+
+    def _begin(self, traceback: OpenTraceback, line: int) -> None:
+        """Follow a traceback; of those that look alike the oldest has to go."""
+        alike = [one for one in self._open if one.traceback.prefix == traceback.prefix]
+        if len(alike) >= NAMELESS_TRACEBACKS:
+            self._open.remove(alike[0])
+        if len(self._open) < OPEN_TRACEBACKS:
+            self._open.append(_Open(traceback=traceback, line=line))
 
     def _feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to; True when it was the line of its exception."""

@@ -260,7 +260,8 @@ def in_unit(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
 
 def scaled(values: np.ndarray, factor: float) -> np.ndarray:
     """Multiply; small factors divide instead, which keeps 13651.72 ms at 13.65172 s exactly."""
-    return values / round(1 / factor) if factor < 1 else values * factor
+    with np.errstate(all="ignore"):
+        return values / round(1 / factor) if factor < 1 else values * factor
 
 
 def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:

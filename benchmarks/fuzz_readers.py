@@ -1,0 +1,380 @@
+"""Mutate recorded logs and read what comes out: nothing but AdvisorError may be raised, nothing may hang or eat memory.
+
+    python benchmarks/fuzz_readers.py --count 100000 --seed 1    # about 15 minutes on two cores
+    python benchmarks/fuzz_readers.py --only 4711 --seed 1       # one input again, with its traceback
+
+Each input is made from its number and the seed alone, so that a failure can be repeated. Workers are child processes
+with 1 GiB for their data (Linux); an input that takes longer than `--limit` seconds is a failure, and a worker that
+does not even answer its alarm clock is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CORPUS = (ROOT / "tests" / "advisor" / "recorded" / "logs", ROOT / "tests" / "recorded")
+DATA_BYTES = 1 << 30
+LARGEST = 1 << 18  # of a mutated input, so that 100,000 of them take minutes
+SUFFIXES = (
+    "",
+    ".log",
+    ".txt",
+    ".out",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".yaml",
+    ".md",
+    ".parquet",
+    ".tfevents.1.x",
+    ".gz",
+)
+NUMBERS = (
+    b"9" * 400,
+    b"1e999",
+    b"-1e308",
+    b"nan",
+    b"-nan(ind)",
+    b"inf",
+    b"0x1F",
+    b"1_000",
+    b"1,2,3,4",
+    b"--5",
+    b"1e",
+    b".",
+    b"00000000000000000000000001",
+    b"\xd9\xa3\xd9\xa4",  # Arabic digits
+    b"1.2.3",
+    b"-0",
+    b"18446744073709551616",
+)
+TEXTS = (
+    b"\x00" * 50,
+    b"\xff\xfe\xfd",
+    b"\r\n",
+    b"\r" * 40,
+    b"\x1b[31m",
+    b"\x1b]0;t",
+    b"{" * 3000,
+    b"[" * 3000,
+    b'"',
+    b"'",
+    b"| ",
+    b",,,,,,",
+    b"Traceback (most recent call last):\n",
+    b"CUDA out of memory. Tried to allocate ",
+    b"step 1 ",
+    b"loss: nan ",
+    b'{"loss": {"a": [1, 2]}, "step": true}\n',
+    b"time,loss\n",
+    b"\xf0\x9f\x94\xa5",
+    b"a: &a [*a, *a]\n",
+    b"-" * 3000 + b"x\n",
+    b"a:" + b" " * 4000 + b"b" * 300 + b"\n",
+    b"\n" * 9000,
+    b"# A\n## B\n### C\n```\n**x**: 1\n**y**: 2\n| step | loss |\n|---|---|\n| 1 | 2.5 |\n```\n",
+    b"# gpu sm mem aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!\n",
+)
+
+Mutation = Callable[[bytes, random.Random, list[bytes]], bytes]
+
+
+def _cut(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    first, last = sorted((rng.randrange(len(data) + 1), rng.randrange(len(data) + 1)))
+    return data[:last] if rng.random() < 0.5 else data[:first] + data[last:]
+
+
+def _splice(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    other = rng.choice(corpus)
+    return data[: rng.randrange(len(data) + 1)] + other[rng.randrange(len(other) + 1) :]
+
+
+def _noise(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    at = rng.randrange(len(data) + 1)
+    return data[:at] + rng.randbytes(rng.choice((1, 8, 200, 5000))) + data[at:]
+
+
+def _flip(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    out = bytearray(data)
+    for _ in range(min(len(out), rng.choice((1, 5, 50)))):
+        out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+    return bytes(out)
+
+
+def _number(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    digits = [i for i in rng.sample(range(len(data)), min(len(data), 200)) if 48 <= data[i] <= 57]
+    for i in sorted(digits, reverse=True)[: rng.choice((1, 3, 20))]:
+        end = i
+        while end < len(data) and data[end] in b"0123456789.":
+            end += 1
+        data = data[:i] + rng.choice(NUMBERS) + data[end:]
+    return data
+
+
+def _text(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    at = rng.randrange(len(data) + 1)
+    return data[:at] + rng.choice(TEXTS) * rng.choice((1, 1, 30)) + data[at:]
+
+
+def _lines(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    lines = data.split(b"\n")
+    how = rng.randrange(4)
+    if how == 0:
+        rng.shuffle(lines)
+    elif how == 1:
+        lines = [line for line in lines for _ in range(rng.choice((1, 1, 1, 40)))]
+    elif how == 2:
+        lines = lines[::-1]
+    else:
+        return b"".join(lines)  # one endless line
+    return b"\n".join(lines)
+
+
+def _encode(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    how = rng.randrange(4)
+    if how == 0:
+        return data.decode("utf-8", "replace").encode("utf-16")
+    if how == 1:
+        return data.replace(b"\n", rng.choice((b"\r", b"\r\r\n", b"\r\n", b"\x00", b"\x0b")))
+    packed = gzip.compress(data, 1)
+    return packed if how == 2 else packed[: rng.randrange(len(packed) + 1)]
+
+
+def _random(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    return rng.randbytes(rng.randrange(5000))
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    _cut,
+    _cut,
+    _splice,
+    _splice,
+    _noise,
+    _flip,
+    _number,
+    _number,
+    _text,
+    _lines,
+    _encode,
+    _random,
+)
+
+
+def load_corpus(folders: list[Path]) -> list[bytes]:
+    """The recordings, each whole and at most `LARGEST` bytes."""
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [path.read_bytes()[:LARGEST] for path in files]
+
+
+def make_input(seed: int, index: int, corpus: list[bytes]) -> tuple[bytes, str, random.Random]:
+    """Input number `index`: its bytes and the end of its name; and the generator for further choices."""
+    rng = random.Random(f"{seed}:{index}")
+    data = rng.choice(corpus)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        data = rng.choice(MUTATIONS)(data, rng, corpus)[: 4 * LARGEST]
+    return data, rng.choice(SUFFIXES), rng
+
+
+def read(path: Path, rng: random.Random) -> str:
+    """Read a file in one of the ways a user can; what came of it in a word. Raises whatever the readers raise."""
+    from advisor.errors import AdvisorError
+    from advisor.readers.config_file import read_config
+    from advisor.readers.read import READERS, read_run
+
+    try:
+        way = rng.random()
+        if way < 0.1:
+            read_config(path)
+            return "configuration"
+        table = read_run(path, format=rng.choice(READERS).name if way < 0.35 else None)
+    except AdvisorError as error:
+        assert error.message.strip(), "an error without words"
+        return "refused"
+    check(table)
+    return "read"
+
+
+def check(table) -> None:  # noqa: ANN001 - the readers are imported late
+    """What holds of every table whatever was read."""
+    from advisor.readers.run_table import COLUMNS, TELEMETRY_COLUMNS, Status
+
+    assert isinstance(table.status, Status)
+    assert set(table.columns) <= set(COLUMNS), set(table.columns) - set(COLUMNS)
+    assert {len(column) for column in table.columns.values()} <= {len(table)}
+    assert table.rows >= 0 and all(0 <= p.first_row <= p.last_row < len(table) for p in table.phases)
+    assert all(len(event.text) <= 300 for event in table.events)
+    if table.telemetry is not None:
+        assert set(table.telemetry) <= set(TELEMETRY_COLUMNS)
+        assert len({len(column) for column in table.telemetry.values()}) <= 1
+
+
+class TooLong(BaseException):
+    """An input took longer than its limit; no reader may catch it."""
+
+
+def _alarm(signum: int, frame: object) -> None:
+    raise TooLong
+
+
+def work(seed: int, indices: range, folders: list[Path], limit: float) -> None:
+    """A worker: read its share of the inputs and print one JSON line per failure, and a beat now and then."""
+    corpus = load_corpus(folders)
+    signal.signal(signal.SIGALRM, _alarm)
+    outcomes: Counter[str] = Counter()
+    slowest = (0.0, -1)
+    with tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("error")  # a warning in the middle of a report is a failure too
+        resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
+        for index in indices:
+            data, suffix, rng = make_input(seed, index, corpus)
+            path = Path(folder, f"input{suffix}")
+            path.write_bytes(data)
+            began = time.perf_counter()
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            try:
+                outcomes[read(path, rng)] += 1
+            except (Exception, TooLong) as error:  # every kind: that is what is counted
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                place = f"{Path(where.filename).name}:{where.lineno}"
+                _say(failure=index, error=f"{type(error).__name__}: {error}"[:200], place=place)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            slowest = max(slowest, (time.perf_counter() - began, index))
+            path.unlink()
+            if index % 50 < 2:
+                _say(beat=index)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    _say(outcomes=outcomes, slowest=slowest, peak_bytes=peak)
+
+
+def _say(**words: object) -> None:
+    print(json.dumps(words), flush=True)
+
+
+class Worker(threading.Thread):
+    """A worker process and the thread that listens to it."""
+
+    def __init__(self, command: list[str]):
+        super().__init__(daemon=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS="1")
+        )
+        self.failures: list[dict] = []
+        self.summary: dict | None = None
+        self.heard, self.last = time.monotonic(), -1
+
+    def run(self) -> None:
+        for line in self.process.stdout:
+            words = json.loads(line)
+            self.heard = time.monotonic()
+            self.last = words.get("beat", self.last)
+            if "failure" in words:
+                self.failures.append(words)
+            elif "outcomes" in words:
+                self.summary = words
+
+    def silent_seconds(self) -> float:
+        return time.monotonic() - self.heard
+
+
+def fuzz(options: argparse.Namespace) -> int:
+    """Run the workers and report; the exit status, 1 where anything failed."""
+    workers = [_start(options, part) for part in range(options.workers)]
+    failures: list[str] = []
+    for worker in workers:
+        while worker.process.poll() is None:
+            time.sleep(0.05)
+            if worker.silent_seconds() > 50 * options.limit + 30:
+                worker.process.kill()
+                failures.append(f"hangs within 50 inputs after number {worker.last}: not even its alarm is heard")
+        worker.join()
+        if worker.summary is None and worker.process.returncode != -signal.SIGKILL:
+            failures.append(f"a worker died with status {worker.process.returncode} after number {worker.last}")
+    return _report(workers, failures, options)
+
+
+def _start(options: argparse.Namespace, part: int) -> Worker:
+    command = [
+        sys.executable,
+        __file__,
+        "--part",
+        str(part),
+        "--seed",
+        str(options.seed),
+        "--count",
+        str(options.count),
+    ]
+    command += ["--workers", str(options.workers), "--limit", str(options.limit), "--corpus", *map(str, options.corpus)]
+    worker = Worker(command)
+    worker.start()
+    return worker
+
+
+def _report(workers: list[Worker], failures: list[str], options: argparse.Namespace) -> int:
+    alike = Counter((f["error"].partition(":")[0], f["place"]) for w in workers for f in w.failures)
+    example = {(f["error"].partition(":")[0], f["place"]): f for w in workers for f in w.failures}
+    summaries = [worker.summary for worker in workers if worker.summary]
+    outcomes = sum((Counter(s["outcomes"]) for s in summaries), Counter())
+    print(
+        f"seed {options.seed}: {options.count:,} inputs; " + ", ".join(f"{n:,} {what}" for what, n in outcomes.items())
+    )
+    if summaries:
+        seconds, index = max(tuple(s["slowest"]) for s in summaries)
+        peak = max(s["peak_bytes"] for s in summaries)
+        print(f"slowest {seconds:.2f} s (number {index}), most memory {peak / 2**20:.0f} MiB")
+    for key, count in alike.most_common():
+        print(f"{count:6,} × {example[key]['error']} at {key[1]}, for example --only {example[key]['failure']}")
+    for words in failures:
+        print(words)
+    return 1 if alike or failures else 0
+
+
+def one(options: argparse.Namespace) -> int:
+    """Read one input again, without catching anything; it stays in the working folder."""
+    data, suffix, rng = make_input(options.seed, options.only, load_corpus(options.corpus))
+    path = Path(f"fuzz-{options.only}{suffix}")
+    path.write_bytes(data)
+    print(f"{path}: {len(data)} bytes")
+    print(read(path, rng))
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds per input")
+    parser.add_argument("--corpus", type=Path, nargs="+", default=list(CORPUS), help="folders of logs to mutate")
+    parser.add_argument("--only", type=int, help="read this one input again, with its traceback")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if options.only is not None:
+        return one(options)
+    if options.part is not None:
+        work(options.seed, range(options.part, options.count, options.workers), options.corpus, options.limit)
+        return 0
+    return fuzz(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
