@@ -68,6 +68,12 @@ class Brief:
     calibrated: bool = False  # the card was measured, so its machine is at hand
 
     @property
+    def settled(self) -> bool:
+        """Whether the goal says how much work there is; otherwise as much is done as the limits allow."""
+        goal = self.goal
+        return goal.tokens is not None or goal.ratio is not None or not self.limited or goal.objective != "loss"
+
+    @property
     def setup(self) -> Setup | None:
         """What a machine that must be rented first takes before the run; None where it is at hand."""
         return rented_setup(token_bytes(self)) if self.provider is not None and not self.calibrated else None

@@ -15,13 +15,13 @@ from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import SOUND
 from advisor.plan.market import Market, Pick, find, make_choice
 from advisor.plan.search import LEVEL
-from advisor.plan.weigh import settled_tokens
 from advisor.predict.loss import DATA_CONSTRAINED
 from advisor.predict.memory import EstimateArrays
 from advisor.records import Choice
 from advisor.units import format_number, format_percent, format_seconds, format_tokens, format_usd
 
 WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
+BETTER = 0.005  # of the score: what is less of an improvement is called none
 SLOWEST = 0.5  # of the estimated tokens/s; beyond that the estimate is no longer what is in doubt
 _LATER = (0.25, 1.0, 3.0)  # of the deadline: how much later is tried to save money
 _HALVINGS = 7  # of the interval searched for the slowest speed at which a choice holds: under 1 %
@@ -39,8 +39,7 @@ class Sensitivity:
 
 def sensitivity(market: Market, plan: Choice, pick: Pick) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
-    settled = settled_tokens(market.brief, market.field.counted[:1]) is not None
-    limits = market.limits
+    settled, limits = market.brief.settled, market.limits
     if not settled and limits.budget_usd is not None:
         more = nice(limits.budget_usd / 4)
         yield _more(market, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
@@ -69,18 +68,19 @@ def nice(amount: float) -> float:
 
 
 def nice_seconds(seconds: float) -> float:
-    """A duration a person would name: a nice number of seconds, minutes or hours."""
-    unit = next(unit for unit in (3600.0, 60.0, 1.0) if seconds >= unit or unit == 1.0)
+    """A duration a person would name: a nice number of seconds, minutes, hours or days."""
+    unit = next(unit for unit in (86400.0, 3600.0, 60.0, 1.0) if seconds >= unit or unit == 1.0)
     return nice(max(seconds / unit, 1.0)) * unit
 
 
 def _more(market: Market, plan: Choice, limits: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
     found = find(market, limits)
-    if found is None or found.score * LEVEL >= plan.score:
+    if found is None or found.score * (1 + BETTER) >= plan.score:
         other = "the deadline" if limits.deadline_seconds == market.limits.deadline_seconds else "the budget"
-        binds = f"{other} binds" if None not in (limits.deadline_seconds, limits.budget_usd) else "the data are used up"
-        return Sensitivity(text=f"{words} would buy nothing: {binds}", limits=limits, depth=plan.depth)
+        both = None not in (limits.deadline_seconds, limits.budget_usd)
+        why = f": {other} binds" if both else ": the data are used up" if market.brief.unique_tokens else ""
+        return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
     choice = make_choice(market, found)
     return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
 

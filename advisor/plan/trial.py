@@ -86,11 +86,12 @@ class Trial:
 def fixed_tokens(brief: Brief, counted: int) -> int | None:
     """Training tokens where the goal settles them; None where the limits do.
 
-    Asked for outright, or by a ratio that was asked for, or by the family's ratio when nothing limits the run.
+    Asked for outright, or by a ratio that was asked for, or by the family's ratio when nothing limits the run or when
+    its work is to be done for the least money or in the least time.
     """
     if brief.goal.tokens is not None:
         return brief.goal.tokens
-    if brief.goal.ratio is not None or not brief.limited:
+    if brief.settled:
         return max(1, round(brief.ratio * counted))
     return None
 

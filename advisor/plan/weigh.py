@@ -96,7 +96,7 @@ def settled_tokens(brief: Brief, counted: np.ndarray) -> np.ndarray | None:
     """Training tokens where the goal settles them, as `trial.fixed_tokens`; None where the limits do."""
     if brief.goal.tokens is not None:
         return np.full_like(counted, brief.goal.tokens)
-    if brief.goal.ratio is not None or not brief.limited:
+    if brief.settled:
         return np.maximum(1.0, np.rint(brief.ratio * counted))
     return None
 

@@ -123,6 +123,8 @@ def test_settled_work_goes_to_the_cheapest_or_the_fastest():
     in_an_hour = ask(objective="cost", **wishes | {"deadline_seconds": 3600.0})
     assert in_an_hour.prediction.wall_clock.total_seconds.value <= 3600
     assert cheap.prediction.cost_usd.value <= in_an_hour.prediction.cost_usd.value
+    usual = ask(objective="cost", **wishes | {"tokens": None, "deadline_seconds": 7200.0})
+    assert usual.ratio == pytest.approx(12, rel=0.02)  # as much work as is usual, not as fits the limit
 
 
 def test_tokens_alone_get_the_depth_they_suit():
