@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from advisor.predict.intervals import known, sum_independent, sum_shared
-from advisor.predict.wallclock import checkpoint_count, eval_count
+from advisor.predict.wallclock import checkpoint_count, eval_count, run_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
 from trainer.schema import RunConfig
 
@@ -178,7 +178,7 @@ def make_progress(
         mfu=mfu_now(plan, rate),
         elapsed_seconds=elapsed,
         eta_seconds=eta,
-        total_seconds_predicted=plan.prediction.wall_clock.total_seconds if plan else None,
+        total_seconds_predicted=run_seconds(plan.prediction.wall_clock) if plan else None,
         usd_per_hour=price,
         usd_so_far=None if price is None else price * elapsed / 3600,
         usd_at_end=_usd_at_end(price, elapsed, eta, guard_left),
@@ -310,9 +310,7 @@ def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan 
     return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
 
 
-def _checkpoints_left(
-    history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None
-) -> Estimate:
+def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None) -> Estimate:
     whole = checkpoint_count(config, config.steps * pace.value)
     count = math.ceil(whole * left / config.steps)
     seen = [record["seconds"] for record in history.checkpoints]
@@ -346,9 +344,7 @@ def _guard_seconds_left(config: RunConfig, elapsed: float) -> float | None:
     return None if limit is None else max(0.0, limit - elapsed)
 
 
-def _usd_at_end(
-    price: float | None, elapsed: float, eta: Estimate | None, guard_left: float | None
-) -> Estimate | None:
+def _usd_at_end(price: float | None, elapsed: float, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
     """Dollars when the run ends, be it by its guard."""
     if price is None:
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from advisor.predict.energy import JOULES_PER_KWH
+from advisor.predict.wallclock import run_seconds
 from advisor.records import Estimate, Plan, ScoreRow
 from trainer.runlog import RunLog
 from trainer.schema import Outcome
@@ -135,7 +136,7 @@ def compare_run(
         scores=tuple(_scores(log, plan, spent, drift, cost, energy_kwh, complete=complete)),
         reference_seconds=witness,
         drift_factor=drift,
-        gap_seconds=spent.wall - plan.prediction.wall_clock.total_seconds.value if plan else None,
+        gap_seconds=spent.wall - run_seconds(plan.prediction.wall_clock).value if plan else None,
         causes=causes,
     )
 
@@ -280,7 +281,11 @@ def _promise(promised: Any, quantity: str) -> Estimate | None:
     if promised is None:
         return None
     if quantity == "wall_clock_seconds":
-        return promised.wall_clock.total_seconds
+        return run_seconds(promised.wall_clock)
+    if quantity == "cost_usd" and promised.cost_usd is not None:
+        # of the machine's order and downloads no run folder knows
+        share = run_seconds(promised.wall_clock).value / promised.wall_clock.total_seconds.value
+        return promised.cost_usd.scaled(share)
     return getattr(promised, quantity.removesuffix("_drift_corrected"))
 
 
@@ -316,7 +321,7 @@ def _causes(spent: _Seconds, steps: int, plan: Plan, drift: float | None) -> tup
         Cause(name="restarts", seconds=spent.restarts + spent.lost, note=f"{spent.lost:.3g} s of work lost"),
         Cause(name="steps not run", seconds=-left_out * step, note=f"{left_out} of {plan.run.steps}"),
     ]
-    gap = spent.wall - clock.total_seconds.value
+    gap = spent.wall - run_seconds(clock).value
     rest = gap - sum(cause.seconds for cause in causes)
     return (*causes, Cause(name="unexplained", seconds=rest, note="witnesses, logging, shutdown"))
 

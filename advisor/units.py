@@ -132,6 +132,7 @@ format_flops = Formatter(
 format_bandwidth = Formatter(steps=((0.0, 1e9, " GB/s"), (1e12, 1e12, " TB/s")))
 format_percent = Formatter(steps=((0.0, 0.01, " %"),))
 format_energy = Formatter(steps=((0.0, 1e-3, " Wh"), (1.0, 1.0, " kWh"), (1e3, 1e3, " MWh")))  # takes kWh
+format_mass = Formatter(steps=((0.0, 1e-3, " g"), (1.0, 1.0, " kg"), (1e3, 1e3, " t")))  # takes kg
 format_watts = Formatter(steps=((0.0, 1.0, " W"), (1e4, 1e3, " kW")))
 format_number = Formatter(steps=((0.0, 1.0, ""),))  # a bare number, such as a loss or a ratio
 

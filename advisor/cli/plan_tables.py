@@ -13,6 +13,7 @@ from advisor.units import (
     format_count,
     format_energy,
     format_estimate,
+    format_mass,
     format_number,
     format_percent,
     format_rate,
@@ -25,19 +26,23 @@ from advisor.units import (
 def bill_table(plan: Plan) -> Any:
     """What the run takes, part by part."""
     prediction, clock = plan.prediction, plan.prediction.wall_clock
+    before = [("provisioning", clock.provisioning_seconds), ("downloads", clock.download_seconds)]
     rows: list[tuple[str, Estimate | None, Formatter]] = [
+        *((name, value, format_seconds) for name, value in before if value is not None),
         ("start-up", clock.startup_seconds, format_seconds),
         ("compilation", clock.compile_seconds, format_seconds),
         (f"{format_count(plan.run.steps)} steps", clock.steps_seconds, format_seconds),
         ("evaluations", clock.evals_seconds, format_seconds),
-        ("checkpoints", clock.checkpoints_seconds, format_seconds),
+        (f"checkpoints{_every(plan)}", clock.checkpoints_seconds, format_seconds),
     ]
     if clock.interruptions_seconds is not None:
         rows.append(("interruptions", clock.interruptions_seconds, format_seconds))
     rows += [
         ("in all", clock.total_seconds, format_seconds),
         ("cost", prediction.cost_usd, format_usd),
+        ("of it for disk", prediction.storage_usd, format_usd),
         ("energy", prediction.energy_kwh, format_energy),
+        (f"CO2e at {prediction.grid_grams_per_kwh or 0:g} g/kWh", prediction.carbon_kg, format_mass),
         ("one step", prediction.step_seconds, format_seconds),
         ("throughput", prediction.tokens_per_second, format_rate),
         ("MFU", prediction.mfu, format_percent),
@@ -48,7 +53,15 @@ def bill_table(plan: Plan) -> Any:
     cells = [
         (name, format_estimate(value, formatter), value.basis if value else "-") for name, value, formatter in rows
     ]
+    if prediction.disk_bytes:
+        each, kept = format_bytes(prediction.checkpoint_bytes), format_bytes(prediction.disk_bytes)
+        cells.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
     return render.table(("what", "predicted (80 % interval)", "basis"), cells)
+
+
+def _every(plan: Plan) -> str:
+    seconds = plan.run.checkpoint.every_seconds
+    return f" every {format_seconds(seconds)}" if seconds else ""
 
 
 def candidate_tables(plan: Plan) -> Iterator[Any]:

@@ -87,6 +87,18 @@ class Setup:
         return self.provisioning_seconds.value + self.download_seconds.value
 
 
+def run_seconds(clock: WallClock) -> Estimate:
+    """What a run folder can show of a bill: everything but the machine's order and its downloads, which come before."""
+    before = [part for part in (clock.provisioning_seconds, clock.download_seconds) if part is not None]
+    if not before:
+        return clock.total_seconds
+    total, value = clock.total_seconds, clock.total_seconds.value - sum(part.value for part in before)
+    below = (total.value - total.low) ** 2 - sum((part.value - part.low) ** 2 for part in before)
+    above = (total.high - total.value) ** 2 - sum((part.high - part.value) ** 2 for part in before)
+    low, high = value - math.sqrt(max(0.0, below)), value + math.sqrt(max(0.0, above))
+    return Estimate(value=value, low=low, high=high, basis=total.basis)
+
+
 def rented_setup(data_bytes: float) -> Setup:
     """What renting adds before a run of `data_bytes` of token files: a machine, software and data on it."""
     return Setup(

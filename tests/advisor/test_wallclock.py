@@ -12,9 +12,14 @@ from advisor.predict.profile import RunCosts
 from advisor.predict.wallclock import (
     checkpoint_bytes,
     checkpoint_count,
+    checkpoint_interval_seconds,
     daly_interval_seconds,
+    disk_bytes,
     eval_count,
+    rented_setup,
+    run_seconds,
     seconds_with_interruptions,
+    state_bytes,
     wall_clock,
     young_interval_seconds,
 )
@@ -162,3 +167,45 @@ def test_the_weakest_part_gives_the_basis_but_nothing_at_all_has_no_say():
     prior = Estimate(value=1.0, low=0.5, high=2.0, basis=Basis.PRIOR)
     assert sum_shared(measured(1.0, 0.1), prior).basis == Basis.PRIOR
     assert sum_shared(measured(1.0, 0.1), known(0.0, Basis.PRIOR)).basis == Basis.MEASURED
+
+
+def test_a_rented_machine_is_ordered_and_filled_first():
+    clock = wall_clock(run_of(), measured(0.5, 0.1), COSTS, setup=rented_setup(6e9))
+    here = wall_clock(run_of(), measured(0.5, 0.1), COSTS)
+    assert here.provisioning_seconds is here.download_seconds is None
+    assert clock.provisioning_seconds.value == 240.0
+    assert clock.download_seconds.value == pytest.approx(100.0)  # 4 GB of software and 6 GB of tokens at 100 MB/s
+    assert clock.total_seconds.value - here.total_seconds.value == pytest.approx(340.0)
+    above = clock.total_seconds.high - clock.total_seconds.value
+    assert above == pytest.approx(math.hypot(50.0, 3.0, 900 - 240, 400 - 100))
+    shown = run_seconds(clock)  # what a run folder can be compared with
+    for end in ("value", "low", "high"):
+        assert getattr(shown, end) == pytest.approx(getattr(here.total_seconds, end))
+    assert run_seconds(here) == here.total_seconds
+
+
+def test_spot_pays_setup_again_after_every_interruption():
+    """Handbook §6.1's first order: lost share = delta/tau + (tau/2 + R)/M, a little less than the complete model."""
+    mean = Estimate(value=8 * 3600.0, low=4 * 3600.0, high=48 * 3600.0, basis=Basis.PRIOR)
+    run = run_of(steps=200_000, checkpoint=CheckpointConfig(every_seconds=1200.0, final=False))
+    setup = rented_setup(0.0)
+    clock = wall_clock(run, measured(0.5, 0.1), COSTS, interruption_seconds=mean, setup=setup)
+    restart, write = 10.0 + setup.seconds, 12 * 185_597_952 / 1e9
+    lost = clock.interruptions_seconds.value / (clock.steps_seconds.value + clock.checkpoints_seconds.value)
+    assert lost == pytest.approx((1200.0 / 2 + write + restart) / mean.value, rel=0.1)
+    assert clock.interruptions_seconds.low < clock.interruptions_seconds.value < clock.interruptions_seconds.high
+
+
+def test_checkpoints_follow_the_interruption_rate():
+    """Handbook §6.1, worked: writes of 30 s, M = 2, 8 and 24 h give 10.5, 21 and 37 minutes."""
+    minutes = [checkpoint_interval_seconds(30.0, hours * 3600.0) / MINUTE for hours in (2, 8, 24)]
+    assert minutes == pytest.approx([10.5, 21.3, 37.5], rel=0.02)
+    assert checkpoint_interval_seconds(30.0, None) == 900.0
+    assert checkpoint_interval_seconds(0.001, 3600.0) == 60.0  # not every few seconds
+
+
+def test_disk_holds_what_is_kept_and_what_is_written():
+    """Handbook §2.4: 12 bytes per parameter, 209 MB for 17.4 M parameters."""
+    run = run_of(checkpoint=CheckpointConfig(keep=2))
+    assert state_bytes(SHAPE, "adamw") == 12 * 185_597_952
+    assert disk_bytes(run) == 3 * checkpoint_bytes(run)
