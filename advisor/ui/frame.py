@@ -9,19 +9,31 @@ from collections.abc import Callable
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.ui import calibrate, gpus, runs, watch
+from advisor.ui import analyze, calibrate, gpus, runs, watch
 
 PAGES = (
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
     ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
     ("Runs", ":material/checklist:", runs.page, "runs"),
+    ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
     ("GPUs", ":material/memory:", gpus.page, "gpus"),
 )
+
+
+# Streamlit leaves a hand's breadth above the first word, and wide margins on narrow windows.
+_STYLE = """<style>
+.stMainBlockContainer { padding: 3.5rem 2rem 2rem; max-width: 100rem; }
+.stMainBlockContainer h2 { padding-top: .25rem; }
+[data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
+[data-testid="stMetricValue"] { font-size: 1.75rem; }
+[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] div { white-space: normal; }
+</style>"""
 
 
 def main() -> None:
     """Draw the page that the address names; the first is the plan."""
     st.set_page_config(page_title="training-advisor", page_icon=":material/route:", layout="wide")
+    st.html(_STYLE)
     pages = [
         st.Page(guarded(function), title=title, icon=icon, url_path=path, default=path == PAGES[0][3])
         for title, icon, function, path in PAGES

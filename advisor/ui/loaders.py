@@ -49,3 +49,8 @@ def calibration(path: str, stamped: int) -> dict[str, Any]:
 def calibrated_profile(path: str, stamped: int) -> Profile:
     """The profile fitted to one calibration alone."""
     return profile_of(calibration(path, stamped), [])
+
+
+def store_stamp() -> tuple[int, ...]:
+    """Changes whenever what is known of any device does."""
+    return stamp(store().home / "calibrations")

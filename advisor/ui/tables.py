@@ -1,0 +1,38 @@
+"""Tables and words on a page: text that wraps, numbers on the right, nothing that a log says taken for Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+import streamlit as st
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
+_LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
+
+
+def plain(text: object) -> str:
+    """Words as they are: what would be Markdown, a formula or a directive of Streamlit in them stays text."""
+    return _LIST_MARK.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", str(text)))
+
+
+def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> None:
+    """Rows of words with their columns' names; the columns in `right` hold numbers. Nothing without rows."""
+    frame = pd.DataFrame(list(rows))
+    if frame.empty:
+        return
+    frame = frame.map(plain)
+    numbers = [name for name in frame.columns if name in right]
+    style = frame.style.hide(axis="index").set_properties(subset=numbers, **{"text-align": "right"})
+    st.table(style, border="horizontal", hide_index=True)
+
+
+def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[str] = ()) -> None:
+    """Rows given as sequences of cells below the columns' `names`."""
+    table((dict(zip(names, row, strict=True)) for row in rows), right)
+
+
+def right_aligned(names: Iterable[str]) -> dict[str, object]:
+    """The column configuration of a selectable table whose columns of these names hold numbers."""
+    return {name: st.column_config.TextColumn(alignment="right") for name in names}

@@ -1,0 +1,70 @@
+"""What somebody uploads or pastes: read by the readers in a folder of its own, which is gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from advisor.analysis import Analysis, Given, analyse
+from advisor.errors import AdvisorError
+from advisor.store import Store
+
+MOST_FILES = 50
+MOST_MEGABYTES = 200  # of one file; a log of 200 MB holds a million steps
+PASTED = "pasted.log"
+_LONGEST_NAME = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """One file as it came from the browser."""
+
+    name: str
+    content: Callable[[], memoryview | bytes]
+
+
+def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Analysis:
+    """Judge one log, one archive or several files of one run; raises AdvisorError in the uploader's file names."""
+    if len(uploads) > MOST_FILES:
+        raise AdvisorError(
+            f"{len(uploads)} files are more than the {MOST_FILES} that are taken", "zip the run's folder"
+        )
+    title = uploads[0].name if len(uploads) == 1 else f"{uploads[0].name} and {len(uploads) - 1} more"
+    with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
+        folder = Path(name)
+        paths = [_write(folder, upload) for upload in uploads]
+        path = paths[0] if len(paths) == 1 else folder
+        try:
+            found = analyse(path, given, store)
+        except AdvisorError as error:
+            raise _in_their_words(error, folder, title) from None
+    run = found.run
+    notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
+    return replace(found, case=replace(found.case, run=replace(run, source=title, notes=notes)))
+
+
+def _write(folder: Path, upload: Upload) -> Path:
+    path = folder / safe_name(upload.name)
+    if path.exists():
+        raise AdvisorError(f"two files are called {path.name}", "zip the run's folder, which keeps them apart")
+    path.write_bytes(upload.content())
+    return path
+
+
+def safe_name(name: str) -> str:
+    """The last part of a file's name, fit to be written: no folder, no control characters, not hidden, not endless."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    shown = "".join(c for c in last if c.isprintable()).lstrip(".")
+    return shown[-_LONGEST_NAME:] or "log.txt"
+
+
+def _in_their_words(error: AdvisorError, folder: Path, title: str) -> AdvisorError:
+    """The same error without the temporary folder's name, which means nothing to whoever uploaded."""
+
+    def mended(text: str) -> str:
+        return text.replace(f"{folder}/", "").replace(str(folder), title)
+
+    hint = mended(error.hint) if error.hint else None
+    return AdvisorError(mended(error.message), hint, exit_code=error.exit_code)

@@ -1,0 +1,169 @@
+"""Page Analyze: what is uploaded or pasted is judged as `advisor analyze` judges it, and nothing of it stays behind."""
+
+import io
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.errors import AdvisorError
+from advisor.findings.case import Confidence, Evidence, Finding, Severity
+from advisor.folders import example_run
+from advisor.records import Basis, Estimate
+from advisor.store import Store
+from advisor.ui.analyze import dearest_first
+from advisor.ui.tables import plain
+from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name
+
+LINES = "\n".join(
+    f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
+    "| tok/sec: 65,536 | mfu: 20.00"
+    for step in range(300)
+)
+
+
+def app() -> AppTest:
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import analyze\nguarded(analyze.page)()\n"
+    return AppTest.from_string(script, default_timeout=60)
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.text, at.subheader, at.success)
+    said = "\n".join(str(element.value) for kind in kinds for element in kind)
+    return said + "\n".join(frame.value.to_csv() for frame in at.table)
+
+
+def packed(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def test_without_a_log_it_says_what_to_do_and_offers_an_example():
+    at = app().run()
+    assert not at.exception and not at.error
+    assert "Drop a log above" in words(at)
+    at.button(key="analyze-show-example").click().run()
+    assert not at.exception
+    said = words(at)
+    assert "501" in said and "recorded example" in said and "Throughput" in said
+
+
+def test_an_uploaded_log_says_what_the_command_line_says(advisor_home, tmp_path):
+    at = app().run()
+    at.file_uploader[0].upload("train.log", LINES.encode()).run()
+    assert not at.exception and not at.error
+    path = tmp_path / "train.log"
+    path.write_text(LINES)
+    command = [sys.executable, "-m", "advisor", "analyze", "train.log", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=_env(advisor_home), capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    said = words(at)
+    assert document["throughput"] == pytest.approx(65536)  # as written in every line
+    for line in document["verdict"]:
+        assert plain(line) in said
+    for finding in document["findings"]:
+        assert plain(finding["title"]) in said
+    assert "65.5 k tok/s" in said
+    assert len(at.get("download_button")) == 3
+
+
+def _env(home: Path) -> dict[str, str]:
+    import os
+
+    root = str(Path(__file__).parents[2])
+    return {**os.environ, "ADVISOR_HOME": str(home), "PYTHONPATH": root}
+
+
+def test_pasted_text_with_a_card_and_a_price_is_costed():
+    at = app().run()
+    at.text_area[0].set_value(LINES).run()
+    assert "price unknown" in words(at)
+    at.selectbox[0].set_value("l4").run()
+    at.number_input[1].set_value(36.0).run()
+    assert not at.exception
+    # 300 steps of 0.25 s at $36 an hour
+    assert "$0.75" in words(at).replace("\\", "")
+    assert "price unknown" not in words(at)
+
+
+def test_a_zip_of_a_run_folder_is_one_run():
+    files = {f"run/{p.name}": p.read_bytes() for p in example_run().iterdir() if p.is_file()}
+    at = app().run()
+    at.file_uploader[0].upload("run.zip", packed(files)).run()
+    assert not at.exception and not at.error
+    assert "501" in words(at)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "notes.txt",
+            b"Dear diary, today nothing was trained at all.\n" * 20,
+            "nothing that looks like a training log",
+        ),
+        ("empty.log", b"", "empty"),
+        ("evil.zip", packed({"../../outside.log": LINES.encode()}), "leads out of its folder"),
+        ("nested.zip", packed({"run.zip": packed({"run.log": LINES.encode()})}), "holds another zip archive"),
+        ("cut.zip", packed({"run.log": LINES.encode()})[:-40], "damaged zip"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence_without_our_folders(name, content, expected):
+    at = app().run()
+    at.file_uploader[0].upload(name, content).run()
+    assert not at.exception
+    said = words(at)
+    assert expected in said
+    assert tempfile.gettempdir() not in said and "Traceback" not in said
+
+
+def test_nothing_of_an_upload_stays_on_disk(advisor_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = Store(advisor_home)
+    judge_uploads([Upload(name="../../train.log", content=LINES.encode)], Given(), store)
+    with pytest.raises(AdvisorError):
+        judge_uploads([Upload(name="x.txt", content=lambda: b"nothing")], Given(), store)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_from_the_browser_cannot_lead_anywhere():
+    assert safe_name("../../etc/passwd") == "passwd"
+    assert safe_name("C:\\logs\\run.txt") == "run.txt"
+    assert safe_name("..") == "log.txt" and safe_name("a\0b\n.csv") == "ab.csv"
+    assert len(safe_name("x" * 5000 + ".jsonl")) == 120 and safe_name("x" * 5000 + ".jsonl").endswith(".jsonl")
+
+
+def test_a_log_cannot_put_markup_on_the_page():
+    assert plain("![x](http://a/b.png)") == "\\!\\[x\\](http\\://a/b.png)"
+    assert plain("$5 <b>*bold*</b> :red[x]") == "\\$5 \\<b\\>\\*bold\\*\\</b\\> \\:red\\[x\\]"
+    assert plain("- 3") == "\\- 3" and plain("-2.5 %") == "-2.5 %"
+
+
+def test_cards_come_by_money_then_hours_then_as_judged():
+    def finding(code: str, usd: float | None = None, hours: float | None = None) -> Finding:
+        def about(value: float | None) -> Estimate | None:
+            return None if value is None else Estimate(value=value, low=value, high=value, basis=Basis.PRIOR)
+
+        return Finding(
+            code=code,
+            severity=Severity.NOTE,
+            title=code,
+            evidence=(Evidence(text="seen"),),
+            confidence=Confidence.HIGH,
+            saved_usd=about(usd),
+            saved_hours=about(hours),
+        )
+
+    judged = (finding("died"), finding("slow", 3.0, 1.0), finding("hours", None, 2.0), finding("dear", 12.0, 0.1))
+    assert [one.code for one in dearest_first(judged)] == ["dear", "slow", "hours", "died"]
