@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import threading
 import time
 import traceback
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -149,13 +151,25 @@ def _lines(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def _encode(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
-    how = rng.randrange(4)
+    how = rng.randrange(5)
     if how == 0:
         return data.decode("utf-8", "replace").encode("utf-16")
     if how == 1:
         return data.replace(b"\n", rng.choice((b"\r", b"\r\r\n", b"\r\n", b"\x00", b"\x0b")))
-    packed = gzip.compress(data, 1)
-    return packed if how == 2 else packed[: rng.randrange(len(packed) + 1)]
+    packed = gzip.compress(data, 1) if how < 4 else _zipped(data, rng, corpus)
+    return packed if rng.random() < 0.5 else packed[: rng.randrange(len(packed) + 1)]
+
+
+def _zipped(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
+    names = rng.sample(
+        ("train.log", "config.yaml", "gpu.csv", "metrics.jsonl", "../out.log", "a/b/trainer_state.json"), 2
+    )
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr(names[0], data)
+        if rng.random() < 0.5:
+            archive.writestr(names[1], rng.choice(corpus))
+    return memory.getvalue()
 
 
 def _random(data: bytes, rng: random.Random, corpus: list[bytes]) -> bytes:
@@ -193,18 +207,25 @@ def make_input(seed: int, index: int, corpus: list[bytes]) -> tuple[bytes, str, 
     return data, rng.choice(SUFFIXES), rng
 
 
-def read(path: Path, rng: random.Random) -> str:
+def read(path: Path, rng: random.Random, corpus: list[bytes]) -> str:
     """Read a file in one of the ways a user can; what came of it in a word. Raises whatever the readers raise."""
     from advisor.errors import AdvisorError
     from advisor.readers.config_file import read_config
     from advisor.readers.read import READERS, read_run
+    from advisor.readers.telemetry_file import read_telemetry
 
     try:
         way = rng.random()
         if way < 0.1:
             read_config(path)
             return "configuration"
-        table = read_run(path, format=rng.choice(READERS).name if way < 0.35 else None)
+        if way < 0.15:
+            read_telemetry(path)
+            return "telemetry"
+        if way < 0.25:
+            table = _read_folder(path, rng, corpus)
+        else:
+            table = read_run(path, format=rng.choice(READERS).name if way < 0.45 else None)
     except AdvisorError as error:
         assert error.message.strip(), "an error without words"
         return "refused"
@@ -212,7 +233,21 @@ def read(path: Path, rng: random.Random) -> str:
     return "read"
 
 
-def check(table) -> None:  # noqa: ANN001 - the readers are imported late
+def _read_folder(path: Path, rng: random.Random, corpus: list[bytes]):
+    """Read a folder that holds the input under one of the names that folders have, and whole recordings beside it."""
+    from advisor.readers.read import read_run
+
+    names = ("log.jsonl", "run.yaml", "config.yaml", "output.log", "metrics.csv", "trainer_state.json", "plan.yaml",
+             "telemetry.parquet", "wandb-summary.json", "run.json", "gpu.csv")  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        first, *others = rng.sample(names, 3)
+        Path(folder, first).write_bytes(path.read_bytes())
+        for name in others:
+            Path(folder, name).write_bytes(rng.choice(corpus))
+        return read_run(Path(folder))
+
+
+def check(table) -> None:  # a RunTable: the readers are imported late
     """What holds of every table whatever was read."""
     from advisor.readers.run_table import COLUMNS, TELEMETRY_COLUMNS, Status
 
@@ -250,7 +285,7 @@ def work(seed: int, indices: range, folders: list[Path], limit: float) -> None:
             began = time.perf_counter()
             signal.setitimer(signal.ITIMER_REAL, limit)
             try:
-                outcomes[read(path, rng)] += 1
+                outcomes[read(path, rng, corpus)] += 1
             except (Exception, TooLong) as error:  # every kind: that is what is counted
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 place = f"{Path(where.filename).name}:{where.lineno}"
@@ -349,11 +384,12 @@ def _report(workers: list[Worker], failures: list[str], options: argparse.Namesp
 
 def one(options: argparse.Namespace) -> int:
     """Read one input again, without catching anything; it stays in the working folder."""
-    data, suffix, rng = make_input(options.seed, options.only, load_corpus(options.corpus))
+    corpus = load_corpus(options.corpus)
+    data, suffix, rng = make_input(options.seed, options.only, corpus)
     path = Path(f"fuzz-{options.only}{suffix}")
     path.write_bytes(data)
     print(f"{path}: {len(data)} bytes")
-    print(read(path, rng))
+    print(read(path, rng, corpus))
     return 0
 
 

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
     axolotl,
@@ -83,6 +85,7 @@ LINE_FORMATS = (
 READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), *STRUCTURED)
 
 
+@np.errstate(all="ignore")  # a damaged log prints infinite numbers: what comes of them is NaN, not a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
     """Read a training log of any known format, or of the named one; a folder or zip archive as one run.
 

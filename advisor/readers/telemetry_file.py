@@ -33,6 +33,7 @@ _OWN = {
 }
 
 
+@np.errstate(all="ignore")  # readings of a damaged file may be infinite
 def read_telemetry(path: Path) -> Telemetry:
     """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
     return _read(path)[0]
