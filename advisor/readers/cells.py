@@ -44,13 +44,13 @@ def number_with_unit(text: str) -> tuple[float, str] | None:
 def plain_numbers(cells: Sequence[str]) -> np.ndarray:
     """Cells as floats; NaN both for empty cells and for what is no number. A unit behind the number is passed over."""
     try:
-        return np.array(cells, dtype=float)  # the common case: every cell a bare number
+        return np.fromiter(map(float, cells), float, len(cells))  # the common case: every cell a bare number
     except (ValueError, OverflowError):
         pass
     first = number_with_unit(cells[0]) if len(cells) else None
     if first and first[1]:  # the next common one: the same unit in every cell
         try:
-            return np.array([cell.strip().removesuffix(first[1]) for cell in cells], dtype=float)
+            return np.fromiter((float(cell.strip().removesuffix(first[1])) for cell in cells), float, len(cells))
         except (ValueError, OverflowError):
             pass
     return np.fromiter((_plain(cell) for cell in cells), dtype=float, count=len(cells))
@@ -67,6 +67,8 @@ def printed_non_finite(cells: Sequence[str]) -> np.ndarray:
 
 
 def _plain(cell: str) -> float:
+    if not cell:
+        return math.nan
     try:
         return float(cell)
     except ValueError:

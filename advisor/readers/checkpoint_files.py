@@ -11,10 +11,10 @@ from advisor.readers.run_table import Event
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".distcp", ".msgpack", ".npz", ".keras", ".h5")
 _LEAST_BYTES = 1000  # optimizer states of toys are larger; `training_args.bin` and indices are no weights
 _NOT_WEIGHTS = ("training_args.bin", "scheduler.pt", "rng_state", "tokens.bin", "train.bin", "val.bin", "vocab.bin")
-# a folder or file named after a step: checkpoint-500, step-00000100, iter_0001000, global_step1000, ckpt_2000.pt
-_STEP = re.compile(
-    r"(?:checkpoint|step|iter|iteration|global_step|ckpt|model|epoch|state_step)[-_=]?(?:step[-_=]?)?0*(\d+)(?!.*\d{3})"
-)
+# a folder or file named after a step: checkpoint-500, step-00000100, iter_0001000, global_step1000, ckpt_2000.pt,
+# epoch=3-step=1200.ckpt, Composer's ep0-ba4800; not the parts of one model, model-00001-of-00002
+_STEP = re.compile(r"(?:global_step|step|iteration|iter|(?<![a-z])ba)[-_=]?0*(\d+)")
+_NUMBERED = re.compile(r"(?:checkpoint|ckpt|model|state|epoch|ep)[-_=]?0*(\d+)(?!\d*-of-)")
 
 
 def is_weights(path: Path) -> bool:
@@ -37,7 +37,7 @@ def checkpoint_events(folder: Path, files: Iterable[Path]) -> list[Event]:
 
 def step_of(name: str) -> float | None:
     """The step in a checkpoint's name; None where it has none."""
-    match = _STEP.search(name.lower())
+    match = _STEP.search(name.lower()) or _NUMBERED.search(name.lower())
     return float(match[1]) if match and len(match[1]) < 12 else None
 
 

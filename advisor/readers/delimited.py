@@ -11,12 +11,10 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.readers.cells import EMPTY, NON_FINITE, looks_like_date, number_with_unit
-from advisor.readers.chunks import chunks
-from advisor.readers.gather import BLOCK_ROWS
+from advisor.readers.chunks import Chunk, chunks
 from advisor.readers.names import column_of
 
 DELIMITERS = (",", "\t", ";", "|")
@@ -122,52 +120,56 @@ def _kind(cell: str) -> str:
 
 
 def blocks(path: Path, dialect: Dialect) -> Iterator[Block]:
-    """Rows of a table in blocks of at most BLOCK_ROWS; AdvisorError where the file cannot be read.
+    """Rows of a table in blocks of one chunk of the file each; AdvisorError where the file cannot be read.
 
-    Short rows are filled with empty cells, longer ones are cut; a short last row is dropped.
+    Short rows are filled with empty cells, longer ones are cut; a short last row was cut while being written: dropped.
     """
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    for number, cells in _rows(path, dialect):
-        rows.append(cells)
-        lines.append(number)
-        if len(rows) == BLOCK_ROWS:
-            yield _block(rows, lines)
-            rows, lines = [], []
-    if rows:
-        yield _block(rows, lines)
-
-
-def _rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells of all rows, short ones padded; a short last one was cut while being written."""
-    held: tuple[int, list[str]] | None = None
+    held: Chunk | None = None
     for chunk in chunks(path):
-        text = chunk.text.decode("utf-8-sig" if chunk.first_line == 1 else "utf-8", "replace").replace("\0", "")
-        reader = csv.reader(io.StringIO(text), delimiter=dialect.delimiter, skipinitialspace=True)
-        for number, cells in _numbered(reader, chunk.first_line, path):
-            if number <= dialect.skip or len(cells) < 2 or _is_header(cells, dialect) or cells[0][:1] == "#":
-                continue
-            if held is not None:
-                yield held[0], held[1] + [""] * (dialect.width - len(held[1]))
-            held = number, cells[: dialect.width]
-    if held is not None and len(held[1]) == dialect.width:
-        yield held
+        if held is not None and (block := _block(held, dialect, path, last=False)):
+            yield block
+        held = chunk
+    if held is not None and (block := _block(held, dialect, path, last=True)):
+        yield block
 
 
-def _numbered(reader: Any, first: int, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _block(chunk: Chunk, dialect: Dialect, path: Path, *, last: bool) -> Block | None:
+    text = chunk.text.decode("utf-8-sig" if chunk.first_line == 1 else "utf-8", "replace").replace("\0", "")
+    reader = csv.reader(io.StringIO(text), delimiter=dialect.delimiter, skipinitialspace=True)
+    rows, lines = [], []
     try:
-        for cells in reader:
-            yield first + reader.line_num - 1, cells
+        if chunk.first_line > dialect.skip and '"' not in text and "#" not in text:
+            rows = list(reader)
+            lines = list(range(chunk.first_line, chunk.first_line + len(rows)))
+        else:
+            for cells in reader:
+                rows.append(cells)
+                lines.append(chunk.first_line + reader.line_num - 1)
     except csv.Error as error:
         raise AdvisorError(f"{path} is not a table that can be read: {error}", "is it the right file?") from error
+    if set(map(len, rows)) != {dialect.width} or (dialect.header and dialect.header[0] in text):
+        rows, lines = _regular(rows, lines, dialect, last=last)
+    if not rows:
+        return None
+    return Block(columns=[list(column) for column in zip(*rows, strict=True)], lines=lines)
+
+
+def _regular(
+    rows: list[list[str]], lines: list[int], dialect: Dialect, *, last: bool
+) -> tuple[list[list[str]], list[int]]:
+    """Rows of the table's width; headers, comments, blank lines and a torn last row left out."""
+    if last and rows and len(rows[-1]) < dialect.width:
+        rows, lines = rows[:-1], lines[:-1]
+    kept = [
+        (cells[: dialect.width] + [""] * (dialect.width - len(cells)), line)
+        for cells, line in zip(rows, lines, strict=True)
+        if line > dialect.skip and len(cells) > 1 and not _is_header(cells, dialect) and cells[0][:1] != "#"
+    ]
+    return [cells for cells, _ in kept], [line for _, line in kept]
 
 
 def _is_header(cells: list[str], dialect: Dialect) -> bool:
     return bool(dialect.header) and cells[0].strip() == dialect.header[0] and cells[1].strip() == dialect.header[1]
-
-
-def _block(rows: list[list[str]], lines: list[int]) -> Block:
-    return Block(columns=[list(column) for column in zip(*rows, strict=True)], lines=lines)
 
 
 def recognised(header: tuple[str, ...]) -> dict[str, str]:

@@ -172,5 +172,7 @@ FACTS = {
     "eval_every_steps": "",
     "total_seconds": "as the log declares its own duration",
     "dropout": "",
+    "eval_losses": "where several sets are evaluated: name of the set → {step: [...], loss: [...]}",
+    "witness_seconds": "times of the trainer's reference kernel during the run",
     "date": "",
 }

@@ -98,6 +98,8 @@ def _parquet(paths: list[Path]) -> Telemetry:
             values = table.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
             joined.setdefault(column, []).append(values / divisor)
     columns = {column: np.concatenate(parts) for column, parts in joined.items()}
+    if not len(columns["gpu"]):
+        raise AdvisorError(f"{paths[0]} holds readings of the host only, none of a card")
     order = np.lexsort((columns["gpu"], columns["unix_seconds"]))
     once = np.ones(len(order), bool)
     times, cards = columns["unix_seconds"][order], columns["gpu"][order]

@@ -14,6 +14,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.readers import archive
 from advisor.readers.beside import with_config, with_telemetry
+from advisor.readers.checkpoint_files import step_of
 from advisor.readers.config_file import read_config
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.read import read_run
@@ -298,3 +299,37 @@ def test_an_archive_of_one_packed_file_is_that_file(tmp_path):
     packed = zipped(tmp_path / "a.zip", {"deep/metrics.csv.gz": gzip.compress((RECORDED / "metrics.csv").read_bytes())})
     table = read_run(packed)
     assert (table.rows, table.source) == (4, str(packed))
+
+
+# --- checkpoints
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("checkpoint-500", 500),
+        ("step-00000100", 100),
+        ("iter_0001000", 1000),
+        ("global_step2000", 2000),
+        ("ckpt_2000.pt", 2000),
+        ("model_004000.pt", 4000),
+        ("epoch=3-step=1200.ckpt", 1200),
+        ("ep0-ba4800-rank0.pt", 4800),
+        ("ckpt.pt", None),
+        ("model-00001-of-00002.safetensors", None),
+        ("best.pt", None),
+        ("gpt2-large.bin", None),
+    ],
+)
+def test_steps_in_the_names_of_checkpoints(name, step):
+    assert step_of(name) == step
+
+
+def test_output_of_wandb_is_read_in_the_programs_own_format(tmp_path):
+    files = tmp_path / "files"
+    copy("nanogpt_bits.log", files / "output.log")
+    copy("wandb_config.yaml", files / "config.yaml")
+    copy("wandb-summary.json", files / "wandb-summary.json")
+    alone, table = read_run(RECORDED / "nanogpt_bits.log"), read_run(tmp_path)
+    assert (table.format, table.rows, table.last_loss) == ("nanogpt", alone.rows, alone.last_loss)
+    assert table.facts["depth"] == 12 and table.facts["total_seconds"] == 600.5
