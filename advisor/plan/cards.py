@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from advisor.catalog import GpuSpec, Price, cheapest_price
 from advisor.errors import AdvisorError
+from advisor.plan.front import non_dominated
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
 from advisor.records import Estimate, Prediction, Workload
@@ -45,6 +48,13 @@ def card_rows(
     """
     rows = [_row(shape, spec, profile_of, gpus, provider) for spec in specs]
     return sorted(rows, key=_order)
+
+
+def unbeaten(rows: Iterable[CardRow]) -> set[str]:
+    """Keys of the cards that no other beats in both speed and price of training."""
+    known = [row for row in rows if row.usd_per_billion_tokens is not None and row.prediction.tokens_per_second]
+    points = [(-row.prediction.tokens_per_second.value, row.usd_per_billion_tokens.value) for row in known]
+    return {known[place].spec.key for place in non_dominated(np.array(points).reshape(-1, 2))}
 
 
 def _order(row: CardRow) -> tuple[int, float]:

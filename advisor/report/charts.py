@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
 BAND = 0.2
 HEIGHT = 300
+LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 
 Rows = Iterable[Mapping[str, Any]]
 
@@ -158,12 +160,12 @@ def lines(
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
-    """Predicted against actual on logarithmic axes with the identity line; rows hold predicted, low, high, actual,
-    `inside` (in words), `run` and a tooltip text in `label`.
+    """Predicted against actual with the identity line from corner to corner; rows hold predicted, low, high, actual,
+    `inside` (in words), `run` and a tooltip text in `label`. Logarithmic where the values span more than a factor of 3.
     """
     data = frame(rows)
-    ends = [float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max())]
-    scale = alt.Scale(type="log", domain=ends, nice=True)
+    ends = _with_margin(float(data[["low", "actual"]].min().min()), float(data[["high", "actual"]].max().max()))
+    scale, axis = _scale(ends), _axis(ends)
     diagonal = (
         alt.Chart(frame([{"x": end, "y": end} for end in ends]))
         .mark_line(color=REJECTED, strokeDash=[4, 4])
@@ -177,22 +179,49 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     )
     base = alt.Chart(data)
     bars = base.mark_rule().encode(
-        alt.X("low:Q", scale=scale, title=f"predicted, {unit}"),
+        alt.X("low:Q", scale=scale, axis=axis, title=f"predicted, {unit}"),
         alt.X2("high:Q"),
-        alt.Y("actual:Q", scale=scale),
+        alt.Y("actual:Q", scale=scale, axis=axis),
         colour,
     )
     dots = base.mark_point(filled=True, size=80).encode(
-        alt.X("predicted:Q", scale=scale, title=f"predicted, {unit}"),
-        alt.Y("actual:Q", scale=scale, title=f"actual, {unit}"),
+        alt.X("predicted:Q", scale=scale, axis=axis, title=f"predicted, {unit}"),
+        alt.Y("actual:Q", scale=scale, axis=axis, title=f"actual, {unit}"),
         colour,
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("label:N", title="predicted and actual")],
     )
-    return alt.layer(diagonal, bars, dots).properties(height=380)
+    return alt.layer(diagonal, bars, dots).properties(height=340)
+
+
+def _with_margin(low: float, high: float) -> tuple[float, float]:
+    """Ends of an axis a little outside of what it shows, by ratio."""
+    margin = max(1.05, (high / low) ** 0.06)
+    return low / margin, high * margin
+
+
+def _scale(ends: tuple[float, float]) -> alt.Scale:
+    """Exactly from end to end: logarithmic where that helps, and not rounded outwards to whole decades."""
+    return alt.Scale(
+        type="log" if ends[1] / ends[0] > LOG_FROM else "linear", domain=list(ends), nice=False, zero=False
+    )
+
+
+def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
+    """Few round ticks (1, 2, 5 times powers of ten on a logarithmic scale), written short."""
+    shown = "$~g" if money else "~s" if ends[1] >= 1e4 else "~g"
+    if ends[1] / ends[0] <= LOG_FROM:
+        return alt.Axis(format=shown, tickCount=6)
+    powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if ends[0] <= step * 10.0**power <= ends[1]]
+    return alt.Axis(format=shown, values=ticks)
 
 
 def market(rows: Rows) -> alt.LayerChart:
-    """Dollars per billion tokens against speed, a named point per card with its interval, prior or calibrated."""
+    """Dollars per billion tokens against speed, a point per card with its interval, prior or calibrated.
+
+    Rows hold gpu, tokens_per_second, value, low, high, basis, label, and `best` where no other card is both faster and
+    cheaper: those are named, the others on hover.
+    """
     data = frame(rows)
     colour = alt.Color(
         "basis:N",
@@ -200,15 +229,19 @@ def market(rows: Rows) -> alt.LayerChart:
         title=None,
         legend=alt.Legend(orient="top"),
     )
-    x = alt.X("tokens_per_second:Q", scale=alt.Scale(type="log"), title="tokens per second")
-    y_scale = alt.Scale(type="log")
+    across = _with_margin(float(data["tokens_per_second"].min()), float(data["tokens_per_second"].max()))
+    up = _with_margin(float(data["low"].min()), float(data["high"].max()))
+    x = alt.X("tokens_per_second:Q", scale=_scale(across), axis=_axis(across), title="tokens per second")
+    price = {"scale": _scale(up), "axis": _axis(up, money=True), "title": "$ per billion tokens"}
     base = alt.Chart(data)
-    bars = base.mark_rule(opacity=0.4).encode(
-        x, alt.Y("low:Q", scale=y_scale, title="$ per billion tokens"), alt.Y2("high:Q"), colour
-    )
+    bars = base.mark_rule(opacity=0.4).encode(x, alt.Y("low:Q", **price), alt.Y2("high:Q"), colour)
     tooltip = [alt.Tooltip("gpu:N", title="GPU"), alt.Tooltip("label:N", title="training")]
-    dots = base.mark_point(filled=True, size=70).encode(x, alt.Y("value:Q", scale=y_scale), colour, tooltip=tooltip)
-    names = base.mark_text(align="left", dx=7, fontSize=10, color=REJECTED).encode(
-        x, alt.Y("value:Q", scale=y_scale), text="gpu:N"
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x, alt.Y("value:Q", **price), colour, tooltip=tooltip
     )
-    return alt.layer(bars, dots, names).properties(height=340)
+    best = alt.Chart(data[data["best"]])
+    front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, alt.Y("value:Q", **price))
+    names = best.mark_text(align="left", baseline="top", dx=6, dy=5, fontSize=12, color=REJECTED).encode(
+        x, alt.Y("value:Q", **price), text="gpu:N"
+    )
+    return alt.layer(front, bars, dots, names).properties(height=360)

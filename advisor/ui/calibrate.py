@@ -12,6 +12,7 @@ from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibrate.summary import burst_lines
 from advisor.cli.device import first_card
 from advisor.ui import loaders
+from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import format_bandwidth, format_flops, format_percent, format_rate, format_seconds, format_usd
 
 LOOK_SECONDS = 1.0
@@ -82,7 +83,9 @@ def _live() -> None:
 
 def _result(now: background.Background) -> None:
     if now.document is None:
-        st.warning("The last calibration measured nothing. It said: " + " / ".join(now.said), icon=":material/warning:")
+        st.warning(
+            "The last calibration measured nothing. It said: " + plain(" / ".join(now.said)), icon=":material/warning:"
+        )
         return
     if now.document.get("status") != "complete":
         st.info("The last calibration was cut short; the same settings take it up where it stopped.")
@@ -100,8 +103,7 @@ def _bursts(document: dict[str, Any]) -> None:
         }
         for line in burst_lines(document)
     ]
-    if rows:
-        st.dataframe(rows, hide_index=True)
+    table(rows, right=("Bursts", "Tokens/s", "Step"))
 
 
 def _known() -> None:
@@ -117,7 +119,12 @@ def _known() -> None:
     now = datetime.now(UTC)
     rows = [_entry_row(entry, now) for entry in entries]
     picked = st.dataframe(
-        rows, hide_index=True, on_select="rerun", selection_mode="multi-row", key="calibrations"
+        rows,
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="multi-row",
+        column_config=right_aligned(("Age", "Bursts", "Held-out error, median / p90", "Inside 80 % interval")),
+        key="calibrations",
     ).selection.rows
     st.caption("Tick two calibrations of one device to compare them.")
     if len(picked) == 2 and max(picked) < len(entries):
@@ -158,6 +165,4 @@ def _compare(entries: list[Any]) -> None:
             "Start-up of a run": format_seconds(profile.costs.startup_seconds.value),
         }
     names = list(next(iter(columns.values())))
-    st.dataframe(
-        [{"": name, **{key: column[name] for key, column in columns.items()}} for name in names], hide_index=True
-    )
+    table([{"": name, **{key: column[name] for key, column in columns.items()}} for name in names], right=list(columns))

@@ -8,9 +8,10 @@ import streamlit as st
 
 from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
 from advisor.cli.gpus import age_in_words, facts, offer_rows, offers
-from advisor.plan.cards import CardRow, card_rows
+from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.report import charts
 from advisor.ui import loaders
+from advisor.ui.tables import pairs, right_aligned, table
 from advisor.units import (
     format_bandwidth,
     format_bytes,
@@ -23,13 +24,14 @@ from advisor.units import (
 from trainer.schema import ModelShape, make_shape
 
 DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
+NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Memory", "Bandwidth", "bf16 dense")
 
 
 def page() -> None:
     """Choose a model, then compare cards."""
     st.header("GPUs", anchor=False)
     shape, gpus, provider = _controls()
-    rows = _market(shape, gpus, provider, loaders.stamp(loaders.store().home / "calibrations"))
+    rows = _market(shape, gpus, provider, loaders.store_stamp())
     shown = _filtered(rows)
     if not shown:
         st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
@@ -39,6 +41,7 @@ def page() -> None:
     picked = st.dataframe(
         [_line(row, today) for row in shown],
         hide_index=True,
+        column_config=right_aligned(NUMBERS),
         on_select="rerun",
         selection_mode="single-row",
         key="gpu-table",
@@ -87,6 +90,7 @@ def _filtered(rows: list[CardRow]) -> list[CardRow]:
 
 
 def _chart(rows: list[CardRow]) -> None:
+    best = unbeaten(rows)
     points = [
         {
             "gpu": row.spec.key,
@@ -95,6 +99,7 @@ def _chart(rows: list[CardRow]) -> None:
             "low": row.usd_per_billion_tokens.low,
             "high": row.usd_per_billion_tokens.high,
             "basis": "calibrated" if row.calibrated else "prior",
+            "best": row.spec.key in best,
             "label": f"{format_estimate(row.usd_per_billion_tokens, format_usd)} per billion tokens, "
             f"{format_estimate(row.prediction.tokens_per_second, format_rate)}",
         }
@@ -103,6 +108,10 @@ def _chart(rows: list[CardRow]) -> None:
     ]
     if points:
         st.altair_chart(charts.market(points), width="stretch")
+        st.caption(
+            "Right and low is better. Named on the dashed line: cards that no other beats in both speed and price; "
+            "hover for the others. Bars: 80 % intervals."
+        )
 
 
 def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
@@ -125,9 +134,11 @@ def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
 def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -> None:
     st.subheader(spec.key, anchor=False)
     left, right = st.columns((2, 3))
-    left.dataframe([{"": name, " ": value} for name, value in facts(require_gpu(spec.key))], hide_index=True)
+    with left:
+        pairs(facts(require_gpu(spec.key)), ("Specification", " "), right=(" ",))
     found = offers(spec.key, gpus, provider)
     if found:
-        right.dataframe(offer_rows(found, today), hide_index=True)
+        with right:
+            table(offer_rows(found, today), right=("machines", "$/h", "$/GPU-h", "spot $/h"))
     else:
         right.info("No price list has this card; give your own price on the page Plan.")

@@ -16,10 +16,19 @@ from advisor.review import QuantityAccuracy, accuracy
 from advisor.side_by_side import loss_points
 from advisor.store import read_launch
 from advisor.ui import loaders
+from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import format_count, format_estimate, format_number, format_percent, format_tokens
 
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
+UNITS = {
+    "step_seconds_drift_corrected": "seconds",
+    "tokens_per_second": "tokens per second",
+    "mfu": "share of the peak",
+    "cost_usd": "dollars",
+    "energy_kwh": "kWh",
+    "loss": "nats per token",
+}  # of the other quantities the unit is the last part of the name
 AXES = {"tokens": "tokens seen", "hours": "hours of steps", "usd": "dollars of steps"}
 
 
@@ -49,14 +58,19 @@ def _track_record(scores: list[ScoreRow]) -> None:
         "Quantity",
         quantities,
         format_func=TITLES.get,
-        help="Each finished run is scored on these. A point on the dashed line was predicted exactly.",
+        help="Each finished run is scored on these.",
     )
-    for one in found:
-        if one.quantity == name:
-            st.markdown(_record_in_words(one))
+    left, right = st.columns((3, 2), vertical_alignment="center")
+    with right:
+        for one in found:
+            if one.quantity == name:
+                st.markdown(_record_in_words(one))
+        st.caption(
+            "Each point is one finished run, each bar its 80 % interval; on the dashed line it was predicted exactly."
+        )
     rows = [_scatter_row(row) for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
     if rows:
-        st.altair_chart(charts.identity_scatter(rows, unit=name.rsplit("_", 1)[-1]), width="stretch")
+        left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
 
 
 def _record_in_words(one: QuantityAccuracy) -> str:
@@ -91,18 +105,19 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         return [example_run()]
     st.subheader("All runs", anchor=False)
     picked = st.dataframe(
-        [_run_row(one) for one in summaries],
+        [_run_row(one, any(one.problem for one in summaries)) for one in summaries],
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
         selection_default={"selection": {"rows": [0]}},
+        column_config=right_aligned(("Steps", "Training loss")),
         key="runs-table",
     )
     st.caption("Tick one run for its comparison with the plan, several to lay them over each other.")
     return [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
 
 
-def _run_row(run: RunSummary) -> dict[str, str]:
+def _run_row(run: RunSummary, problems: bool) -> dict[str, str]:
     steps = f"{format_count(run.step or 0)} of {format_count(run.steps)}" if run.steps else "-"
     return {
         "Run": run.name,
@@ -111,7 +126,7 @@ def _run_row(run: RunSummary) -> dict[str, str]:
         "Steps": steps,
         "Training loss": format_number(run.loss) if run.loss is not None else "-",
         "Device": run.device_key or "-",
-        "Problem": run.problem or "",
+        **({"Problem": run.problem or ""} if problems else {}),
     }
 
 
@@ -119,7 +134,7 @@ def _read(folder: Path) -> Reviewed | None:
     try:
         return review(loaders.store(), str(folder), record=False)
     except AdvisorError as error:
-        st.warning(f"{folder.name}: {error.message}. {error.hint or ''}", icon=":material/warning:")
+        st.warning(plain(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
         return None
 
 
@@ -145,17 +160,18 @@ def _one(one: Reviewed) -> None:
             }
         )
     left, right = st.columns((3, 2))
-    left.dataframe(rows, hide_index=True)
+    with left:
+        table(rows, right=("Predicted (80 % interval)", "Actual", "Error"))
     with right:
         if comparison.gap_seconds is not None:
             causes = [
-                {"Where the gap went": cause.name, "Seconds": f"{cause.seconds:+.2f}", "Note": cause.note}
+                {"Where the gap went": cause.name, "Seconds": f"{cause.seconds:+.2f}", "": cause.note}
                 for cause in comparison.causes
             ]
-            total = {"Where the gap went": "in all", "Seconds": f"{comparison.gap_seconds:+.2f}", "Note": ""}
-            st.dataframe([*causes, total], hide_index=True)
+            total = {"Where the gap went": "in all", "Seconds": f"{comparison.gap_seconds:+.2f}", "": ""}
+            table([*causes, total], right=("Seconds",))
     _curves([one], "tokens")
-    st.caption(f"Run folder: `{one.run_dir}`")
+    st.caption(f"Run folder: {plain(one.run_dir)}")
 
 
 def _signed_percent(share: float) -> str:
@@ -178,7 +194,7 @@ def _several(reviewed: list[Reviewed]) -> None:
         at = f"{format_tokens(point.value)} tokens" if point.at == "tokens" else f"{point.value:.0%} of the schedule"
         losses = {s.run_id: f"{s.loss:.4f} at {format_percent(s.rate_factor)} of peak LR" for s in point.runs}
         rows.append({"Training loss at": at, **losses, "Comparable": "yes" if point.comparable else point.problem})
-    st.dataframe(rows, hide_index=True)
+    table(rows, right=("Training loss at",))
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
 
 

@@ -50,7 +50,7 @@ def test_runs_shows_the_same_numbers_as_compare(with_a_run):
     assert not at.exception
     row = with_a_run.runs()[0]
     comparison = review(with_a_run, row.path, record=False).comparison
-    table = next(frame.value for frame in at.dataframe if "Actual" in frame.value)
+    table = next(frame.value for frame in at.table if "Actual" in frame.value)
     step = table[table["What"] == "step time"].iloc[0]
     # by hand: 501 steps' median of the recorded log is 163.6 ms, promised were 167.9 ms
     assert (step["Actual"], step["Error"], step["Inside"]) == ("164 ms", "-2.54 %", "yes")
