@@ -121,9 +121,6 @@ def _facts(entries: list[Entry]) -> dict[str, Any]:
             continue
         elif (number := as_number(entry.value)) is not None and number > 0:
             facts[fact] = int(number) if number == int(number) and fact != "learning_rate" else number
-    platform = next((e.value for e in entries if e.key == "submission_platform"), None)
-    if isinstance(platform, str):
-        facts["platform"] = platform[:80]
     start, stop = (next((e.seconds for e in entries if e.key == key), None) for key in ("run_start", "run_stop"))
     if start and stop and stop >= start:
         facts["total_seconds"] = stop - start

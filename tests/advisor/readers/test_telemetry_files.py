@@ -101,6 +101,18 @@ def test_our_own_parquet_joined_and_in_parts(tmp_path):
     assert read_run(tmp_path / "telemetry.parquet").rows == 2
 
 
+def test_telemetry_of_a_run_without_a_card_says_so(tmp_path):
+    writer = TelemetryWriter(tmp_path, {"hz": 2})
+    host = DeviceBuffer(None, ("cpu_percent",))
+    host.add(1_772_359_200_000, None, (12.5,))
+    writer.write_part([host])
+    (tmp_path / "log.jsonl").write_bytes((Path(__file__).parents[2] / "recorded" / "small.jsonl").read_bytes())
+    with pytest.raises(AdvisorError, match="none of a card"):
+        read_telemetry(tmp_path)
+    table = read_run(tmp_path)
+    assert table.rows == 60 and table.telemetry is None
+
+
 @pytest.mark.parametrize("content", [b"step,loss\n1,2.5\n2,2.4\n", b"PAR1 nonsense", b"hello", b'{"a": 1}\n'])
 def test_what_is_no_telemetry_is_refused_in_words(tmp_path, content):
     path = tmp_path / "x.csv"
