@@ -18,7 +18,15 @@ from advisor.plan.offers import SPOT_MEAN_SECONDS
 from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.loss_arrays import allocation_scores, losses
 from advisor.predict.memory import EstimateArrays
-from advisor.predict.wallclock import EVAL_SPREAD, Setup, checkpoint_interval_seconds, lost_share, rented_setup
+from advisor.predict.wallclock import (
+    EVAL_SPREAD,
+    INTERVAL_RANGE,
+    USUAL_INTERVAL_SECONDS,
+    Setup,
+    daly_below,
+    lost_share,
+    rented_setup,
+)
 from advisor.records import Estimate
 
 _ROUNDS = 6  # of Newton's method on the number of steps; evaluations and checkpoints move it by a few per cent
@@ -184,9 +192,10 @@ class Bills:
         """Seconds between checkpoints, shape (n, 1)."""
         spot = np.array([o.spot for o in self.field.offers])[self.field.offer][:, None]
         if not spot.any():
-            return np.full_like(self._write, checkpoint_interval_seconds(0.0, None))
-        taken_back = checkpoint_interval_seconds(self._write, SPOT_MEAN_SECONDS[1])
-        return np.where(spot, taken_back, checkpoint_interval_seconds(0.0, None))
+            return np.full_like(self._write, USUAL_INTERVAL_SECONDS)
+        mean = SPOT_MEAN_SECONDS[1]
+        daly = np.where(self._write >= 2 * mean, mean, daly_below(self._write, mean))
+        return np.where(spot, np.clip(np.round(daly), *INTERVAL_RANGE), USUAL_INTERVAL_SECONDS)
 
     def _lost_shares(self, restart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Expected and high share of time lost to interruptions, 0 for machines that nobody takes back."""

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from advisor import flops
 from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
@@ -24,7 +22,7 @@ PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
 SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
 DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
 USUAL_INTERVAL_SECONDS = 900.0  # between checkpoints where nobody takes the machine back: a quarter of an hour at risk
-_INTERVAL_RANGE = (60.0, 7200.0)
+INTERVAL_RANGE = (60.0, 7200.0)
 
 
 def wall_clock(
@@ -107,14 +105,14 @@ def rented_setup(data_bytes: float) -> Setup:
     )
 
 
-def checkpoint_interval_seconds(write_seconds, mean_seconds):
+def checkpoint_interval_seconds(write_seconds: float, mean_seconds: float | None) -> float:
     """Seconds between checkpoints: Daly's for the stated mean time between interruptions (None: never), in whole
-    seconds between a minute and two hours; a quarter of an hour where nobody takes the machine back. Arrays broadcast.
+    seconds between a minute and two hours; a quarter of an hour where nobody takes the machine back.
     """
     if mean_seconds is None:
         return USUAL_INTERVAL_SECONDS
-    daly = daly_interval_many(np.asarray(write_seconds, dtype=float), mean_seconds)
-    return np.clip(np.round(daly), *_INTERVAL_RANGE)
+    least, most = INTERVAL_RANGE
+    return min(max(float(round(daly_interval_seconds(write_seconds, mean_seconds))), least), most)
 
 
 def _interruptions_seconds(
@@ -200,15 +198,16 @@ def young_interval_seconds(write_seconds: float, interruption_seconds: float) ->
 
 def daly_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
     """Work between checkpoints of least lost time, higher order (Daly 2006, handbook §6.1)."""
-    return float(daly_interval_many(np.asarray(write_seconds), interruption_seconds))
+    if write_seconds >= 2 * interruption_seconds:
+        return interruption_seconds
+    return daly_below(write_seconds, interruption_seconds)
 
 
-def daly_interval_many(write_seconds: np.ndarray, interruption_seconds: float) -> np.ndarray:
-    """As `daly_interval_seconds`, any shape."""
+def daly_below(write_seconds: float, interruption_seconds: float) -> float:
+    """Daly's interval for writes of less than twice the time between interruptions; arrays broadcast."""
     ratio = write_seconds / (2 * interruption_seconds)
-    young = np.sqrt(2 * write_seconds * interruption_seconds)
-    higher = young * (1 + np.sqrt(ratio) / 3 + ratio / 9) - write_seconds
-    return np.where(ratio >= 1, interruption_seconds, higher)
+    young = (2 * write_seconds * interruption_seconds) ** 0.5
+    return young * (1 + ratio**0.5 / 3 + ratio / 9) - write_seconds
 
 
 def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:
@@ -217,7 +216,8 @@ def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: f
     Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, handbook §6.1.
     """
     segment = interval_seconds + write_seconds
-    return mean_seconds * np.exp(restart_seconds / mean_seconds) * np.expm1(segment / mean_seconds) / segment - 1
+    again = math.e ** (restart_seconds / mean_seconds)
+    return mean_seconds * again * (math.e ** (segment / mean_seconds) - 1) / segment - 1
 
 
 def seconds_with_interruptions(
