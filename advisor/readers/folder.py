@@ -85,7 +85,7 @@ def _own(folder: Path) -> RunTable:
     if not has_telemetry:
         return table
     try:
-        telemetry = telemetry_file.read_telemetry(folder)
+        telemetry = telemetry_file.of_folder(folder)[0]
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
     return with_readings(table, telemetry) if telemetry else table  # none on a CPU run

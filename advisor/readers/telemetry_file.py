@@ -36,7 +36,10 @@ _OWN = {
 @np.errstate(all="ignore")  # readings of a damaged file may be infinite
 def read_telemetry(path: Path) -> Telemetry:
     """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
-    return _read(path)[0]
+    telemetry = _read(path)[0]
+    if not telemetry:
+        raise AdvisorError(f"{path} holds readings of the host only, none of a card")
+    return telemetry
 
 
 def score(head: bytes, path: Path) -> float:
@@ -52,7 +55,7 @@ def read(path: Path) -> RunTable:
 
 def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     if path.is_dir():
-        return _of_folder(path)
+        return of_folder(path)
     raw = read_head(path)
     if raw.startswith(_MAGIC):
         telemetry = _parquet([path])
@@ -70,8 +73,9 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     )
 
 
-def _of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
-    """A run folder's telemetry: the joined file and the parts that are not in it yet."""
+def of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
+    """A run folder's telemetry, the joined file and the parts that are not in it yet: columns (none of a run on a CPU),
+    number of readings, notes. AdvisorError where there is none or it is damaged."""
     parts = sorted((folder / "telemetry").glob("part-*.parquet"))
     paths = [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
     if not paths:
@@ -98,8 +102,6 @@ def _parquet(paths: list[Path]) -> Telemetry:
             values = table.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
             joined.setdefault(column, []).append(values / divisor)
     columns = {column: np.concatenate(parts) for column, parts in joined.items()}
-    if not len(columns["gpu"]):
-        raise AdvisorError(f"{paths[0]} holds readings of the host only, none of a card")
     order = np.lexsort((columns["gpu"], columns["unix_seconds"]))
     once = np.ones(len(order), bool)
     times, cards = columns["unix_seconds"][order], columns["gpu"][order]
