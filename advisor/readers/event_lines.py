@@ -171,10 +171,12 @@ RULES = (
     ),
     _rule(
         "finished",
-        "exits successfully|raining complete|raining finished|inished training|done training|training is done"
+        "exits successfully|raining complete|raining is complete|raining finished|raining time: "
+        "|inished training|done training|training is done"
         "|total average iteration time|peak memory consumption|epochs completed in|reached.|'train_runtime'"
         "|Total training time|max_update:|peak memory allocated",
-        r"Process \d+ exits successfully|^[^a-z]*(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b"
+        r"Process \d+ exits successfully|(?:^|[\]:|-] ?|INFO )(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b"
+        r"|^Training time: (?P<seconds__3>[\d.]+) ?s"
         r"|[Ff]inished training\b(?!: \d+ merges)"
         r"|done training in (?P<seconds>[\d.]+) seconds|\[after training is done\]|total average iteration time:"
         r"|peak memory consumption: |epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"

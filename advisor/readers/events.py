@@ -37,6 +37,8 @@ for _needle in _ALL:
     _BY_SHAPE.setdefault(_needle.translate(None, _DELETED), []).append(_needle)
 _HOT = re.compile(b"|".join(re.escape(shape) for shape in sorted(_BY_SHAPE, key=len)))
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
+# what python and its logging print of an exception that ended nothing
+_HARMLESS = re.compile(rb"\s*(?:Exception ignored |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -100,7 +102,8 @@ class EventScanner:
         if not is_hot or took:
             return
         if (found := line.find(START)) >= 0 and b"print" not in line:
-            self._begin(OpenTraceback(prefix=line[:found]), number)
+            if not _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]):
+                self._begin(OpenTraceback(prefix=line[:found]), number)
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:

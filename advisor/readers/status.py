@@ -27,6 +27,7 @@ DECISIVE = FAILURES | {"finished", "stopped"}  # kinds of which it matters wheth
 MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 # a rank may print one record more after another rank failed
 ROWS_OF_A_DEAD_RUN = 1
+_FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
 
 
@@ -123,8 +124,10 @@ def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]
         status, words = Status.TIME_LIMIT, "the scheduler's time limit"
     else:
         status, words = {**CAUSES, **CONSEQUENCES}[cause.kind]
-    if cause.kind == "child_failed" and cause.numbers.get("exitcode", 0) < 0:
-        status, words = Status.KILLED, f"a process was killed by signal {-cause.numbers['exitcode']:.0f}"
+    signal = -cause.numbers.get("exitcode", 0) if cause.kind == "child_failed" else 0
+    if signal > 0:
+        status = Status.KILLED if signal in _FROM_OUTSIDE else Status.CRASHED
+        words = f"a process was ended by signal {signal:.0f}"
     if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
         return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
     return status, f"{words} {place}: {cause.text}"

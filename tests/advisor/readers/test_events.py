@@ -113,6 +113,8 @@ LINES = [
     ("{'train_runtime': 90.5, 'train_samples_per_second': 3.6, 'train_loss': 2.5, 'epoch': 1.0}", "finished",
      {"seconds": 90.5}),
     ("`Trainer.fit` stopped: `max_steps=100` reached.", "finished", {}),
+    ("[2024-05-01 10:00:00] INFO [olmo.train:100] Training complete", "finished", {}),
+    ("Training time: 1234.5s", "finished", {"seconds": 1234.5}),
     ("done training in 2471.5 seconds", "finished", {"seconds": 2471.5}),
     ("FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.", "diverged", {}),
     ("thread 'main' panicked at src/main.rs:12:5:", "exception", {}),
@@ -191,6 +193,21 @@ def test_tracebacks_of_interleaved_ranks_and_with_time_stamps():
     (event,) = scan_text(b"2024-01-01 10:00:00,1 - ERROR - " + TRACEBACK % b"KeyError: 'x'")
     assert event.text.startswith("KeyError: 'x' [nn/module.py:1739")
     assert len(joined(events)) == 1 and joined(events)[0].numbers["count"] == 2
+
+
+@pytest.mark.parametrize("before", [b"Exception ignored in: <function f at 0x7f>\n", b"--- Logging error ---\n"])
+def test_exceptions_that_end_nothing_are_no_events(before):
+    assert scan_text(before + TRACEBACK % b"TypeError: x") == []
+
+
+def test_watchdog_abort_is_a_timeout_though_its_words_stand_in_the_next_line():
+    (event,) = scan_text(
+        b"terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        b"  what():  [PG 0 Rank 2] Process group watchdog thread terminated with exception: [Rank 2] Watchdog caught"
+        b" collective operation timeout: WorkNCCL(SeqNum=88, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600021"
+        b" milliseconds before timing out.\n"
+    )
+    assert (event.kind, event.line, event.numbers["timeout_seconds"]) == ("nccl_timeout", 1, 600)
 
 
 def test_ray_error_ends_with_the_remote_exception():
@@ -275,6 +292,7 @@ STATUSES = [
      Status.CRASHED),
     ("only the launcher reports", [_event("child_failed", exitcode=1)], 9, 100, 0, Status.CRASHED),
     ("killed outright", [_event("child_failed", exitcode=-9)], 9, 100, 0, Status.KILLED),
+    ("aborted by itself", [_event("child_failed", exitcode=-6)], 9, 100, 0, Status.CRASHED),
     ("others lose the rank that ran out", [_event("nccl_timeout", 1), _event("out_of_memory", 2)], 9, 100, 0,
      Status.OUT_OF_MEMORY),
     ("interrupted", [_event("interrupt")], 9, 100, 0, Status.STOPPED),
