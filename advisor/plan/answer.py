@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from advisor.errors import AdvisorError
+from advisor.plan import nothing
 from advisor.plan.alternatives import front, near_misses, options, plan_choice
-from advisor.plan.goal import RunPrice, find_price
+from advisor.plan.goal import find_price
 from advisor.plan.market import Market, Pick, best, check_goal, open_market, plan_in
 from advisor.plan.scaling import scaling
 from advisor.plan.search import make_plan
@@ -33,19 +35,20 @@ def answer(
     and what would make it feasible.
     """
     check_goal(goal)
+    plan = None
     if len(profiles) == 1 and len(goal.counts) <= 1 and goal.spot != "any" and goal.objective == "loss":
         # one device at one price: its own plan is the answer, and its own words the refusal
         alone = replace(goal, gpu=profiles[0].key, gpus=goal.counts[0] if goal.counts else goal.gpus, counts=())
-        price: RunPrice = find_price(alone)
-        plan = make_plan(alone, profiles[0], now=now, data_meta=data_meta, price=price)
-        market = open_market(goal, profiles, data_meta)
-        weighed = weigh(market.field, market.limits, spot=market.spot)
-        pick = best(market, weighed)
+        plan = make_plan(alone, profiles[0], now=now, data_meta=data_meta, price=find_price(alone))
         plan = replace(plan, goal=goal)
-    else:
-        market = open_market(goal, profiles, data_meta)
-        weighed = weigh(market.field, market.limits, spot=market.spot)
-        pick = best(market, weighed)
+    market = open_market(goal, profiles, data_meta)
+    weighed = weigh(market.field, market.limits, spot=market.spot)
+    pick = best(market, weighed)
+    if pick is None and plan is not None:  # at the very edge of a limit: a plan, and nothing to say beside it
+        return plan
+    if pick is None:
+        raise AdvisorError(*nothing.explain(market), exit_code=3)
+    if plan is None:
         plan = plan_in(market, pick, now=now, data_meta=data_meta)
     return replace(plan, search=_report(market, weighed, plan, pick, left_out))
 

@@ -105,12 +105,10 @@ def plan_in(market: Market, pick: Pick, *, now: datetime, data_meta: Mapping[str
     return replace(plan, goal=market.goal)
 
 
-def best(market: Market, weighed: Weighed) -> Pick:
-    """The run that the goal is after; raises AdvisorError (exit code 3) when nothing stands."""
+def best(market: Market, weighed: Weighed) -> Pick | None:
+    """The run that the goal is after; None when nothing stands."""
     standing = weighed.standing if len(weighed.standing) else weighed.thin
-    if not len(standing):
-        raise AdvisorError(*explain_nothing(market), exit_code=3)
-    return pick_of(standing, choose(market, standing))
+    return pick_of(standing, choose(market, standing)) if len(standing) else None
 
 
 def find(market: Market, limits: Limits, *, spot: bool | None = None, allowed: np.ndarray | None = None) -> Pick | None:
@@ -254,13 +252,6 @@ def check_goal(goal: Goal) -> None:
             "give --budget, --deadline, --tokens or --depth",
             exit_code=2,
         )
-
-
-def explain_nothing(market: Market) -> tuple[str, str]:
-    """The binding constraint of a market where nothing stands, and what would make it feasible."""
-    from advisor.plan import nothing  # only needed where planning fails
-
-    return nothing.explain(market)
 
 
 def _pinned(goal: Goal, brief: Brief) -> Goal:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
@@ -28,6 +30,7 @@ from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
 from advisor.store import dump_plan, load_plan
 from advisor.units import parse_seconds, parse_usd
+from tests.advisor.devices import small_cpu
 from trainer.schema import make_shape
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -313,6 +316,22 @@ def test_what_cannot_be_meant(wishes, words):
 def test_data_are_repeated_at_most_sixteen_times():
     plan = ask(data_meta=ALONE | {"tokens": 10**7}, data="corpus")
     assert all(c.epochs <= 16.01 for c in plan.search.front) and plan.chosen.epochs <= 16.01
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(20, 50_000), st.booleans(), st.one_of(st.none(), st.integers(10**5, 10**8)),
+       st.sampled_from((None, 4)), st.sampled_from((None, 10**6)))  # fmt: skip
+def test_one_device_keeps_any_deadline_or_says_why_not(seconds, sure, unique, depth, tokens):
+    goal = Goal(gpu="cpu", deadline_seconds=seconds, sure=sure, depth=depth, tokens=tokens)
+    meta = ALONE | {"tokens": unique, "vocab_size": 4096} if unique else None
+    try:
+        plan = answer(goal, [small_cpu()], now=NOW, data_meta=meta)
+    except AdvisorError as error:
+        assert error.exit_code == 3 and error.hint
+        return
+    for c in plan.search.options if plan.search else ():
+        kept = c.total_seconds.high if sure or c.name == "conservative" else c.total_seconds.value
+        assert kept <= seconds and c.cost_usd.value == 0
 
 
 def test_one_device_gets_options_too():
