@@ -133,6 +133,8 @@ class PlanPrediction:
     checkpoint_bytes: int | None = None  # of one
     disk_bytes: int | None = None  # of all that are kept at once, the one being written included
     storage_usd: Estimate | None = None  # of keeping them while the run lasts; part of `cost_usd`
+    bits_per_byte: Estimate | None = None  # `loss` by the tokenizer's measured bytes per token
+    loss_shift: float = 0.0  # log of `loss` over the law's, learnt from the user's own runs on this data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +170,7 @@ class Goal:
     activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
     optimizer: str = "adamw"
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
+    inference_tokens: float | None = None  # that the model will serve: smaller models trained longer cost less then
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone
     providers: tuple[str, ...] = ()  # to rent from; empty: any with a price list
     spot: str = "none"  # none | only | any: machines that may be taken back at any time

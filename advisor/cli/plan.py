@@ -32,6 +32,7 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option("--data", type=click.Path(path_type=Path), help="Token folder from `advisor data prepare`.")
 @click.option("--ratio", type=click.FloatRange(min=0, min_open=True), help="Training tokens per counted parameter.")
 @click.option("--ratio-counts", type=click.Choice(RATIO_COUNTS), help="Which parameters --ratio counts.")
+@click.option("--inference-tokens", type=TOKENS, help="Tokens the model will serve: train a smaller one longer.")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
 @click.option("--seq-len", type=click.IntRange(min=16), help="Context length. Default: the calibration's.")
 @click.option("--vocab-size", type=click.IntRange(min=2), help="Default: the data's, else the calibration's.")
@@ -123,6 +124,7 @@ def goal_from(options: dict[str, Any]) -> Goal:
         activation_checkpointing=options["activation_checkpointing"],
         optimizer=options["optimizer"],
         sure=options["sure"],
+        inference_tokens=options["inference_tokens"],
         providers=options["providers"],
         spot=options["spot"],
         objective=options["objective"],
@@ -161,23 +163,30 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
 
 def recommend(goal: Goal, *, measure: bool = False) -> Plan:
     """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for."""
+    from advisor.own_runs import own_loss_ratios
     from advisor.plan.answer import answer
     from advisor.plan.goal import find_price
+    from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
     from advisor.plan.search import refined_plan
     from advisor.store import default_store
 
     store, data_meta = default_store(), read_data(goal.data)
     profiles, left_out = load_profiles(goal, store)
     plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+    wanted = for_inference(goal, plan.chosen.tokens)
+    if wanted != goal:
+        plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+        plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
+    ratios = own_loss_ratios(store, goal.data)
     if not measure:
-        return plan
+        return with_own_data(plan, data_meta, ratios)
     from advisor.calibrate.again import measure_one
 
     profile = next(p for p in profiles if p.key == plan.workload.gpu)
     render.remark(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
     profile = measure_one(profile, plan.workload, store)
     refined = refined_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta, price=find_price(plan.goal))
-    return replace(refined, search=plan.search)
+    return with_own_data(replace(refined, search=plan.search), data_meta, ratios)
 
 
 def load_profiles(goal: Goal, store: Any) -> tuple[list[Any], list[str]]:

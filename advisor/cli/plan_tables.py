@@ -50,6 +50,8 @@ def bill_table(plan: Plan) -> Any:
         ("peak memory, reserved", prediction.peak_reserved_bytes, format_bytes),
         ("validation loss", prediction.loss, format_number),
     ]
+    if prediction.bits_per_byte is not None:
+        rows.append(("bits per byte", prediction.bits_per_byte, format_number))
     cells = [
         (name, format_estimate(value, formatter), value.basis if value else "-") for name, value, formatter in rows
     ]

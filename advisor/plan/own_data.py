@@ -1,0 +1,90 @@
+"""A plan's losses moved to the user's own data, and what serving the model asks of its training. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from advisor.plan.goal import FAMILY_RATIO
+from advisor.predict.loss import bits_per_byte
+from advisor.predict.loss_own import LEAST_RUNS, LossCalibration, calibrate_loss, on_own_data, overtraining_factor
+from advisor.records import Candidate, Choice, Estimate, Goal, Plan
+from advisor.units import format_number, format_percent, format_tokens
+
+# Beyond this the law is known to overstate what a small model gains (Sardana et al. 2024 tested up to 10,000 tokens per
+# parameter, usual ratios are 12 to 20 of them): the direction is right, the size is not.
+MOST_OVERTRAINING = 30.0
+
+
+def with_own_data(plan: Plan, data_meta: Mapping[str, Any] | None, log_ratios: Sequence[float]) -> Plan:
+    """The plan with losses on the user's data and in bits per byte.
+
+    `log_ratios` are log(measured / law) of the user's finished runs on this data; fewer than two change nothing but a
+    warning. `data_meta` is the token folder's metadata, whose measured bytes per token turn nats into bits per byte.
+    """
+    if plan.prediction.loss is None:
+        return plan
+    calibration = calibrate_loss(log_ratios)
+    if calibration is None:
+        count = len(log_ratios)
+        missing = f"{count} of {LEAST_RUNS} runs on it compared" if plan.goal.data else "the tokens are synthetic"
+        plan = replace(plan, warnings=(*plan.warnings, f"the loss is not calibrated to your data: {missing}"))
+    else:
+        plan = _moved(plan, calibration)
+    if not data_meta:
+        return plan
+    loss, bytes_per_token = plan.prediction.loss, data_meta["validation_bytes"] / data_meta["validation_tokens"]
+    assert loss is not None
+    bits = loss.scaled(bits_per_byte(1.0, bytes_per_token))
+    return replace(plan, prediction=replace(plan.prediction, bits_per_byte=bits))
+
+
+def for_inference(goal: Goal, training_tokens: int) -> Goal:
+    """The goal with a ratio of tokens per parameter that counts what the model will serve; `training_tokens` is what a
+    plan without that would train on. A ratio that was given stays.
+    """
+    if goal.inference_tokens is None or goal.ratio is not None:
+        return goal
+    ratio, counts = FAMILY_RATIO[goal.family]
+    factor = min(overtraining_factor(training_tokens, goal.inference_tokens), MOST_OVERTRAINING)
+    return replace(goal, ratio=float(f"{ratio * factor:.3g}"), ratio_counts=counts)
+
+
+def why_overtrained(goal: Goal, served: float) -> str:
+    """The reason for `for_inference`'s ratio, in words."""
+    return (
+        f"{format_number(goal.ratio or 0.0)} tokens per parameter, more than training alone would have: "
+        f"{format_tokens(served)} tokens are to be served, 2·N each (Sardana et al. 2024)"
+    )
+
+
+def _moved(plan: Plan, calibration: LossCalibration) -> Plan:
+    def loss(law: Estimate | None) -> Estimate | None:
+        return on_own_data(law, calibration) if law is not None else None
+
+    def candidate(c: Candidate) -> Candidate:
+        return replace(c, loss=loss(c.loss))
+
+    def choices(rows: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        return tuple(replace(c, loss=loss(c.loss)) for c in rows)
+
+    search = plan.search
+    if search is not None:
+        search = replace(
+            search,
+            options=choices(search.options),
+            front=choices(search.front),
+            near_misses=choices(search.near_misses),
+        )
+    share = math.expm1(calibration.shift)
+    said = f"the loss law is moved by {'+' if share > 0 else '-'}{format_percent(abs(share))}"
+    return replace(
+        plan,
+        prediction=replace(plan.prediction, loss=loss(plan.prediction.loss), loss_shift=calibration.shift),
+        chosen=candidate(plan.chosen),
+        considered=tuple(map(candidate, plan.considered)),
+        search=search,
+        reasons=(*plan.reasons, f"{said}, as {calibration.runs} finished runs on this data came out"),
+    )

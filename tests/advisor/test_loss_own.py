@@ -1,0 +1,113 @@
+"""Loss on one's own data, over-training for inference, and the expected curve (handbook §4.4, §4.5)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.predict.loss import CHINCHILLA
+from advisor.predict.loss_own import calibrate_loss, inference_optimal, on_own_data, overtraining_factor
+from advisor.predict.trajectory import annealing_sums, expected_trajectory, learning_rate_shares
+from advisor.records import Basis, Estimate
+from trainer.optim import learning_rate_factor
+from trainer.schema import ScheduleConfig
+
+END = Estimate(value=2.8, low=2.6, high=3.0, basis=Basis.PRIOR)
+
+
+def test_one_run_calibrates_nothing_and_two_do():
+    assert calibrate_loss([0.05]) is None
+    found = calibrate_loss([0.05, 0.05])
+    # precisions add: 1 / 0.06² of the prior and 2 / 0.02² of the runs
+    assert found.shift == pytest.approx(0.05 * 5000 / (5000 + 1 / 0.0036))
+    law = Estimate(value=3.0, low=2.8, high=3.2, basis=Basis.PRIOR)
+    own = on_own_data(law, found)
+    assert own.value == pytest.approx(3.0 * math.exp(found.shift)) and own.basis == Basis.EXTRAPOLATED
+    assert own.high - own.low < law.high - law.low
+
+
+def test_runs_that_disagree_leave_the_interval_wide():
+    assert calibrate_loss([-0.1, 0.1]).deviation > 2 * calibrate_loss([0.0, 0.0]).deviation
+
+
+def test_without_inference_the_optimum_is_chinchillas():
+    """At C = 1e21 the law's best model has 2.78e9 parameters and 6.0e10 tokens, loss 2.31 (handbook §4.1)."""
+    best = CHINCHILLA.optimal_parameters(1e21)
+    target = CHINCHILLA.loss(best, 1e21 / 6 / best)
+    assert target == pytest.approx(2.31, abs=0.005)
+    parameters, tokens = inference_optimal(target, 0.0)
+    assert parameters == pytest.approx(best, rel=1e-4)
+    assert (parameters, tokens) == (pytest.approx(2.78e9, rel=0.01), pytest.approx(6.0e10, rel=0.01))
+
+
+@given(st.floats(2.0, 3.5), st.floats(1e9, 1e14))
+def test_serving_makes_smaller_models_train_longer_and_no_neighbour_is_cheaper(target: float, served: float):
+    parameters, tokens = inference_optimal(target, served)
+    plain, usual = inference_optimal(target, 0.0)
+    assert parameters <= plain * (1 + 1e-6) and tokens >= usual * (1 - 1e-6)
+    assert CHINCHILLA.loss(parameters, tokens) == pytest.approx(target)
+    cost = parameters * (6 * tokens + 2 * served)
+    left = target - CHINCHILLA.irreducible
+    for other in (0.97 * parameters, 1.03 * parameters):
+        if CHINCHILLA.parameter_term(other) < left:
+            needed = ((left - CHINCHILLA.parameter_term(other)) / CHINCHILLA.token_scale) ** (-1 / 0.3658)
+            assert other * (6 * needed + 2 * served) >= cost * (1 - 1e-9)
+
+
+def test_a_loss_below_the_floor_is_refused():
+    with pytest.raises(ValueError, match="its floor is 1.82"):
+        inference_optimal(1.8, 0.0)
+
+
+@given(st.floats(1e6, 1e13), st.floats(0, 1e15))
+def test_the_factor_is_sardanas_condition_at_equal_training_compute(trained: float, served: float):
+    factor = overtraining_factor(trained, served)
+    own_tokens = trained * math.sqrt(factor)  # √f more tokens on √f fewer parameters: the same 6·N·D
+    assert factor >= 1
+    assert factor == pytest.approx((1 + served / (3 * own_tokens)) ** (1 / 0.3526596), rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", [ScheduleConfig(warmup_steps=30), ScheduleConfig(name="wsd", warmup_steps=10)])
+def test_rates_are_the_trainers(schedule: ScheduleConfig):
+    wanted = [learning_rate_factor(schedule, step, 500) for step in range(500)]
+    assert learning_rate_shares(schedule, 500) == pytest.approx(np.array(wanted))
+
+
+def test_annealing_sums_of_a_constant_rate_and_of_one_fall():
+    travelled, annealed = annealing_sums(np.ones(100), 0)
+    assert travelled[-1] == 100 and not annealed.any()
+    shares = np.concatenate([np.ones(50), np.full(50, 0.5)])
+    _, annealed = annealing_sums(shares, 0)
+    assert annealed[49] == 0 and annealed[50] == pytest.approx(0.5)
+    assert annealed[-1] == pytest.approx(0.5 * (1 - 0.999**50) / 0.001)  # a geometric series
+
+
+def trajectory(**changes):
+    settings = {"steps": 10_000, "tokens": 5e9, "vocab_size": 32768, "schedule": ScheduleConfig(warmup_steps=300)}
+    return expected_trajectory(END, **settings | changes)
+
+
+def test_the_curve_starts_at_ln_v_and_ends_at_the_prediction():
+    t = trajectory()
+    assert t.value[0] == pytest.approx(math.log(32768)) and t.value[-1] == pytest.approx(2.8)
+    assert (t.low[-1], t.high[-1]) == (pytest.approx(2.6), pytest.approx(3.0))
+    assert (np.diff(t.value) <= 1e-12).all() and (t.low <= t.value).all() and (t.value <= t.high).all()
+    assert t.at(10_000) == pytest.approx((2.8, 2.6, 3.0))
+
+
+def test_a_run_at_full_rate_is_above_one_that_has_decayed():
+    """WSD keeps its gain for the last fifth: at 75 % of the steps it stands above the cosine run (handbook §4.5)."""
+    cosine, wsd = trajectory(), trajectory(schedule=ScheduleConfig(name="wsd", warmup_steps=300))
+    at = 7_500
+    assert wsd.at(at)[0] > cosine.at(at)[0] + 0.02
+    assert wsd.at(at)[0] - 2.8 < 0.3
+
+
+def test_the_band_narrows_towards_the_end():
+    t = trajectory()
+    early, late = t.at(1_000), t.at(9_000)
+    assert early[2] - early[1] > late[2] - late[1] >= 0.4 - 1e-9
