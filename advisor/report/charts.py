@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
 BAND = 0.2
 HEIGHT = 300
+NAME_WIDTH, NAME_HEIGHT = 0.15, 0.07  # of a chart: what a card's name takes
 LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 
 Rows = Iterable[Mapping[str, Any]]
@@ -120,7 +122,10 @@ def lines(
 
     `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts.
     """
-    horizontal = alt.X(f"{x[0]}:Q", title=x[1])
+    data = frame(rows)
+    shown = "~s" if len(data) and data[x[0]].max() >= 1e4 else "~g"
+    across = alt.Scale(nice=False, zero=False)  # the curve from edge to edge
+    horizontal = alt.X(f"{x[0]}:Q", title=x[1], axis=alt.Axis(format=shown, tickCount=8), scale=across)
     scale = alt.Scale(type="log") if log_y else alt.Scale(zero=False)
     layers: list[alt.Chart] = []
     expected = frame(band)
@@ -131,7 +136,7 @@ def lines(
             .encode(horizontal, alt.Y("low:Q", title=y[1], scale=scale), alt.Y2("high:Q"))
         )
     layers.append(
-        alt.Chart(frame(rows))
+        alt.Chart(data)
         .mark_line()
         .encode(
             horizontal,
@@ -143,7 +148,7 @@ def lines(
                 legend=alt.Legend(orient="top") if len(colours) > 1 else None,
             ),
             tooltip=[
-                alt.Tooltip(f"{x[0]}:Q", title=x[1]),
+                alt.Tooltip(f"{x[0]}:Q", title=x[1], format=",.6~g"),
                 alt.Tooltip(f"{y[0]}:Q", title=y[1], format=".4g"),
                 "series",
             ],
@@ -227,7 +232,7 @@ def market(rows: Rows) -> alt.LayerChart:
         "basis:N",
         scale=alt.Scale(domain=["calibrated", "prior"], range=[GOOD, PREDICTED]),
         title=None,
-        legend=alt.Legend(orient="top"),
+        legend=alt.Legend(orient="top", symbolOpacity=1),
     )
     across = _with_margin(float(data["tokens_per_second"].min()), float(data["tokens_per_second"].max()))
     up = _with_margin(float(data["low"].min()), float(data["high"].max()))
@@ -241,7 +246,26 @@ def market(rows: Rows) -> alt.LayerChart:
     )
     best = alt.Chart(data[data["best"]])
     front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, alt.Y("value:Q", **price))
-    names = best.mark_text(align="left", baseline="top", dx=6, dy=5, fontSize=12, color=REJECTED).encode(
-        x, alt.Y("value:Q", **price), text="gpu:N"
-    )
-    return alt.layer(front, bars, dots, names).properties(height=360)
+    names = [
+        alt.Chart(some)
+        .mark_text(align=side, baseline="top", dx=dx, dy=6, fontSize=12, color=REJECTED)
+        .encode(x, alt.Y("value:Q", **price), text="gpu:N")
+        for side, dx, some in _named(data[data["best"]], across, up)
+    ]
+    return alt.layer(front, bars, dots, *names).properties(height=360)
+
+
+def _named(
+    best: pd.DataFrame, across: tuple[float, float], up: tuple[float, float]
+) -> list[tuple[str, int, pd.DataFrame]]:
+    """The points whose names do not lie over each other, right of the point or, near the right edge, left of it."""
+    x = np.log(best["tokens_per_second"] / across[0]) / math.log(across[1] / across[0])
+    y = np.log(best["value"] / up[0]) / math.log(up[1] / up[0])
+    kept: list[int] = []
+    for place in np.argsort(best["value"].to_numpy()):  # the cheapest first
+        if all(
+            abs(x.iloc[place] - x.iloc[k]) > NAME_WIDTH or abs(y.iloc[place] - y.iloc[k]) > NAME_HEIGHT for k in kept
+        ):
+            kept.append(int(place))
+    shown, at = best.iloc[kept], x.iloc[kept]
+    return [("left", 6, shown[at <= 1 - NAME_WIDTH]), ("right", -6, shown[at > 1 - NAME_WIDTH])]

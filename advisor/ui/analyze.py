@@ -17,7 +17,7 @@ from advisor.report.markdown import document
 from advisor.report.plots import plots
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
 from advisor.ui import loaders
-from advisor.ui.tables import pairs, plain
+from advisor.ui.tables import pairs, plain, side_by_side
 from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, judge_uploads
 
 ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}
@@ -205,7 +205,7 @@ def _figures(found: Analysis) -> None:
         return
     st.subheader("Charts", anchor=False)
     for first in range(0, len(drawn), 2):
-        for column, plot in zip(st.columns(2), drawn[first : first + 2], strict=False):
+        for column, plot in zip(side_by_side(f"charts-{first}", (1, 1)), drawn[first : first + 2], strict=False):
             column.markdown(f"**{plain(plot.title)}**")
             column.altair_chart(plot.chart, width="stretch")
             if plot.caption:
@@ -214,7 +214,7 @@ def _figures(found: Analysis) -> None:
 
 def _tables(found: Analysis) -> None:
     st.subheader("Numbers", anchor=False)
-    left, right = st.columns(2)
+    left, right = side_by_side("numbers", (1, 1))
     with left:
         pairs(words.money(found), ("Money and time", "Takes", "Costs"), right=("Takes", "Costs"))
         pairs(words.outlook(found), ("To come", " "))

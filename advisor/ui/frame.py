@@ -27,6 +27,10 @@ _STYLE = """<style>
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
 [data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] div { white-space: normal; }
+@media (max-width: 1100px) {
+  [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
+  [class*="st-key-stack-"] [data-testid="stColumn"] { flex: 1 1 100%; min-width: 100%; }
+}
 </style>"""
 
 

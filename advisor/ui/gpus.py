@@ -11,7 +11,7 @@ from advisor.cli.gpus import age_in_words, facts, offer_rows, offers
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.report import charts
 from advisor.ui import loaders
-from advisor.ui.tables import pairs, right_aligned, table
+from advisor.ui.tables import pairs, right_aligned, side_by_side, table
 from advisor.units import (
     format_bandwidth,
     format_bytes,
@@ -75,7 +75,7 @@ def _market(shape: ModelShape, gpus: int, provider: str | None, stamped: tuple[i
 
 
 def _filtered(rows: list[CardRow]) -> list[CardRow]:
-    columns = st.columns((2, 1, 1))
+    columns = st.columns((2, 1, 1), vertical_alignment="bottom")
     text = columns[0].text_input("Filter", placeholder="h100, Ada, 24 GB …", help="Words of the key or architecture.")
     rentable = columns[1].checkbox("With a price", value=True, help="Only cards that a price list has.")
     fitting = columns[2].checkbox("That train this model", value=True, help="Only cards with a prediction.")
@@ -120,12 +120,12 @@ def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
         "GPU": row.spec.key,
         "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd) if row.usd_per_exaflop else "-",
         "Tokens/s": format_estimate(prediction.tokens_per_second, format_rate) if prediction else row.problem or "-",
-        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
-        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
-        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
         "$ per hour": format_usd(price.usd_per_hour) if price else "-",
-        "From": f"{price.row.provider}, {age_in_words(price, today)}" if price else "-",
         "Memory": format_bytes(row.spec.memory_bytes),
+        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
+        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
+        "Price from": f"{price.row.provider}, {age_in_words(price, today)}" if price else "-",
+        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
         "Bandwidth": format_bandwidth(row.spec.memory_bytes_per_second),
         "bf16 dense": format_flops(row.spec.bf16_flops) if row.spec.bf16_flops else "-",
     }
@@ -133,7 +133,7 @@ def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
 
 def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -> None:
     st.subheader(spec.key, anchor=False)
-    left, right = st.columns((2, 3))
+    left, right = side_by_side("gpu", (2, 3))
     with left:
         pairs(facts(require_gpu(spec.key)), ("Specification", " "), right=(" ",))
     found = offers(spec.key, gpus, provider)

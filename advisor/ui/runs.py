@@ -16,7 +16,7 @@ from advisor.review import QuantityAccuracy, accuracy
 from advisor.side_by_side import loss_points
 from advisor.store import read_launch
 from advisor.ui import loaders
-from advisor.ui.tables import plain, right_aligned, table
+from advisor.ui.tables import plain, right_aligned, side_by_side, table
 from advisor.units import format_count, format_estimate, format_number, format_percent, format_tokens
 
 TITLES = {name: title for name, title, _ in QUANTITIES}
@@ -159,7 +159,7 @@ def _one(one: Reviewed) -> None:
                 "Basis": score.predicted.basis.value if score.predicted else "-",
             }
         )
-    left, right = st.columns((3, 2))
+    left, right = side_by_side("run", (3, 2))
     with left:
         table(rows, right=("Predicted (80 % interval)", "Actual", "Error"))
     with right:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
+
+_NUMBER = {"text-align": "right !important", "white-space": "nowrap"}  # Streamlit writes "left" into each cell
 
 
 def plain(text: object) -> str:
@@ -24,7 +27,13 @@ def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> No
         return
     frame = frame.map(plain)
     numbers = [name for name in frame.columns if name in right]
-    style = frame.style.hide(axis="index").set_properties(subset=numbers, **{"text-align": "right"})
+    style = frame.style.set_properties(subset=numbers, **_NUMBER).set_table_styles(
+        [
+            {"selector": f"th.col{place}", "props": "text-align: right !important"}
+            for place, name in enumerate(frame.columns)
+            if name in right
+        ]
+    )
     st.table(style, border="horizontal", hide_index=True)
 
 
@@ -36,3 +45,8 @@ def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[s
 def right_aligned(names: Iterable[str]) -> dict[str, object]:
     """The column configuration of a selectable table whose columns of these names hold numbers."""
     return {name: st.column_config.TextColumn(alignment="right") for name in names}
+
+
+def side_by_side(key: str, widths: Sequence[int]) -> list[DeltaGenerator]:
+    """Columns that stand below each other where the window is narrow: tables need their width."""
+    return st.container(key=f"stack-{key}").columns(widths, gap="large")
