@@ -18,8 +18,9 @@ from typing import Any, Protocol
 
 from advisor.readers.run_table import COLUMNS, FACTS
 
-# fragments for patterns; a number may carry thousands separators
-NUMBER = rb"[-+]?(?:\d+(?:,\d{3})*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+# Fragments for patterns; a number may carry thousands separators. Possessive, so that a damaged log with thousands of
+# digits in a row is not tried in all its divisions.
+NUMBER = rb"[-+]?(?:\d++(?:,\d{3})*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 
 TRAIN, EVAL, MORE = 0, 1, 2  # MORE: completes the record before it

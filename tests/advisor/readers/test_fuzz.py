@@ -63,6 +63,17 @@ ADVERSARIES = {
     "words of dmon's header": b"# gpu " + b"a" * 40 + b"!\nstep 1 loss 2\n",
     "words without a path": (b"saving checkpoint " * 5_000 + b"\n") * 3,
     "digits": b"step 1 loss " + b"9" * 100_000 + b"\n",
+    "digits in records": b"".join(
+        start + b"9" * 20_000 + b"x |\n"
+        for start in (
+            b" iteration 1/ 10 | lm loss: ",
+            b"{'loss': ",
+            b"step 1/10 | loss: ",
+            b"iter 1: loss ",
+            b"2022-12-15 23:55:52 | INFO | train_inner | epoch 001:    101 / 1102 loss=",
+            b"step:1 - actor/pg_loss:",
+        )
+    ),
     "carriage returns": b"\r" * 200_000 + b"step: 1 loss: 2.5\n",
 }
 
