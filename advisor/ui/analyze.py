@@ -168,7 +168,7 @@ def _findings(found: Analysis) -> None:
     if not found.findings:
         st.success("Nothing wrong was found in what the log holds.", icon=":material/check_circle:")
     for finding in dearest_first(found.findings):
-        _card(finding)
+        finding_card(finding)
     if found.insufficient:
         with st.expander(f"{len(found.insufficient)} checks could not judge: what they would need"):
             pairs(((one.code.replace("_", " "), one.missing) for one in found.insufficient), ("Check", "Is missing"))
@@ -184,7 +184,8 @@ def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
     return sorted(findings, key=order)
 
 
-def _card(finding: Finding) -> None:
+def finding_card(finding: Finding) -> None:
+    """One finding with its evidence, likely causes, what to do and what that saves."""
     with st.container(border=True):
         badge = f":{COLOURS[finding.severity]}-badge[{ICONS[finding.severity]} {finding.severity.value}]"
         saved = words.saving(finding)

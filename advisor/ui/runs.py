@@ -36,10 +36,11 @@ def page() -> None:
     """How right the advice has been, then the runs behind it."""
     st.header("Runs", anchor=False)
     store = loaders.store()
+    summaries = [summarize(row) for row in store.runs()]
+    _score_new(summaries)
     scores = store.scores()
     if scores:
         _track_record(scores)
-    summaries = [summarize(row) for row in store.runs()]
     chosen = _choose(summaries)
     if not chosen:
         return
@@ -48,6 +49,19 @@ def page() -> None:
         _one(reviewed[0])
     elif reviewed:
         _several(reviewed)
+
+
+def _score_new(summaries: list[RunSummary]) -> None:
+    """Enter finished planned runs that nobody has compared yet into the ledger; each is tried once a session."""
+    store, tried = loaders.store(), st.session_state.setdefault("scored-runs", set())
+    known = {row.run_id for row in store.scores()} | tried
+    fresh = [one for one in summaries if one.outcome is not None and one.plan_id is not None and one.id not in known]
+    for one in fresh:
+        tried.add(one.id)
+        try:
+            review(store, one.path, record=True)
+        except AdvisorError as error:
+            st.warning(plain(f"{one.name} cannot be scored: {error.message}"), icon=":material/warning:")
 
 
 def _track_record(scores: list[ScoreRow]) -> None:

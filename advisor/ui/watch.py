@@ -15,10 +15,9 @@ from advisor.launchers.local import LocalLauncher
 from advisor.launchers.once import launch_once, running_with
 from advisor.progress import Progress
 from advisor.records import Plan
-from advisor.report import charts
-from advisor.side_by_side import loss_points
 from advisor.store import dump_plan, load_plan, read_run_plan
-from advisor.ui import loaders
+from advisor.ui import live, loaders
+from advisor.ui.tables import plain
 from advisor.units import (
     format_count,
     format_estimate,
@@ -26,10 +25,8 @@ from advisor.units import (
     format_percent,
     format_rate,
     format_seconds,
-    format_tokens,
     format_usd,
 )
-from trainer.runlog import RunLogError, load_run_log
 from trainer.schema import dump_config
 
 LOOK_SECONDS = 2.0
@@ -63,9 +60,9 @@ def _chosen_plan() -> Plan | None:
 def _launch_form(plan: Plan) -> None:
     from advisor.plan.explain import sentence
 
-    st.markdown(f"**{sentence(plan).replace('$', chr(92) + '$')}**")
+    st.markdown(f"**{plain(sentence(plan))}**")
     for warning in plan.warnings:
-        st.warning(warning.replace("$", "\\$"), icon=":material/warning:")
+        st.warning(plain(warning), icon=":material/warning:")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
         left.caption("run.yaml: what the trainer is given")
@@ -92,7 +89,7 @@ def _launch_form(plan: Plan) -> None:
             loss = [parse_loss_stop(stop)] if stop else []
             handle = launch_once(loaders.store(), plan, max_usd=usd or None, max_hours=hours or None, loss=loss)
             for warning in handle.warnings:
-                st.warning(warning, icon=":material/warning:")
+                st.warning(plain(warning), icon=":material/warning:")
             st.session_state["watched"] = str(handle.run_dir)
             st.rerun()
 
@@ -114,30 +111,45 @@ def _watch() -> None:
         help="Runs go on when this page is closed; reopen it and they are here.",
     )
     st.session_state["watched"] = path
-    live = summaries[path].state == RunState.RUNNING
-    st.fragment(_look, run_every=LOOK_SECONDS if live else None)(Path(path), live)
+    is_running = summaries[path].state == RunState.RUNNING
+    st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
+    st.fragment(_judge, run_every=live.JUDGE_SECONDS if is_running else None)(Path(path), is_running)
 
 
 def _look(folder: Path, was_running: bool) -> None:
     """One look at a run folder; drawn again every two seconds while it runs."""
     try:
-        progress = RunFollower(folder).look()
+        progress = _follower(folder).look()
     except AdvisorError as error:
-        st.error(f"{error.message}. {error.hint or ''}", icon=":material/error:")
+        st.error(plain(f"{error.message}. {error.hint or ''}"), icon=":material/error:")
         return
     plan = read_run_plan(folder)
     _numbers(progress, plan)
     if progress.steps:
         st.progress(min(1.0, progress.step / progress.steps))
     if progress.state != RunState.RUNNING:
-        for line in closing_lines(progress, folder):
-            st.text(line)
-    if progress.message:
-        st.warning(progress.message, icon=":material/warning:")
+        st.markdown("  \n".join(plain(line) for line in closing_lines(progress, folder)))
+    elif progress.message:
+        st.warning(plain(progress.message), icon=":material/warning:")
     _buttons(progress, folder)
-    _charts(folder, plan)
+    live.curves(folder, plan)
+    live.devices(folder)
     if was_running and progress.state != RunState.RUNNING:
         st.rerun()  # the whole page: the list of runs has changed
+
+
+def _follower(folder: Path) -> RunFollower:
+    """This session's follower of the run: each look reads only what the log has grown by."""
+    key = f"follower-{folder}"
+    if key not in st.session_state:
+        st.session_state[key] = RunFollower(folder)
+    return st.session_state[key]
+
+
+def _judge(folder: Path, is_running: bool) -> None:
+    """The findings so far, in a part of the page that is drawn anew at its own, slower pace."""
+    st.subheader("Findings", anchor=False)
+    live.findings(folder, not is_running)
 
 
 def _numbers(progress: Progress, plan: Plan | None) -> None:
@@ -200,38 +212,3 @@ def _buttons(progress: Progress, folder: Path) -> None:
         launcher.resume(folder)
         st.session_state["watched"] = str(folder)
         st.rerun()
-
-
-def _charts(folder: Path, plan: Plan | None) -> None:
-    try:
-        log = load_run_log(folder / "log.jsonl")
-    except (OSError, RunLogError):
-        st.caption("No log yet: the trainer is starting.")
-        return
-    points = loss_points(log, usd_per_hour=None)
-    if not points:
-        st.caption("The first step has not ended yet.")
-        return
-    left, right = st.columns(2)
-    series = [{"step": p.step, "value": p.loss, "series": "training loss"} for p in points]
-    series += [{"step": p.step, "value": p.eval_loss, "series": "validation loss"} for p in points if p.eval_loss]
-    colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
-    left.altair_chart(
-        charts.lines(series, x=("step", "step"), y=("value", "loss, nats per token"), colours=colours), width="stretch"
-    )
-    speed = [{"step": p.step, "value": p.tokens_per_second, "series": "tokens per second"} for p in points]
-    band = []
-    if plan is not None:
-        promised = plan.prediction.tokens_per_second
-        band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
-    right.altair_chart(
-        charts.lines(
-            speed, x=("step", "step"), y=("value", "tokens per second"), colours={"tokens per second": charts.ACTUAL},
-            band=band,
-        ),
-        width="stretch",
-    )  # fmt: skip
-    st.caption(
-        "Orange: this run. Blue band: what the plan promised (80 % interval). "
-        f"{format_tokens(points[-1].tokens)} tokens seen."
-    )

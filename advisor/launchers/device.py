@@ -1,0 +1,129 @@
+"""The newest readings of the devices a run is on, from its telemetry as far as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+
+NEWEST_PARTS = 15  # of a minute each: what a glance at the devices needs, however long the run
+MOST_POINTS = 120  # of a small curve
+
+# NVML's clocks-event reasons (nvml.h, nvmlClocksEventReasons). Idle is none that slows a run.
+THROTTLE_REASONS = {
+    0x2: "clocks set by an application",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+# column of the telemetry file → name, unit, what it is divided by
+_OF_A_CARD = {
+    "power_deciwatts": ("power", "watts", 10),
+    "utilization_percent": ("busy", "share", 100),
+    "memory_used_bytes": ("memory in use", "bytes", 1),
+    "temperature_celsius": ("temperature", "celsius", 1),
+    "sm_clock_mhz": ("SM clock", "mhz", 1),
+}
+_OF_THE_HOST = {
+    "cpu_percent": ("CPU busy", "share", 100),
+    "process_resident_bytes": ("memory of the run", "bytes", 1),
+    "available_memory_bytes": ("memory left", "bytes", 1),
+    "cpu_frequency_mhz": ("CPU clock", "mhz", 1),
+    "steal_percent": ("taken by other machines", "share", 100),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gauge:
+    """One quantity: its newest value and its recent ones, thinned to means of equal stretches."""
+
+    name: str
+    unit: str  # watts | share | bytes | celsius | mhz
+    now: float
+    recent: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One card of a run, or its host."""
+
+    gpu: int | None  # None: the host
+    unix_seconds: float  # of the newest reading
+    gauges: tuple[Gauge, ...]
+    throttled: tuple[str, ...]  # reasons seen in the recent readings; empty: none, or not a card
+
+
+def read_devices(run_dir: Path) -> list[Device]:
+    """Cards in their order, then the host; empty without telemetry. AdvisorError where a file is damaged."""
+    paths = _newest(run_dir)
+    if not paths:
+        return []
+    columns = _read(paths)
+    cards = columns["gpu"]
+    keys = [*sorted({int(card) for card in cards[np.isfinite(cards)]}), *([None] if np.isnan(cards).any() else [])]
+    return [_device(columns, key) for key in keys]
+
+
+def _newest(run_dir: Path) -> list[Path]:
+    """The last parts while the run lasts, the joined file after it."""
+    parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))[-NEWEST_PARTS:]
+    joined = run_dir / "telemetry.parquet"
+    return parts or ([joined] if joined.is_file() else [])
+
+
+def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Columns of all files one after the other, unknown numbers as NaN; the bitmask is exact in a float below 2^53."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    wanted = ["time_ms", "gpu", "throttle_reasons", *_OF_A_CARD, *_OF_THE_HOST]
+    tables = []
+    for path in paths:
+        try:
+            tables.append(parquet.read_table(path, columns=wanted))
+        except FileNotFoundError:
+            continue  # joined and deleted while we looked: the next look reads the joined file
+        except (pa.ArrowException, OSError) as error:
+            raise AdvisorError(f"{path.name} is damaged: {' '.join(str(error).split())[:120]}") from error
+    if not tables:
+        return {name: np.empty(0) for name in wanted}
+    table = pa.concat_tables(tables)
+    return {name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False) for name in wanted}
+
+
+def _device(columns: dict[str, np.ndarray], gpu: int | None) -> Device:
+    mine = np.isnan(columns["gpu"]) if gpu is None else columns["gpu"] == gpu
+    gauges = []
+    for column, (name, unit, divisor) in (_OF_THE_HOST if gpu is None else _OF_A_CARD).items():
+        values = columns[column][mine]
+        values = values[np.isfinite(values)] / divisor
+        if len(values):
+            gauges.append(Gauge(name=name, unit=unit, now=float(values[-1]), recent=_thinned(values)))
+    reasons = columns["throttle_reasons"][mine]
+    return Device(
+        gpu=gpu,
+        unix_seconds=float(columns["time_ms"][mine].max()) / 1000,
+        gauges=tuple(gauges),
+        throttled=throttle_words(int(r) for r in reasons[np.isfinite(reasons)]),
+    )
+
+
+def throttle_words(masks: Iterable[int]) -> tuple[str, ...]:
+    """The reasons of NVML's bitmasks in words, each once."""
+    seen = 0
+    for mask in masks:
+        seen |= mask
+    return tuple(words for bit, words in THROTTLE_REASONS.items() if seen & bit)
+
+
+def _thinned(values: np.ndarray) -> tuple[float, ...]:
+    parts = np.array_split(values, min(MOST_POINTS, len(values)))
+    return tuple(float(part.mean()) for part in parts)

@@ -1,0 +1,179 @@
+"""What the watch page shows of a run besides its four numbers: curves, devices, findings. Reads the run folder only."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import streamlit as st
+
+from advisor.analysis import Analysis, Given, analyse
+from advisor.errors import AdvisorError
+from advisor.launchers.device import Device, read_devices
+from advisor.predict.trajectory import Trajectory, expected_trajectory
+from advisor.records import Plan
+from advisor.report import charts
+from advisor.side_by_side import LossPoint, loss_points
+from advisor.store import LOG
+from advisor.ui import loaders
+from advisor.ui.analyze import dearest_first, finding_card
+from advisor.ui.tables import plain, side_by_side
+from advisor.units import (
+    format_bytes,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_watts,
+)
+from trainer.runlog import RunLogError, load_run_log
+
+JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
+SMALL_LOG_BYTES = 2**20  # a larger log is drawn anew once it has grown by this much
+FINDINGS_SHOWN = 3
+GAUGES = {
+    "watts": format_watts,
+    "share": format_percent,
+    "bytes": format_bytes,
+    "celsius": lambda value: f"{value:.0f} °C",
+    "mhz": lambda value: f"{value:,.0f} MHz",
+}
+
+
+def curves(folder: Path, plan: Plan | None) -> None:
+    """Loss against what is expected of it, and throughput against its promise."""
+    try:
+        points = _points(str(folder), _grown(folder))
+    except (OSError, RunLogError):
+        st.caption("No log yet: the trainer is starting.")
+        return
+    if not points:
+        st.caption("The first step has not ended yet.")
+        return
+    expected = _expected(plan) if plan is not None else None
+    left, right = side_by_side("watch-curves", (1, 1))
+    left.altair_chart(_loss_chart(points, expected), width="stretch")
+    right.altair_chart(_speed_chart(points, plan), width="stretch")
+    band = (
+        "Blue band: what the plan promised (80 % interval)."
+        if expected is not None
+        else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws say nothing of "
+        "runs this small."
+    )
+    st.caption(f"Orange: this run. {band} {format_tokens(points[-1].tokens)} tokens seen.")
+
+
+def _grown(folder: Path) -> int:
+    """Changes with the log's size; in steps of a mebibyte once it is long."""
+    size = (folder / LOG).stat().st_size
+    return size if size < SMALL_LOG_BYTES else -(size // SMALL_LOG_BYTES)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _points(folder: str, grown: int) -> list[LossPoint]:
+    del grown  # in the key only
+    return loss_points(load_run_log(Path(folder) / LOG), usd_per_hour=None)
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _expected(plan: Plan) -> Trajectory | None:
+    if plan.prediction.loss is None:
+        return None
+    run = plan.run
+    return expected_trajectory(
+        plan.prediction.loss,
+        steps=run.steps,
+        tokens=plan.chosen.tokens,
+        vocab_size=run.model.vocab_size,
+        schedule=run.schedule,
+    )
+
+
+def _loss_chart(points: list[LossPoint], expected: Trajectory | None) -> object:
+    series = [{"step": p.step, "value": p.loss, "series": "training loss"} for p in points]
+    series += [{"step": p.step, "value": p.eval_loss, "series": "validation loss"} for p in points if p.eval_loss]
+    band = []
+    if expected is not None:
+        rows = zip(expected.step.tolist(), expected.low.tolist(), expected.high.tolist(), strict=True)
+        band = [{"step": step, "low": low, "high": high} for step, low, high in rows]
+    colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
+    return charts.lines(
+        series, x=("step", "step"), y=("value", "loss, nats per token"), colours=colours, band=band
+    )  # fmt: skip
+
+
+def _speed_chart(points: list[LossPoint], plan: Plan | None) -> object:
+    speed = [{"step": p.step, "value": p.tokens_per_second, "series": "tokens per second"} for p in points]
+    band = []
+    if plan is not None:
+        promised = plan.prediction.tokens_per_second
+        band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
+    colours = {"tokens per second": charts.ACTUAL}
+    return charts.lines(speed, x=("step", "step"), y=("value", "tokens per second"), colours=colours, band=band)
+
+
+def devices(folder: Path) -> None:
+    """Power, memory, temperature, clocks and what holds them back, card by card."""
+    try:
+        found = read_devices(folder)
+    except AdvisorError as error:
+        st.caption(f"Telemetry cannot be read: {plain(error.message)}")
+        return
+    if not found:
+        st.caption("Readings of the device come once a minute; there are none yet, or telemetry is off.")
+        return
+    for device in found:
+        _strip(device)
+    newest = max(device.unix_seconds for device in found)
+    at = datetime.fromtimestamp(newest, UTC)
+    st.caption(f"Newest readings, {at:%H:%M} UTC, and the minutes before them.")
+
+
+def _strip(device: Device) -> None:
+    name = "Host" if device.gpu is None else f"GPU {device.gpu}"
+    with st.container(key=f"stack-strip-{name.replace(' ', '-')}"):
+        for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
+            column.metric(
+                f"{name}: {gauge.name}",
+                GAUGES[gauge.unit](gauge.now),
+                chart_data=list(gauge.recent) if len(gauge.recent) > 1 else None,
+                border=True,
+            )
+    if device.throttled:
+        st.warning(f"{name} was held back: {', '.join(device.throttled)}.", icon=":material/thermostat:")
+
+
+def findings(folder: Path, over: bool) -> None:
+    """What the analyzer says of the run so far, dearest first."""
+    found = _judged(str(folder), _grown(folder) if over and (folder / LOG).exists() else None)
+    if found is None:
+        st.caption("Nothing can be said of this run yet.")
+        return
+    outlook = found.forecast.loss
+    if outlook.final_loss is not None and not over:
+        st.markdown(
+            f"Training loss at the end, by its course so far: {format_estimate(outlook.final_loss, format_number)}"
+        )
+    if not found.findings:
+        st.success(
+            f"Nothing wrong so far; looked at every {format_seconds(JUDGE_SECONDS)}." if not over
+            else "Nothing wrong was found.", icon=":material/check_circle:",
+        )  # fmt: skip
+    ordered = dearest_first(found.findings)
+    for finding in ordered[:FINDINGS_SHOWN]:
+        finding_card(finding)
+    if len(ordered) > FINDINGS_SHOWN:
+        with st.expander(f"{len(ordered) - FINDINGS_SHOWN} more"):
+            for finding in ordered[FINDINGS_SHOWN:]:
+                finding_card(finding)
+
+
+@st.cache_resource(max_entries=16, ttl=JUDGE_SECONDS, show_spinner=False)
+def _judged(folder: str, ended: int | None) -> Analysis | None:
+    """The run as it stands, judged anew at most every 15 seconds; None where nothing can be said of it yet."""
+    del ended  # in the key only: what is over is judged once more
+    try:
+        return analyse(Path(folder), Given(), loaders.store())
+    except AdvisorError:
+        return None
