@@ -31,13 +31,13 @@ FEW_STEPS = 5
 CORRELATION = 4.0  # neighbouring steps are slow together: four of them tell as much as one alone
 DRIFT_FLOOR = 0.01  # the pace of the future differs from the pace seen by this much at least
 UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its drift
-WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (handbook §7.3)
+WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (sources §7.3)
 STRETCHES = 10  # of the run, whose medians show its drift
 FAR = 10.0  # times the steps seen: no drift is foretold beyond
 STRAGGLER_CAP = 5.0  # a step this many times slower than the median counts so much: a longer stall is not a habit
 SURPRISE = 3.0  # standard deviations from the plan beyond which the plan has no say any more
 EVENT_SPREAD = 0.3  # of evaluations and checkpoints not seen yet
-FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (handbook §1.2)
+FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (sources §1.2)
 
 
 @dataclass(frozen=True, kw_only=True)

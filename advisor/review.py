@@ -160,7 +160,7 @@ def score_rows(comparison: Comparison, created: str) -> list[ScoreRow]:
 def measured_kwh(telemetry: pandas.DataFrame) -> float | None:
     """Energy of all devices over the telemetry of a run, in kWh; None when it holds neither counter nor power.
 
-    The energy counter's difference where a device has one, else power times time, gaps left out (handbook §6.4).
+    The energy counter's difference where a device has one, else power times time, gaps left out (sources §6.4).
     Counters restart with the driver: only rises are counted.
     """
     joules = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainer.runlog import Record, RunLog
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-SAME_PHASE = 0.1  # learning rates differ by less than this share of the peak: one phase (handbook §4.5)
+SAME_PHASE = 0.1  # learning rates differ by less than this share of the peak: one phase (sources §4.5)
 _SMOOTHED_SHARE = 0.02  # of a run's steps before the point, averaged: one step's loss is noise
 
 

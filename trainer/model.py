@@ -269,7 +269,7 @@ class _CpuRmsNorm(torch.autograd.Function):
 def initialise(model: Transformer) -> None:
     """Draw all weights. Matrices that write to the residual stream start at zero (nanochat) or small (GPT-2, LLaMA).
 
-    The loss then starts at ln V, or for normal heads at most about 0.3 above it (handbook §7.1).
+    The loss then starts at ln V, or for normal heads at most about 0.3 above it (sources §7.1).
     """
     shape = model.shape
     nanochat = shape.family == "nanochat"

@@ -349,7 +349,7 @@ def _stop_signals() -> Iterator[_Signals]:
 
 @contextmanager
 def _quiet_garbage_collector() -> Iterator[None]:
-    """Python's collector walks every object of torch in the middle of a step, up to half a second (handbook §7.3)."""
+    """Python's collector walks every object of torch in the middle of a step, up to half a second (sources §7.3)."""
     gc.collect()
     gc.freeze()
     gc.disable()

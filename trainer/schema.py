@@ -97,7 +97,7 @@ def make_shape(
     """Complete a shape from its family's proportions; what is given wins over what is derived.
 
     nanochat: width 64·depth rounded up to a multiple of 128, heads of 128, FFN 4·width
-    (karpathy/nanochat, handbook §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small
+    (karpathy/nanochat, sources §1.1). gpt2: width 64·depth, heads of 64, FFN 4·width (GPT-2 small
     is depth 12; larger published sizes give their width). llama: width 128·depth, heads of 128,
     SwiGLU of 8/3·width rounded up to a multiple of 256 (LLaMA-7B is depth 32: 4096 and 11008).
     Raises ConfigError with every problem at once.

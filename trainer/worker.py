@@ -39,7 +39,7 @@ from trainer.loop import StepRecord, Trainer
 from trainer.schema import Outcome, RunConfig, config_from_dict
 from trainer.witness import ReferenceKernel, StealMeter
 
-_STEADY_WITHIN = 0.10  # of the median of the last steps (handbook §7.3, with fewer steps since bursts are short)
+_STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fewer steps since bursts are short)
 _LEAST_WARMUP = 2
 _WARMUP_SHARE = 0.4  # of the burst's limit: whatever is left must suffice to time some steps
 _REFERENCE_EVERY_SECONDS = 0.33

@@ -227,6 +227,6 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
 def bytes_per_token(vocab_size: int) -> float:
     """Bytes of English text in one BPE token, about: a line through 3.2 at 4,000, 4.4 at 32,000 and 4.8 at 65,536.
 
-    The three are handbook §4.3, §4.1 and §4.6; other languages and code differ by a fifth and more.
+    The three are sources §4.3, §4.1 and §4.6; other languages and code differ by a fifth and more.
     """
     return max(1.0, 3.2 + 0.4 * math.log2(vocab_size / 4000))

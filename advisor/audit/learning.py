@@ -12,11 +12,11 @@ from advisor.findings.case import Confidence, Severity
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
 from advisor.units import format_count, format_number, format_percent, format_tokens
 
-# The laws count nats per token of a 32,000-token vocabulary at 4.4 bytes a token (handbook §4.1).
+# The laws count nats per token of a 32,000-token vocabulary at 4.4 bytes a token (sources §4.1).
 LAW_BYTES_PER_TOKEN = 4.4
 # Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
 _LAW_ERROR = 0.12
-NOISE_NATS = 0.1  # of one printed training loss (handbook §7.2: ±0.05-0.1)
+NOISE_NATS = 0.1  # of one printed training loss (sources §7.2: ±0.05-0.1)
 
 # chance level and number of questions of the usual test sets, from their publications
 CHANCE = {
@@ -240,9 +240,9 @@ def learning_rate(q: Question) -> Judgement:
     tokens = s.steps * s.tokens_of_a_step
     shape = known.readings[0].shape
     blocks = known.readings[0].matmul - shape.vocab_size * shape.width
-    step_law = 1.79 * blocks**-0.713 * tokens**0.307  # Step Law 2025 (handbook §5.3)
+    step_law = 1.79 * blocks**-0.713 * tokens**0.307  # Step Law 2025 (sources §5.3)
     compute = (6 * blocks + 12 * shape.depth * shape.width * s.seq_len) * tokens
-    deepseek = 0.3118 * compute**-0.1250  # DeepSeek LLM 2024 (handbook §5.3)
+    deepseek = 0.3118 * compute**-0.1250  # DeepSeek LLM 2024 (sources §5.3)
     low, high = sorted((step_law, deepseek))
     words = f"Step Law {step_law:.2g}, DeepSeek {deepseek:.2g}"
     words += f" for {format_count(blocks)} parameters in blocks and {format_tokens(tokens)} tokens"

@@ -20,17 +20,17 @@ from advisor.audit.verdict import (
 )
 from advisor.units import format_bytes, format_count, format_percent
 
-# Bytes a parameter that training keeps: weights, gradients and optimizer state (handbook §2.1). The wide band reaches
+# Bytes a parameter that training keeps: weights, gradients and optimizer state (sources §2.1). The wide band reaches
 # from bf16 throughout to Megatron's fp32 masters and gradients; the usual one leaves out what few programs do.
 _STATE = {"usual": (10.0, 18.0), "wide": (4.0, 20.0)}  # 4: everything sharded over several GPUs
 # Bytes per token, layer and width kept for the backward pass in 16 bits: compiled, eager, eager without fused attention
-# in fp32 (handbook §2.2).
+# in fp32 (sources §2.2).
 _ACTIVATIONS = {"usual": (24.0, 56.0), "wide": (2.0, 240.0)}
-_LOGITS = {"usual": (6.0, 12.0), "wide": (0.0, 16.0)}  # bytes per token and vocabulary row (handbook §2.3)
-_OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, fragmentation (handbook §2.4)
+_LOGITS = {"usual": (6.0, 12.0), "wide": (0.0, 16.0)}  # bytes per token and vocabulary row (sources §2.3)
+_OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, fragmentation (sources §2.4)
 _SAFE = 0.97  # of device memory: allocators fail a little before the last byte
 # A resumable checkpoint holds weights and optimizer state: 12 bytes a parameter with AdamW in fp32, 8 with Muon,
-# 6 with everything in bf16 (handbook §2.4). Fewer cannot be resumed from.
+# 6 with everything in bf16 (sources §2.4). Fewer cannot be resumed from.
 _RESUMABLE = (6.0, 18.0)
 _MODEL_ONLY = (2.0, 4.0)
 

@@ -12,7 +12,7 @@ from advisor.audit.verdict import Judgement, Question, Ruling, does_not_follow, 
 from advisor.findings.case import Confidence, Severity
 from advisor.units import format_bytes, format_percent
 
-CONVICTED = 3  # signs of not running on the GPU (handbook §7.5)
+CONVICTED = 3  # signs of not running on the GPU (sources §7.5)
 
 
 def conclusion(q: Question) -> Judgement:

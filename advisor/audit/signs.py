@@ -15,9 +15,9 @@ from advisor.predict.throughput import TERMS, predict_log, sizes
 from advisor.records import Prediction
 from advisor.units import format_bytes, format_flops, format_percent, format_watts
 
-CPU_FLOPS = 200e9  # training on a CPU reaches 1-200 GFLOP/s (handbook §7.5)
+CPU_FLOPS = 200e9  # training on a CPU reaches 1-200 GFLOP/s (sources §7.5)
 FAR_UNDER = 3.0  # times slower than the low end of what is expected: no setting of the run explains that, software does
-WORST_LN = 0.3  # |first loss − ln V| up to this is a sound start (handbook §7.1)
+WORST_LN = 0.3  # |first loss − ln V| up to this is a sound start (sources §7.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def weight_bytes(setup: Setup) -> tuple[float, float] | None:
 
 
 def cpu_signs(card: Card, setup: Setup) -> list[str]:
-    """Signs that the work is not done on the GPU (handbook §7.5); three of them convict."""
+    """Signs that the work is not done on the GPU (sources §7.5); three of them convict."""
     found, weights, use = [], weight_bytes(setup), utilisation(setup)
     if (
         weights
@@ -165,7 +165,7 @@ def _unscaled_loss(setup: Setup) -> float | None:
 
 
 def optimizer_floor_seconds(known: Counts, spec: GpuSpec) -> float:
-    """AdamW in fp32 moves at least 28 bytes a parameter (handbook §3.2): the least time of a synchronised step."""
+    """AdamW in fp32 moves at least 28 bytes a parameter (sources §3.2): the least time of a synchronised step."""
     return 28.0 * known.parameters[0] / spec.memory_bytes_per_second
 
 

@@ -8,7 +8,7 @@ from advisor.audit.verdict import Judgement, Question, between, compare, does_no
 from advisor.findings.case import Severity
 from advisor.units import format_number, format_percent, format_rate, format_seconds
 
-MOST_MFU = 0.80  # of the dense peak: the best matmul rates anyone measured (handbook §1.3)
+MOST_MFU = 0.80  # of the dense peak: the best matmul rates anyone measured (sources §1.3)
 SOFTWARE_SPREAD = 3.0  # either way of the expected interval: what good and poor training software differ by
 
 

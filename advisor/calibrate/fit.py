@@ -33,7 +33,7 @@ _DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)  # candidates for the resi
 _DISCREPANCY_PRIOR = (
     np.log(0.03),
     0.7,
-)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (handbook §3.1)
+)  # log-normal: what the physical terms leave on uniform grids is 2-5 % (sources §3.1)
 _OUTLIER = 3.0  # standardised residuals beyond this count as disturbed measurements and are down-weighted
 
 

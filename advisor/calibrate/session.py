@@ -33,7 +33,7 @@ _CEILING_SHARE = 0.04  # of the budget
 _REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
 _WARMUP_STEPS_MOST = 12
-_FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (handbook §3.2: 22-47 s a model)
+_FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (sources §3.2: 22-47 s a model)
 _LATE_SECONDS = 20.0  # a burst this much beyond its expected time is given up
 
 

@@ -17,7 +17,7 @@ from advisor.records import Basis, Estimate
 from advisor.units import format_bytes, format_seconds
 
 # Mean time between interruptions of one machine: hardware of one node fails every 154 to 427 days, people and software
-# every 3 to 7 days (handbook §6.2); 5 days between, 1 and 14 as the interval.
+# every 3 to 7 days (sources §6.2); 5 days between, 1 and 14 as the interval.
 MEAN_SECONDS = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
 _WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
 _LONG_HOURS = 1.0  # a shorter run is simply started again
@@ -167,7 +167,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
         actions=(f"checkpoint every {best / _step_seconds(case):,.0f} steps",),
         saved_hours=saved,
         saved_usd=saved.scaled(usd) if usd is not None else None,
-        threshold=f"{_FACTOR:g}× off Daly 2006, τ = √(2δM)·(…) − δ, M 5 days (1 to 14; handbook §6.1-6.2)",
+        threshold=f"{_FACTOR:g}× off Daly 2006, τ = √(2δM)·(…) − δ, M 5 days (1 to 14; sources §6.1-6.2)",
     )
 
 

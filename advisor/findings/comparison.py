@@ -68,7 +68,7 @@ def judge_comparison(
         confidence=Confidence.HIGH,
         causes=(f"{lower} has decayed further: its loss is lower for that reason alone",),
         actions=(f"compare final losses, or {higher} decayed from this step on; at equal step only at equal phase",),
-        threshold=f"learning rates over their peaks within {_SAME_PHASE:g}× (handbook §4.5, comparison rule)",
+        threshold=f"learning rates over their peaks within {_SAME_PHASE:g}× (sources §4.5, comparison rule)",
     )  # fmt: skip
 
 

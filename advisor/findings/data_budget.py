@@ -23,11 +23,11 @@ from advisor.findings.spend import cost_of_steps
 from advisor.predict.loss import CHINCHILLA, MOST_EPOCHS, PARAMETER_RANGE, TOKEN_RANGE, effective_tokens
 from advisor.readers.run_table import Status
 
-_FREE_EPOCHS, _WASTEFUL_EPOCHS, _OVERFIT_EPOCHS = 4.0, 16.0, 40.0  # handbook §4.3
-_FLOOR_BYTES_PER_TOKEN = 4.4  # of the tokenizer behind the law's E (handbook §4.1)
+_FREE_EPOCHS, _WASTEFUL_EPOCHS, _OVERFIT_EPOCHS = 4.0, 16.0, 40.0  # sources §4.3
+_FLOOR_BYTES_PER_TOKEN = 4.4  # of the tokenizer behind the law's E (sources §4.1)
 _FLOOR_MARGIN = 0.03 * 1.2816 + 0.06 * 1.8172  # E's standard error, and what another corpus moves (predict/loss.py)
 _LAW_VOCAB = 16_000
-_WASTE = 0.1  # of the compute: the optimum is flat (handbook §4.2), less is not worth a word
+_WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
 _ERROR_PAGES = (
     ("<!doctype html", "an HTML page"),
@@ -93,7 +93,7 @@ def detect_repeated_data(case: Case) -> Verdict:
         ),
         saved_hours=hours,
         saved_usd=usd,
-        threshold="handbook §4.3 (Muennighoff et al. 2023): up to 4 epochs nearly free, over 16 mostly waste, "
+        threshold="sources §4.3 (Muennighoff et al. 2023): up to 4 epochs nearly free, over 16 mostly waste, "
         "D′ = U + U·R*·(1 − e^(−R/R*)), R* = 15.39",
     )
 
@@ -101,7 +101,7 @@ def detect_repeated_data(case: Case) -> Verdict:
 def cheapest_tokens(size: float, tokens: float) -> tuple[float, float, float]:
     """Parameters and tokens that reach the same loss with least compute, and that compute over 6·N·D.
 
-    By the Chinchilla law of Besiroglu et al. 2024 (handbook §4.1), bisecting on compute; one epoch, N all parameters.
+    By the Chinchilla law of Besiroglu et al. 2024 (sources §4.1), bisecting on compute; one epoch, N all parameters.
     """
     target, spent = CHINCHILLA.loss(size, tokens), 6 * size * tokens
     low, high = 0.0, 1.0  # the best allocation needs at most what was spent
@@ -149,7 +149,7 @@ def detect_token_budget(case: Case) -> Verdict:
         actions=(f"for the same loss: {best}; the optimum is flat, anything within a factor of two will do",),
         saved_hours=hours,
         saved_usd=usd,
-        threshold=f"handbook §4.1 (Besiroglu et al. 2024), N all parameters; from {_WASTE:.0%} of the compute on",
+        threshold=f"sources §4.1 (Besiroglu et al. 2024), N all parameters; from {_WASTE:.0%} of the compute on",
     )
 
 
@@ -194,7 +194,7 @@ def detect_loss_below_floor(case: Case) -> Verdict:
         if how == "reached"
         else ("a promise that no scaling law supports",),
         actions=("evaluate on text that cannot have been trained on, and state bits per byte",),
-        threshold="handbook §4.1: E = 1.8172 ± 0.03 nats at about 4.4 bytes per token (Besiroglu et al. 2024)",
+        threshold="sources §4.1: E = 1.8172 ± 0.03 nats at about 4.4 bytes per token (Besiroglu et al. 2024)",
     )  # fmt: skip
 
 

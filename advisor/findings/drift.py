@@ -10,7 +10,7 @@ from advisor.findings.measured import StepTimes
 from advisor.findings.savings import saved_share
 from advisor.units import format_number, format_percent, format_seconds
 
-_DRIFT = 0.03  # of throughput over the run (handbook §7.3)
+_DRIFT = 0.03  # of throughput over the run (sources §7.3)
 _DRIFT_ROWS = 50
 _SHIFT = 0.10  # a lasting change of level
 _SMOOTHED = 11  # rows
@@ -55,7 +55,7 @@ def detect_drift(case: Case) -> Verdict:
             "other users' load",
         ),
         actions=("compare clocks and temperature at start and end (telemetry)", "log data_seconds to split the time"),
-        threshold="3 % over the run with the slope's 95 % interval above zero (handbook §7.3)",
+        threshold="3 % over the run with the slope's 95 % interval above zero (sources §7.3)",
         **saved_share(case, slower / 2 / (1 + slower / 2), least / 2 / (1 + least / 2), slower / 2),
     )
 

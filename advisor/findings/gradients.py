@@ -16,7 +16,7 @@ _EQUAL = 1e-3  # relative: norms printed with four digits
 _AT_CLIP_SHARE = 0.05  # of the rows exactly at the largest value: a cap, not chance
 _LARGE = 10.0  # times the clip
 _USUAL_CLIP = 1.0  # the default of Hugging Face, nanoGPT, Megatron and most recipes
-_SPIKE = 7.0  # robust z of the log norm (OLMo 2's spike score, handbook §7.2)
+_SPIKE = 7.0  # robust z of the log norm (OLMo 2's spike score, sources §7.2)
 _LED_SHARE = 0.25  # of the loss spikes: fewer may be chance
 _BEFORE = 20  # rows in which a gradient spike announces a loss spike
 _MOSTLY = 0.5
@@ -93,7 +93,7 @@ def detect_post_clip_norm(case: Case) -> Verdict:
         confidence=Confidence.HIGH,
         causes=("the norm is computed again after `clip_grad_norm_` instead of taking its return value",),
         actions=("log what `clip_grad_norm_` returns: the norm before clipping",),
-        threshold="handbook §7.2: a norm after clipping is at most the clip by construction and says nothing",
+        threshold="sources §7.2: a norm after clipping is at most the clip by construction and says nothing",
     )
 
 
@@ -128,7 +128,7 @@ def detect_grad_norm_large(case: Case) -> Verdict:
 
 
 def norm_spikes(norms: Curve) -> np.ndarray:
-    """Rows whose log norm lies 7 robust deviations over the rows before (handbook §7.2), warm-up left out."""
+    """Rows whose log norm lies 7 robust deviations over the rows before (sources §7.2), warm-up left out."""
     keep = norms.value > 0
     if keep.sum() < 60:
         return np.empty(0, dtype=int)
@@ -172,7 +172,7 @@ def detect_grad_spikes_before_loss_spikes(case: Case) -> Verdict:
             "skip updates whose norm is 7 deviations over its recent median",
             "clip lower, or lower the peak rate",
         ),
-        threshold=f"norm with robust z > {_SPIKE:g} at most {_BEFORE} rows before a loss spike (handbook §7.2)",
+        threshold=f"norm with robust z > {_SPIKE:g} at most {_BEFORE} rows before a loss spike (sources §7.2)",
     )
 
 

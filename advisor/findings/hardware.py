@@ -19,14 +19,14 @@ _CPU_FLOPS = 200e9  # achieved; a CPU training in fp32 gives 1-200 GFLOP/s
 _REAL_GPU_FLOPS = 5e12  # below this peak a card could be that slow by itself
 _BUSY_UTILIZATION = 0.90
 _LOW_UTILIZATION = 0.50
-_LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (handbook §7.4)
+_LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (sources §7.4)
 _LOW_MFU = 0.15
 _NO_LOAD_WATTS = 30.0
 _FEW_STEPS = 5
 
 
 def detect_cpu_fallback(case: Case) -> Verdict:
-    """Work that never reached the GPU: three or more signs of five (handbook §7.5)."""
+    """Work that never reached the GPU: three or more signs of five (sources §7.5)."""
     if measured.on_cpu(case):
         return None
     signs = _fallback_signs(case)
@@ -55,7 +55,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
             "install a build with CUDA; stop the run until it uses the card that is paid for",
         ),
         threshold="at least three signs: memory below the weights, idle power, utilisation near zero, the FLOP/s of a "
-        "CPU, a first step no slower than the rest (handbook §7.5)",
+        "CPU, a first step no slower than the rest (sources §7.5)",
         **saved_by_speedup(case, factor) if factor else saved_share(case, float("nan")),
     )
 
@@ -174,7 +174,7 @@ def _busy_but_slow(case: Case, middle: float, power: float | None, share: float 
         causes=("many small kernels or slow fp32 paths keep the card busy without filling it",),
         actions=("judge by MFU and power; profile for small kernels; torch.compile, bf16, fused attention",),
         threshold=f"power at most {format_percent(_LOW_POWER)} of the limit or MFU below {format_percent(_LOW_MFU)} "
-        "beside 90 % utilisation (handbook §7.4)",
+        "beside 90 % utilisation (sources §7.4)",
     )
 
 
@@ -195,5 +195,5 @@ def _waiting(case: Case, busy: np.ndarray, power: float | None) -> Finding:
         causes=("waiting for data", "host code between small kernels", "pauses: evaluation, checkpoints, start-up"),
         actions=("log data_seconds and compare; more loader workers; torch.compile; fewer synchronisations (.item())",),
         threshold=f"median utilisation below {format_percent(_LOW_UTILIZATION)} with power at most half the limit; "
-        "single readings are noise (handbook §7.4)",
+        "single readings are noise (sources §7.4)",
     )

@@ -14,7 +14,7 @@ from advisor.findings.spend import cost_of_steps
 
 # Handbook §7.1: within 0.3 nats of ln V is right, over 1 above is a fault, 0.5 below at step 0 is not a fresh start
 _HIGH, _LOW, _EQUAL = 1.0, 0.5, 0.3
-_SEEN = "handbook §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
+_SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
 _FEW_STEPS = 50  # before so many steps nobody expects a model to beat the uniform guess
 _LONG_ENOUGH = 200  # by then the frequencies of tokens alone put a language model nats below ln V
@@ -195,7 +195,7 @@ def detect_worse_than_uniform(case: Case) -> Verdict:
         actions=("stop the run; make one batch's loss start at ln V and fall to near 0 on that batch alone",),
         saved_hours=hours,
         saved_usd=usd,
-        threshold=f"handbook §7.1: loss above ln V + {_WORSE:g} after {_FEW_STEPS} steps is worse than uniform",
+        threshold=f"sources §7.1: loss above ln V + {_WORSE:g} after {_FEW_STEPS} steps is worse than uniform",
     )
 
 
@@ -224,5 +224,5 @@ def detect_random_tokens(case: Case) -> Verdict:
         actions=("train on real text; for a speed test only, read nothing into this loss",),
         saved_hours=hours,
         saved_usd=usd,
-        threshold=f"handbook §7.1: random tokens have the floor ln V; within {_AT_UNIFORM:g} at step {_LONG_ENOUGH}",
+        threshold=f"sources §7.1: random tokens have the floor ln V; within {_AT_UNIFORM:g} at step {_LONG_ENOUGH}",
     )

@@ -14,12 +14,12 @@ from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 
 _MOVED = 0.1  # relative fall of a loss that no run with a learning rate of truly 0 shows
-_OFF = 4.0  # times outside the laws' band: they disagree by 2-3 among themselves (handbook §5.3)
+_OFF = 4.0  # times outside the laws' band: they disagree by 2-3 among themselves (sources §5.3)
 _LAW_PARAMETERS = (20e6, 100e9)  # Step Law was fitted to 60 M … 1 B, DeepSeek's to about 3e17 … 2e19 FLOPs
 _WARM = 0.9  # of the peak at the first row: no warm-up
 _JUMP = 1.15  # times the first loss: the start was too hard
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
-# nats a full decay brings: C·S2 of handbook §4.5 (C 0.468, memory 1000 steps, peak 3e-4) ± a factor of two
+# nats a full decay brings: C·S2 of sources §4.5 (C 0.468, memory 1000 steps, peak 3e-4) ± a factor of two
 ANNEALING_GAIN = (0.07, 0.14, 0.28)
 
 
@@ -77,7 +77,7 @@ def _all_skipped(run: RunTable) -> bool:
 
 
 def peak_laws(non_embedding: float, tokens: float, training_flops: float) -> dict[str, float]:
-    """Peak AdamW learning rates of the published laws for pre-training from scratch (handbook §5.3).
+    """Peak AdamW learning rates of the published laws for pre-training from scratch (sources §5.3).
 
     DeepSeek LLM 2024: 0.3118·C^−0.125; Step Law 2025: 1.79·N^−0.713·D^0.307, N without embeddings.
     """
@@ -115,7 +115,7 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
         if side == "below"
         else ("a value of another optimizer (Muon, SGD) or of a far smaller model",),
         actions=(f"try {math.sqrt(low * high):.2g} in a short run, half and twice of it beside",),
-        threshold=f"handbook §5.3: band of the laws for AdamW from scratch, widened {_OFF:g}× each way",
+        threshold=f"sources §5.3: band of the laws for AdamW from scratch, widened {_OFF:g}× each way",
     )
 
 
@@ -244,7 +244,7 @@ def detect_never_decays(case: Case) -> Verdict:
             f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:g} to {high:g} nats in pre-training)",
             "compare this loss only with runs at the same phase of their schedules",
         ),
-        threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by handbook §4.5 (C·S2)",
+        threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by sources §4.5 (C·S2)",
     )
 
 

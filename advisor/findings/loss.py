@@ -12,12 +12,12 @@ from advisor.findings.givens import number, planned_steps
 from advisor.findings.series import stretches
 from advisor.findings.spend import cost_of_steps
 
-_WARM_UP_STEPS = 100  # handbook §7.2: skip warm-up and the first 100 steps
-_Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (handbook §7.2)
+_WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
+_Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
 _PERSISTS = 3  # rows: an alarm, not one bad batch
 _LEAST_HEIGHT = 0.015  # of the loss: less is not worth a word however quiet the curve
 _FEWEST_ROWS = 60
-_RISE = 3.0  # standard deviations of single rows (handbook §7.2)
+_RISE = 3.0  # standard deviations of single rows (sources §7.2)
 _RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
 _RISE_LASTS = 0.01  # of the rows
 
@@ -39,7 +39,7 @@ def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike,
     """Spikes of a loss curve: rows of robust z over 7, or three and more in a row over 3.5, against the rows before.
 
     Residuals from the trailing median of 20 to 100 rows are centred and scaled by their own trailing median and MAD:
-    a falling or smoothed curve is not taken for noise (handbook §7.2).
+    a falling or smoothed curve is not taken for noise (sources §7.2).
     """
     if len(losses) < _FEWEST_ROWS:
         return ()
@@ -116,7 +116,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
         else ("nothing, unless they become more frequent",),
         saved_hours=hours if lasting else None,
         saved_usd=usd if lasting else None,
-        threshold="robust z > 7, or > 3.5 for 3 rows and more (handbook §7.2: Iglewicz-Hoaglin, OLMo 2; PaLM's remedy)",
+        threshold="robust z > 7, or > 3.5 for 3 rows and more (sources §7.2: Iglewicz-Hoaglin, OLMo 2; PaLM's remedy)",
     )
 
 
@@ -162,7 +162,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
         ),
         saved_hours=hours,
         saved_usd=usd,
-        threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (handbook §7.2)",
+        threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (sources §7.2)",
     )
 
 

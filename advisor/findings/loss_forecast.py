@@ -1,4 +1,4 @@
-"""The loss a run will end with, from its first part and its schedule (handbook §4.5). Pure.
+"""The loss a run will end with, from its first part and its schedule (sources §4.5). Pure.
 
 Tissue et al. 2024: L(s) = L0 + A·S1^−α − C·S2, with S1 the sum of learning rates and S2 the sum of their momentum-
 averaged falls. L0 and A are fitted to the run, C is pulled towards its prior, α is held. A raw power law in steps is
@@ -15,7 +15,7 @@ from advisor.findings.curves import Curve
 from advisor.findings.schedule import Schedule
 from advisor.records import Basis, Estimate
 
-# Fitted on the public 100 M curves of Luo et al. 2025 (handbook §4.5), peak 3e-4, rates taken absolutely there.
+# Fitted on the public 100 M curves of Luo et al. 2025 (sources §4.5), peak 3e-4, rates taken absolutely there.
 ALPHA, ANNEALING, MEMORY = 0.77, 0.468, 0.999
 _FITTED_PEAK = 3e-4
 # Rates here are shares of the peak: absolute ones would give a run at 6e-4 twice the gain. Public runs whatever their
@@ -23,7 +23,7 @@ _FITTED_PEAK = 3e-4
 _GAIN = 1.2 * ANNEALING * _FITTED_PEAK
 _GAIN_DEVIATION = 0.4  # of the gain itself
 FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
-_HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; handbook §4.5
+_HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; sources §4.5
 _SKIP = 0.1  # of the steps: the first part bends as no power law does
 _BINS = 60
 _LEAST_BINS = 8
@@ -60,7 +60,7 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
     """Forecast the training loss at the last step under every schedule the run may follow.
 
     `losses` are the rows so far, steps counted in optimizer steps; `nats` is the size of their unit. Nothing is
-    forecast before a quarter of the steps: naive and careful forecasts alike are worthless there (handbook §4.5).
+    forecast before a quarter of the steps: naive and careful forecasts alike are worthless there (sources §4.5).
     """
     if not schedules:
         return LossForecast(final_loss=None, reason="the learning-rate schedule is not known")

@@ -13,7 +13,7 @@ from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import Event
 
 # Dynamic scaling halves from 2^16 … 2^32 at the start: up to about 30 skips. Later it doubles every 1,000 to 2,000
-# steps and skips one when that was too much, so a rate near 0.1 % is its normal life (handbook §7, torch GradScaler).
+# steps and skips one when that was too much, so a rate near 0.1 % is its normal life (sources §7, torch GradScaler).
 _START_STEPS = 50
 _ATTEMPTED = re.compile(r"loss scale: ([\d.]+(?:e[+-]?\d+)?), reducing to ([\d.]+(?:e[+-]?\d+)?)", re.IGNORECASE)
 _OFTEN = 0.02

@@ -12,7 +12,7 @@ from advisor.readers.run_table import Event
 from advisor.units import format_percent, format_seconds, format_usd
 
 _HOUR = 3600.0
-_GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (handbook §6.3)
+_GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
 _IDLE_SHARE = 0.05
@@ -57,7 +57,7 @@ def detect_goodput(case: Case) -> Verdict:
         confidence=Confidence.MEDIUM,
         causes=("evaluations", "checkpoints", "start-up and compilation", "waiting for data between steps"),
         actions=("log eval_seconds and checkpoint_seconds; evaluate less often or on fewer tokens",),
-        threshold="90 % of the wall clock in steps (handbook §6.3)",
+        threshold="90 % of the wall clock in steps (sources §6.3)",
         **saved_share(case, _GOODPUT - share, 0.0, 1 - share),
     )
 

@@ -17,7 +17,7 @@ _PAUSE_NEIGHBOURS = 51
 _PAUSE_COST = 0.01  # of the time, to be worth a word
 _DEAR_PAUSE = 0.05
 _STALL_COST = 0.01
-_GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (handbook §7.3)
+_GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
 
 @dataclass(frozen=True, kw_only=True)

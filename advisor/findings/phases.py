@@ -24,7 +24,7 @@ _SYNCHRONISE = (
 
 
 def detect_optimizer_floor(case: Case) -> Verdict:
-    """An optimizer step that would move its 28 bytes per parameter faster than memory can (handbook §3.2)."""
+    """An optimizer step that would move its 28 bytes per parameter faster than memory can (sources §3.2)."""
     spec, count, timed = measured.card(case), parameters(case), _typical(case, "optimizer_seconds")
     if timed is None:
         return None  # not logged: nothing to check
@@ -43,7 +43,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
         timed=timed,
         floor=floor,
         because=f"{format_bytes(moved)} at {format_bandwidth(spec.memory_bytes_per_second)}",
-        source="28 bytes per parameter: read p, g, m, v and write p, m, v in fp32 (handbook §3.2)",
+        source="28 bytes per parameter: read p, g, m, v and write p, m, v in fp32 (sources §3.2)",
     )
 
 
@@ -63,7 +63,7 @@ def detect_pass_floor(case: Case) -> Verdict:
         return Insufficient(code="pass_floor", missing="the shape and the card, for the floor of forward and backward")
     tokens = case.workload.step_tokens / case.workload.gpus
     head = 6 * case.workload.shape.vocab_size * case.workload.shape.width  # fused losses do all of it going forward
-    for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (handbook §1.2)
+    for name, least in (("forward", work / 3), ("backward", (work - head) * 2 / 3)):  # backward: twice (sources §1.2)
         floor = least * tokens / best
         if (timed := times[name]) is not None and timed < floor:
             return _too_fast(
@@ -112,7 +112,7 @@ def detect_short_backward(case: Case) -> Verdict:
             "most parameters are frozen",
         ),
         actions=_SYNCHRONISE,
-        threshold="backward has twice the FLOPs of forward; forward ≥ backward is an anomaly (handbook §1.2)",
+        threshold="backward has twice the FLOPs of forward; forward ≥ backward is an anomaly (sources §1.2)",
     )
 
 
@@ -135,7 +135,7 @@ def detect_fast_first_step(case: Case) -> Verdict:
             "something slows the run down right after the start",
         ),
         actions=_SYNCHRONISE,
-        threshold=f"below {format_percent(_FIRST_FASTER)} of a steady step (handbook §7.3)",
+        threshold=f"below {format_percent(_FIRST_FASTER)} of a steady step (sources §7.3)",
     )
 
 

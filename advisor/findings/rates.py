@@ -9,7 +9,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.givens import parameters
 from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
 
-IMPOSSIBLE_MFU = 0.80  # best measured products reach 0.78-0.87 of the dense peak; a whole step cannot (handbook §1.3)
+IMPOSSIBLE_MFU = 0.80  # best measured products reach 0.78-0.87 of the dense peak; a whole step cannot (sources §1.3)
 IMPOSSIBLE_ON_CPU = 1.0  # a CPU's peak is its own best measured product
 _LOGGED_MFU_TOLERANCE = 0.10
 _ARITHMETIC_TOLERANCE = 0.02
@@ -50,7 +50,7 @@ def detect_impossible_mfu(case: Case) -> Verdict:
             "another card, shape or batch than declared",
         ),
         actions=("time steps with CUDA events or torch.cuda.synchronize()", "state --gpu and --gpus as they were"),
-        threshold="MFU at most 80 % of the dense peak: the best measured products reach 78-87 % (handbook §1.3, §7.5)",
+        threshold="MFU at most 80 % of the dense peak: the best measured products reach 78-87 % (sources §1.3, §7.5)",
     )
 
 
@@ -76,7 +76,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
         confidence=Confidence.MEDIUM if case.unsure else Confidence.HIGH,
         causes=_mfu_causes(case, ratio),
         actions=("read the recomputed value; compare runs only by tokens per second or by it",),
-        threshold="printed and recomputed agree within 10 %: FLOPs 6·N_mm + 12·L·d·T over the dense peak (handbook §1)",
+        threshold="printed and recomputed agree within 10 %: FLOPs 6·N_mm + 12·L·d·T over the dense peak (sources §1)",
     )
 
 
@@ -127,7 +127,7 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
         confidence=Confidence.MEDIUM if case.unsure and not run.facts.get("step_tokens") else Confidence.HIGH,
         causes=_ratio_causes(case, ratio),
         actions=("trust seconds and tokens per step; mend the log's formula",),
-        threshold="tokens/s = tokens per step / seconds per step within 2 % (handbook §7.3)",
+        threshold="tokens/s = tokens per step / seconds per step within 2 % (sources §7.3)",
     )
 
 

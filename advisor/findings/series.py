@@ -11,7 +11,7 @@ NORMAL_MAD = 0.6745  # of a normal distribution: MAD / standard deviation
 _Z95 = 1.959963984540054
 _MOST_POINTS = 300  # all pairs of 300 block medians are 45,000 slopes
 _CHUNK = 16_384  # rows of a sliding window held at once
-_STEADY_STEPS = 5  # consecutive, within a tenth of the running median (handbook §7.3)
+_STEADY_STEPS = 5  # consecutive, within a tenth of the running median (sources §7.3)
 _STEADY_TOLERANCES = (0.10, 0.20, 0.40)
 _STEADY_WINDOW = 25  # steps on each side
 _STEADY_LATEST = 20  # later than this and than a tenth of the run it is noise that delays the answer, not warm-up
@@ -109,7 +109,7 @@ def _median_of_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def steady_start(seconds: np.ndarray) -> int:
-    """Index of the first step after compilation and warm-up (handbook §7.3).
+    """Index of the first step after compilation and warm-up (sources §7.3).
 
     The first of five consecutive steps within 10 % of the running median. Noisy machines get 20 and 40 %; where even
     that comes late or never, the first ten steps (a tenth of short runs) count as warm-up. NaN are skipped.

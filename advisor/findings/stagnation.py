@@ -194,5 +194,5 @@ def detect_noise_floor(case: Case) -> Verdict:
             f"quote {level:.4g}, or the validation loss; differences under {2 * noise:.2g} between single rows "
             "mean nothing",
         ),
-        threshold=f"last row {_MISLEADS:g} standard deviations off, these over {_ROUGH:.0%} (handbook §7.2)",
+        threshold=f"last row {_MISLEADS:g} standard deviations off, these over {_ROUGH:.0%} (sources §7.2)",
     )

@@ -11,12 +11,12 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.savings import saved_share
 from advisor.units import format_number, format_percent, format_seconds
 
-# NVML clocks-event reasons (handbook §7.4). Power brake and slowdowns cut clocks by half or more.
+# NVML clocks-event reasons (sources §7.4). Power brake and slowdowns cut clocks by half or more.
 _ALARMS = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
 _POWER_CAP = 0x4  # normal under full load
 _CAPPED_CLOCK = 0.85  # of the run's own best clock: below it the cap costs speed
 _THROTTLED_SHARE = 0.01  # of the readings under load
-_STRAGGLER = 1.05  # of the median rank (handbook §7.3)
+_STRAGGLER = 1.05  # of the median rank (sources §7.3)
 _STRAGGLER_ROWS = 50
 _UNDER_LOAD = 0.50  # utilisation
 
@@ -108,7 +108,7 @@ def _throttled(case: Case, words: str, found: _Slowdown) -> Finding:
             "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; raise the power limit or mend the cooling",
             "on a rented machine: ask for another one",
         ),
-        threshold="bits 0x8, 0x20, 0x40, 0x80 in 1 % of the readings; 0x4 only with clocks below 85 % (handbook §7.4)",
+        threshold="bits 0x8, 0x20, 0x40, 0x80 in 1 % of the readings; 0x4 only with clocks below 85 % (sources §7.4)",
         **saved_share(case, lost),
     )
 
@@ -132,7 +132,7 @@ def _clock_drop(case: Case) -> Verdict:
         confidence=Confidence.MEDIUM,
         causes=("heat", "a power limit"),
         actions=("record throttle reasons (nvidia-smi --query-gpu=clocks_event_reasons.active)",),
-        threshold="below 85 % of the clock at the beginning (handbook §7.4)",
+        threshold="below 85 % of the clock at the beginning (sources §7.4)",
         **saved_share(case, (1 - late / early) / 2),
     )
 
@@ -191,6 +191,6 @@ def _straggler(case: Case, who: str, factor: float, text: str, confidence: Confi
         confidence=confidence,
         causes=("a hotter or power-capped card", "a slower link or host core", "uneven sequence lengths or data"),
         actions=("compare nvidia-smi -q -d PERFORMANCE of the cards; exclude or replace the slow one",),
-        threshold="slowest / median > 1.05 over 50 steps; up to 5 % between cards is normal (handbook §7.3)",
+        threshold="slowest / median > 1.05 over 50 steps; up to 5 % between cards is normal (sources §7.3)",
         **saved_share(case, waited, 0.0, waited),
     )

@@ -10,7 +10,7 @@ from advisor.findings.measured import PRINTED, StepTimes
 from advisor.findings.savings import saved_share
 from advisor.units import format_percent, format_seconds
 
-_DATA_SHARE = 0.05  # data_time / step (handbook §7.5)
+_DATA_SHARE = 0.05  # data_time / step (sources §7.5)
 _WARM_UP_FACTOR = 3.0
 _WARM_UP_COST = 0.02
 
@@ -50,7 +50,7 @@ def detect_data_stall(case: Case) -> Verdict:
             "logging, syncing",
         ),
         actions=("prepare tokens in advance (advisor data prepare)", "more workers, prefetch and pinned memory"),
-        threshold="more than 5 % of a step (handbook §7.5)",
+        threshold="more than 5 % of a step (sources §7.5)",
         **saved_share(case, min(1.0, share)),
     )
 
@@ -101,5 +101,5 @@ def detect_warm_up(case: Case) -> Verdict:
         ),
         confidence=Confidence.HIGH,
         causes=("torch.compile and autotuning", "allocator and file caches that fill"),
-        threshold="steps before five consecutive ones within 10 % of the running median (handbook §7.3)",
+        threshold="steps before five consecutive ones within 10 % of the running median (sources §7.3)",
     )

@@ -21,12 +21,12 @@ from advisor.units import format_seconds, format_usd
 from trainer.schema import ModelShape, make_shape
 
 # Tokens per counted parameter. nanochat since March 2026: 12 per matrix and head parameter (its own runs of 1e18 to
-# 1e19 FLOPs give 10.3-11.2, handbook §4.2). Others: the rule of thumb of Hoffmann et al. 2022; the corrected fit says
-# 18 to 24 (handbook §4.1). The optimum is flat: a factor of two costs less than 0.01 nats.
+# 1e19 FLOPs give 10.3-11.2, sources §4.2). Others: the rule of thumb of Hoffmann et al. 2022; the corrected fit says
+# 18 to 24 (sources §4.1). The optimum is flat: a factor of two costs less than 0.01 nats.
 FAMILY_RATIO = {"nanochat": (12.0, "matrices+head"), "gpt2": (20.0, "total"), "llama": (20.0, "total")}
 # With no limit at all the deepest model is planned whose whole run at that ratio still ends within this time.
 UNLIMITED_SECONDS = {"cpu": 3600.0, "cuda": 86400.0}
-MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (handbook §4.3); no time is spent on it unasked
+MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (sources §4.3); no time is spent on it unasked
 # Context length and vocabulary where neither goal, data nor calibration says: what a calibration would measure.
 SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}

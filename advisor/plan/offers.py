@@ -12,7 +12,7 @@ from advisor.catalog import MARKETPLACES, PriceRow, load_prices
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import Goal
 
-# Seconds between interruptions of a spot machine, shortest, expected and longest: handbook §6.2 has no hourly hazard
+# Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard
 # from any provider and says to treat it as 4 to 48 hours; the middle is geometric.
 SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 

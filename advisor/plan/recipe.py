@@ -14,7 +14,7 @@ from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerCo
 # A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
 FEWEST_STEPS = 300
 TOO_FEW_STEPS = 200  # warned about; whole micro-batches may take a run somewhat below FEWEST_STEPS
-_NANOCHAT_TOKENS_D12 = 12 * 110_100_912  # tokens of nanochat's reference run, depth 12 at ratio 12 (handbook §5.2)
+_NANOCHAT_TOKENS_D12 = 12 * 110_100_912  # tokens of nanochat's reference run, depth 12 at ratio 12 (sources §5.2)
 # AdamW peaks outside this band are not what the laws were fitted on: DeepSeek's largest runs used 2.2e-4 to 4.2e-4 and
 # small models diverge above a few 1e-3.
 _LEARNING_RATES = (1e-4, 3e-3)
@@ -47,7 +47,7 @@ class BatchBand:
 
 
 def batch_band(shape: ModelShape, tokens: float) -> BatchBand:
-    """Recommended tokens per optimizer step for a run of `tokens` (handbook §5.2).
+    """Recommended tokens per optimizer step for a run of `tokens` (sources §5.2).
 
     DeepSeek LLM 2024: 0.2920 C^0.3271 with C = M D. Step Law 2025: 0.58 D^0.571. nanochat: 2^19 (D / D_d12)^0.383.
     Far below a billion tokens all three are extrapolations and their band is wide.
@@ -92,7 +92,7 @@ def learning_rate(shape: ModelShape, tokens: float, batch_tokens: float) -> floa
 
 
 def training_flops(shape: ModelShape, tokens: float) -> float:
-    """C = M D with DeepSeek's M = 72 L d^2 + 12 L d T, FLOPs per token without the embeddings (handbook §1.2)."""
+    """C = M D with DeepSeek's M = 72 L d^2 + 12 L d T, FLOPs per token without the embeddings (sources §1.2)."""
     per_token = 72 * shape.depth * shape.width**2 + 12 * shape.depth * shape.width * shape.seq_len
     return per_token * tokens
 

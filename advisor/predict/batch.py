@@ -25,7 +25,7 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 # A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
 SELECTIVE_RECOMPUTE = 7 / 6
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
-BACKWARD = 2 / 3  # share of a micro-step's time (handbook §1.2)
+BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
 def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:

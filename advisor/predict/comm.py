@@ -1,6 +1,6 @@
 """Seconds that data-parallel training spends on gradients and cannot hide behind its own backward pass.
 
-Alpha-beta model of ring collectives (handbook §3.4) over the links of one node as the catalog has them, and over the
+Alpha-beta model of ring collectives (sources §3.4) over the links of one node as the catalog has them, and over the
 usual network cards between nodes. Pure: numbers in, an Estimate or None out.
 """
 
@@ -19,14 +19,14 @@ from advisor.catalog import GpuSpec
 from advisor.predict.memory import EstimateArrays
 from advisor.records import Basis, Estimate, Workload
 
-LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (handbook §3.2)
+LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
 GPUS_PER_NODE = 8
 # Share of the nominal rate in one direction that collectives reach: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
-# (handbook §3.4). The interval is a judged factor either way: topology and message size move the share that much.
+# (sources §3.4). The interval is a judged factor either way: topology and message size move the share that much.
 _EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}
 _SPREAD = 1.5
-# Overlap with the backward pass: 0.7-0.9 for DDP's buckets (handbook §3.4, unverified there, hence the wide low end).
+# Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
 _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.

@@ -7,7 +7,7 @@ from advisor.records import Basis, Estimate
 
 JOULES_PER_KWH = 3.6e6
 # Training draws 50-95 % of the board's limit: at least 90 % with dense kernels, half when launches, data or
-# bandwidth hold it back (handbook §7.4). 0.75 is the middle of that band and no measurement.
+# bandwidth hold it back (sources §7.4). 0.75 is the middle of that band and no measurement.
 _POWER_FRACTION = (0.50, 0.75, 0.97)
 
 
@@ -17,7 +17,7 @@ _LOAD_FRACTION, _BEST_MFU, _LOAD_SPREAD = (0.50, 0.95), 0.6, 0.12
 # Network disks of the large clouds: 0.08 to 0.17 dollars per GB and month (AWS gp3, GCP balanced, Azure premium lists).
 STORAGE_USD_PER_BYTE_HOUR = 0.10 / 1e9 / 730
 # Grams of CO2 equivalent per kWh: the world's mean in 2019 (IEA, as CodeCarbon takes it); regions lie between 46
-# (europe-north1) and 560 (us-east1), handbook §6.4.
+# (europe-north1) and 560 (us-east1), sources §6.4.
 WORLD_GRAMS_PER_KWH = 475.0
 # Of the boards' energy: host and memory 10-20 % more, then cooling from 1.1 (hyperscale) to 1.6 (average); handbook
 # §6.4, unverified there.
@@ -30,7 +30,7 @@ def board_watts(
     """Power all boards together are expected to draw, from the data sheet's limit; None when unknown.
 
     `mfu` (of the step at hand) narrows the band by the load; `cap_watts` is a lower limit set per board. Host, memory
-    and cooling are not in it (10-20 % more on large nodes, handbook §6.4).
+    and cooling are not in it (10-20 % more on large nodes, sources §6.4).
     """
     if not tdp_watts:
         return None

@@ -34,7 +34,7 @@ class LossLaw:
         return self.token_scale * tokens**-self.token_exponent
 
     def optimal_parameters(self, training_flops: float) -> float:
-        """Parameters of least loss under C = 6 N D: N = G (C/6)^(beta/(alpha+beta)), handbook §4.1."""
+        """Parameters of least loss under C = 6 N D: N = G (C/6)^(beta/(alpha+beta)), sources §4.1."""
         total = self.parameter_exponent + self.token_exponent
         balance = self.parameter_exponent * self.parameter_scale / (self.token_exponent * self.token_scale)
         return balance ** (1 / total) * (training_flops / 6) ** (self.token_exponent / total)
@@ -44,7 +44,7 @@ class LossLaw:
         return training_flops / 6 / self.optimal_parameters(training_flops) ** 2
 
 
-# Besiroglu, Erdil, Barnett, You 2024, a corrected fit of the Chinchilla data (handbook §4.1).
+# Besiroglu, Erdil, Barnett, You 2024, a corrected fit of the Chinchilla data (sources §4.1).
 CHINCHILLA = LossLaw(
     irreducible=1.8172,
     parameter_scale=482.01,
@@ -56,7 +56,7 @@ CHINCHILLA = LossLaw(
 HOFFMANN_ROUNDED = LossLaw(
     irreducible=1.69, parameter_scale=406.4, parameter_exponent=0.34, token_scale=410.7, token_exponent=0.28
 )
-# Muennighoff et al. 2023, README of huggingface/datablations (handbook §4.3).
+# Muennighoff et al. 2023, README of huggingface/datablations (sources §4.3).
 DATA_CONSTRAINED = LossLaw(
     irreducible=math.exp(0.6254804),
     parameter_scale=math.exp(6.255414),
@@ -76,12 +76,12 @@ TOKEN_RANGE = (1e9, 1e12)
 VOCAB_RANGE = (16_000, 262_144)
 MOST_EPOCHS = 100  # the repetition law has no overfitting term; nothing is promised beyond this
 
-# The standard errors of A, B, alpha and beta are almost perfectly correlated (handbook §4.1), so the law is
+# The standard errors of A, B, alpha and beta are almost perfectly correlated (sources §4.1), so the law is
 # written about the middle of its data, where the terms are well known and only the slopes are free.
 _MIDDLE_PARAMETERS, _MIDDLE_TOKENS = 1e9, 2e10
 _IRREDUCIBLE_ERROR, _EXPONENT_ERROR = 0.03, 0.02  # standard errors, Besiroglu et al. 2024
 # Another corpus and tokenizer move the loss by more than the fit's own error. The law is 1.2 % and 2.2 % below the
-# two nanochat runs of handbook §4.6 (d16 2.904, d24 2.62 nats); a few per cent more is a judgement, not a fit.
+# two nanochat runs of sources §4.6 (d16 2.904, d24 2.62 nats); a few per cent more is a judgement, not a fit.
 _TRANSFER_ERROR = 0.06
 _Z80 = 1.2816  # half-width of an 80 % interval in standard deviations of a normal
 
@@ -160,7 +160,7 @@ def allocation_score(
 
     `parameters` are the ones `best_ratio` (tokens per parameter) counts; None takes 19.6 of all parameters. With one
     exponent for parameters and tokens, as Muennighoff et al. fitted, the best ratio is the same at every compute,
-    which is what nanochat measured over a decade of compute for matrices + head (handbook §4.2). So the law can be
+    which is what nanochat measured over a decade of compute for matrices + head (sources §4.2). So the law can be
     moved to any ratio r: A = B r^-alpha (their own A follows from r = 19.6), and what is compared is
 
         score = B ((r N')^-alpha + D'^-alpha)        nats above the irreducible loss
@@ -176,7 +176,7 @@ def allocation_score(
 
 
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:
-    """Bits per byte of text from nats per token (handbook §4.6)."""
+    """Bits per byte of text from nats per token (sources §4.6)."""
     return loss / (math.log(2) * bytes_per_token)
 
 

@@ -49,7 +49,7 @@ def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
 def inference_optimal(target_loss: float, inference_tokens: float, law: LossLaw = CHINCHILLA) -> tuple[float, float]:
     """Parameters and training tokens that reach `target_loss` with the fewest FLOPs of training and serving together.
 
-    Sardana et al. 2024 (handbook §4.4): least 6·N·D + 2·N·D_inf with L(N, D) = target, by bisection on log N of the
+    Sardana et al. 2024 (sources §4.4): least 6·N·D + 2·N·D_inf with L(N, D) = target, by bisection on log N of the
     first-order condition ε_N / ε_D = 1 + D_inf / (3·D). ValueError for a loss the law cannot reach. Fits from usual
     ratios overstate the gain of extreme ones, as they warn.
     """

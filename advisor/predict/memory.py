@@ -85,8 +85,8 @@ class Corrections:
 # eager: the trace leaves out cuBLAS workspaces, which the caching allocator provides: 32 MiB on Hopper and 8 MiB
 #   elsewhere (PyTorch's CUDAContext and CublasHandlePool.cpp) for each of the forward and backward thread's handles.
 # compiled: what the blocks keep is the same (`memory_terms._compiled`); the backward pass's temporaries are fewer.
-# reserved: 3-30 % fragmentation (handbook §2), less with the fused loss's few sizes; blocks come in 2 or 20 MiB.
-# context: 0.5-2 GiB (handbook §2.4: 0.47 lazy to 0.92 eager on recent builds).
+# reserved: 3-30 % fragmentation (sources §2), less with the fused loss's few sizes; blocks come in 2 or 20 MiB.
+# context: 0.5-2 GiB (sources §2.4: 0.47 lazy to 0.92 eager on recent builds).
 _CUDA = Corrections(
     eager=Line.believed(slope=(1.0, 0.04), offset_gib=(0.05, 0.05), noise=0.01),
     compiled=Line.believed(slope=(0.97, 0.08), offset_gib=(0.05, 0.05), noise=0.02),
@@ -104,7 +104,7 @@ _CPU = Corrections(
     context_deviation_gib=0.0,
 )
 # Other software: what it keeps is guessed from its customs, so the line is wide; pools of 1.05-1.2 times what is
-#   allocated are common (modded-nanogpt, torchtitan; handbook §2). benchmarks/published.py measures how wide.
+#   allocated are common (modded-nanogpt, torchtitan; sources §2). benchmarks/published.py measures how wide.
 _PUBLISHED = Corrections(
     eager=Line.believed(slope=(1.0, 0.13), offset_gib=(0.5, 0.5), noise=0.06),
     compiled=Line.believed(slope=(1.0, 0.13), offset_gib=(0.5, 0.5), noise=0.06),
@@ -113,7 +113,7 @@ _PUBLISHED = Corrections(
     context_deviation_gib=0.4,
 )
 _CONTEXT_NOISE_GIB = 0.05  # of one reading of the driver's used bytes
-_NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (handbook §2.4)
+_NCCL_GIB = (1.45, 0.5)  # measured at the first barrier of two ranks (sources §2.4)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Peak memory of published runs, whose software keeps other tensors alive than this project's trainer.
 
 The trainer's own peak is traced (`memory_terms`). Of other software only the custom is known: 16-bit activations as
-Korthikanti et al. 2022 count them, whole logits, the state that mixed precision and sharding keep (handbook §2.1-2.3).
+Korthikanti et al. 2022 count them, whole logits, the state that mixed precision and sharding keep (sources §2.1-2.3).
 Numpy only.
 """
 
@@ -12,12 +12,12 @@ import numpy as np
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.records import Software
 
-# Bytes per parameter: weights, their fp32 master copy with both moments, gradients (handbook §2.1).
+# Bytes per parameter: weights, their fp32 master copy with both moments, gradients (sources §2.1).
 _STATE_BYTES = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS = 5e8
 # Bytes per token and row of the vocabulary at the loss's peak: 16-bit logits, fp32 log-probabilities, fp32 gradient;
-# compiled, the arithmetic between them is fused (handbook §2.3: 8-12 eager or partly fused, 0-2 in chunks).
+# compiled, the arithmetic between them is fused (sources §2.3: 8-12 eager or partly fused, 0-2 in chunks).
 _LOGIT_BYTES = {"eager": 10.0, "compiled": 7.0, "chunked": 1.0}
 # Per-operator checkpointing keeps attention's output and every second matrix product; Megatron's kind keeps all but the
 # scores. Half of the fused block's activations is the middle of what is called selective today.

@@ -9,7 +9,7 @@ from advisor.predict.memory import MemoryModel
 from advisor.predict.throughput import Posterior
 from advisor.records import Basis, Estimate
 
-_UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (handbook §3.2: up to 1.3x)
+_UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (sources §3.2: up to 1.3x)
 FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte
 
 
@@ -90,7 +90,7 @@ def inverse(step: Estimate, amount: float) -> Estimate:
 
 
 def forward_fraction_prior() -> float:
-    """Forward is a third of forward plus backward (handbook §1.2: backward costs twice the forward FLOPs)."""
+    """Forward is a third of forward plus backward (sources §1.2: backward costs twice the forward FLOPs)."""
     return 1 / 3
 
 
@@ -98,7 +98,7 @@ def unknown_costs() -> RunCosts:
     """Start-up, compilation and checkpoint speed where nothing was measured: wide, and marked as prior.
 
     Start-up of 8-40 s (imports, CUDA context, model build, first batch) and cold block compilation of 15-90 s are the
-    range of published logs (handbook §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local
+    range of published logs (sources §3.2: 22-47 s cold, up to 168 s autotuned); 0.2-2 GB/s is network disk to local
     NVMe.
     """
     return RunCosts(

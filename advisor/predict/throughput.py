@@ -2,7 +2,7 @@
 
     step seconds = Σ_k exp(θ_k) · x_k(workload, rates) · exp(r)
 
-x_k is the time term k would take at the device's rates if its coefficient were one (handbook §3.1); θ has a
+x_k is the time term k would take at the device's rates if its coefficient were one (sources §3.1); θ has a
 Gaussian prior, made posterior by a calibration; r is a Gaussian process over the workload's size that is pulled to the
 measured residuals near calibrated points and returns to zero, with its full width, away from them.
 `docs/how-it-predicts.md` derives the equations. Pure: no disk, no clock.
@@ -30,7 +30,7 @@ TERMS = (
     "optimizer",  # passes of the 28 bytes per parameter that a fused AdamW must move
     "step_overhead",  # launches per optimizer step
 )
-OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (handbook §3.2)
+OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (sources §3.2)
 Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± Z80 standard deviations
 _LENGTH_LOG2 = 1.0  # residuals of workloads a factor of two apart correlate by exp(-1/2)
 _ACCUMULATION_WEIGHT = 0.1
@@ -101,7 +101,7 @@ def _size_row(w: Workload) -> dict[str, float]:
 
 
 def newton_schulz_flops(s: ModelShape) -> float:
-    """Muon's work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (handbook §1.2).
+    """Muon's work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (sources §1.2).
 
     `s` may hold arrays (`memory_terms.WorkloadArrays`); then so does the result.
     """
@@ -118,7 +118,7 @@ def _score_lanes(w: Workload) -> float:
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
-    """Seconds of each term at coefficient one, shape (n, len(TERMS)); handbook §3.1 with a weights and a layer-launch
+    """Seconds of each term at coefficient one, shape (n, len(TERMS)); sources §3.1 with a weights and a layer-launch
     term.
     """
     micro = z.grad_accum * z.tokens

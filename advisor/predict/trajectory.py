@@ -1,4 +1,4 @@
-"""The loss a run is expected to show at every step, its learning-rate schedule taken into account (handbook §4.5).
+"""The loss a run is expected to show at every step, its learning-rate schedule taken into account (sources §4.5).
 
 Tissue et al. 2024: L(s) = L0 + A·S1^−α − C·S2, S1 the sum of learning rates, S2 the sum of their momentum-averaged
 falls. A raw power law in steps would promise a run at full learning rate what only a decayed one reaches. Pure.

@@ -189,7 +189,7 @@ def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: flo
 
 
 def young_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
-    """Work between checkpoints of least lost time, first order (Young 1974, handbook §6.1).
+    """Work between checkpoints of least lost time, first order (Young 1974, sources §6.1).
 
     `write_seconds` blocks the run, `interruption_seconds` is the mean time between interruptions.
     """
@@ -197,7 +197,7 @@ def young_interval_seconds(write_seconds: float, interruption_seconds: float) ->
 
 
 def daly_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
-    """Work between checkpoints of least lost time, higher order (Daly 2006, handbook §6.1)."""
+    """Work between checkpoints of least lost time, higher order (Daly 2006, sources §6.1)."""
     if write_seconds >= 2 * interruption_seconds:
         return interruption_seconds
     return daly_below(write_seconds, interruption_seconds)
@@ -213,7 +213,7 @@ def daly_below(write_seconds: float, interruption_seconds: float) -> float:
 def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:
     """Seconds lost to interruptions per second of work and checkpoints: Daly's complete model, less the work itself.
 
-    Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, handbook §6.1.
+    Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
     """
     segment = interval_seconds + write_seconds
     again = math.e ** (restart_seconds / mean_seconds)
@@ -225,7 +225,7 @@ def seconds_with_interruptions(
 ) -> float:
     """Expected time to finish `work_seconds` when interrupted every `mean_seconds` on average (Daly's complete model).
 
-    T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, handbook §6.1.
+    T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
     """
     segment = math.expm1((interval_seconds + write_seconds) / mean_seconds)
     return mean_seconds * math.exp(restart_seconds / mean_seconds) * segment * work_seconds / interval_seconds

@@ -162,6 +162,6 @@ def test_without_calibration_a_card_has_a_wide_prior_and_a_cpu_has_none(tmp_path
     [predicted] = predict_batch(profile, [Workload(shape=shape, micro_batch=8, gpu=profile.key, compile=True)])
     assert predicted.step_seconds.basis is Basis.PRIOR
     assert predicted.step_seconds.high / predicted.step_seconds.low > 1.15
-    assert 0.2 < predicted.mfu.value < 0.7  # published compiled runs of this shape: 0.41-0.50 (handbook §1.3)
+    assert 0.2 < predicted.mfu.value < 0.7  # published compiled runs of this shape: 0.41-0.50 (sources §1.3)
     with pytest.raises(AdvisorError, match="never calibrated"):
         load_profile("cpu", Store(tmp_path))

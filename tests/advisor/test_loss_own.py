@@ -1,4 +1,4 @@
-"""Loss on one's own data, over-training for inference, and the expected curve (handbook §4.4, §4.5)."""
+"""Loss on one's own data, over-training for inference, and the expected curve (sources §4.4, §4.5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_runs_that_disagree_leave_the_interval_wide():
 
 
 def test_without_inference_the_optimum_is_chinchillas():
-    """At C = 1e21 the law's best model has 2.78e9 parameters and 6.0e10 tokens, loss 2.31 (handbook §4.1)."""
+    """At C = 1e21 the law's best model has 2.78e9 parameters and 6.0e10 tokens, loss 2.31 (sources §4.1)."""
     best = CHINCHILLA.optimal_parameters(1e21)
     target = CHINCHILLA.loss(best, 1e21 / 6 / best)
     assert target == pytest.approx(2.31, abs=0.005)
@@ -100,7 +100,7 @@ def test_the_curve_starts_at_ln_v_and_ends_at_the_prediction():
 
 
 def test_a_run_at_full_rate_is_above_one_that_has_decayed():
-    """WSD keeps its gain for the last fifth: at 75 % of the steps it stands above the cosine run (handbook §4.5)."""
+    """WSD keeps its gain for the last fifth: at 75 % of the steps it stands above the cosine run (sources §4.5)."""
     cosine, wsd = trajectory(), trajectory(schedule=ScheduleConfig(name="wsd", warmup_steps=300))
     at = 7_500
     assert wsd.at(at)[0] > cosine.at(at)[0] + 0.02

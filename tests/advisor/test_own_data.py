@@ -52,7 +52,7 @@ def test_two_runs_move_every_loss_of_the_plan(plan: Plan):
 
 
 def test_bits_per_byte_by_the_measured_bytes_per_token(plan: Plan):
-    """2.904 nats at 4.833 bytes per token are 0.8669 bits per byte (handbook §4.6)."""
+    """2.904 nats at 4.833 bytes per token are 0.8669 bits per byte (sources §4.6)."""
     found = with_own_data(plan, META, [])
     bits = found.prediction.bits_per_byte
     assert bits.value / found.prediction.loss.value == pytest.approx(0.8669 / 2.904, rel=1e-3)

@@ -61,13 +61,13 @@ def test_batch_laws_give_the_handbooks_figures():
     ("scaling", "log2"), [(110_100_912, 19), (234_881_792, 19), (435_160_240, 20), (729_810_624, 20)]
 )
 def test_nanochat_batch_at_its_own_depths(scaling, log2):
-    """d12, d16, d20 and d24 at ratio 12, rounded to a power of two as nanochat does (handbook §8 item 6)."""
+    """d12, d16, d20 and d24 at ratio 12, rounded to a power of two as nanochat does (sources §8 item 6)."""
     shape = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=2048)
     assert round(math.log2(dict(recipe.batch_band(shape, 12 * scaling).laws)["nanochat"])) == log2
 
 
 def test_learning_rate_of_the_published_run():
-    """d16 at 6.71 B tokens: DeepSeek 1.27e-3, Step Law 2.2e-3 (handbook §5.3); the lower one counts."""
+    """d16 at 6.71 B tokens: DeepSeek 1.27e-3, Step Law 2.2e-3 (sources §5.3); the lower one counts."""
     shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
     batch = recipe.batch_band(shape, 6.71e9).median
     assert recipe.learning_rate(shape, 6.71e9, batch) == pytest.approx(1.27e-3, rel=0.03)

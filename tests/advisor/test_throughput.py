@@ -56,7 +56,7 @@ SMALL = [workload(d, b, t) for d in (1, 2, 3, 4) for b, t in ((1, 256), (2, 128)
 
 
 def test_terms_are_the_handbooks_arithmetic():
-    """d16 nanochat, V = 65,536, T = 2048, B = 8: N_mm = 201,326,592 + 67,108,864 (handbook §1.1)."""
+    """d16 nanochat, V = 65,536, T = 2048, B = 8: N_mm = 201,326,592 + 67,108,864 (sources §1.1)."""
     shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
     row = terms(sizes([Workload(shape=shape, micro_batch=8, gpu="h200", precision="bf16")]), RATES)[0]
     seconds = dict(zip(TERMS, row, strict=True))

@@ -1,4 +1,4 @@
-"""The bill of a run and the interval between checkpoints (handbook §6.1, §8 item 7)."""
+"""The bill of a run and the interval between checkpoints (sources §6.1, §8 item 7)."""
 
 import math
 from dataclasses import replace

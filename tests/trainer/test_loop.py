@@ -180,7 +180,7 @@ def test_a_run_writes_its_whole_story(tmp_path):
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000006", "step-00000007"]
     assert log.witnesses and log.witnesses[0]["reference_seconds"] > 0
     header = log.header
-    assert header["parameters"] == 2 * 64 * 32 + 2 * 12 * 32 * 32  # handbook §1.1: 2Vd + 12Ld²
+    assert header["parameters"] == 2 * 64 * 32 + 2 * 12 * 32 * 32  # sources §1.1: 2Vd + 12Ld²
     assert header["tokens_per_step"] == 64 and header["resumed_from_step"] == 0 and header["startup_seconds"] > 0
     assert log.final["outcome"] == "completed" and log.final["step"] == 7
     assert {f.name for f in fields(StepRecord)} <= set(log.steps[0])

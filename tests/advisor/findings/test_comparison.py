@@ -15,7 +15,7 @@ from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_
 
 
 def nanochat(steps: int):
-    """A trapezoid that decays over its last 20 %, as both runs of handbook §4.5."""
+    """A trapezoid that decays over its last 20 %, as both runs of sources §4.5."""
     return learning_run(
         steps, learning_rate=0.02 * shares("wsd", steps, final_share=0.0, decay_share=0.2), eval_loss=None
     )

@@ -24,7 +24,7 @@ from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_
 
 
 def test_48_epochs_waste_two_thirds():
-    # handbook §4.3: 10.6 M tokens, 512 M asked for: 48 epochs, worth 167 M, 67 % of the compute bought nothing
+    # sources §4.3: 10.6 M tokens, 512 M asked for: 48 epochs, worth 167 M, 67 % of the compute bought nothing
     facts = {"step_tokens": 512e6 / STEPS, "dataset_tokens": 512e6 / 48}
     found = detect_repeated_data(learning_case(learning_run(facts=facts)))
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
@@ -51,7 +51,7 @@ def test_the_cheapest_allocation_reaches_the_same_loss():
     best_size, best_tokens, share = cheapest_tokens(size, tokens)
     assert CHINCHILLA.loss(best_size, best_tokens) == pytest.approx(CHINCHILLA.loss(size, tokens), abs=1e-4)
     assert share == pytest.approx(best_size * best_tokens / (size * tokens), rel=1e-6)
-    # handbook §4.1: 22 to 24 tokens per parameter are best at this compute
+    # sources §4.1: 22 to 24 tokens per parameter are best at this compute
     assert 21 < best_tokens / best_size < 25
     assert share < 0.5
 

@@ -1,4 +1,4 @@
-"""The first loss against ln V (handbook §7.1)."""
+"""The first loss against ln V (sources §7.1)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_declared_unit_of_bits_is_converted():
 
 
 def test_normal_embeddings_tied_to_the_head_are_named():
-    # handbook §7.1: d = 768, σ = √768 = 27.7 gives a first loss of 105 to 118
+    # sources §7.1: d = 768, σ = √768 = 27.7 gives a first loss of 105 to 118
     loss = np.r_[112.0, healthy_loss()[1:]]
     found = detect_initial_loss(learning_case(learning_run(loss=loss, facts={"width": 768})))
     assert isinstance(found, Finding) and any("N(0, 1)" in cause for cause in found.causes)

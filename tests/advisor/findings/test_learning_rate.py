@@ -41,7 +41,7 @@ def test_zero_with_a_falling_loss_is_cut_off_digits():
 
 
 def test_the_laws_give_the_handbooks_values():
-    # handbook §5.3 for d16: C = 1.35e19 with M·D, N without embeddings 2.01e8, D = 6.71e9
+    # sources §5.3 for d16: C = 1.35e19 with M·D, N without embeddings 2.01e8, D = 6.71e9
     laws = peak_laws(201_326_592, 6.71e9, 1.35e19)
     assert laws["DeepSeek 2024"] == pytest.approx(1.27e-3, rel=0.01)
     assert laws["Step Law 2025"] == pytest.approx(2.2e-3, rel=0.02)
@@ -88,7 +88,7 @@ def test_a_constant_rate_never_decays():
 
 
 def test_the_phase_of_a_schedule():
-    # nanochat's pair of handbook §4.5: d16 at multiplier 0.3125 at step 12,000 of 12,800 with a decay over 20 % to 0
+    # nanochat's pair of sources §4.5: d16 at multiplier 0.3125 at step 12,000 of 12,800 with a decay over 20 % to 0
     rates = 0.02 * shares("wsd", 12_800, final_share=0.0, decay_share=0.2)
     table = learning_run(12_800, learning_rate=rates, eval_loss=None)
     assert phase_of_schedule(table, 12_001) == pytest.approx(0.3125, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Spikes, divergence and losses that are not finite (handbook §7.2)."""
+"""Spikes, divergence and losses that are not finite (sources §7.2)."""
 
 from __future__ import annotations
 

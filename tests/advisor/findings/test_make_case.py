@@ -44,7 +44,7 @@ def test_nanochat_by_its_parameter_count():
         "gpu": "h100-80gb-sxm",
     }
     inferred = infer(build.run(facts=facts, framework="nanochat"))
-    assert (inferred.workload.shape.depth, inferred.workload.shape.vocab_size) == (20, 65536)  # handbook §1.1: d20
+    assert (inferred.workload.shape.depth, inferred.workload.shape.vocab_size) == (20, 65536)  # sources §1.1: d20
     assert inferred.workload.grad_accum == 1  # 524,288 / (8 · 2,048 · 32)
     assert any("depth 20" in text for text in inferred.unsure)
 

@@ -31,11 +31,11 @@ def d16_case(tokens_per_second: float, **columns):
 
 
 def test_mfu_of_the_published_d16_run():
-    assert mfu(d16_case(430_600)) == pytest.approx(0.4383, abs=5e-4)  # handbook §8.3, over 989 TFLOP/s
+    assert mfu(d16_case(430_600)) == pytest.approx(0.4383, abs=5e-4)  # sources §8.3, over 989 TFLOP/s
 
 
 def test_flops_of_nanochat_as_of_2026():
-    # handbook §1.1: d24 at HEAD has 1,384,122,122 parameters and 4,775,225,616 FLOPs per token
+    # sources §1.1: d24 at HEAD has 1,384,122,122 parameters and 4,775,225,616 FLOPs per token
     w = dataclasses.replace(D16, shape=make_shape("nanochat", depth=24, vocab_size=32768, seq_len=2048))
     new = build.case(build.run(facts={"parameters": 1_384_122_122}), w)
     old = build.case(build.run(facts={"parameters": 780_140_544}), w)
@@ -86,7 +86,7 @@ def test_logged_mfu_that_was_not_collected_is_not_judged():
 
 
 def test_rate_of_one_micro_batch_per_step():
-    # handbook §7.3: 83,385 tok/s printed beside 1,571.88 ms and 524,288 tokens: a quarter of 333,542
+    # sources §7.3: 83,385 tok/s printed beside 1,571.88 ms and 524,288 tokens: a quarter of 333,542
     w = dataclasses.replace(D16, gpus=8, grad_accum=4, micro_batch=8)
     table = build.run(seconds=1.57188, tokens_per_second=83_385, facts={"step_tokens": 524_288})
     found = rates.detect_rate_arithmetic(build.case(table, w))
