@@ -2,272 +2,42 @@
 
     python benchmarks/fit_prior.py [RUNS.csv] [--out profiles/prior.yaml] [--keep profiles/public_runs.csv]
 
-One model for all rows (docs/how-it-predicts.md, "Before any calibration"):
-
-    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_architecture + compiled · c - headroom · β
-
-x_k are the terms of advisor.predict.throughput at datasheet rates; μ, δ, c, β and u have Gaussian priors, so that what
-the rows do not say stays wide. headroom is the log of the watts a card may draw per peak TFLOP/s: with few it
-throttles. u is what a source's software and machines do to all its rows; a new run brings its own, which is why its
-spread goes into the discrepancy. Sources and GPUs enter as groups to be left out, never by name.
+The model is prior_model.py's, one for all rows (docs/how-it-predicts.md, "Before any calibration"); the choice of its
+spreads and what the file holds are here.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import datetime
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import yaml
-from scipy.optimize import least_squares
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from advisor.catalog import GpuSpec, load_gpus  # noqa: E402
-from advisor.predict import comm  # noqa: E402
-from advisor.predict.batch import sharded_sizes  # noqa: E402
-from advisor.predict.prior import PRIOR_SCHEMA, THROTTLED, datasheet_rates, power_headroom  # noqa: E402
-from advisor.predict.rows import RowError, RowReader  # noqa: E402
-from advisor.predict.throughput import TERMS, Z80, sizes, terms  # noqa: E402
-from advisor.records import Workload  # noqa: E402
-
-KEPT_COLUMNS = (
-    *("source", "repo_or_url", "gpu", "gpu_mem_gib", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
-    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
-    *("parallelism", "optimizer", "tok_per_s_total", "tok_per_s_per_gpu", "mem_gib_per_gpu", "notes"),
+from prior_model import (
+    KEPT_COLUMNS,
+    ROOT,
+    Fitted,
+    HeldOut,
+    Runs,
+    belief,
+    cards,
+    fit,
+    headroom_place,
+    leave_out,
+    matmul_shifts,
+    read_runs,
+    selector,
 )
-# Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
-# less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
-# launches at 5 µs; the rest as in advisor.predict.prior.measured_prior.
-# (coefficient, sd of its log, sd of an architecture's deviation)
-BELIEFS = {
-    "matmul": (1.35, 0.25, 0.20),
-    "attention": (2.5, 0.4, 0.25),
-    "traffic": (60.0, 0.8, 0.25),
-    "logits": (6.0, 0.7, 0.25),
-    "weights": (5.0, 0.7, 0.20),
-    "layer_overhead": (80.0, 0.8, 0.20),
-    "micro_overhead": (150.0, 0.8, 0.20),
-    "optimizer": (1.5, 0.4, 0.20),
-    "step_overhead": (600.0, 0.8, 0.20),
-}
-# What fusing operations does to the log coefficients: fewer passes over activations, fewer launches (mean, sd).
-COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1.0, 0.5), "micro_overhead": (-0.7, 0.5)}
-# What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
-# of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
-HEADROOM = (0.2, 0.1)
-# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
-FASTEST = (0.08, 0.05)  # log of peak over rate where the bound begins, and how softly (sd)
+
+from advisor.catalog import GpuSpec
+from advisor.predict.prior import PRIOR_SCHEMA
+from advisor.predict.throughput import TERMS
+
 SOURCE_SPREADS, ROW_SPREADS = (0.04, 0.06, 0.08, 0.11), (0.03, 0.05, 0.07)  # candidates, sd of log step
 COVERAGE = 0.84  # wanted of 80 % intervals: most rows are of one source, and the others are inside less often
-# "H100 96GB HBM2e 500W" of the torchtitan tables, no card one can rent: facts from the table's own description.
-EXTRA_CARD = (
-    "h100-80gb-sxm",
-    {"key": "h100-96gb-hbm2e", "memory_gb": 96.0, "memory_bytes_per_second": 2.4e12, "tdp_watts": 500.0},
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """The rows used, as arrays of equal length n."""
-
-    workloads: tuple[Workload, ...]
-    log_step: np.ndarray  # (n,) seconds, without the communication that comm.py says is exposed
-    x: np.ndarray  # (n, k) terms at coefficient one, seconds
-    compiled: np.ndarray  # (n,) 0 or 1
-    headroom: np.ndarray  # (n,) log of watts per TFLOP/s
-    sources: np.ndarray
-    gpus: np.ndarray
-    architectures: np.ndarray
-    lines: tuple[dict[str, str], ...]
-
-
-def cards() -> dict[str, GpuSpec]:
-    """The catalog and the one unrentable card that published tables use."""
-    known = load_gpus()
-    base, changes = EXTRA_CARD
-    return {**known, changes["key"]: dataclasses.replace(known[base], nvml_names=(), **changes)}
-
-
-def read_runs(path: Path, known: dict[str, GpuSpec]) -> Runs:
-    """Keep the rows that the model describes: dense decoders, bf16 or fp16, data parallel or sharded, not suspect."""
-    kept = []
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file)
-        reader = RowReader(known, lines.fieldnames)
-        for number, line in enumerate(lines, start=1):
-            workload = reader.read(list(line.values()), number)
-            if isinstance(workload, RowError) or workload.precision == "fp32" or "SUSPECT" in line["notes"]:
-                continue
-            if line["tok_per_s_per_gpu"]:
-                kept.append((workload, workload.step_tokens / workload.gpus / float(line["tok_per_s_per_gpu"]), line))
-    workloads = tuple(w for w, _, _ in kept)
-    return Runs(
-        workloads=workloads,
-        log_step=np.log([step - hidden_not(w, known[w.gpu], step) for w, step, _ in kept]),
-        x=np.array([term_row(w, known[w.gpu]) for w in workloads]),
-        compiled=np.array([float(w.compile) for w in workloads]),
-        headroom=np.array([power_headroom(known[w.gpu], w.precision) for w in workloads]),
-        sources=np.array([line["source"] for _, _, line in kept]),
-        gpus=np.array([w.gpu for w in workloads]),
-        architectures=np.array([known[w.gpu].architecture for w in workloads]),
-        lines=tuple(line for _, _, line in kept),
-    )
-
-
-def term_row(w: Workload, spec: GpuSpec) -> np.ndarray:
-    """Terms of one workload, shape (k,), as a prediction would have them."""
-    return terms(sharded_sizes(sizes([w]), [w]), datasheet_rates(spec, w.precision))[0]
-
-
-def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
-    """Seconds of exposed communication in a measured step, backward taken as two thirds of a micro-step."""
-    exposed = comm.exposed_seconds(w, spec, 2 / 3 * step_seconds / w.grad_accum)
-    return min(exposed.value, 0.4 * step_seconds) if exposed else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """Which unknowns there are: μ, then δ per architecture, c, β, u per source; all Gaussian around `start`."""
-
-    architectures: tuple[str, ...]
-    sources: tuple[str, ...]
-    start: np.ndarray  # (p,) prior means
-    deviations: np.ndarray  # (p,) prior standard deviations
-
-
-def make_model(
-    architectures: Sequence[str], sources: Sequence[str], shifts: dict[str, float], source_sd: float
-) -> Model:
-    """Lay out the unknowns and what is believed of them before any row."""
-    k, matmul = len(TERMS), TERMS.index("matmul")
-    mean = np.log([BELIEFS[t][0] for t in TERMS])
-    wide, between = (np.array([BELIEFS[t][i] for t in TERMS]) for i in (1, 2))
-    deltas = np.zeros((len(architectures), k))
-    deltas[:, matmul] = [shifts.get(a, 0.0) for a in architectures]
-    fused = np.array(list(COMPILED.values()))
-    return Model(
-        architectures=tuple(architectures),
-        sources=tuple(sources),
-        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], [HEADROOM[0]], np.zeros(len(sources))]),
-        deviations=np.concatenate(
-            [wide, np.tile(between, len(architectures)), fused[:, 1], [HEADROOM[1]], np.full(len(sources), source_sd)]
-        ),
-    )
-
-
-def selector(model: Model, architecture: str, compiled: float, headroom: float) -> np.ndarray:
-    """The (k, p) matrix that makes θ of one device and compile setting from the unknowns."""
-    k = len(TERMS)
-    made = np.zeros((k, len(model.start)))
-    made[:, :k] = np.eye(k)
-    if architecture in model.architectures:
-        at = k * (1 + model.architectures.index(architecture))
-        made[:, at : at + k] = np.eye(k)
-    at = k * (1 + len(model.architectures))
-    for i, name in enumerate(COMPILED):
-        made[TERMS.index(name), at + i] = compiled
-    for name in THROTTLED:
-        made[TERMS.index(name), headroom_place(model)] = -headroom
-    return made
-
-
-def headroom_place(model: Model) -> int:
-    """Where β stands among the unknowns."""
-    return len(TERMS) * (1 + len(model.architectures)) + len(COMPILED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    model: Model
-    mode: np.ndarray  # (p,)
-    covariance: np.ndarray  # (p, p), Laplace
-
-
-def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: float, row_sd: float) -> Fitted:
-    """MAP and Laplace covariance of the hierarchical model on the rows of `index`."""
-    sources = sorted(set(runs.sources[index]))
-    model = make_model(sorted({str(a) for a in runs.architectures[index]}), sources, shifts, source_sd)
-    x, y, n = runs.x[index], runs.log_step[index], len(index)
-    pick = np.array([selector(model, runs.architectures[i], runs.compiled[i], runs.headroom[i]) for i in index])
-    source_at = len(model.start) - len(sources) + np.array([sources.index(s) for s in runs.sources[index]])
-    products = np.unique(pick[:, TERMS.index("matmul")], axis=0)  # one per card
-
-    def residual(p: np.ndarray) -> np.ndarray:
-        modelled = np.log((x * np.exp(pick @ p)).sum(axis=1)) + p[source_at]
-        excess = np.minimum(products @ p + FASTEST[0], 0.0) / FASTEST[1]
-        return np.concatenate([(y - modelled) / row_sd, (p - model.start) / model.deviations, excess])
-
-    def jacobian(p: np.ndarray) -> np.ndarray:
-        parts = x * np.exp(pick @ p)
-        slope = np.einsum("nk,nkp->np", parts / parts.sum(axis=1, keepdims=True), pick)
-        slope[np.arange(n), source_at] += 1
-        bound = (products @ p + FASTEST[0] < 0)[:, None] * products / FASTEST[1]
-        return np.vstack([-slope / row_sd, np.diag(1 / model.deviations), bound])
-
-    solution = least_squares(residual, model.start, jac=jacobian)
-    return Fitted(model=model, mode=solution.x, covariance=np.linalg.inv(solution.jac.T @ solution.jac))
-
-
-def belief(
-    fitted: Fitted, architecture: str, compiled: float, headroom: float, shifts: dict[str, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (k,) and covariance (k, k) of θ; an architecture without rows gets what all share, its own spread added."""
-    pick = selector(fitted.model, architecture, compiled, headroom)
-    mean, covariance = pick @ fitted.mode, pick @ fitted.covariance @ pick.T
-    if architecture not in fitted.model.architectures:
-        mean[TERMS.index("matmul")] += shifts.get(architecture, 0.0)
-        covariance = covariance + np.diag([BELIEFS[t][2] ** 2 for t in TERMS])
-    return mean, (covariance + covariance.T) / 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Predictions of left-out rows."""
-
-    groups: np.ndarray
-    errors: np.ndarray  # (n,) log predicted minus log actual step seconds
-    deviations: np.ndarray  # (n,) of the coefficients alone
-
-    def coverage(self, discrepancy: float) -> float:
-        """Share of rows inside their 80 % interval."""
-        return float(np.mean(np.abs(self.errors) <= Z80 * np.hypot(self.deviations, discrepancy)))
-
-    def density(self, discrepancy: float) -> float:
-        """Mean log predictive density of a left-out row."""
-        sd = np.hypot(self.deviations, discrepancy)
-        return float(np.mean(-0.5 * (self.errors / sd) ** 2 - np.log(sd)))
-
-
-def leave_out(runs: Runs, groups: np.ndarray, shifts: dict[str, float], source_sd: float, row_sd: float) -> HeldOut:
-    """Predict each group's rows from a fit to all others."""
-    errors, deviations = np.zeros(len(groups)), np.zeros(len(groups))
-    for group in sorted(set(groups)):
-        fitted = fit(runs, np.flatnonzero(groups != group), shifts, source_sd, row_sd)
-        for i in np.flatnonzero(groups == group):
-            mean, covariance = belief(fitted, runs.architectures[i], runs.compiled[i], runs.headroom[i], shifts)
-            parts = runs.x[i] * np.exp(mean)
-            share = parts / parts.sum()
-            errors[i] = np.log(parts.sum()) - runs.log_step[i]
-            deviations[i] = np.sqrt(share @ covariance @ share)
-    return HeldOut(groups=groups, errors=errors, deviations=deviations)
-
-
-def matmul_shifts(known: dict[str, GpuSpec]) -> dict[str, float]:
-    """Log of how much further from peak an architecture's best measured product stays than the average one's."""
-    shares: dict[str, list[float]] = {}
-    for spec in known.values():
-        if spec.mamf_bf16_flops and spec.bf16_flops:
-            shares.setdefault(spec.architecture, []).append(spec.mamf_bf16_flops / spec.bf16_flops)
-    average = np.log(np.mean([np.mean(shares[a]) for a in ("Ampere", "Hopper", "Blackwell")]))
-    return {a: float(average - np.log(np.mean(s))) for a, s in sorted(shares.items())}
 
 
 def calibrated_discrepancy(parts: Sequence[HeldOut]) -> float:
@@ -316,6 +86,8 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
             best = max(best, (score, source_sd, row_sd, held), key=lambda b: b[0])
     _, source_sd, row_sd, held = best
     discrepancy = calibrated_discrepancy(list(held.values()))
+    transfer = leave_out(runs, runs.gpus, shifts, source_sd, row_sd, known=True)
+    transfer_discrepancy = calibrated_discrepancy([transfer])
     held["leave_one_architecture_out"] = leave_out(runs, runs.architectures, shifts, source_sd, row_sd)
     fitted = fit(runs, np.arange(len(runs.workloads)), shifts, source_sd, row_sd)
     return {
@@ -332,7 +104,9 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
         },
         "terms": list(TERMS),
         "discrepancy": round(discrepancy, 4),
-        "held_out": {name: summary(h, discrepancy) for name, h in held.items()},
+        "transfer_discrepancy": round(transfer_discrepancy, 4),
+        "held_out": {name: summary(h, discrepancy) for name, h in held.items()}
+        | {"leave_one_gpu_out_source_known": summary(transfer, transfer_discrepancy)},
         "matmul_shifts": {a: round(s, 4) for a, s in shifts.items()},
         "headroom": {
             "mean": round(float(fitted.mode[headroom_place(fitted.model)]), 4),
@@ -341,13 +115,35 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
         "architectures": {
             name: architecture_entry(runs, fitted, name, shifts) for name in (*fitted.model.architectures, "unmeasured")
         },
+        "cross_covariance": cross_covariances(runs, fitted),
     }
+
+
+def cross_covariances(runs: Runs, fitted: Fitted) -> dict:
+    """Covariance of θ between every two entries of `architectures`: what a calibration on one tells about another."""
+    names = (*fitted.model.architectures, "unmeasured")
+    found: dict[str, dict] = {}
+    for label, on in (("eager", 0.0), ("compiled", 1.0)):
+        picks = {name: selector(fitted.model, name, on, entry_headroom(runs, name)) for name in names}
+        found[label] = {
+            f"{one} {other}": numbers(picks[one] @ fitted.covariance @ picks[other].T)
+            for i, one in enumerate(names)
+            for other in names[i:]
+            if one != other or one == "unmeasured"
+        }
+    return found
+
+
+def entry_headroom(runs: Runs, name: str) -> float:
+    """The power headroom that an entry of `architectures` holds at: the mean of its rows."""
+    mine = runs.architectures == name
+    return float(runs.headroom[mine].mean()) if mine.any() else 0.0
 
 
 def architecture_entry(runs: Runs, fitted: Fitted, name: str, shifts: dict[str, float]) -> dict:
     """What is believed of cards of one architecture, at the power headroom of those that were measured."""
     mine = runs.architectures == name
-    headroom = float(runs.headroom[mine].mean()) if mine.any() else 0.0
+    headroom = entry_headroom(runs, name)
     return {
         "rows": int(mine.sum()),
         "sources": len(set(runs.sources[mine])),

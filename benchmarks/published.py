@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import fit_prior
 import numpy as np
 import peers
+import prior_model
 import yaml
 
 from advisor.calibrate.fit import fit
@@ -46,8 +46,8 @@ class Line:
 
 def section() -> str:
     """The section in Markdown."""
-    known = fit_prior.cards()
-    runs = fit_prior.read_runs(fit_prior.ROOT / "profiles" / "public_runs.csv", known)
+    known = prior_model.cards()
+    runs = prior_model.read_runs(prior_model.ROOT / "profiles" / "public_runs.csv", known)
     rows = [(w, known[w.gpu]) for w in runs.workloads]
     speed = [*held_out_speed(runs, known), calibrated(runs, known), *peers_speed(runs, rows)]
     head = ["| predictor | rows | median / p90 | inside 80 % intervals |", "|---|---|---|---|"]
@@ -73,12 +73,12 @@ inside, averaged over sources and GPUs. Peers get the same rows, as far as they 
 """
 
 
-def held_out_speed(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
+def held_out_speed(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
     """Each source, then each GPU, predicted by a fit to all others, with prior.yaml's spreads and width."""
     document, spreads = _shipped()
-    shifts = fit_prior.matmul_shifts(known)
+    shifts = prior_model.matmul_shifts(known)
     for name, groups in (("one source left out", runs.sources), ("one GPU model left out", runs.gpus)):
-        held = fit_prior.leave_out(runs, groups, shifts, *spreads)
+        held = prior_model.leave_out(runs, groups, shifts, *spreads)
         width = Z80 * np.hypot(held.deviations, document["discrepancy"])
         yield Line(
             name=f"prior, {name}",
@@ -89,11 +89,11 @@ def held_out_speed(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Iterator[
 
 def _shipped() -> tuple[dict, tuple[float, float]]:
     """The shipped prior, and the spreads of sources and rows it was fitted with."""
-    document = yaml.safe_load((fit_prior.ROOT / "profiles" / "prior.yaml").read_text(encoding="utf-8"))
+    document = yaml.safe_load((prior_model.ROOT / "profiles" / "prior.yaml").read_text(encoding="utf-8"))
     return document, (document["provenance"]["source_spread"], document["provenance"]["row_spread"])
 
 
-def calibrated(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Line:
+def calibrated(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Line:
     """Five random rows of one source on one GPU update a prior that never saw that source on that GPU."""
     pairs = np.array([f"{source}|{gpu}" for source, gpu in zip(runs.sources, runs.gpus, strict=True)])
     chosen = np.random.default_rng(0)
@@ -114,17 +114,17 @@ def calibrated(runs: fit_prior.Runs, known: dict[str, GpuSpec]) -> Line:
 
 
 def _prior_without(
-    runs: fit_prior.Runs, known: dict[str, GpuSpec], kept: np.ndarray, places: np.ndarray
+    runs: prior_model.Runs, known: dict[str, GpuSpec], kept: np.ndarray, places: np.ndarray
 ) -> CoefficientPrior:
-    shifts, first = fit_prior.matmul_shifts(known), places[0]
-    fitted = fit_prior.fit(runs, np.flatnonzero(kept), shifts, *_shipped()[1])
+    shifts, first = prior_model.matmul_shifts(known), places[0]
+    fitted = prior_model.fit(runs, np.flatnonzero(kept), shifts, *_shipped()[1])
     compiled = float(np.mean(runs.compiled[places]))
-    mean, covariance = fit_prior.belief(fitted, runs.architectures[first], compiled, runs.headroom[first], shifts)
+    mean, covariance = prior_model.belief(fitted, runs.architectures[first], compiled, runs.headroom[first], shifts)
     return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=0.0, source="published runs")
 
 
 def _updated(
-    runs: fit_prior.Runs, spec: GpuSpec, prior: CoefficientPrior, seen: Sequence[int], held: Sequence[int]
+    runs: prior_model.Runs, spec: GpuSpec, prior: CoefficientPrior, seen: Sequence[int], held: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log errors of step time of the rows held back, and half the width of their intervals."""
     observations = [
@@ -139,7 +139,7 @@ def _updated(
     return predicted.mean - runs.log_step[held], width
 
 
-def peers_speed(runs: fit_prior.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
+def peers_speed(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
     """Constant MFU, roofline and the packages on the same rows."""
     measured = np.array([float(line["tok_per_s_per_gpu"]) for line in runs.lines])
     yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, rows, measured)
@@ -156,7 +156,7 @@ def _peer(
     return Line(name=name, errors=np.array([abs(p / m - 1) for p, m in pairs]))
 
 
-def memory_lines(runs: fit_prior.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
+def memory_lines(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
     """Rows that state their memory, each against the quantity that the source measured."""
     stated = [i for i, line in enumerate(runs.lines) if line["mem_gib_per_gpu"]]
     measured = np.array([float(runs.lines[i]["mem_gib_per_gpu"]) * GIB for i in stated])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,18 @@ import numpy as np
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out
 from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
+from advisor.disk import read_yaml
 from advisor.errors import AdvisorError
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
-from advisor.predict.prior import CoefficientPrior, load_prior, measured_prior
+from advisor.predict.prior import (
+    CoefficientPrior,
+    Elsewhere,
+    datasheet_rates,
+    load_prior,
+    measured_prior,
+    relative_to_datasheet,
+    transferred,
+)
 from advisor.predict.profile import HeldOutSummary, Profile, RunCosts, forward_fraction_prior, unknown_costs
 from advisor.predict.throughput import Observation, Posterior, Rates
 from advisor.records import Basis, Estimate
@@ -29,10 +39,17 @@ _STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm 
 
 
 def load_profile(
-    key: str, store: Store, *, family: str | None = None, precision: str | None = None, compile: bool | None = None
+    key: str,
+    store: Store,
+    *,
+    family: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
+    transfer: bool = True,
 ) -> Profile:
     """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
 
+    A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
     `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
     for a CPU that was never calibrated, since no datasheet says what a CPU does.
     """
@@ -42,7 +59,45 @@ def load_profile(
         return profile_of(document, store.observations(key))
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
-    return prior_profile(require_gpu(key), precision=precision, compile=compile)
+    spec = require_gpu(key)
+    return prior_profile(
+        spec, precision=precision, compile=compile, elsewhere=calibrated_elsewhere(spec, store) if transfer else None
+    )
+
+
+def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
+    """The newest calibration of another card, one of the same architecture first; None without any."""
+    found = []
+    for entry in store.list_calibrations():  # newest first
+        other = find_gpu(entry.device_key) if entry.device_key != "cpu" else None
+        if other is not None and other.key != spec.key:
+            found.append((other.architecture != spec.architecture, len(found), entry, other))
+    for _, _, entry, other in sorted(found, key=lambda f: f[:2]):
+        if (learnt := _learnt(str(entry.path), other)) is not None:
+            return learnt
+    return None
+
+
+@lru_cache(maxsize=64)  # a search over all cards asks once for each
+def _learnt(path: str, spec: GpuSpec) -> Elsewhere | None:
+    document = read_yaml(path, "calibration")
+    if not evidence.completed(document["bursts"]):
+        return None
+    profile = profile_of(document)
+    datasheet = datasheet_rates(spec, profile.precision)
+    if datasheet is None:
+        return None
+    posterior, start = profile.posterior, measured_prior()
+    return Elsewhere(
+        theta=relative_to_datasheet(posterior.theta, posterior.rates, datasheet),
+        covariance=posterior.covariance,
+        prior_mean=relative_to_datasheet(start.mean, posterior.rates, datasheet),
+        prior_covariance=start.covariance,
+        spec=spec,
+        precision=profile.precision,
+        compile=profile.compile,
+        source=f"calibration {document['id']} on {spec.key}",
+    )
 
 
 def _catalog_key(name: str, store: Store) -> str:
@@ -180,9 +235,11 @@ def _recorded(document: Mapping[str, Any]) -> HeldOutSummary | None:
     return HeldOutSummary(**recorded) if recorded else None
 
 
-def prior_profile(spec: GpuSpec, *, precision: str | None = None, compile: bool | None = None) -> Profile:
-    """Beliefs about a card from its datasheet and published runs alone; raises AdvisorError when the datasheet has no
-    peak.
+def prior_profile(
+    spec: GpuSpec, *, precision: str | None = None, compile: bool | None = None, elsewhere: Elsewhere | None = None
+) -> Profile:
+    """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
+    one. AdvisorError when the datasheet has no peak.
     """
     precision = precision or ("bf16" if spec.bf16_flops else "fp16")
     compile = True if compile is None else compile
@@ -194,6 +251,8 @@ def prior_profile(spec: GpuSpec, *, precision: str | None = None, compile: bool 
             exit_code=2,
         )
     prior: CoefficientPrior = load_prior(spec.architecture, precision, compile, spec)
+    if elsewhere is not None and elsewhere.precision == precision:
+        prior = transferred(prior, spec, compile, elsewhere)
     rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
     return Profile(
         key=spec.key,

@@ -162,7 +162,9 @@ def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, 
         groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(place)
     for (gpu, family, precision, compile_), places in groups.items():
         try:
-            profile = load_profile(gpu, default_store(), family=family, precision=precision, compile=compile_)
+            profile = load_profile(
+                gpu, default_store(), family=family, precision=precision, compile=compile_, transfer=False
+            )
         except AdvisorError as error:
             rest = json.dumps({"error": f"not predicted: {error.message}"}, ensure_ascii=False)[1:]
             yield from ((place, rest, None) for place in places)

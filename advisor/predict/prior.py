@@ -109,6 +109,82 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
     )
 
 
+# By how much (sd of logs) one trainer's coefficients differ from those of the published software, on every card alike:
+# like the spread between architectures, and judged as that is.
+_SOFTWARE_DEVIATION = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What a calibration found on another card, its coefficients relative to that card's datasheet rates."""
+
+    theta: np.ndarray  # (len(TERMS),)
+    covariance: np.ndarray
+    prior_mean: np.ndarray  # what the calibration itself started from, to take it out again
+    prior_covariance: np.ndarray
+    spec: GpuSpec
+    precision: str
+    compile: bool
+    source: str
+
+
+def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> np.ndarray:
+    """Log coefficients fitted at measured ceilings as they would be at datasheet rates: the same seconds."""
+    flops = math.log(datasheet.matmul_flops / rates.matmul_flops)
+    bandwidth = math.log(datasheet.bandwidth / rates.bandwidth)
+    launch = math.log(rates.launch_seconds / datasheet.launch_seconds)
+    kinds = dict.fromkeys(("matmul", "attention"), flops)
+    kinds |= dict.fromkeys(("layer_overhead", "micro_overhead", "step_overhead"), launch)
+    return theta + np.array([kinds.get(term, bandwidth) for term in TERMS])
+
+
+def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
+    """Beliefs about `spec` after the same trainer was calibrated on another card.
+
+    A Gaussian update: what the other card showed moves what both cards share and what the trainer's software does on
+    either. The discrepancy becomes the one that leaving a GPU out leaves when the software is known.
+    """
+    document = _prior_document()
+    there = load_prior(elsewhere.spec.architecture, elsewhere.precision, elsewhere.compile, elsewhere.spec)
+    software = _SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
+    cross = _cross(document, spec.architecture, elsewhere.spec.architecture, compile, prior) + software
+    mean, after = _seen(there.mean, there.covariance + software, elsewhere)
+    gain = cross @ np.linalg.inv(there.covariance + software)
+    covariance = prior.covariance + software - gain @ (there.covariance + software - after) @ gain.T
+    return CoefficientPrior(
+        mean=prior.mean + gain @ (mean - there.mean),
+        covariance=_positive(covariance),
+        discrepancy=float(document["transfer_discrepancy"]),
+        source=f"{prior.source}, updated by {elsewhere.source}",
+    )
+
+
+def _seen(mean: np.ndarray, covariance: np.ndarray, elsewhere: Elsewhere) -> tuple[np.ndarray, np.ndarray]:
+    """Belief about the other card after its bursts alone: its calibration's own prior is replaced by this one."""
+    own, start = np.linalg.inv(elsewhere.covariance), np.linalg.inv(elsewhere.prior_covariance)
+    before = np.linalg.inv(covariance)
+    after = np.linalg.inv(before + own - start)
+    return after @ (before @ mean + own @ elsewhere.theta - start @ elsewhere.prior_mean), after
+
+
+def _cross(document: dict, here: str, there: str, compile: bool, prior: CoefficientPrior) -> np.ndarray:
+    """Covariance between the two cards' coefficients; cards of one architecture share all that is believed of it."""
+    if here == there:
+        return prior.covariance
+    known = document["architectures"]
+    one, other = (name if name in known else "unmeasured" for name in (here, there))
+    table = document["cross_covariance"]["compiled" if compile else "eager"]
+    if f"{one} {other}" in table:
+        return np.array(table[f"{one} {other}"])
+    return np.array(table[f"{other} {one}"]).T
+
+
+def _positive(covariance: np.ndarray) -> np.ndarray:
+    """The nearest covariance that no direction of has less than a thousandth: rounding must not make one negative."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return (vectors * np.maximum(values, 1e-4)) @ vectors.T
+
+
 def _source(document: dict, arch: str | None, name: str) -> str:
     rows = document["provenance"]["rows"]
     dated = f"profiles/prior.yaml, {document['provenance']['date']}"
