@@ -20,6 +20,7 @@ accuracy: $(VENV)/core.stamp
 
 docs: $(VENV)/core.stamp
 	$(BIN)/python -m advisor.cli.reference docs/cli.md
+	$(BIN)/python -m advisor.report.catalogue docs/findings.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -12,6 +12,7 @@ import pytest
 from advisor.catalog import GPU_COLUMNS, PRICE_COLUMNS
 from advisor.cli import VERBS
 from advisor.cli.reference import commands, reference
+from advisor.report.catalogue import page as findings_page
 
 # what the advisor may import of the trainer: the contract, and readers of its files that need no torch
 OPEN_TO_THE_ADVISOR = {"schema", "runlog", "token_folder", "telemetry_files"}
@@ -20,6 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_reference_is_up_to_date() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == reference(), "run `make docs`"
+
+
+def test_the_list_of_findings_is_up_to_date() -> None:
+    assert (ROOT / "docs" / "findings.md").read_text(encoding="utf-8") == findings_page(), "run `make docs`"
 
 
 def test_every_command_and_option_is_documented() -> None:
