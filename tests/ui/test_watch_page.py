@@ -1,0 +1,203 @@
+"""Launch and watch: one run per plan however many tabs, devices and promises shown beside the run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.errors import AdvisorError
+from advisor.folders import example_run
+from advisor.launchers.base import RunState, run_status
+from advisor.launchers.device import read_devices, throttle_words
+from advisor.launchers.local import LocalLauncher
+from advisor.launchers.once import launch_once
+from advisor.outcome import review
+from advisor.store import PLAN, Store, dump_plan, load_plan, run_row
+from tests.advisor.plans import guess, small_plan, small_run
+from tests.ui.serving import ROOT
+from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
+
+LONG = 200_000  # steps of a run that does not end by itself during a test
+LAUNCH = """
+import sys
+from advisor.launchers.once import launch_once
+from advisor.store import default_store, load_plan
+launch_once(default_store(), load_plan(sys.argv[1]))
+"""
+
+
+def app(page: str) -> AppTest:
+    script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
+    return AppTest.from_string(script, default_timeout=60)
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.success, at.header, at.subheader)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+@pytest.fixture
+def store(advisor_home):
+    """A store whose runs are ended when the test is over."""
+    found = Store(advisor_home)
+    yield found
+    for row in found.runs():
+        LocalLauncher(found).stop(found.find_run(row.path), timeout_seconds=0.2, force=True)
+
+
+def example_in(store: Store):
+    folder = store.new_run_folder("nanochat-d2", datetime(2026, 11, 21, tzinfo=UTC))
+    shutil.rmtree(folder)
+    shutil.copytree(example_run(), folder)
+    store.register_run(run_row(folder))
+    return folder
+
+
+def endless_plan():
+    return replace(small_plan(), run=small_run(LONG))
+
+
+def test_two_tabs_launch_a_plan_once(store):
+    plan, ready, said = endless_plan(), threading.Barrier(2), []
+
+    def launch():
+        ready.wait()
+        try:
+            said.append(launch_once(store, plan).run_dir)
+        except AdvisorError as error:
+            said.append(error.message)
+
+    tabs = [threading.Thread(target=launch) for _ in range(2)]
+    for tab in tabs:
+        tab.start()
+    for tab in tabs:
+        tab.join()
+    assert len(store.runs()) == 1
+    refused = next(one for one in said if isinstance(one, str))
+    assert "being started" in refused or "running already" in refused
+
+
+def test_two_servers_launch_a_plan_once(store, tmp_path):
+    path = store.save_plan(endless_plan())
+    command = [sys.executable, "-c", LAUNCH, str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ADVISOR_HOME": str(store.home)}
+    servers = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [server.communicate(timeout=60)[1] for server in servers]
+    assert sorted(server.returncode for server in servers) == [0, 1]
+    assert "AdvisorError" in "".join(errors)
+    assert len(store.runs()) == 1
+
+
+def test_launch_watch_and_stop_from_the_page(store):
+    store.save_plan(endless_plan())
+    at = app("watch").run()
+    at.selectbox[0].select_index(0).run()
+    assert "grad_accum" in at.code[0].value  # the whole configuration is there to be reviewed
+    at.button[0].click().run()
+    assert not at.exception and not at.error
+    folder = store.find_run("latest")
+    assert run_status(folder).state is RunState.RUNNING
+    assert "running already" in words(at)  # instead of a second form to launch it
+    again = app("watch").run()  # another tab, or the same page reopened: the run is there
+    stop = next(button for button in again.button if button.label.startswith("Stop"))
+    stop.click().run()
+    assert not again.exception
+    assert run_status(folder).state is not RunState.RUNNING
+    assert any(button.label.startswith("Resume") for button in again.button)
+
+
+def test_a_limit_that_makes_no_sense_is_one_sentence(store):
+    store.save_plan(replace(endless_plan(), usd_per_hour=None))
+    at = app("watch").run()
+    at.selectbox[0].select_index(0).run()
+    at.text_input[0].set_value("soon:low")
+    at.button[0].click().run()
+    assert not at.exception and "soon:low" in words(at)
+    assert store.runs() == []
+
+
+def test_the_expected_loss_is_shown_where_the_laws_give_one(store):
+    folder = example_in(store)
+    plan = load_plan(folder / PLAN)
+    assert "say nothing of runs this small" in words(app("watch").run())
+    promised = replace(plan, id="with-a-loss", prediction=replace(plan.prediction, loss=guess(4.0)))
+    (folder / PLAN).write_text(dump_plan(promised))
+    at = app("watch").run()
+    assert "Blue band: what the plan promised" in words(at)
+    assert any(metric.delta.endswith("(3.6-4.4)") for metric in at.metric)
+
+
+def test_findings_are_those_of_the_analyzer(store):
+    folder = example_in(store)
+    command = [sys.executable, "-m", "advisor", "analyze", str(folder), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    codes = [finding["code"] for finding in json.loads(done.stdout)["findings"]]
+    said = words(app("watch").run())
+    assert codes and all(code in said for code in codes)
+
+
+def test_a_host_without_a_card_is_read(store):
+    # by hand from the recording: 171 readings, the last at 100 % of both cores and 2300 MHz
+    (host,) = read_devices(example_run())
+    gauges = {gauge.name: gauge for gauge in host.gauges}
+    assert host.gpu is None and host.throttled == ()
+    assert gauges["CPU busy"].now == pytest.approx(1.0, abs=0.02)
+    assert gauges["CPU clock"].now == 2300 and len(gauges["CPU clock"].recent) == 120
+    assert max(gauges["memory of the run"].recent) <= 506_413_056
+    at = app("watch")
+    example_in(store)
+    assert any(metric.label == "Host: CPU clock" and metric.value == "2,300 MHz" for metric in at.run().metric)
+
+
+def test_cards_are_read_from_the_newest_parts(tmp_path):
+    slow = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "sm_clock_mhz", "throttle_reasons")
+    writer = TelemetryWriter(tmp_path, {})
+    for minute in range(3):
+        cards = [DeviceBuffer(gpu, slow) for gpu in (0, 1)]
+        for gpu, card in enumerate(cards):
+            for second in range(5):
+                hot = 0x44 if (gpu, minute) == (1, 2) else 0
+                reading = (97, 20 * 2**30, 60 + gpu, 1980 - 100 * gpu, hot)
+                card.add(1_000_000 + 60_000 * minute + 1000 * second, 3500 + minute, reading)
+        writer.write_part(cards)
+    first, second = read_devices(tmp_path)
+    gauges = {gauge.name: gauge for gauge in second.gauges}
+    assert (first.gpu, second.gpu) == (0, 1) and first.throttled == ()
+    assert second.throttled == ("power cap", "hardware thermal slowdown")
+    assert gauges["power"].now == pytest.approx(350.2) and gauges["busy"].now == pytest.approx(0.97)
+    assert gauges["memory in use"].now == 20 * 2**30 and gauges["SM clock"].now == 1880
+    assert second.unix_seconds == pytest.approx(1000 + 120 + 4)
+
+
+def test_no_telemetry_and_damaged_telemetry_are_said(store):
+    assert read_devices(store.home) == []
+    folder = example_in(store)
+    (folder / "telemetry.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
+    at = app("watch").run()
+    assert not at.exception and "Telemetry cannot be read" in words(at)
+
+
+def test_reasons_have_names():
+    assert throttle_words([0x1, 0x0]) == ()  # idle
+    assert throttle_words([0x80, 0x80, 0x4]) == ("power cap", "power brake")
+
+
+def test_a_finished_run_is_scored_by_looking_at_runs(store):
+    folder = example_in(store)
+    assert store.scores() == []
+    at = app("runs").run()
+    assert not at.exception and "1 of 1 run inside the 80 % interval" in words(at)
+    by_hand = review(store, str(folder), record=False).comparison
+    recorded = {row.quantity: row.actual for row in store.scores()}
+    assert recorded["step_seconds"] == pytest.approx(by_hand.score("step_seconds").actual)
