@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,9 @@ from advisor.units import (
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
 ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
-ROWS_AT_ONCE = 20_000
+ROWS_AT_ONCE, MOST_WORKERS = 10_000, 8
+Chunk = tuple[int, list[list[str]]]  # the number of its first row, the cells of each
+Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 SIZE = click.IntRange(min=1)
 
 
@@ -120,35 +124,93 @@ def _estimate(e: Estimate | None) -> dict[str, Any] | None:
 
 
 def predict_rows(path: Path) -> int:
-    """Print one JSON object per row, in order; the exit code says whether anything fits."""
+    """Print one JSON object per row, in order; the exit code says whether anything fits.
+
+    Long tables are dealt out to a process per core.
+    """
+    from advisor.predict.rows import row_cells
+
+    cells = row_cells(path)
+    answer = RowAnswers(next(cells))
+    chunks = iter(lambda: list(islice(cells, ROWS_AT_ONCE)), [])
+    numbered = zip(count(1, ROWS_AT_ONCE), chunks, strict=False)
+    first = next(numbered, (1, []))
+    workers = min(_cores(), MOST_WORKERS) if len(first[1]) == ROWS_AT_ONCE else 1
     gc.disable()  # rows become hundreds of thousands of small records without cycles, which it would walk in vain
+    verdicts: set[bool | None] = set()
     try:
-        return _predict_rows(path)
+        for text, found in _dealt(answer, chain([first], numbered), workers):
+            sys.stdout.write(text)
+            verdicts |= found
     finally:
         gc.enable()
+    return NOTHING_FITS if verdicts == {False} else 0
 
 
-def _predict_rows(path: Path) -> int:
-    from advisor.catalog import load_gpus
-    from advisor.predict.rows import read_rows
+def _cores() -> int:
+    """Processors this process may use, where processes can be forked; else 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
-    rows = enumerate(read_rows(path, load_gpus()), start=1)
-    # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
-    texts: dict[int, str] = {}
-    verdicts: set[bool | None] = set()
-    while chunk := list(islice(rows, ROWS_AT_ONCE)):
-        fresh = {id(r): r for _, r in chunk if isinstance(r, Workload) and id(r) not in texts}
+
+def _dealt(answer: RowAnswers, chunks: Iterator[Chunk], workers: int) -> Iterator[Answer]:
+    """Answers in the order of the chunks; with several workers no more chunks are read ahead than keep them busy."""
+    if workers == 1:
+        yield from map(answer, chunks)
+        return
+    import multiprocessing
+
+    # forked, so that a worker starts with everything loaded; nothing here runs threads of its own yet
+    with multiprocessing.get_context("fork").Pool(workers, answer.become_the_workers) as pool:
+        waiting: deque[Any] = deque()
+        for chunk in chunks:
+            waiting.append(pool.apply_async(_answer_in_worker, (chunk,)))
+            if len(waiting) > 2 * workers:
+                yield waiting.popleft().get()
+        while waiting:
+            yield waiting.popleft().get()
+
+
+class RowAnswers:
+    """Turns rows of cells into lines of JSON, and remembers what it answered: published tables repeat rows."""
+
+    def __init__(self, columns: list[str]):
+        from advisor.catalog import load_gpus
+        from advisor.predict.rows import RowReader
+
+        self._reader = RowReader(load_gpus(), columns)
+        # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, chunk: Chunk) -> Answer:
+        """The text of a chunk's rows, the number of the first of them given, and which verdicts on fitting it holds."""
+        start, cells = chunk
+        rows = [self._reader.read(row, number) for number, row in enumerate(cells, start)]
+        fresh = {id(r): r for r in rows if isinstance(r, Workload) and id(r) not in self._texts}
+        verdicts: set[bool | None] = set()
         for place, text, fits in predict_workloads(fresh):
-            texts[place] = text
+            self._texts[place] = text
             verdicts.add(fits)
         lines = (
-            f'{{"row": {number}, {texts[id(row)]}\n'
+            f'{{"row": {number}, {self._texts[id(row)]}\n'
             if isinstance(row, Workload)
             else json.dumps({"row": number, "error": row.error}, ensure_ascii=False) + "\n"
-            for number, row in chunk
+            for number, row in enumerate(rows, start)
         )
-        sys.stdout.write("".join(lines))
-    return NOTHING_FITS if verdicts == {False} else 0
+        return "".join(lines), verdicts
+
+    def become_the_workers(self) -> None:
+        """Run in each new worker process: what it answers by."""
+        global _worker
+        _worker = self
+        gc.disable()
+
+
+_worker: RowAnswers | None = None
+
+
+def _answer_in_worker(chunk: Chunk) -> Answer:
+    assert _worker is not None  # set as the worker starts
+    return _worker(chunk)
 
 
 def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, str, bool | None]]:
@@ -176,20 +238,21 @@ def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, 
 
 def _rest_of_row(prediction: Prediction) -> str:
     """`plain` as JSON text without its opening brace, several times faster than by way of dicts."""
-    estimates = "".join(
-        f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}, '
-        if (e := getattr(prediction, name))
-        else f'"{name}": null, '
-        for name in ESTIMATES
-    )
+    estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
     fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
     error = ""
     if prediction.step_seconds is None:
         error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
     return (
         f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
-        f'{estimates}"fits": {fits}{error}}}'
+        f'{estimates}, "fits": {fits}{error}}}'
     )
+
+
+def _estimate_text(name: str, e: Estimate | None) -> str:
+    if e is None:
+        return f'"{name}": null'
+    return f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}'
 
 
 def _unjoined(w: Workload) -> str:

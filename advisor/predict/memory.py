@@ -234,10 +234,19 @@ class MemoryModel:
         return a.software is not None and a.device_type == "cuda" and not self.observations
 
     def _state(self, a: WorkloadArrays) -> np.ndarray:
-        return published_bytes(a)[0] if self._published(a) else self.structure.persistent_bytes(a)
+        return self._state_and_beyond(a)[0]
 
     def _beyond(self, a: WorkloadArrays) -> np.ndarray:
-        return published_bytes(a)[1] if self._published(a) else self.structure.beyond_bytes(a)
+        return self._state_and_beyond(a)[1]
+
+    def _state_and_beyond(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
+        """Bytes of weights and optimizer state, and the most beyond them: asked for many times, worked out once."""
+        published = self._published(a)
+        key = "published" if published else id(self.structure)
+        if key not in a.memo:
+            own = self.structure
+            a.memo[key] = published_bytes(a) if published else (own.persistent_bytes(a), own.beyond_bytes(a))
+        return a.memo[key]
 
     def _line(self, a: WorkloadArrays) -> Line:
         own = self._corrections(a)

@@ -82,6 +82,11 @@ class WorkloadArrays:
         """The workloads at these places."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in (*_SIZES, "micro_batch", "accumulate")})
 
+    @cached_property
+    def memo(self) -> dict:
+        """What was already worked out of these workloads, by whoever did."""
+        return {}
+
     @property
     def head_dim(self) -> np.ndarray:
         return self.width // self.heads

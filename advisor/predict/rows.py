@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -29,8 +29,7 @@ COLUMNS = (  # that are read; any other is ignored
     *("parallelism", "optimizer", "notes"),
 )
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
-_COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9") and small conventions differ (biases, padding)
-_TOKENS_TOLERANCE = 0.02
+_COUNT_TOLERANCE, _TOKENS_TOLERANCE = 0.06, 0.02  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # widths that real models use
 _OTHER_ARCHITECTURES = (
     (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
@@ -67,19 +66,23 @@ class Refusal:
 
 def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | RowError]:
     """Read a CSV of runs row by row; AdvisorError (exit 2) where the file itself cannot be used."""
+    lines = row_cells(path)
+    reader = RowReader(cards, next(lines))
+    for number, cells in enumerate(lines, start=1):
+        yield reader.read(cells, number)
+
+
+def row_cells(path: Path) -> Iterator[list[str]]:
+    """The names of a CSV's columns, then the cells of each row that is not blank; AdvisorError (exit 2) as above."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             columns = next(lines, [])
             if missing := [name for name in REQUIRED_COLUMNS if name not in columns]:
-                raise AdvisorError(
-                    f"{path} has no column {', '.join(missing)}",
-                    f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}",
-                    exit_code=2,
-                )
-            reader = RowReader(cards, columns)
-            for number, cells in enumerate((line for line in lines if line), start=1):
-                yield reader.read(cells, number)
+                hint = f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}"
+                raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint, exit_code=2)
+            yield columns
+            yield from filter(None, lines)
     except (UnicodeDecodeError, csv.Error) as error:
         hint = "save it as UTF-8 text with commas"
         raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
@@ -108,7 +111,7 @@ class RowReader:
             if not _EMPTY.isdisjoint(cells):
                 cells = tuple("" if cell in _EMPTY else cell for cell in cells)
             found = self._seen[key] = self._workload(*cells)
-        return RowError(row=number, error=f"not predicted: {found.reason}") if isinstance(found, Refusal) else found
+        return found if isinstance(found, Workload) else RowError(row=number, error=f"not predicted: {found.reason}")
 
     def _workload(
         self, gpu, memory, used, gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro, accum, tokens,
@@ -128,8 +131,7 @@ class RowReader:
         for part in parts:
             if isinstance(part, Refusal):
                 return part
-        precision_text = precision
-        card, _, sharding, precision, optimizer, checkpointing, shape = parts
+        card, _, sharding, kind, optimizer, checkpointing, shape = parts
         counts = read_counts(gpus, micro, accum, tokens, shape.seq_len)
         if isinstance(counts, Refusal):
             return counts
@@ -139,12 +141,12 @@ class RowReader:
             grad_accum=counts.grad_accum,
             gpu=card.key,
             gpus=counts.gpus,
-            precision=precision,
+            precision=kind,
             compile=read_compile(compiled),
             activation_checkpointing=checkpointing,
             optimizer=optimizer,
             sharding=sharding if counts.gpus > 1 else "none",
-            software=read_software(precision_text, flash, notes),
+            software=read_software(precision, flash, notes),
         )
 
 
@@ -330,34 +332,39 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
     )
 
 
-def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[str, int, int]]:
-    """Families with key/value heads and the parameter counts they give, the head tied and untied, likeliest first."""
+def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
+    """Shapes with all heads, key/value heads in their place, and the parameter counts that gives; likeliest first.
+
+    Each twice, with the head tied and untied. Counts are worked out from those of the shapes with all heads.
+    """
     heads, table = values["heads"], values["vocab"] * values["dim"]
     # each key/value head has one column of keys and one of values in each layer
     per_head = 2 * values["layers"] * values["dim"] * (values["dim"] // heads)
     for family in ("gpt2", "nanochat", "llama"):
-        count = flops.parameters(_shape(family, values, ffn_width, heads))
-        yield family, heads, count
-        yield family, heads, count + table if family == "gpt2" else count - table
+        shape = _shape(family, values, ffn_width, heads)
+        count = flops.parameters(shape)
+        yield shape, heads, count
+        yield shape, heads, count + table if family == "gpt2" else count - table
     for kv_heads in (8, 4, 16, 2, 1, 32):  # of a llama, whose `count` is the last
         if kv_heads < heads and heads % kv_heads == 0:
             fewer = count - (heads - kv_heads) * per_head
-            yield "llama", kv_heads, fewer
-            yield "llama", kv_heads, fewer - table
+            yield shape, kv_heads, fewer
+            yield shape, kv_heads, fewer - table
 
 
 def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelShape | Refusal:
     """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
-    error, best = math.inf, None
-    for family, kv_heads, parameters in _variants(values, ffn_width):
+    error, shape, kv_heads = math.inf, None, 0
+    for variant, heads, parameters in _variants(values, ffn_width):
         own = round(abs(math.log(parameters / count)), 4)
         if own < error:
-            error, best = own, (family, kv_heads)
+            error, shape, kv_heads = own, variant, heads
         if not error:
             break
-    shape = _shape(best[0], values, ffn_width, best[1])
+    if kv_heads != shape.kv_heads:
+        shape = replace(shape, kv_heads=kv_heads)
     if error > _COUNT_TOLERANCE:
         return Refusal(
             f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
@@ -382,10 +389,10 @@ def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShap
     if count is None or values["vocab"] is None:
         return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
     found = {}
-    for (family, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
+    for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
         width = (count - at_zero) / (at_one - at_zero)
         if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
-            shape = _shape(family, values, int(width), kv_heads)
+            shape = replace(zero, ffn_width=int(width), kv_heads=kv_heads)
             found.setdefault(flops.matmul_parameters(shape), shape)
     if len(found) != 1:
         return Refusal("ffn_mult is not given, and params leaves it open")

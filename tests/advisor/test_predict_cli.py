@@ -148,4 +148,7 @@ def test_a_large_table_takes_seconds(tmp_path: Path):
     started = time.monotonic()
     done = predict("--rows", str(path))
     assert done.stdout.count("\n") == 20_000
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [f.pop("row") for f in found] == list(range(1, 20_001))  # whichever process answered them
+    assert all(found[i] == found[i % len(lines)] for i in range(20_000))
     assert time.monotonic() - started < 20
