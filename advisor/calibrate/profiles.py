@@ -33,7 +33,7 @@ from advisor.predict.throughput import Observation, Posterior, Rates
 from advisor.records import Basis, Estimate
 from advisor.store import Store
 
-LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (handbook §3.2: 5-10 µs)
+LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (sources §3.2: 5-10 µs)
 _RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
 _STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm one faster
 

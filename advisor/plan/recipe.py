@@ -79,7 +79,7 @@ def recommended_batches(flops_per_token: np.ndarray, tokens: np.ndarray) -> np.n
 def learning_rate(shape: ModelShape, tokens: float, batch_tokens: float) -> float:
     """Peak AdamW learning rate: the lower of two laws, scaled to the batch and clipped.
 
-    DeepSeek LLM 2024: 0.3118 C^-0.1250. Step Law 2025: 1.79 N^-0.713 D^0.307 with N without embeddings (handbook
+    DeepSeek LLM 2024: 0.3118 C^-0.1250. Step Law 2025: 1.79 N^-0.713 D^0.307 with N without embeddings (sources
     §5.3). Too low a rate costs little, too high a rate the run. Away from the laws' batch it goes with its square root.
     """
     blocks = 12 * shape.depth * shape.width**2

@@ -19,7 +19,7 @@ STORAGE_USD_PER_BYTE_HOUR = 0.10 / 1e9 / 730
 # Grams of CO2 equivalent per kWh: the world's mean in 2019 (IEA, as CodeCarbon takes it); regions lie between 46
 # (europe-north1) and 560 (us-east1), sources §6.4.
 WORLD_GRAMS_PER_KWH = 475.0
-# Of the boards' energy: host and memory 10-20 % more, then cooling from 1.1 (hyperscale) to 1.6 (average); handbook
+# Of the boards' energy: host and memory 10-20 % more, then cooling from 1.1 (hyperscale) to 1.6 (average); sources
 # §6.4, unverified there.
 SITE_FACTOR = Estimate(value=1.15 * 1.25, low=1.10 * 1.10, high=1.20 * 1.60, basis=Basis.PRIOR)
 

@@ -15,7 +15,7 @@ from advisor.folders import profiles_folder
 from advisor.predict.throughput import TERMS, Rates
 
 PRIOR_SCHEMA = 1
-LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (handbook §3.2, unverified there)
+LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
 # No row of fp32 training is among the published runs: what TF32 products reach of their peak is less sure.
 _FP32_DEVIATION = 0.3
 THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
@@ -37,7 +37,7 @@ def measured_prior() -> CoefficientPrior:
     """Beliefs when the device's own ceilings were measured: every term within a factor of a few of its physical floor.
 
     Means: products of a training step reach 80-90 % of the best measured product, attention 30-40 % of it (fitted
-    a2/a1 of 1.5-2.4, handbook §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of
+    a2/a1 of 1.5-2.4, sources §3.1); activations pass memory 20-60 times per layer forward and backward (a3 of
     100-380 B over 2-byte elements), logits about 6 times in fp32, weights about 5 times; launches per layer 60 eager;
     optimizer at 1.3 times its floor.
     """
@@ -56,7 +56,7 @@ def measured_prior() -> CoefficientPrior:
         mean=np.log([beliefs[t][0] for t in TERMS]),
         covariance=np.diag([beliefs[t][1] ** 2 for t in TERMS]),
         discrepancy=0.03,
-        source="physical floors measured on the device (handbook §3.1)",
+        source="physical floors measured on the device (sources §3.1)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Energy and cost against the handbook's worked runs (§6.4)."""
+"""Energy and cost against the sources' worked runs (§6.4)."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_cost_is_rent_plus_energy():
 
 
 def test_power_follows_the_load_and_stops_at_the_cap():
-    """Handbook §7.4: at least 90 % of the limit with dense kernels, at most half when launches bound the step."""
+    """Sources §7.4: at least 90 % of the limit with dense kernels, at most half when launches bound the step."""
     dense, starved = board_watts(700.0, mfu=0.6), board_watts(700.0, mfu=0.02)
     assert dense.value >= 0.9 * 700 and starved.value <= 0.52 * 700
     assert board_watts(700.0, mfu=0.3).value == pytest.approx((0.5 + 0.225) * 700)
@@ -48,7 +48,7 @@ def test_power_follows_the_load_and_stops_at_the_cap():
 
 
 def test_carbon_is_the_sites_energy_at_a_stated_grid():
-    """Handbook §6.4: us-central1 has 430 g/kWh; world 475. Host and cooling are on top of the boards."""
+    """Sources §6.4: us-central1 has 430 g/kWh; world 475. Host and cooling are on top of the boards."""
     found = carbon_kg(known(37.4), 430.0)
     assert found.low == pytest.approx(37.4 * 1.21 * 0.43, rel=0.01) and found.contains(37.4 * 1.1 * 1.15 * 0.43)
     assert carbon_kg(known(1.0)).value == pytest.approx(0.475 * 1.4375)

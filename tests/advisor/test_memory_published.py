@@ -1,4 +1,4 @@
-"""Memory of published runs: the handbook's worked sums, what sharding divides, and sources that measured it."""
+"""Memory of published runs: the sources' worked sums, what sharding divides, and sources that measured it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pair(w: Workload) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("state, per_parameter", [("fp32", 12), ("copied", 14), ("16bit", 6)])
-def test_state_is_the_handbooks_bytes_per_parameter(state: str, per_parameter: int):
+def test_state_is_the_usual_bytes_per_parameter(state: str, per_parameter: int):
     w = workload(software=Software(state=state))
     assert pair(w)[0] == pytest.approx(per_parameter * flops.parameters(w.shape))
 
@@ -52,7 +52,7 @@ def test_unfused_attention_costs_korthikantis_scores():
 
 
 def test_a_gpt_block_keeps_32_bytes_per_token_and_width():
-    """Handbook §2.2: about 32 s b d without dropout and with fused attention."""
+    """Sources §2.2: about 32 s b d without dropout and with fused attention."""
     deeper = make_shape("gpt2", depth=25, width=2048, heads=16, vocab_size=50304, seq_len=2048)
     # autocast casts off, so that a further block adds its activations alone
     w = workload(micro_batch=4, software=Software(state="copied"))

@@ -185,7 +185,7 @@ def test_a_rented_machine_is_ordered_and_filled_first():
 
 
 def test_spot_pays_setup_again_after_every_interruption():
-    """Handbook §6.1's first order: lost share = delta/tau + (tau/2 + R)/M, a little less than the complete model."""
+    """Sources §6.1's first order: lost share = delta/tau + (tau/2 + R)/M, a little less than the complete model."""
     mean = Estimate(value=8 * 3600.0, low=4 * 3600.0, high=48 * 3600.0, basis=Basis.PRIOR)
     run = run_of(steps=200_000, checkpoint=CheckpointConfig(every_seconds=1200.0, final=False))
     setup = rented_setup(0.0)
@@ -197,7 +197,7 @@ def test_spot_pays_setup_again_after_every_interruption():
 
 
 def test_checkpoints_follow_the_interruption_rate():
-    """Handbook §6.1, worked: writes of 30 s, M = 2, 8 and 24 h give 10.5, 21 and 37 minutes."""
+    """Sources §6.1, worked: writes of 30 s, M = 2, 8 and 24 h give 10.5, 21 and 37 minutes."""
     minutes = [checkpoint_interval_seconds(30.0, hours * 3600.0) / MINUTE for hours in (2, 8, 24)]
     assert minutes == pytest.approx([10.5, 21.3, 37.5], rel=0.02)
     assert checkpoint_interval_seconds(30.0, None) == 900.0
@@ -205,7 +205,7 @@ def test_checkpoints_follow_the_interruption_rate():
 
 
 def test_disk_holds_what_is_kept_and_what_is_written():
-    """Handbook §2.4: 12 bytes per parameter, 209 MB for 17.4 M parameters."""
+    """Sources §2.4: 12 bytes per parameter, 209 MB for 17.4 M parameters."""
     run = run_of(checkpoint=CheckpointConfig(keep=2))
     assert state_bytes(SHAPE, "adamw") == 12 * 185_597_952
     assert disk_bytes(run) == 3 * checkpoint_bytes(run)
