@@ -1,0 +1,141 @@
+"""The whole story in a real browser: a budget, a plan, a run that outlives browser and server, its score, a log.
+
+ADVISOR_SCREENSHOTS=FOLDER also writes a picture of every page in both themes at 1440 and 900 pixels. Skipped where
+Chromium (Debian's package `chromium`) or Playwright is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+from playwright.sync_api import sync_playwright
+
+from advisor.launchers.base import RunState, run_status
+from advisor.launchers.local import LocalLauncher
+from advisor.store import Store
+from tests.ui.serving import ROOT, chromium, free_port, serving
+
+CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
+PAGES = {
+    "plan": "",
+    "calibrate": "calibrate",
+    "watch": "watch",
+    "runs": "runs",
+    "analyze": "analyze",
+    "gpus": "gpus",
+}
+PATIENCE_MS = 30_000
+LOG = "\n".join(
+    f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
+    "| tok/sec: 65,536 | mfu: 20.00"
+    for step in range(300)
+)
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium")
+
+
+@pytest.fixture
+def store(advisor_home):
+    """A store with a recorded calibration of a CPU, whose runs are ended when the test is over."""
+    (advisor_home / "calibrations").mkdir()
+    shutil.copy(CALIBRATION, advisor_home / "calibrations")
+    found = Store(advisor_home)
+    yield found
+    for row in found.runs():
+        LocalLauncher(found).stop(found.find_run(row.path), timeout_seconds=0.2, force=True)
+
+
+@pytest.fixture
+def browser():
+    """A headless Chromium of the system; without its sandbox, which root may not use."""
+    with sync_playwright() as player:
+        opened = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield opened
+        opened.close()
+
+
+def open_page(browser, address: str, theme: str = "light", width: int = 1440):
+    page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=theme)
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(address)
+    page.get_by_role("heading", level=2).first.wait_for()
+    return page
+
+
+def settled(page) -> None:
+    """Wait until the page's script has ended and the charts are drawn."""
+    page.wait_for_function("() => !document.querySelector('[data-testid=\"stStatusWidget\"]')")
+    page.wait_for_timeout(400)
+
+
+def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_path):
+    port = free_port()
+    with serving(store.home, port, tmp_path) as address:
+        page = open_page(browser, f"{address}/?deadline=20+s&price=0.10")
+        page.get_by_role("combobox", name="GPUs").first.fill("this machine")
+        page.get_by_role("option", name="this machine's CPU").click()
+        budget = page.get_by_label("Budget", exact=True)
+        budget.fill("$1")
+        budget.press("Enter")
+        page.get_by_text(re.compile(r"Train depth \d+ .* on this CPU")).first.wait_for()
+        settled(page)
+        page.get_by_role("button", name="Launch…").click()
+        page.get_by_text("The full configuration").wait_for()
+        settled(page)
+        page.get_by_role("button", name="Launch", exact=True).click()
+        page.get_by_role("button", name="Stop with a checkpoint").wait_for()
+        page.close()
+    # neither a browser nor a server is there any more: the run goes on, and a new server finds it
+    folder = store.find_run("latest")
+    assert run_status(folder).state is RunState.RUNNING
+    with serving(store.home, port, tmp_path) as address:
+        page = open_page(browser, f"{address}/watch")
+        page.get_by_text("next: advisor compare").wait_for(timeout=2 * PATIENCE_MS)  # it has ended
+        assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
+        page.get_by_role("link", name="Runs").click()
+        page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
+        page.get_by_role("cell", name="step time", exact=True).first.wait_for()
+        page.get_by_role("link", name="Analyze").click()
+        page.locator("input[type=file]").set_input_files(
+            {"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()}
+        )
+        page.get_by_text("65.5 k tok/s").first.wait_for()
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Markdown").click()
+        assert "nanochat" in Path(download.value.path()).read_text()
+        page.close()
+        if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
+            photograph(browser, address, Path(wanted))
+    assert "Traceback" not in (tmp_path / "server.log").read_text()
+    assert store.scores()
+
+
+def photograph(browser, address: str, folder: Path) -> None:
+    """Every page in both themes at both widths, whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        for width in (1440, 900):
+            for name, path in PAGES.items():
+                page = open_page(browser, f"{address}/{path}", theme, width)
+                if name == "analyze":
+                    page.get_by_role("button", name="Look at a recorded example").click()
+                    page.get_by_text("Money and time").wait_for()
+                settled(page)
+                whole_height(page, width)
+                page.screenshot(path=folder / f"{name}-{theme}-{width}.png")
+                page.close()
+
+
+def whole_height(page, width: int, most: int = 4000) -> None:
+    """Make the window as high as what it shows: the page scrolls inside of it."""
+    height = page.evaluate("() => document.querySelector('[data-testid=\"stMain\"]').scrollHeight")
+    page.set_viewport_size({"width": width, "height": min(height + 40, most)})
+    page.wait_for_timeout(600)
