@@ -123,7 +123,7 @@ def lines(
     `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts.
     """
     data = frame(rows)
-    shown = "~s" if len(data) and data[x[0]].max() >= 1e4 else "~g"
+    shown = "~s" if len(data) and data[x[0]].max() >= 1e4 else ".4~g"
     across = alt.Scale(nice=False, zero=False)  # the curve from edge to edge
     horizontal = alt.X(f"{x[0]}:Q", title=x[1], axis=alt.Axis(format=shown, tickCount=8), scale=across)
     scale = alt.Scale(type="log") if log_y else alt.Scale(zero=False)
@@ -213,7 +213,7 @@ def _scale(ends: tuple[float, float]) -> alt.Scale:
 
 def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
     """Few round ticks (1, 2, 5 times powers of ten on a logarithmic scale), written short."""
-    shown = "$~g" if money else "~s" if ends[1] >= 1e4 else "~g"
+    shown = "$.4~g" if money else "~s" if ends[1] >= 1e4 else ".4~g"
     if ends[1] / ends[0] <= LOG_FROM:
         return alt.Axis(format=shown, tickCount=6)
     powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
