@@ -170,6 +170,7 @@ class Goal:
     activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
     optimizer: str = "adamw"
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
+    grid_grams_per_kwh: float | None = None  # CO2 equivalent; None: the world's mean
     inference_tokens: float | None = None  # that the model will serve: smaller models trained longer cost less then
     counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone
     providers: tuple[str, ...] = ()  # to rent from; empty: any with a price list

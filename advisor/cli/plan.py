@@ -59,6 +59,9 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
     help="What is made least within the limits.",
 )
 @click.option("--kwh-price", type=USD, help="Dollars per kWh, added to the price.")
+@click.option(
+    "--grid-carbon", type=click.FloatRange(min=0), help="Grams of CO2e per kWh. Default: 475, the world's mean."
+)
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
@@ -125,6 +128,7 @@ def goal_from(options: dict[str, Any]) -> Goal:
         optimizer=options["optimizer"],
         sure=options["sure"],
         inference_tokens=options["inference_tokens"],
+        grid_grams_per_kwh=options["grid_carbon"],
         providers=options["providers"],
         spot=options["spot"],
         objective=options["objective"],

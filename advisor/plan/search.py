@@ -231,6 +231,7 @@ def _assemble(
     rejected = [trial.candidate(explain.rejection(brief, trial, chosen)) for trial in (*rest, *others)]
     best = chosen.candidate()
     goal = brief.goal
+    grid = WORLD_GRAMS_PER_KWH if goal.grid_grams_per_kwh is None else goal.grid_grams_per_kwh
     return Plan(
         id=_plan_id(goal, now),
         created=now.isoformat(timespec="seconds"),
@@ -251,8 +252,8 @@ def _assemble(
             cost_usd=bill.cost_usd,
             energy_kwh=bill.kwh,
             loss=chosen.loss,
-            carbon_kg=carbon_kg(bill.kwh),
-            grid_grams_per_kwh=WORLD_GRAMS_PER_KWH if bill.kwh else None,
+            carbon_kg=carbon_kg(bill.kwh, grid),
+            grid_grams_per_kwh=grid if bill.kwh else None,
             checkpoint_bytes=checkpoint_bytes(bill.run),
             disk_bytes=bill.disk_bytes,
             storage_usd=bill.storage_usd,

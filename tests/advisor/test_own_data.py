@@ -90,3 +90,13 @@ def test_serving_asks_for_more_tokens_per_parameter():
     assert for_inference(replace(goal, inference_tokens=1e16), 10**9).ratio == 12 * MOST_OVERTRAINING
     assert for_inference(replace(goal, ratio=30.0), 10**10).ratio == 30.0
     assert for_inference(replace(goal, inference_tokens=None), 10**10).ratio is None
+
+
+def test_carbon_is_at_the_goals_grid_factor(plan: Plan):
+    assert plan.prediction.grid_grams_per_kwh == 475.0
+    profile = prior_profile(require_gpu("h100-80gb-sxm"))
+    goal = replace(GOAL, grid_grams_per_kwh=46.0)
+    price = RunPrice(usd_per_hour=3.0, source="given")
+    clean = make_plan(goal, profile, now=NOW, data_meta=META, price=price).prediction
+    assert clean.grid_grams_per_kwh == 46.0
+    assert clean.carbon_kg.value == pytest.approx(plan.prediction.carbon_kg.value * 46 / 475)
