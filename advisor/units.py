@@ -60,6 +60,17 @@ class Formatter:
         shown_top = top if low >= 0 else prefixes[2] + top
         return f"{prefixes[0]}{middle}{suffix} ({prefixes[1]}{bottom}{dash}{shown_top}{suffix})"
 
+    def change(self, value: float) -> str:
+        """A difference, with its sign and two figures: it is known no better than the numbers it was taken from."""
+        if not abs(value) < _LARGEST:
+            return UNKNOWN
+        factor, suffix = self._unit(value)
+        size = abs(value) / factor
+        text = _number(size, place=math.floor(math.log10(size)) - 1) if size else "0"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        sign = "-" if value < 0 else "+"
+        return f"{sign}{self.prefix}{self._pad(text)}{suffix}"
+
     def _unit(self, value: float) -> tuple[float, str]:
         magnitude = abs(value)
         if magnitude == 0:

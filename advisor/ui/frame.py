@@ -9,9 +9,10 @@ from collections.abc import Callable
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.ui import analyze, calibrate, gpus, runs, watch
+from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
 
 PAGES = (
+    ("Plan", ":material/explore:", plan.page, "plan"),
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
     ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
     ("Runs", ":material/checklist:", runs.page, "runs"),
@@ -26,10 +27,12 @@ _STYLE = """<style>
 .stMainBlockContainer h2 { padding-top: .25rem; }
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
-[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] div { white-space: normal; }
+[data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] * { white-space: normal; }
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
   [class*="st-key-stack-"] [data-testid="stColumn"] { flex: 1 1 100%; min-width: 100%; }
+  [class*="st-key-pair-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
+  [class*="st-key-pair-"] [data-testid="stColumn"] { flex: 1 1 45%; min-width: 45%; }
 }
 </style>"""
 

@@ -1,0 +1,78 @@
+"""The command line that states a goal: what the page shows, so that a terminal gives the same plan."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from advisor.plan.market import ANY, COUNTS
+from advisor.records import Goal
+
+
+def plan_command(goal: Goal, out: str | None = None) -> str:
+    """`advisor plan …` for a goal, quoted for a POSIX shell; numbers are written so that they read back the same."""
+    words = ["advisor", "plan", *_options(goal)]
+    return shlex.join([*words, "--out", out] if out else words)
+
+
+def _options(goal: Goal) -> Iterator[str]:
+    yield from ("--gpu", goal.gpu)
+    counts = goal.counts or (goal.gpus,)
+    if counts != (COUNTS if goal.gpu == ANY or "," in goal.gpu else (1,)):
+        yield from ("--gpus", ",".join(map(str, counts)))
+    for option, value in _values(goal).items():
+        if value is not None:
+            yield from (option, value)
+    for price in goal.prices:
+        yield from ("--price", f"{price.gpu}={_number(price.usd_per_hour)}")
+    for provider in goal.providers:
+        yield from ("--provider", provider)
+    if goal.sure:
+        yield "--sure"
+    if goal.compile is not None:
+        yield "--compile" if goal.compile else "--no-compile"
+
+
+def _values(goal: Goal) -> dict[str, str | None]:
+    """Options that take a value; None where the command's default says the same."""
+    return {
+        "--budget": _number(goal.budget_usd),
+        "--deadline": _duration(goal.deadline_seconds),
+        "--tokens": _number(goal.tokens),
+        "--inference-tokens": _number(goal.inference_tokens),
+        "--depth": _number(goal.depth),
+        "--data": goal.data,
+        "--ratio": _number(goal.ratio),
+        "--ratio-counts": goal.ratio_counts if goal.ratio else None,
+        "--family": _unless(goal.family, "nanochat"),
+        "--seq-len": _number(goal.seq_len),
+        "--vocab-size": _number(goal.vocab_size),
+        "--price": _number(goal.usd_per_hour),
+        "--spot": _unless(goal.spot, "none"),
+        "--objective": _unless(goal.objective, "loss"),
+        "--kwh-price": _number(goal.usd_per_kwh),
+        "--micro-batch": _number(goal.micro_batch),
+        "--global-batch": _number(goal.global_batch_tokens),
+        "--precision": _unless(goal.precision, "auto"),
+        "--activation-checkpointing": goal.activation_checkpointing,
+        "--optimizer": _unless(goal.optimizer, "adamw"),
+    }
+
+
+def _unless(value: str, default: str) -> str | None:
+    return None if value == default else value
+
+
+def _number(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def _duration(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= length and (seconds / length).is_integer():
+            return f"{int(seconds / length)}{unit}"
+    return f"{_number(seconds)}s"

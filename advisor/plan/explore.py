@@ -1,0 +1,247 @@
+"""What there is to look at around a plan: what-ifs, the other runs of its search, the bill by part.
+
+Pure: a plan, a profile and changes in, what to show out, in the units it is drawn in. A what-if is a goal like any
+other, with everything pinned but what is changed, so that the command line gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.plan.field import MICRO_BATCHES
+from advisor.plan.goal import DEEPEST, find_price
+from advisor.plan.search import make_plan
+from advisor.predict.profile import Profile
+from advisor.records import Choice, Estimate, Goal, Plan, SearchReport
+from advisor.units import HOUR, format_seconds, format_usd
+
+_SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
+_COUNTS = (1, 2, 4, 8, 16, 32)
+_HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
+_PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
+_PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # where none is known
+_NOW = datetime(2000, 1, 1, tzinfo=UTC)  # of plans of which only the numbers are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """What is varied of a run. None: left as it is."""
+
+    depth: int | None = None
+    micro_batch: int | None = None
+    seq_len: int | None = None
+    tokens: int | None = None
+    gpus: int | None = None
+    usd_per_hour: float | None = None  # per GPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What a change does: differences to the run as it was. None: not known on one of the sides."""
+
+    seconds: float | None = None
+    usd: float | None = None
+    device_bytes: float | None = None
+    loss: float | None = None
+    recomputes: bool | None = None  # activations from now on, or no longer
+    refused: str | None = None  # why there is no such run
+
+
+@dataclass(frozen=True, kw_only=True)
+class BillPart:
+    """One part of the wall clock and of the dollars."""
+
+    name: str
+    seconds: float
+    hours: float
+    usd: float | None  # None: no price is known
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontPoint:
+    """One run of the search in the units of the chart."""
+
+    id: str
+    kind: str  # plan | front | missed
+    hours: float
+    usd: float | None
+    loss: float | None
+    choice: Choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """What a run may be varied over: ascending values, the run's own among them."""
+
+    depth: tuple[int, ...]
+    micro_batch: tuple[int, ...]
+    seq_len: tuple[int, ...]
+    tokens: tuple[int, ...]
+    gpus: tuple[int, ...]
+    usd_per_hour: tuple[float, ...]  # per GPU
+    own: Changes  # the run itself
+
+
+def choice_id(choice: Choice) -> str:
+    """A short name of a run that stays the same while prices and profiles do."""
+    spot = "-spot" if choice.spot else ""
+    return f"{choice.gpus}x{choice.gpu}{spot}-d{choice.depth}-b{choice.micro_batch}-s{choice.steps}"
+
+
+def find_choice(search: SearchReport, wanted: str | None) -> Choice | None:
+    """The run of a search by an option's name or by its id; None without one."""
+    runs = (*search.options, *search.front, *search.near_misses)
+    return next((c for c in runs if wanted is not None and wanted in (c.name, choice_id(c))), None)
+
+
+def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
+    """The goal for which nothing is open: this run of the plan's search, with the changes.
+
+    Tokens and global batch stay as they are when something else changes. Budget and deadline are left out, since a
+    what-if may break them; another number of GPUs is rented where the plan's own goal allows.
+    """
+    goal, model, changes = plan.goal, plan.run.model, changes or Changes()
+    moved = changes.gpus is not None and changes.gpus != choice.gpus
+    return replace(
+        goal,
+        gpu=choice.gpu,
+        gpus=changes.gpus or choice.gpus,
+        counts=(),
+        depth=changes.depth or choice.depth,
+        micro_batch=changes.micro_batch or choice.micro_batch,
+        global_batch_tokens=choice.tokens // choice.steps,
+        seq_len=changes.seq_len or model.seq_len,
+        vocab_size=model.vocab_size,
+        tokens=changes.tokens or choice.tokens,
+        ratio=None,
+        ratio_counts="matrices+head" if goal.family == "nanochat" else "total",
+        budget_usd=None,
+        deadline_seconds=None,
+        sure=False,
+        inference_tokens=None,  # already in the tokens
+        objective="loss",
+        spot="only" if choice.spot else "none",
+        providers=goal.providers if moved or choice.provider is None else (choice.provider,),
+        usd_per_hour=goal.usd_per_hour if changes.usd_per_hour is None else changes.usd_per_hour,
+        prices=tuple(p for p in goal.prices if p.gpu == choice.gpu) if changes.usd_per_hour is None else (),
+    )
+
+
+def ranges(plan: Plan, choice: Choice) -> Ranges:
+    """What there is to vary of a run of the plan's search, and where the run itself stands."""
+    family, seq_len = plan.goal.family, plan.run.model.seq_len
+    price = None if choice.usd_per_hour is None else choice.usd_per_hour / choice.gpus
+    # to the cent, so that the command line is one that a person would type
+    rents = {price} if price is not None else set()
+    rents |= {round(price * factor, 2) for factor in _PRICE_FACTORS} if price else set(_PRICES)
+    depths = (d for d in range(1, DEEPEST[family] + 1) if d <= 12 or d % 2 == 0)
+    return Ranges(
+        depth=tuple(sorted({*depths, choice.depth})),
+        micro_batch=tuple(sorted({*MICRO_BATCHES, choice.micro_batch})),
+        seq_len=tuple(sorted({*_SEQ_LENS, seq_len})),
+        tokens=tuple(sorted({choice.tokens, *(round(choice.tokens * 2 ** (half / 2)) for half in _HALF_OCTAVES)})),
+        gpus=(1,) if choice.gpu == "cpu" else tuple(sorted({*_COUNTS, choice.gpus})),
+        usd_per_hour=tuple(sorted(rents)),
+        own=Changes(
+            depth=choice.depth,
+            micro_batch=choice.micro_batch,
+            seq_len=seq_len,
+            tokens=choice.tokens,
+            gpus=choice.gpus,
+            usd_per_hour=price,
+        ),
+    )
+
+
+def effect(before: Goal, after: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> Effect:
+    """What planning for one pinned goal changes against planning for another."""
+    try:
+        plans = [make_plan(g, profile, now=_NOW, data_meta=data_meta, price=find_price(g)) for g in (before, after)]
+    except AdvisorError as error:
+        return Effect(refused=error.message)
+    return difference(plans[0], plans[1], profile)
+
+
+def difference(plan: Plan, other: Plan, profile: Profile) -> Effect:
+    """Expected hours, dollars, bytes and loss of the other plan less those of the first, on one kind of device.
+
+    Losses to a thousandth: finer than they are known, coarser than whole optimizer steps, which no two batches share.
+    """
+    before, after = plan.prediction, other.prediction
+    memory = [profile.memory.device_total_bytes(p.workload) for p in (plan, other)]
+    loss = _less(after.loss, before.loss)
+    recomputes = [p.run.activation_checkpointing == "full" for p in (plan, other)]
+    return Effect(
+        seconds=after.wall_clock.total_seconds.value - before.wall_clock.total_seconds.value,
+        usd=_less(after.cost_usd, before.cost_usd),
+        device_bytes=_less(memory[1], memory[0]),
+        loss=None if loss is None else round(loss, 3),
+        recomputes=None if recomputes[0] == recomputes[1] else recomputes[1],
+    )
+
+
+def broken_limits(goal: Goal, plan: Plan) -> tuple[str, ...]:
+    """In words, which of the goal's limits the expected time and cost of a plan break."""
+    total, cost = plan.prediction.wall_clock.total_seconds.value, plan.prediction.cost_usd
+    found = []
+    if goal.deadline_seconds is not None and total > goal.deadline_seconds:
+        found.append(f"takes {format_seconds(total)} of {format_seconds(goal.deadline_seconds)}")
+    if goal.budget_usd is not None and cost is not None and cost.value > goal.budget_usd:
+        found.append(f"costs {format_usd(cost.value)} of {format_usd(goal.budget_usd)}")
+    return tuple(found)
+
+
+def hours(seconds: float | None) -> float | None:
+    """Seconds on an axis of hours."""
+    return None if seconds is None else seconds / HOUR
+
+
+def bill(plan: Plan) -> tuple[BillPart, ...]:
+    """Where the wall clock and the dollars go, largest first; both columns sum to the plan's expected totals."""
+    prediction, clock = plan.prediction, plan.prediction.wall_clock
+    named = {
+        "steps": clock.steps_seconds,
+        "evaluations": clock.evals_seconds,
+        "checkpoints": clock.checkpoints_seconds,
+        "start-up": clock.startup_seconds,
+        "compilation": clock.compile_seconds,
+        "interruptions": clock.interruptions_seconds,
+        "ordering the machine": clock.provisioning_seconds,
+        "software and data": clock.download_seconds,
+    }
+    cost, storage = prediction.cost_usd, prediction.storage_usd
+    stored = storage.value if storage else 0.0
+    rate = None if cost is None else (cost.value - stored) / clock.total_seconds.value
+    parts = [
+        BillPart(name=name, seconds=e.value, hours=e.value / HOUR, usd=None if rate is None else rate * e.value)
+        for name, e in named.items()
+        if e is not None and e.value > 0
+    ]
+    if rate is not None and stored:
+        parts.append(BillPart(name="checkpoint storage", seconds=0.0, hours=0.0, usd=stored))
+    return tuple(sorted(parts, key=lambda part: (-part.seconds, -(part.usd or 0.0))))
+
+
+def front_points(search: SearchReport) -> tuple[FrontPoint, ...]:
+    """The front, the plan among it, and the near misses, in the units of their chart."""
+    runs = [("plan" if c.why == "the plan" else "front", c) for c in search.front]
+    runs += [("missed", c) for c in search.near_misses]
+    return tuple(
+        FrontPoint(
+            id=choice_id(choice),
+            kind=kind,
+            hours=choice.total_seconds.value / HOUR,
+            usd=choice.cost_usd.value if choice.cost_usd else None,
+            loss=choice.loss.value if choice.loss else None,
+            choice=choice,
+        )
+        for kind, choice in runs
+    )
+
+
+def _less(after: Estimate | None, before: Estimate | None) -> float | None:
+    return None if after is None or before is None else after.value - before.value

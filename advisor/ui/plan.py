@@ -1,0 +1,246 @@
+"""Page Plan: a goal in, the answer as a sentence and three cards, what else could be done, and why."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlencode
+
+import streamlit as st
+
+from advisor.cli.plan_tables import batch, machine
+from advisor.errors import AdvisorError
+from advisor.plan import explore
+from advisor.plan.command import plan_command
+from advisor.plan.explain import sentence
+from advisor.plan.summary import markdown
+from advisor.predict.profile import Profile
+from advisor.records import Basis, Choice, Goal, Plan
+from advisor.store import dump_plan
+from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
+from advisor.ui.plan_tabs import plain, tabs
+from advisor.units import format_bytes, format_count, format_estimate, format_number, format_seconds, format_usd
+
+PICK = "pick"  # which run of the search is looked at: in the session and in the address
+BALANCED = "balanced"
+_BASES = {
+    Basis.MEASURED: ("green", "This very configuration was run on this device."),
+    Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),
+    Basis.EXTRAPOLATED: ("orange", "Outside the range that was calibrated on this device."),
+    Basis.PRIOR: ("gray", "Never calibrated here: from data sheets and published runs, so the intervals are wide."),
+}
+# The hints name the command's options; on this page they are controls.
+_CONTROLS = {
+    "--budget": "Budget", "--deadline": "Deadline", "--tokens": "Training tokens", "--gpu any": "GPUs left empty",
+    "--gpus": "How many GPUs", "--gpu": "GPUs", "--seq-len": "Context length", "--depth": "Depth",
+    "--price": "Own prices", "--kwh-price": "Electricity", "--spot any": "Machines: spot too", "--data": "Data",
+    "--sure": "Keep limits surely", "--objective": "What is wanted", "--ratio-counts": "The ratio counts",
+    "--ratio": "Tokens per parameter", "--provider": "Providers", "--micro-batch": "Micro-batch",
+}  # fmt: skip
+
+
+def page() -> None:
+    """The form, the answer under it, and everything that explains or varies it."""
+    st.header("What can I train?", anchor=False)
+    try:
+        goal = plan_form.goal()
+        now = plan_answers.world(goal)
+        answered = plan_answers.plan(goal, now)
+    except AdvisorError as error:
+        _refused(error)
+        return
+    choice = _picked(goal, answered)
+    own = plan_answers.profile(goal, choice.gpu, now)
+    base = _run(answered, choice, explore.Changes(), now)
+    plan_what_if.reset(answered, choice, (goal, explore.choice_id(choice)))
+    changes = plan_what_if.read(answered, choice)
+    try:
+        shown, problem = _run(answered, choice, changes, now), None
+    except AdvisorError as error:
+        shown, problem = base, error
+    _answer(goal, answered, choice, shown, problem, varied=shown is not base)
+    _hand_over(goal, answered, choice, changes if problem is None else explore.Changes(), shown)
+    _cards(answered, choice)
+    _around(goal, answered, choice, base, shown, own, now)
+    tabs(goal, shown, own, answered)
+
+
+def _run(answered: Plan, choice: Choice, changes: explore.Changes, now: plan_answers.World) -> Plan:
+    """The answer itself, or the plan for another of its runs or for a changed one."""
+    if changes == explore.Changes() and choice.name == BALANCED:
+        return answered
+    return plan_answers.plan(explore.pinned(answered, choice, changes), now)
+
+
+def _refused(error: AdvisorError) -> None:
+    """An impossible goal: one sentence with the way out, in the words of this page."""
+    hint = error.hint or ""
+    for option, control in _CONTROLS.items():
+        hint = re.sub(rf"{re.escape(option)}\b(?!-)", f"**{control}**", hint)
+    kind = st.warning if error.exit_code == 3 else st.error
+    kind(plain(f"{error.message[:1].upper()}{error.message[1:]}.  \n{hint}"), icon=":material/block:")
+
+
+def _picked(goal: Goal, answered: Plan) -> Choice:
+    """The run that is looked at; another goal begins with its own plan again."""
+    asked = st.session_state.get(PICK, st.query_params.get(PICK))
+    if st.session_state.get("plan-goal", goal) != goal:
+        asked = None
+    st.session_state["plan-goal"] = goal
+    found = explore.find_choice(answered.search, asked) if asked else None
+    if asked and found is None:
+        st.caption("The run of this link is not in today's search: a price or a calibration has changed.")
+    _pick(asked if found is not None else None)
+    own = plan_answers.balanced(answered)
+    return own if found is None or explore.choice_id(found) == explore.choice_id(own) else found
+
+
+def _pick(name: str | None) -> None:
+    st.session_state[PICK] = name
+    if name and name != BALANCED:
+        st.query_params[PICK] = name
+    elif PICK in st.query_params:
+        del st.query_params[PICK]
+
+
+def _answer(
+    goal: Goal, answered: Plan, choice: Choice, shown: Plan, problem: AdvisorError | None, *, varied: bool
+) -> None:
+    name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
+    loss = format_estimate(shown.prediction.loss, format_number) if shown.prediction.loss else "not predicted"
+    words = f"{sentence(shown)[:-1]}, predicted loss {loss}."
+    st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
+    colour, explained = _BASES[shown.prediction.step_seconds.basis]
+    st.badge(f"speed: {shown.prediction.step_seconds.basis}", color=colour, help=explained)
+    if problem is not None:
+        _refused(problem)
+    for text in explore.broken_limits(goal, shown):
+        st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
+    for text in shown.warnings:
+        st.caption(":material/info: " + plain(text))
+
+
+def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
+    """Launch, and everything to take away."""
+    said = goal if shown is answered else explore.pinned(answered, choice, changes)
+    with st.container(horizontal=True):
+        if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
+            st.session_state[watch.PLAN_KEY] = str(loaders.store().save_plan(shown))
+            # {}: without it Streamlit refuses to leave a page whose controls are bound to the address
+            st.switch_page(st.Page(watch.page, url_path="watch", title="Launch and watch"), query_params={})
+        st.download_button(
+            "plan.yaml", dump_plan(shown), "plan.yaml", "application/yaml", icon=":material/download:",
+            help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
+        )  # fmt: skip
+        st.download_button(
+            "Summary", markdown(shown, said), f"{shown.id}.md", "text/markdown", icon=":material/description:",
+            help="The plan in words, as Markdown.", on_click="ignore",
+        )  # fmt: skip
+        with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal."):
+            st.code(plan_command(said, "plan.yaml"), language="bash", wrap_lines=True)
+        with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
+            st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
+            st.code(_link(), language=None, wrap_lines=True)
+
+
+def _link() -> str:
+    """The address as the server knows it."""
+    query = st.query_params.to_dict()
+    base = (st.context.url or "").split("?")[0]
+    return f"{base}?{urlencode(query, doseq=True)}" if query else base
+
+
+def _cards(answered: Plan, choice: Choice) -> None:
+    options = answered.search.options if answered.search else ()
+    for column, option in zip(st.columns(len(options) or 1), options, strict=False):
+        with column.container(border=True, height="stretch"):
+            _card(option, shown=explore.choice_id(option) == explore.choice_id(choice))
+    if answered.search and answered.search.sensitivity:
+        st.markdown(plain("\n".join(f"- {text}" for text in answered.search.sensitivity)))
+
+
+def _card(option: Choice, *, shown: bool) -> None:
+    basis = option.step_seconds.basis
+    colour, explained = _BASES[basis]
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**{option.name.capitalize()}**")
+        st.badge(str(basis), color=colour, help=explained)
+    st.markdown(f"##### depth {option.depth} · {format_count(option.parameters)} parameters")
+    st.markdown(
+        plain(
+            f"{machine(option)}  \n"
+            f"**{format_estimate(option.total_seconds, format_seconds)}** · "
+            f"**{format_estimate(option.cost_usd, format_usd)}**  \n"
+            f"loss {format_estimate(option.loss, format_number)}  \n"
+            f"memory {_memory(option)}  \n"
+            f"batch of {batch(option)}"
+        )
+    )
+    st.caption(plain(option.why))
+    if basis is Basis.PRIOR and option.gpu != "cpu":
+        st.caption(f"Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
+    st.space("stretch")
+    label = "Shown" if shown else "Show this one"
+    st.button(label, key=f"card-{option.name}", disabled=shown, on_click=_pick, args=(option.name,), width="stretch")
+
+
+def _memory(option: Choice) -> str:
+    held = format_estimate(option.device_bytes, format_bytes)
+    return held if option.headroom_bytes is None else f"{held}, {format_bytes(option.headroom_bytes)} free"
+
+
+def _around(
+    goal: Goal, answered: Plan, choice: Choice, base: Plan, shown: Plan, own: Profile, now: plan_answers.World
+) -> None:
+    """What else could be done on the left, what happens if on the right."""
+    left, right = st.container(key="stack-around").columns((3, 2), gap="large")
+    with left:
+        st.subheader("Every run worth its price", anchor=False)
+        _front(goal, answered, choice)
+        if shown is not base:
+            st.markdown("**What the sliders change**")
+            plan_what_if.comparison(base, shown, own)
+    with right:
+        st.subheader("What if", anchor=False)
+        plan_what_if.sliders(answered, choice, own, now)
+
+
+def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
+    points = explore.front_points(answered.search) if answered.search else ()
+    rows = [_front_row(point, choice) for point in points]
+    runs = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
+    missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
+    known = all(row["loss_known"] for row in rows)
+    colour = "predicted loss" if known else "score (lower is better)"
+    if all(row["usd"] for row in rows):
+        limits = (goal.budget_usd, explore.hours(goal.deadline_seconds))
+        chart = plan_charts.front(runs, missed, colour=colour, limits=limits)
+    else:
+        chart = plan_charts.hours_and_quality(runs, colour=colour)
+    event = st.altair_chart(chart, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front")
+    st.caption(
+        "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
+        "Crosses would be better but for one thing."
+    )
+    clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
+    if clicked and clicked != st.session_state.get("clicked"):
+        st.session_state["clicked"] = clicked
+        _pick(clicked[0])
+        st.rerun()
+
+
+def _front_row(point: explore.FrontPoint, choice: Choice) -> dict[str, object]:
+    run = point.choice
+    return {
+        "id": point.id,
+        "usd": point.usd,
+        "hours": point.hours,
+        "quality": run.score if point.loss is None else point.loss,
+        "loss_known": point.loss is not None,
+        "shown": point.id == explore.choice_id(choice),
+        "plan": f"depth {run.depth}, {format_count(run.parameters)} parameters",
+        "machine": machine(run),
+        "time": format_estimate(run.total_seconds, format_seconds),
+        "cost": format_estimate(run.cost_usd, format_usd),
+        "loss": format_estimate(run.loss, format_number),
+        "note": run.why or "-",
+    }

@@ -1,0 +1,70 @@
+"""What the page Plan asks of the planner, kept between reruns: the functions of `advisor plan`, on frozen goals."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from advisor.catalog import live_prices_path
+from advisor.cli.plan import load_profiles, read_data, recommend
+from advisor.plan import curves, explore
+from advisor.predict.profile import Profile
+from advisor.records import Choice, Goal, Plan
+from advisor.ui import loaders
+
+World = tuple[object, ...]  # what answers rest on besides the goal; in the key of everything kept
+
+
+def world(goal: Goal) -> World:
+    """Changes whenever a calibration, a price or the goal's data do."""
+    home = loaders.store().home
+    prices = live_prices_path()
+    meta = read_data(goal.data)
+    return (
+        str(home),
+        loaders.stamp(home / "calibrations"),
+        prices.stat().st_mtime_ns if prices.exists() else 0,
+        meta["fingerprint"] if meta else "",
+    )
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _profiles(gpu: str, family: str, precision: str, compile: bool | None, now: World):
+    del now
+    goal = Goal(gpu=gpu, family=family, precision=precision, compile=compile)
+    return load_profiles(goal, loaders.store())
+
+
+def profile(goal: Goal, key: str, now: World) -> Profile:
+    """What is believed of one of the goal's devices."""
+    found, _ = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, now)
+    return next(p for p in found if p.key == key)
+
+
+@st.cache_resource(max_entries=256, show_spinner="searching every card, count and depth")
+def plan(goal: Goal, now: World) -> Plan:
+    """The plan for a goal: the function behind `advisor plan`."""
+    del now
+    return recommend(goal)
+
+
+@st.cache_resource(max_entries=1024, show_spinner=False)
+def effect(before: Goal, after: Goal, now: World, _profile: Profile) -> explore.Effect:
+    """What planning for one pinned goal changes against another."""
+    return explore.effect(before, after, _profile, read_data(before.data))
+
+
+def throughput(shown: Plan, own: Profile) -> tuple[tuple[curves.RatePoint, ...], tuple[curves.MeasuredRate, ...]]:
+    """The curve and the calibration's points."""
+    return curves.throughput(own, shown.workload), curves.measured_rates(own, shown.workload)
+
+
+def loss(goal: Goal, shown: Plan, own: Profile) -> curves.LossCurve:
+    """Loss against tokens, with the goal's marks."""
+    return curves.loss(goal, shown, own, read_data(goal.data))
+
+
+def balanced(found: Plan) -> Choice:
+    """The plan itself among its options."""
+    own = explore.find_choice(found.search, "balanced") if found.search else None
+    assert own is not None  # `answer` names the plan itself so
+    return own

@@ -1,0 +1,160 @@
+"""The charts that only the page Plan has. Marks, scales and titles; every number is the planner's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame
+
+PICK = "pick"  # the name of the selection that the page reads
+MONEY, PLAIN = "$.3~s", ".3~s"
+TALL = 460
+
+
+def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, float | None]) -> alt.LayerChart:
+    """Dollars against hours; rows hold id, usd, hours, quality, shown and words for the tooltip.
+
+    `limits` are the budget in dollars and the deadline in hours. A click selects a run by its id.
+    """
+    pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
+    x = alt.X("usd:Q", title="dollars", scale=_log(), axis=_axis(MONEY))
+    y = alt.Y("hours:Q", title="hours", scale=_log(), axis=_axis(PLAIN))
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("plan", "machine", "time", "cost", "loss", "note")]
+    scale = alt.Scale(scheme="viridis", reverse=True)
+    dots = (
+        alt.Chart(frame(rows))
+        .mark_circle(opacity=1, cursor="pointer")
+        .encode(
+            x,
+            y,
+            alt.Color("quality:Q", title=colour, scale=scale, legend=alt.Legend(gradientLength=180, tickCount=4)),
+            size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
+            stroke=alt.condition("datum.shown", alt.value(ACTUAL), alt.value(None)),
+            strokeWidth=alt.value(3),
+            tooltip=tooltip,
+        )
+        .add_params(pick)
+    )
+    layers: list[Any] = [dots]
+    crosses = frame(missed)
+    if len(crosses):
+        base = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
+        layers.insert(0, base.encode(x, y, tooltip=tooltip))
+    budget, deadline = limits
+    layers += [_line("x", budget, "budget")] if budget is not None else []
+    layers += [_line("y", deadline, "deadline")] if deadline is not None else []
+    return alt.layer(*layers).properties(height=TALL)
+
+
+def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
+    """Hours against quality, where nothing has a price; rows as for `front`."""
+    pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("plan", "machine", "time", "loss", "note")]
+    dots = (
+        alt.Chart(frame(rows))
+        .mark_circle(opacity=1, color=PREDICTED, cursor="pointer")
+        .encode(
+            alt.X("hours:Q", title="hours", scale=_log(), axis=_axis(PLAIN)),
+            alt.Y("quality:Q", title=colour, scale=alt.Scale(zero=False)),
+            size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
+            stroke=alt.condition("datum.shown", alt.value(ACTUAL), alt.value(None)),
+            strokeWidth=alt.value(3),
+            tooltip=tooltip,
+        )
+        .add_params(pick)
+    )
+    return alt.layer(dots).properties(height=TALL)
+
+
+def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, str] | None) -> alt.LayerChart:
+    """Stacked GiB of one device by micro-batch, with the interval of their sum and the card's limit.
+
+    Rows hold micro_batch, part, order, value and label; `ends` micro_batch, low, high and label.
+    """
+    x = alt.X("micro_batch:O", title="micro-batch (sequences)", axis=alt.Axis(labelAngle=0))
+    bars = (
+        alt.Chart(frame(rows))
+        .mark_bar()
+        .encode(
+            x,
+            alt.Y("value:Q", title="GiB per device"),
+            alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])),
+                title=None,
+                legend=alt.Legend(orient="top", columns=3),
+            ),
+            alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
+        )
+    )
+    whiskers = (
+        alt.Chart(frame(ends))
+        .mark_rule(color=REJECTED, strokeWidth=2)
+        .encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), tooltip=[alt.Tooltip("label:N", title="in all, 80 %")])
+    )
+    layers: list[Any] = [bars, whiskers]
+    if limit is not None:
+        layers.append(_line("y", limit[0], limit[1]))
+    return alt.layer(*layers).properties(height=HEIGHT)
+
+
+def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
+    """Loss against tokens with its band; rows hold tokens, value, low, high, label; marks tokens and words."""
+    x = alt.X("tokens:Q", title="training tokens", scale=_log(), axis=_axis(PLAIN))
+    base = alt.Chart(frame(rows))
+    y_scale = alt.Scale(zero=False)
+    band = base.mark_area(color=PREDICTED, opacity=BAND).encode(
+        x, alt.Y("low:Q", title="validation loss, nats per token", scale=y_scale), alt.Y2("high:Q")
+    )
+    line = base.mark_line(color=PREDICTED).encode(
+        x, alt.Y("value:Q", scale=y_scale), tooltip=[alt.Tooltip("label:N", title="loss")]
+    )
+    layers: list[Any] = [band, line]
+    found = frame(marks)
+    if len(found):
+        colour = alt.Color(
+            "words:N",
+            title=None,
+            scale=alt.Scale(domain=list(found["words"]), range=[ACTUAL, WARNING, "#CC79A7", "#009E73", REJECTED]),
+            legend=alt.Legend(orient="top"),
+        )
+        rules = alt.Chart(found).mark_rule(strokeDash=[6, 4], strokeWidth=2)
+        layers.append(rules.encode(x, colour, tooltip=[alt.Tooltip("words:N", title="mark")]))
+    return alt.layer(*layers).properties(height=HEIGHT)
+
+
+def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
+    """Tokens per second against GPUs, with the line of no loss; rows: gpus, value, label; ideal: the first two."""
+    ticks = [row["gpus"] for row in rows]
+    x = alt.X("gpus:Q", title="GPUs", scale=_log(2), axis=alt.Axis(values=ticks, format="d"))
+    y = alt.Y("value:Q", title="tokens per second", scale=_log(), axis=_axis(PLAIN))
+    straight = alt.Chart(frame(ideal)).mark_line(color=REJECTED, strokeDash=[6, 4]).encode(x, y)
+    line = (
+        alt.Chart(frame(rows))
+        .mark_line(color=PREDICTED, point={"size": 60, "color": PREDICTED})
+        .encode(x, y, tooltip=[alt.Tooltip("label:N", title="on so many")])
+    )
+    return alt.layer(straight, line).properties(height=HEIGHT)
+
+
+def _axis(words: str) -> alt.Axis:
+    return alt.Axis(format=words, labelOverlap="greedy", tickCount=6, gridOpacity=0.4)
+
+
+def _log(base: int = 10) -> alt.Scale:
+    return alt.Scale(type="log", base=base, nice=False, padding=20)
+
+
+def _line(axis: str, value: float, words: str) -> alt.LayerChart:
+    """A named dashed line across the chart where a limit lies."""
+    data = frame([{"limit": value, "words": words}])
+    rule = alt.Chart(data).mark_rule(color=WARNING, strokeDash=[6, 4]).encode(**{axis: "limit:Q"}, tooltip="words:N")
+    if axis == "x":
+        text = alt.Chart(data).mark_text(color=WARNING, align="right", dx=-5, baseline="top", dy=4)
+        return alt.layer(rule, text.encode(x="limit:Q", y=alt.value(0), text="words:N"))
+    text = alt.Chart(data).mark_text(color=WARNING, align="left", dx=4, dy=-7)
+    return alt.layer(rule, text.encode(y="limit:Q", x=alt.value(0), text="words:N"))

@@ -1,0 +1,150 @@
+"""The goal as a form: what is typed becomes the options of `advisor plan`, and they become the goal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from advisor.catalog import load_gpus, load_prices
+from advisor.cli.plan import RATIO_COUNTS, command, goal_from
+from advisor.records import Goal
+from advisor.units import parse_seconds, parse_tokens, parse_usd
+
+QUERY = "query-params"  # every control is in the address, so that a link restores the page
+BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
+OBJECTIVES = {"loss": "best loss", "cost": "cheapest", "time": "fastest"}
+SPOT = {"none": "on demand", "any": "spot too", "only": "spot only"}
+COUNTS = (1, 2, 4, 8, 16, 32)
+
+
+def goal() -> Goal:
+    """Draw the form and read it; raises AdvisorError (exit code 2) for what cannot be meant."""
+    options = _defaults() | _limits() | _work()
+    with st.expander("More: model, machines, prices", icon=":material/tune:"):
+        options |= _model() | _machines()
+    return goal_from(options)
+
+
+def _defaults() -> dict[str, Any]:
+    """What the command assumes of everything that the form does not ask."""
+    with command.make_context("plan", []) as context:
+        return dict(context.params)
+
+
+def _limits() -> dict[str, Any]:
+    columns = st.container(key="pair-limits").columns((1, 1, 1.6, 1.7), vertical_alignment="bottom")
+    budget = columns[0].text_input(
+        "Budget", BUDGET, key="budget", bind=QUERY, placeholder="no limit",
+        help="The most that may be spent, as $50. Empty: no limit.",
+    )  # fmt: skip
+    deadline = columns[1].text_input(
+        "Deadline", DEADLINE, key="deadline", bind=QUERY, placeholder="no limit",
+        help="The most time that everything may take, as 90 min, 24 h or 3 days. Empty: no limit.",
+    )  # fmt: skip
+    gpus = columns[2].multiselect(
+        "GPUs", _devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents", format_func=_device_name,
+        help="Cards to choose from. None: every card with a price is searched.",
+    )  # fmt: skip
+    objective = columns[3].segmented_control(
+        "What is wanted", list(OBJECTIVES), default="loss", required=True, key="objective", bind=QUERY,
+        format_func=OBJECTIVES.get, width="stretch",
+        help="Best loss: the best model within the limits. Cheapest and fastest need a task: tokens or a depth.",
+    )  # fmt: skip
+    return {
+        "budget": parse_usd(budget) if budget else None,
+        "deadline": parse_seconds(deadline) if deadline else None,
+        "gpu": ",".join(gpus) or "any",
+        "objective": objective or "loss",
+    }
+
+
+def _work() -> dict[str, Any]:
+    columns = st.container(key="pair-work").columns((1, 1, 1.6, 1.7), vertical_alignment="bottom")
+    tokens = columns[0].text_input(
+        "Training tokens", key="tokens", bind=QUERY, placeholder="what fits",
+        help="As 500M or 3.7B. Empty: as many as the limits allow.",
+    )  # fmt: skip
+    ratio = columns[1].number_input(
+        "Tokens per parameter", min_value=0.1, value=None, key="ratio", bind=QUERY, placeholder="what fits",
+        help="The Chinchilla ratio: training tokens for each parameter that counts (embeddings do not, for nanochat). "
+        "Around the family's own ratio (nanochat 12, others 20) it hardly matters.",
+    )  # fmt: skip
+    data = columns[2].text_input(
+        "Data", key="data", bind=QUERY, placeholder="a token folder, or fresh tokens",
+        help="A folder that `advisor data prepare` wrote: its vocabulary is used, and repeating it "
+        "costs quality. Empty: fresh tokens without end.",
+    )  # fmt: skip
+    spot = columns[3].segmented_control(
+        "Machines", list(SPOT), default="none", required=True, key="spot", bind=QUERY, format_func=SPOT.get,
+        width="stretch", help="Spot machines are cheaper and may be taken back; the time lost to that is counted.",
+    )  # fmt: skip
+    return {
+        "tokens": parse_tokens(tokens) if tokens else None,
+        "ratio": ratio,
+        "data": Path(data) if data else None,
+        "spot": spot or "none",
+    }
+
+
+def _model() -> dict[str, Any]:
+    columns = st.container(key="pair-model").columns(5, vertical_alignment="bottom")
+    family = columns[0].selectbox(
+        "Model family", ["nanochat", "gpt2", "llama"], key="family", bind=QUERY, help="The architecture's proportions."
+    )
+    depth = columns[1].number_input(
+        "Depth", 1, 200, None, key="depth", bind=QUERY, placeholder="the best", help="Transformer blocks."
+    )
+    seq_len = columns[2].number_input(
+        "Context length", 16, 65536, None, key="seq", bind=QUERY, placeholder="the calibration's",
+        help="Tokens per sequence.",
+    )  # fmt: skip
+    counts = columns[3].selectbox(
+        "The ratio counts", RATIO_COUNTS, index=None, key="ratio_counts", bind=QUERY, placeholder="the custom",
+        help="Which parameters the ratio counts; only with a ratio.",
+    )  # fmt: skip
+    sure = columns[4].checkbox(
+        "Keep limits surely", key="sure", bind=QUERY,
+        help="The intervals' high ends stay within the limits, not only the expected values.",
+    )  # fmt: skip
+    return {
+        "family": family,
+        "depth": depth,
+        "seq_len": seq_len,
+        "ratio_counts": counts,
+        "sure": sure,
+    }
+
+
+def _machines() -> dict[str, Any]:
+    columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1), vertical_alignment="bottom")
+    counts = columns[0].multiselect(
+        "How many GPUs", COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
+        help="Numbers of GPUs to choose from.",
+    )  # fmt: skip
+    providers = columns[1].multiselect(
+        "Providers", sorted({row.provider for row in load_prices()}), key="provider", bind=QUERY, placeholder="any",
+        help="Rent from these only.",
+    )  # fmt: skip
+    prices = columns[2].text_input(
+        "Own prices", key="price", bind=QUERY, placeholder="l4=0.50 h200=2.10",
+        help="Dollars per GPU and hour, by card; without a card's name where only one is chosen.",
+    )  # fmt: skip
+    tariff = columns[3].text_input(
+        "Electricity", key="kwh", bind=QUERY, placeholder="$ per kWh", help="Added to the price: what power costs here."
+    )
+    return {
+        "gpus": tuple(sorted(counts)),
+        "providers": tuple(providers),
+        "prices": prices.replace(",", " ").split(),
+        "kwh_price": parse_usd(tariff) if tariff else None,
+    }
+
+
+def _devices() -> list[str]:
+    return ["cpu", *(key for key, spec in load_gpus().items() if spec.compute_capability[:1].isdigit())]
+
+
+def _device_name(key: str) -> str:
+    return "this machine's CPU" if key == "cpu" else key

@@ -1,0 +1,126 @@
+"""The sliders of the page Plan: what each change of a run does to hours, dollars, memory and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import streamlit as st
+
+from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
+from advisor.predict.profile import Profile
+from advisor.records import Choice, Plan
+from advisor.ui import plan_answers
+from advisor.ui.plan_form import QUERY
+from advisor.units import (
+    Formatter,
+    format_bytes,
+    format_estimate,
+    format_number,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+
+PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
+_SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
+    ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
+    ("tokens", "Tokens", format_tokens, "Training tokens in all."),
+    ("micro_batch", "Micro-batch", str, "Sequences per GPU and forward pass. The global batch stays if it can."),
+    ("seq_len", "Context length", str, "Tokens per sequence. Training tokens and the global batch stay."),
+    ("gpus", "GPUs", str, "Data parallel. The global batch stays; the catalog's price for so many is taken."),
+    ("usd_per_hour", "$ per GPU and hour", format_usd, "A price of your own, for a machine that is at hand: "
+     "nothing is added for ordering it, fetching software, and storage."),
+)  # fmt: skip
+
+
+def reset(plan: Plan, choice: Choice, base: object) -> None:
+    """Put the sliders back to the run when another one is looked at; the first time the address decides."""
+    before = st.session_state.get("plan-base")
+    st.session_state["plan-base"] = base
+    if before is not None and before != base:
+        own = ranges(plan, choice).own
+        for name, *_ in _SLIDERS:
+            if PREFIX + name in st.session_state:
+                st.session_state[PREFIX + name] = getattr(own, name)
+
+
+def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
+    """Draw them, each with what it does alone: where it stands, or one notch further."""
+    found = ranges(answered, choice)
+    for name, label, words, explained in _SLIDERS:
+        options, own = getattr(found, name), getattr(found.own, name)
+        if len(options) < 2:
+            continue
+        with st.container(gap=None):
+            value = st.select_slider(
+                label, options, own if own is not None else options[0], key=PREFIX + name, bind=QUERY,
+                format_func=words, help=explained,
+            )  # fmt: skip
+            tried = value if value != own else _next(options, value)
+            if tried is None:
+                continue
+            goal = pinned(answered, choice, Changes(**{name: tried}))
+            done = plan_answers.effect(pinned(answered, choice), goal, now, profile)
+            st.caption(f"{'at' if value == tried else 'next:'} {words(tried)}: {in_words(done)}".replace("$", "\\$"))
+
+
+def read(answered: Plan, choice: Choice) -> Changes:
+    """What the sliders say before they are drawn; on the first visit, what the address says."""
+    found, moved = ranges(answered, choice), Changes()
+    for name, _, words, _ in _SLIDERS:
+        options, asked = getattr(found, name), st.query_params.get(PREFIX + name)
+        if PREFIX + name not in st.session_state and asked is not None:
+            match = [option for option in options if words(option) == asked]
+            if match:
+                st.session_state[PREFIX + name] = match[0]
+        value = st.session_state.get(PREFIX + name)
+        if value in options and value != getattr(found.own, name):
+            moved = replace(moved, **{name: value})
+    return moved
+
+
+def in_words(effect: Effect) -> str:
+    """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
+    if effect.refused:
+        return effect.refused
+    parts = [
+        signed(effect.seconds, format_seconds),
+        signed(effect.usd, format_usd),
+        signed(effect.device_bytes, format_bytes),
+        f"loss {signed(effect.loss, format_number)}" if effect.loss else "",
+        {None: "", True: "recomputing activations", False: "no longer recomputing"}[effect.recomputes],
+    ]
+    return " · ".join(part for part in parts if part) or "changes next to nothing"
+
+
+def signed(value: float | None, words: Formatter) -> str:
+    """A difference with its sign; empty where there is none or it is unknown."""
+    return words.change(value) if value else ""
+
+
+def comparison(base: Plan, shown: Plan, profile: Profile) -> None:
+    """The run as it was chosen and as it is now, number by number, with the differences."""
+    done = difference(base, shown, profile)
+    rows = [
+        ("time", format_seconds, done.seconds, [p.prediction.wall_clock.total_seconds for p in (base, shown)]),
+        ("cost", format_usd, done.usd, [p.prediction.cost_usd for p in (base, shown)]),
+        (
+            "memory",
+            format_bytes,
+            done.device_bytes,
+            [profile.memory.device_total_bytes(p.workload) for p in (base, shown)],
+        ),
+        ("loss", format_number, done.loss, [p.prediction.loss for p in (base, shown)]),
+    ]
+    lines = ["| | as chosen | what if | change |", "|---|---|---|---|"]
+    for name, words, change, (before, after) in rows:
+        cells = (format_estimate(before, words), format_estimate(after, words), signed(change, words))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    st.markdown("\n".join(lines).replace("$", "\\$"))
+
+
+def _next(options: Sequence[Any], value: Any) -> Any:
+    later = [option for option in options if option > value]
+    return later[0] if later else None
