@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test accuracy docs clean
+.PHONY: quickstart test accuracy docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -21,6 +21,12 @@ accuracy: $(VENV)/core.stamp
 docs: $(VENV)/core.stamp
 	$(BIN)/python -m advisor.cli.reference docs/cli.md
 	$(BIN)/python -m advisor.report.catalogue docs/findings.md
+
+# the pictures of the README, from a run that is launched for them; the folder has every page in both themes as well
+screenshots: $(VENV)/dev.stamp
+	ADVISOR_SCREENSHOTS=build/screenshots $(BIN)/pytest -q tests/ui/test_end_to_end.py
+	mkdir -p docs/images
+	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -100,7 +100,12 @@ def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
         .mark_bar(size=36)
         .encode(
             alt.X("value:Q", title=unit, stack="zero"),
-            alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])), title=None),
+            alt.Color(
+                "part:N",
+                scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])),
+                title=None,
+                legend=alt.Legend(orient="top", columns=4),
+            ),
             alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
         )
@@ -126,21 +131,24 @@ def lines(
     shown = "~s" if len(data) and data[x[0]].max() >= 1e4 else ".4~g"
     across = alt.Scale(nice=False, zero=False)  # the curve from edge to edge
     horizontal = alt.X(f"{x[0]}:Q", title=x[1], axis=alt.Axis(format=shown, tickCount=8), scale=across)
-    scale = alt.Scale(type="log") if log_y else alt.Scale(zero=False)
+    upright = {"scale": alt.Scale(zero=False), "title": y[1]}
+    if log_y:
+        ends = _with_margin(float(data[y[0]].min()), float(data[y[0]].max()))
+        upright |= {"scale": _scale(ends), "axis": _axis(ends)}
     layers: list[alt.Chart] = []
     expected = frame(band)
     if len(expected):
         layers.append(
             alt.Chart(expected)
             .mark_area(color=PREDICTED, opacity=BAND)
-            .encode(horizontal, alt.Y("low:Q", title=y[1], scale=scale), alt.Y2("high:Q"))
+            .encode(horizontal, alt.Y("low:Q", **upright), alt.Y2("high:Q"))
         )
     layers.append(
         alt.Chart(data)
         .mark_line()
         .encode(
             horizontal,
-            alt.Y(f"{y[0]}:Q", title=y[1], scale=scale),
+            alt.Y(f"{y[0]}:Q", **upright),
             alt.Color(
                 "series:N",
                 scale=alt.Scale(domain=list(colours), range=list(colours.values())),

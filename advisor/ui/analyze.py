@@ -191,12 +191,10 @@ def finding_card(finding: Finding) -> None:
         saved = words.saving(finding)
         worth = f"  :green-badge[:material/savings: saves {plain(saved)}]" if saved else ""
         st.markdown(f"{badge}{worth}  \n**{plain(finding.title)}**")
-        for evidence in finding.evidence:
-            st.markdown(f"Seen: {plain(evidence.text)}")
-        if finding.causes:
-            st.markdown(f"Likely: {plain('; '.join(finding.causes))}")
-        for action in finding.actions:
-            st.markdown(f":material/build: {plain(action)}")
+        lines = [f"- Seen: {plain(evidence.text)}" for evidence in finding.evidence]
+        lines += [f"- Likely: {plain('; '.join(finding.causes))}"] if finding.causes else []
+        lines += [f"- **Do: {plain(action)}**" for action in finding.actions]
+        st.markdown("\n".join(lines))
         st.caption(f"{finding.code}, {finding.confidence.value} confidence. {plain(finding.threshold)}")
 
 

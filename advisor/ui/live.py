@@ -132,7 +132,7 @@ def devices(folder: Path) -> None:
 
 def _strip(device: Device) -> None:
     name = "Host" if device.gpu is None else f"GPU {device.gpu}"
-    with st.container(key=f"stack-strip-{name.replace(' ', '-')}"):
+    with st.container(key=f"pair-strip-{name.replace(' ', '-')}"):
         for column, gauge in zip(st.columns(max(1, len(device.gauges))), device.gauges, strict=False):
             column.metric(
                 f"{name}: {gauge.name}",

@@ -155,7 +155,7 @@ def _judge(folder: Path, is_running: bool) -> None:
 def _numbers(progress: Progress, plan: Plan | None) -> None:
     """Four numbers, each with its prediction beside it."""
     promised = plan.prediction if plan else None
-    columns = st.columns(4)
+    columns = st.container(key="pair-numbers").columns(4)
     eta = f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None
     columns[0].metric(
         "Progress",

@@ -1,6 +1,7 @@
 """The whole story in a real browser: a budget, a plan, a run that outlives browser and server, its score, a log.
 
-ADVISOR_SCREENSHOTS=FOLDER also writes a picture of every page in both themes at 1440 and 900 pixels. Skipped where
+ADVISOR_SCREENSHOTS=FOLDER also writes a picture of every page in both themes at 1440 and 900 pixels, and those of the
+README (`make screenshots`). Skipped where
 Chromium (Debian's package `chromium`) or Playwright is missing.
 """
 
@@ -72,7 +73,11 @@ def open_page(browser, address: str, theme: str = "light", width: int = 1440):
 
 def settled(page) -> None:
     """Wait until the page's script has ended and the charts are drawn."""
-    page.wait_for_function("() => !document.querySelector('[data-testid=\"stStatusWidget\"]')")
+    idle = "document.querySelector('[data-test-script-state=\"notRunning\"]')"
+    busy = 'document.querySelector(\'[data-testid="stSkeleton"], [data-testid="stSpinner"]\')'
+    page.wait_for_function(f"() => {idle} && !{busy}")
+    page.wait_for_timeout(300)  # an answer is followed by the charts' own drawing
+    page.wait_for_function(f"() => {idle} && !{busy}")
     page.wait_for_timeout(400)
 
 
@@ -98,6 +103,9 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
     assert run_status(folder).state is RunState.RUNNING
     with serving(store.home, port, tmp_path) as address:
         page = open_page(browser, f"{address}/watch")
+        if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
+            page.wait_for_timeout(5000)
+            crop(page, Path(wanted) / "readme-watch.png")
         page.get_by_text("next: advisor compare").wait_for(timeout=2 * PATIENCE_MS)  # it has ended
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
         page.get_by_role("link", name="Runs").click()
@@ -112,10 +120,16 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
             page.get_by_role("button", name="Markdown").click()
         assert "nanochat" in Path(download.value.path()).read_text()
         page.close()
-        if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
+        if wanted:
             photograph(browser, address, Path(wanted))
     assert "Traceback" not in (tmp_path / "server.log").read_text()
     assert store.scores()
+
+
+def crop(page, path: Path) -> None:
+    """What is seen without scrolling, as the README shows it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 1440, "height": 1000})
 
 
 def photograph(browser, address: str, folder: Path) -> None:
@@ -129,6 +143,8 @@ def photograph(browser, address: str, folder: Path) -> None:
                     page.get_by_role("button", name="Look at a recorded example").click()
                     page.get_by_text("Money and time").wait_for()
                 settled(page)
+                if (theme, width) == ("light", 1440) and name != "watch":
+                    crop(page, folder / f"readme-{name}.png")
                 whole_height(page, width)
                 page.screenshot(path=folder / f"{name}-{theme}-{width}.png")
                 page.close()
