@@ -24,7 +24,7 @@ _SERVER = {
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "theme.light.primaryColor": "#0072B2",
-    "theme.dark.primaryColor": "#56B4E9",
+    "theme.dark.primaryColor": "#3391CC",
 }
 
 

@@ -109,7 +109,7 @@ def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
             alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
         )
-        .properties(height=90)
+        .properties(height=130)
     )
 
 

@@ -1,6 +1,7 @@
 """Every page in every state, run by Streamlit's own test driver: no browser, no server, but the real code."""
 
 import shutil
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -9,9 +10,11 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
+from advisor.calibrate import background
 from advisor.folders import example_run
 from advisor.outcome import review
-from advisor.store import Store, run_row
+from advisor.store import Store, default_store, run_row
+from tests.ui.serving import ROOT
 
 
 def app(page: str) -> AppTest:
@@ -89,3 +92,54 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
     assert 0 < len(narrowed) < before and narrowed["GPU"].str.contains("h100").all()
     at.text_input[0].set_value("no such card").run()
     assert "No card is left" in words(at)
+
+
+def wait_until(true, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+
+
+def test_a_calibration_is_followed_and_cancelled(advisor_home):
+    at = app("calibrate").run()
+    at.selectbox[0].set_value("cpu")
+    at.number_input[0].set_value(120)
+    at.number_input[1].set_value(6.0)
+    try:
+        at.button[0].click().run()
+        assert not at.exception
+        store = default_store()
+        assert background.look(store).running and "Cancel" in [button.label for button in at.button]
+        another = app("calibrate").run()  # a second tab shows the same one, and offers no second start
+        assert [button.label for button in another.button] == ["Cancel"]
+        wait_until(lambda: background.look(store).document is not None, 60)  # a burst was measured
+        at.run()
+        assert any("Configuration" in table.value for table in at.table)
+    finally:
+        background.cancel(default_store())
+    at.run()
+    assert not at.exception and not background.look(store).running
+    assert "cut short" in words(at)
+    assert "Calibrate" in [button.label for button in at.button]
+
+
+def test_two_calibrations_of_one_device_are_compared(advisor_home):
+    (advisor_home / "calibrations").mkdir()
+    recorded = sorted((ROOT / "benchmarks" / "raw").glob("cpu-nanochat-*.yaml"))[:2]
+    for path in recorded:
+        shutil.copy(path, advisor_home / "calibrations")
+    at = app("calibrate").run()
+    assert len(at.dataframe[0].value) == 2
+    script = "from advisor.ui import calibrate, loaders\ncalibrate._compare(loaders.store().list_calibrations())\n"
+    table = AppTest.from_string(script, default_timeout=30).run().table[0].value
+    assert table.shape == (5, 3) and list(table[""])[0] == "Matrix products"
+    assert table.map(lambda cell: cell != "").all().all()
+
+
+def test_a_damaged_calibration_is_one_sentence(advisor_home):
+    (advisor_home / "calibrations").mkdir()
+    (advisor_home / "calibrations" / "cpu-1.yaml").write_text("id: [")
+    at = app("calibrate").run()
+    assert not at.exception and len(at.error) == 1
+    assert "cpu-1.yaml" in at.error[0].value and "Traceback" not in words(at)
