@@ -94,6 +94,23 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
     assert "No card is left" in words(at)
 
 
+def test_several_runs_are_laid_over_each_other(with_a_run):
+    script = (
+        "from pathlib import Path\nfrom advisor.ui import runs\nfrom advisor.folders import example_run\n"
+        "from advisor.ui import loaders\n"
+        "found = [runs._read(Path(loaders.store().runs()[0].path)), runs._read(example_run())]\nruns._several(found)\n"
+    )
+    at = AppTest.from_string(script, default_timeout=30).run()
+    assert not at.exception and not at.warning
+    table = at.table[0].value
+    # by hand: the log's last step is 501 x 4608 tokens, and at its own end a run is at the foot of its schedule
+    assert list(table["Training loss at"][:4]) == ["577 k tokens", "1.15 M tokens", "1.73 M tokens", "2.31 M tokens"]
+    assert (table["Comparable"] == "yes").all()
+    for axis in ("hours", "usd"):
+        at.segmented_control[0].set_value(axis).run()
+        assert not at.exception and len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart")) == 1
+
+
 def wait_until(true, seconds: float) -> None:
     end = time.monotonic() + seconds
     while not true():
