@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from advisor.cli import explain
 from advisor.errors import AdvisorError
 from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
+from advisor.ui.tables import plain
 
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
@@ -49,22 +51,27 @@ def main() -> None:
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
-    """A page whose errors are one sentence with the way out, never a traceback (ADVISOR_DEBUG=1 shows it)."""
+    """A page whose errors are one sentence with the way out, never a traceback.
+
+    ADVISOR_DEBUG=1 shows where errors came from, and leaves faults of the program to Streamlit.
+    """
 
     def run() -> None:
         try:
             page()
-        except AdvisorError as error:
-            st.error(error.message + (f"  \n{error.hint}" if error.hint else ""), icon=":material/error:")
-            _debug()
+        except Exception as error:  # the one place where a page's error becomes words; reruns are no Exception
+            expected, debugged = isinstance(error, AdvisorError), bool(os.environ.get("ADVISOR_DEBUG"))
+            if debugged and not expected:
+                raise
+            message, hint, _ = explain(error)
+            st.error(plain(message) + (f"  \n{plain(hint)}" if hint else ""), icon=":material/error:")
+            if debugged:
+                st.code(traceback.format_exc())
+            elif not expected:
+                traceback.print_exc()  # for the server's log
 
     run.__name__ = page.__module__.rsplit(".", 1)[-1]
     return run
-
-
-def _debug() -> None:
-    if os.environ.get("ADVISOR_DEBUG"):
-        st.code(traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         page.close()
         if wanted:
             photograph(browser, address, Path(wanted))
-    assert "Traceback" not in (tmp_path / "server.log").read_text()
+    assert "Error" not in (tmp_path / "server.log").read_text()
     assert store.scores()
 
 

@@ -160,3 +160,13 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
     at = app("calibrate").run()
     assert not at.exception and len(at.error) == 1
     assert "cpu-1.yaml" in at.error[0].value and "Traceback" not in words(at)
+
+
+def test_a_fault_of_the_program_is_one_sentence_too(monkeypatch, capsys):
+    script = "from advisor.ui.frame import guarded\n\ndef page():\n    [][0]\n\nguarded(page)()\n"
+    assert AppTest.from_string(script).run().exception  # under ADVISOR_DEBUG, as in these tests
+    monkeypatch.delenv("ADVISOR_DEBUG")
+    at = AppTest.from_string(script).run()
+    assert not at.exception
+    assert "unexpected IndexError" in at.error[0].value and "ADVISOR\\_DEBUG=1" in at.error[0].value
+    assert "IndexError" in capsys.readouterr().err  # the server's log has all of it
