@@ -25,8 +25,8 @@ from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
 from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
 from advisor.disk import dump_yaml, write_atomic
-from advisor.predict.memory import load_memory_model
 from advisor.predict.batch import predict_batch
+from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
 from advisor.records import Workload
 from advisor.store import Store
