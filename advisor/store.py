@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -354,7 +355,18 @@ def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> Calibratio
 
 
 def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
-    """Read only the head of a calibration: the raw step times below it are many and not needed for a list."""
+    """The list's line of a file, read once while the file stays the same: a search asks for every card's."""
+    with disk_errors("read the calibration", path):
+        about = path.stat()
+    return _read_head(path, shipped, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read_head(path: Path, shipped: bool, changed: int, size: int) -> CalibrationEntry:
+    """Read only the head of a calibration: the raw step times below it are many and not needed for a list.
+
+    `changed` and `size` only keep apart what the file held at different times.
+    """
     with disk_errors("read the calibration", path):
         text = path.read_text(encoding="utf-8")
     body = re.search(rf"^(?!(?:{'|'.join(_HEAD)}):)\w+:", text, flags=re.MULTILINE)
@@ -375,5 +387,3 @@ def _broken_calibration(path: Path, error: ValueError) -> AdvisorError:
 def _file_name(name: str) -> str:
     """A name safe as one path component on every system."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "unnamed"
-
-

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from advisor.units import GIB, format_seconds, format_usd
 FREE_EPOCHS = 4  # up to so many repetitions are nearly as good as fresh data (handbook §4.3)
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # of the curve, and how far it reaches from the plan's tokens, either way
 _HALVINGS = 40  # of the interval in which the steps for a limit are looked for
+_NEAR = 3.0  # times the highest bar: a limit farther up would flatten the bars
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
 
 
@@ -154,6 +155,12 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
         if not fits:
             break
     return tuple(found)
+
+
+def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None:
+    """The device's memory in bytes where it is near enough to the curve to leave room for the parts; else None."""
+    limit = profile.device_memory_bytes
+    return limit if limit is not None and points and limit <= _NEAR * max(p.total.high for p in points) else None
 
 
 def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: Mapping[str, Any] | None) -> LossCurve:

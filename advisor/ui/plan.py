@@ -51,8 +51,7 @@ def page() -> None:
     choice = _picked(goal, answered)
     own = plan_answers.profile(goal, choice.gpu, now)
     base = _run(answered, choice, explore.Changes(), now)
-    plan_what_if.reset(answered, choice, (goal, explore.choice_id(choice)))
-    changes = plan_what_if.read(answered, choice)
+    changes = plan_what_if.begin(answered, choice, (goal, explore.choice_id(choice)))
     try:
         shown, problem = _run(answered, choice, changes, now), None
     except AdvisorError as error:
@@ -72,12 +71,20 @@ def _run(answered: Plan, choice: Choice, changes: explore.Changes, now: plan_ans
 
 
 def _refused(error: AdvisorError) -> None:
-    """An impossible goal: one sentence with the way out, in the words of this page."""
-    hint = error.hint or ""
-    for option, control in _CONTROLS.items():
-        hint = re.sub(rf"{re.escape(option)}\b(?!-)", f"**{control}**", hint)
+    """An impossible goal: what is wrong and the way out, in the words of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
-    kind(plain(f"{error.message[:1].upper()}{error.message[1:]}.  \n{hint}"), icon=":material/block:")
+    message = f"{error.message[:1].upper()}{error.message[1:]}"
+    kind(plain(f"{message}.  \n{_way_out(error.hint or '')}"), icon=":material/block:")
+
+
+def _way_out(hint: str) -> str:
+    """The hint with the command's options named as the controls here; a command for the terminal stays as it is."""
+    words, before, command = hint.partition("advisor ")
+    if before:
+        return f"{words}`{before}{command}`"
+    for option, control in _CONTROLS.items():
+        words = re.sub(rf"{re.escape(option)}\b(?!-)", f"**{control}**", words)
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _picked(goal: Goal, answered: Plan) -> Choice:
@@ -106,8 +113,9 @@ def _answer(
     goal: Goal, answered: Plan, choice: Choice, shown: Plan, problem: AdvisorError | None, *, varied: bool
 ) -> None:
     name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
-    loss = format_estimate(shown.prediction.loss, format_number) if shown.prediction.loss else "not predicted"
-    words = f"{sentence(shown)[:-1]}, predicted loss {loss}."
+    words = sentence(shown)
+    if shown.prediction.loss:
+        words = f"{words.removesuffix('.')}, predicted loss {format_estimate(shown.prediction.loss, format_number)}."
     st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
     colour, explained = _BASES[shown.prediction.step_seconds.basis]
     st.badge(f"speed: {shown.prediction.step_seconds.basis}", color=colour, help=explained)
@@ -162,7 +170,7 @@ def _card(option: Choice, *, shown: bool) -> None:
     basis = option.step_seconds.basis
     colour, explained = _BASES[basis]
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{option.name.capitalize()}**")
+        st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         st.badge(str(basis), color=colour, help=explained)
     st.markdown(f"##### depth {option.depth} · {format_count(option.parameters)} parameters")
     st.markdown(
@@ -206,10 +214,10 @@ def _around(
 
 def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     points = explore.front_points(answered.search) if answered.search else ()
-    rows = [_front_row(point, choice) for point in points]
+    known = all(point.loss is not None for point in points)
+    rows = [_front_row(point, choice, by_loss=known) for point in points]
     runs = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
     missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
-    known = all(row["loss_known"] for row in rows)
     colour = "predicted loss" if known else "score (lower is better)"
     if all(row["usd"] for row in rows):
         limits = (goal.budget_usd, explore.hours(goal.deadline_seconds))
@@ -228,14 +236,13 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
         st.rerun()
 
 
-def _front_row(point: explore.FrontPoint, choice: Choice) -> dict[str, object]:
+def _front_row(point: explore.FrontPoint, choice: Choice, *, by_loss: bool) -> dict[str, object]:
     run = point.choice
     return {
         "id": point.id,
         "usd": point.usd,
         "hours": point.hours,
-        "quality": run.score if point.loss is None else point.loss,
-        "loss_known": point.loss is not None,
+        "quality": point.loss if by_loss else run.score,
         "shown": point.id == explore.choice_id(choice),
         "plan": f"depth {run.depth}, {format_count(run.parameters)} parameters",
         "machine": machine(run),

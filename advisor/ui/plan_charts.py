@@ -10,8 +10,10 @@ import altair as alt
 from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame
 
 PICK = "pick"  # the name of the selection that the page reads
-MONEY, PLAIN = "$.3~s", ".3~s"
+MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m, a thousandth, would be read as minutes or a million
 TALL = 460
+# Best first: viridis without its darkest third, which a dark page swallows; its lightness still falls all the way.
+GROUNDS = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
 
 
 def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, float | None]) -> alt.LayerChart:
@@ -21,9 +23,9 @@ def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, 
     """
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
     x = alt.X("usd:Q", title="dollars", scale=_log(), axis=_axis(MONEY))
-    y = alt.Y("hours:Q", title="hours", scale=_log(), axis=_axis(PLAIN))
+    y = alt.Y("hours:Q", title="hours", scale=_log(), axis=_axis(HOURS))
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("plan", "machine", "time", "cost", "loss", "note")]
-    scale = alt.Scale(scheme="viridis", reverse=True)
+    scale = alt.Scale(range=list(GROUNDS))
     dots = (
         alt.Chart(frame(rows))
         .mark_circle(opacity=1, cursor="pointer")
@@ -32,21 +34,20 @@ def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, 
             y,
             alt.Color("quality:Q", title=colour, scale=scale, legend=alt.Legend(gradientLength=180, tickCount=4)),
             size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
-            stroke=alt.condition("datum.shown", alt.value(ACTUAL), alt.value(None)),
-            strokeWidth=alt.value(3),
+            stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
+            strokeWidth=alt.condition("datum.shown", alt.value(3), alt.value(1)),
             tooltip=tooltip,
         )
         .add_params(pick)
     )
-    layers: list[Any] = [dots]
+    budget, deadline = limits
+    layers: list[Any] = [_line("x", budget, "budget")] if budget is not None else []
+    layers += [_line("y", deadline, "deadline")] if deadline is not None else []
     crosses = frame(missed)
     if len(crosses):
         base = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
-        layers.insert(0, base.encode(x, y, tooltip=tooltip))
-    budget, deadline = limits
-    layers += [_line("x", budget, "budget")] if budget is not None else []
-    layers += [_line("y", deadline, "deadline")] if deadline is not None else []
-    return alt.layer(*layers).properties(height=TALL)
+        layers.append(base.encode(x, y, tooltip=tooltip))
+    return alt.layer(*layers, dots).properties(height=TALL)
 
 
 def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
@@ -57,11 +58,11 @@ def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
         alt.Chart(frame(rows))
         .mark_circle(opacity=1, color=PREDICTED, cursor="pointer")
         .encode(
-            alt.X("hours:Q", title="hours", scale=_log(), axis=_axis(PLAIN)),
+            alt.X("hours:Q", title="hours", scale=_log(), axis=_axis(HOURS)),
             alt.Y("quality:Q", title=colour, scale=alt.Scale(zero=False)),
             size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
-            stroke=alt.condition("datum.shown", alt.value(ACTUAL), alt.value(None)),
-            strokeWidth=alt.value(3),
+            stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
+            strokeWidth=alt.condition("datum.shown", alt.value(3), alt.value(1)),
             tooltip=tooltip,
         )
         .add_params(pick)
@@ -104,7 +105,9 @@ def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, 
 
 def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
     """Loss against tokens with its band; rows hold tokens, value, low, high, label; marks tokens and words."""
-    x = alt.X("tokens:Q", title="training tokens", scale=_log(), axis=_axis(PLAIN))
+    words = "replace(format(datum.value, '.3~s'), 'G', 'B')"  # SI's giga is a billion to those who count tokens
+    ticks = alt.Axis(labelExpr=words, labelOverlap="greedy", tickCount=6, gridOpacity=0.4)
+    x = alt.X("tokens:Q", title="training tokens", scale=_log(), axis=ticks)
     base = alt.Chart(frame(rows))
     y_scale = alt.Scale(zero=False)
     band = base.mark_area(color=PREDICTED, opacity=BAND).encode(
@@ -139,6 +142,22 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
         .encode(x, y, tooltip=[alt.Tooltip("label:N", title="on so many")])
     )
     return alt.layer(straight, line).properties(height=HEIGHT)
+
+
+def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
+    """Where the time and the dollars go, each as one bar of shares; rows hold what, part, order, value and label."""
+    return (
+        alt.Chart(frame(rows))
+        .mark_bar(size=44)
+        .encode(
+            alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
+            alt.Y("what:N", title=None, sort=["time", "dollars"]),
+            alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]), title=None),
+            alt.Order("order:Q"),
+            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
+        )
+        .properties(height=230)
+    )
 
 
 def _axis(words: str) -> alt.Axis:

@@ -16,6 +16,7 @@ QUERY = "query-params"  # every control is in the address, so that a link restor
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 OBJECTIVES = {"loss": "best loss", "cost": "cheapest", "time": "fastest"}
 SPOT = {"none": "on demand", "any": "spot too", "only": "spot only"}
+_READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 
@@ -24,7 +25,8 @@ def goal() -> Goal:
     options = _defaults() | _limits() | _work()
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
         options |= _model() | _machines()
-    return goal_from(options)
+    # read only now that all is drawn: a control that is not drawn forgets what it held
+    return goal_from(options | {name: read(options[name]) if options[name] else None for name, read in _READ.items()})
 
 
 def _defaults() -> dict[str, Any]:
@@ -53,8 +55,8 @@ def _limits() -> dict[str, Any]:
         help="Best loss: the best model within the limits. Cheapest and fastest need a task: tokens or a depth.",
     )  # fmt: skip
     return {
-        "budget": parse_usd(budget) if budget else None,
-        "deadline": parse_seconds(deadline) if deadline else None,
+        "budget": budget,
+        "deadline": deadline,
         "gpu": ",".join(gpus) or "any",
         "objective": objective or "loss",
     }
@@ -81,7 +83,7 @@ def _work() -> dict[str, Any]:
         width="stretch", help="Spot machines are cheaper and may be taken back; the time lost to that is counted.",
     )  # fmt: skip
     return {
-        "tokens": parse_tokens(tokens) if tokens else None,
+        "tokens": tokens,
         "ratio": ratio,
         "data": Path(data) if data else None,
         "spot": spot or "none",
@@ -138,7 +140,7 @@ def _machines() -> dict[str, Any]:
         "gpus": tuple(sorted(counts)),
         "providers": tuple(providers),
         "prices": prices.replace(",", " ").split(),
-        "kwh_price": parse_usd(tariff) if tariff else None,
+        "kwh_price": tariff,
     }
 
 

@@ -99,13 +99,14 @@ def _memory(shown: Plan, own: Profile) -> None:
          "label": format_estimate(p.total, format_bytes)}
         for p in points
     ]  # fmt: skip
-    memory = own.device_memory_bytes
-    limit = (curves.gib(memory), f"{own.key} has {format_bytes(memory)}") if memory is not None else None
+    has = f"{own.key} has {format_bytes(own.device_memory_bytes)}"
+    drawn = curves.limit_to_draw(own, points)
+    limit = (curves.gib(drawn), has) if drawn is not None else None
     st.altair_chart(plan_charts.memory(rows, ends, parts=curves.MEMORY_PARTS, limit=limit), width="stretch")
     st.caption(
         f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.run.model.seq_len}; the plan's "
-        f"micro-batch is {shown.run.micro_batch}. Grey: the 80 % interval of the sum, whose high end must fit with a "
-        "margin of 3 %. Overhead: workspaces, the allocator's holes, the driver's context."
+        f"micro-batch is {shown.run.micro_batch}; {has}. Grey: the 80 % interval of the sum, whose high end must "
+        "fit with a margin of 3 %. Overhead: workspaces, the allocator's holes, the driver's context."
     )
 
 
@@ -130,17 +131,16 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
 
 def _bill(shown: Plan) -> None:
     parts = explore.bill(shown)
-    names = [part.name for part in parts]
-    for unit in ("hours", "usd"):
-        words = {"hours": "hours", "usd": "dollars"}[unit]
-        rows = [
-            {"part": part.name, "order": order, "value": getattr(part, unit),
-             "label": format_seconds(part.seconds) if unit == "hours" else format_usd(part.usd)}
-            for order, part in enumerate(parts)
-            if getattr(part, unit)
-        ]  # fmt: skip
-        if rows:
-            st.altair_chart(charts.bill(rows, unit=words, parts=names), width="stretch")
+    rows = [
+        {"what": "time", "part": p.name, "order": order, "value": p.seconds, "label": format_seconds(p.seconds)}
+        for order, p in enumerate(parts)
+    ]
+    rows += [
+        {"what": "dollars", "part": p.name, "order": order, "value": p.usd, "label": format_usd(p.usd)}
+        for order, p in enumerate(parts)
+        if p.usd
+    ]
+    st.altair_chart(plan_charts.bill(rows, parts=[part.name for part in parts]), width="stretch")
     prediction = shown.prediction
     lines = [{"Part": p.name, "Time": format_seconds(p.seconds) if p.seconds else "-",
               "Dollars": format_usd(p.usd)} for p in parts]  # fmt: skip
@@ -161,7 +161,7 @@ def _scaling(shown: Plan) -> None:
          f"{format_seconds(p.total_seconds)}, {format_usd(p.cost_usd)}"}
         for p in search.scaling
     ]  # fmt: skip
-    ideal = [{"gpus": gpus, "value": rate} for gpus, rate in explore.ideal_rates(shown)]
+    ideal = [{"gpus": gpus, "value": rate} for gpus, rate in curves.ideal_rates(shown)]
     st.altair_chart(plan_charts.scaling(rows, ideal), width="stretch")
     if search.pays_up_to_gpus is None:
         st.caption("More GPUs pay as far as this goes: they shorten the run by more than they raise the bill.")
@@ -198,13 +198,13 @@ def _choice_row(choice: Choice) -> dict[str, str]:
     return {
         "On": machine(choice),
         "Depth": str(choice.depth),
-        "Parameters": format_count(choice.parameters),
-        "Batch": batch(choice),
         "Tokens": format_tokens(choice.tokens),
         "Time": format_seconds(choice.total_seconds.value),
         "Cost": format_usd(choice.cost_usd.value if choice.cost_usd else None),
         "Loss": format_number(choice.loss.value if choice.loss else None),
         "Remark": choice.why,
+        "Parameters": format_count(choice.parameters),
+        "Batch": batch(choice),
     }
 
 
@@ -213,7 +213,6 @@ def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
     memory = candidate.peak_reserved_bytes
     return {
         "Depth": str(candidate.depth),
-        "Parameters": format_count(candidate.parameters),
         "Micro-batch": f"{candidate.micro_batch} x {candidate.grad_accum}",
         "Tokens": format_tokens(candidate.tokens),
         "Tokens/s": format_rate(candidate.tokens_per_second.value),
@@ -221,6 +220,7 @@ def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
         "Time": format_seconds(candidate.total_seconds.value),
         "Cost": format_usd(candidate.cost_usd.value if candidate.cost_usd else None),
         "Verdict": verdict,
+        "Parameters": format_count(candidate.parameters),
     }
 
 

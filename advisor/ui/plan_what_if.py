@@ -12,7 +12,6 @@ from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Plan
 from advisor.ui import plan_answers
-from advisor.ui.plan_form import QUERY
 from advisor.units import (
     Formatter,
     format_bytes,
@@ -35,15 +34,33 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
 )  # fmt: skip
 
 
-def reset(plan: Plan, choice: Choice, base: object) -> None:
-    """Put the sliders back to the run when another one is looked at; the first time the address decides."""
-    before = st.session_state.get("plan-base")
+def begin(answered: Plan, choice: Choice, base: object) -> Changes:
+    """Put the sliders to the run when another one (`base`) is looked at, the first time to what the address says.
+
+    Returns what they say, before they are drawn.
+    """
+    found, moved = ranges(answered, choice), Changes()
+    another = st.session_state.get("plan-base", base) != base
     st.session_state["plan-base"] = base
-    if before is not None and before != base:
-        own = ranges(plan, choice).own
-        for name, *_ in _SLIDERS:
-            if PREFIX + name in st.session_state:
-                st.session_state[PREFIX + name] = getattr(own, name)
+    for name, _, words, _ in _SLIDERS:
+        key, options, own = PREFIX + name, getattr(found, name), getattr(found.own, name)
+        if another or st.session_state.get(key) not in options:
+            asked = None if another else st.query_params.get(key)
+            wanted = [option for option in options if words(option) == asked]
+            st.session_state[key] = wanted[0] if wanted else options[0] if own is None else own
+        value = st.session_state[key]
+        if own is not None and value != own:
+            moved = replace(moved, **{name: value})
+        _remember(key, words(value) if value != own else None)
+    return moved
+
+
+def _remember(key: str, words: str | None) -> None:
+    """Keep the address in step with a slider; at the run itself it says nothing."""
+    if words is not None:
+        st.query_params[key] = words
+    elif key in st.query_params:
+        del st.query_params[key]
 
 
 def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
@@ -54,31 +71,13 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
         if len(options) < 2:
             continue
         with st.container(gap=None):
-            value = st.select_slider(
-                label, options, own if own is not None else options[0], key=PREFIX + name, bind=QUERY,
-                format_func=words, help=explained,
-            )  # fmt: skip
+            value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
             tried = value if value != own else _next(options, value)
             if tried is None:
                 continue
             goal = pinned(answered, choice, Changes(**{name: tried}))
             done = plan_answers.effect(pinned(answered, choice), goal, now, profile)
             st.caption(f"{'at' if value == tried else 'next:'} {words(tried)}: {in_words(done)}".replace("$", "\\$"))
-
-
-def read(answered: Plan, choice: Choice) -> Changes:
-    """What the sliders say before they are drawn; on the first visit, what the address says."""
-    found, moved = ranges(answered, choice), Changes()
-    for name, _, words, _ in _SLIDERS:
-        options, asked = getattr(found, name), st.query_params.get(PREFIX + name)
-        if PREFIX + name not in st.session_state and asked is not None:
-            match = [option for option in options if words(option) == asked]
-            if match:
-                st.session_state[PREFIX + name] = match[0]
-        value = st.session_state.get(PREFIX + name)
-        if value in options and value != getattr(found.own, name):
-            moved = replace(moved, **{name: value})
-    return moved
 
 
 def in_words(effect: Effect) -> str:

@@ -1,0 +1,299 @@
+"""What is looked at around a plan: held to the plan's own numbers, to the command line, and to arithmetic by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor import flops
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.cli import main
+from advisor.cli.plan import command, goal_from, recommend
+from advisor.plan import curves, explore
+from advisor.plan.answer import answer
+from advisor.plan.command import plan_command
+from advisor.plan.explore import Changes
+from advisor.plan.summary import markdown
+from advisor.predict.batch import predict_batch
+from advisor.predict.throughput import coordinates, sizes
+from advisor.records import Goal, GpuPrice
+from tests.advisor.devices import small_cpu
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+PROFILES = {key: prior_profile(require_gpu(key)) for key in ("l4", "h100-80gb-sxm", "rtx-4090")}
+GOAL = Goal(gpu=",".join(PROFILES), counts=(1, 2, 4, 8), budget_usd=20.0, deadline_seconds=12 * 3600.0)
+DATA = {"tokens": 2 * 10**8, "validation_tokens": 10**6, "validation_bytes": 4 * 10**6, "vocab_size": 32768,
+        "bytes_per_token": 4.0}  # fmt: skip
+
+
+def ask(goal=GOAL, profiles=PROFILES, data=None):
+    return answer(goal, list(profiles.values()), now=NOW, data_meta=data)
+
+
+def read_back(line: str) -> Goal:
+    """The goal that the command of this line plans for."""
+    program, verb, *args = shlex.split(line)
+    assert (program, verb) == ("advisor", "plan")
+    with command.make_context("plan", args) as context:
+        return goal_from(context.params)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return ask()
+
+
+@pytest.fixture(scope="module")
+def balanced(plan):
+    return explore.find_choice(plan.search, "balanced")
+
+
+# Runs of the search, pinned
+
+
+def test_every_run_that_is_shown_can_be_planned_by_itself_with_the_same_numbers(plan):
+    shown = {explore.choice_id(c): c for c in (*plan.search.options, *plan.search.front)}
+    assert len(shown) > 5
+    for choice in shown.values():
+        alone = answer(explore.pinned(plan, choice), [PROFILES[choice.gpu]], now=NOW)
+        assert alone.prediction.wall_clock.total_seconds == choice.total_seconds
+        assert alone.prediction.cost_usd == choice.cost_usd
+        assert (alone.chosen.tokens, alone.chosen.depth, alone.run.grad_accum) == (
+            choice.tokens, choice.depth, choice.grad_accum,
+        )  # fmt: skip
+
+
+def test_runs_are_found_by_name_and_by_id_and_not_by_anything_else(plan, balanced):
+    assert balanced.depth == plan.chosen.depth and balanced.tokens == plan.chosen.tokens
+    for choice in plan.search.front:
+        found = explore.find_choice(plan.search, explore.choice_id(choice))
+        assert (found.depth, found.tokens, found.gpu) == (choice.depth, choice.tokens, choice.gpu)
+    assert explore.find_choice(plan.search, "another") is None and explore.find_choice(plan.search, None) is None
+
+
+def test_a_change_moves_what_it_should_and_nothing_else(plan, balanced):
+    before, profile = explore.pinned(plan, balanced), PROFILES[balanced.gpu]
+    half = explore.effect(before, explore.pinned(plan, balanced, Changes(tokens=balanced.tokens // 2)), profile, None)
+    assert half.seconds < 0 and half.usd < 0 and half.loss > 0
+    assert half.device_bytes == 0  # memory knows nothing of the number of steps
+    double = explore.pinned(plan, balanced, Changes(usd_per_hour=2 * balanced.usd_per_hour / balanced.gpus))
+    dearer = explore.effect(before, double, profile, None)
+    assert dearer.usd > 0 and dearer.loss == 0
+    same = explore.effect(before, before, profile, None)
+    assert (same.seconds, same.usd, same.device_bytes, same.loss, same.refused) == (0, 0, 0, 0, None)
+    huge = explore.effect(before, explore.pinned(plan, balanced, Changes(micro_batch=4096)), profile, None)
+    assert "memory" in huge.refused and huge.seconds is None
+
+
+def test_effects_are_the_differences_of_whole_plans(plan, balanced):
+    goal = explore.pinned(plan, balanced, Changes(depth=balanced.depth - 2))
+    other = answer(goal, [PROFILES[balanced.gpu]], now=NOW)
+    found = explore.effect(explore.pinned(plan, balanced), goal, PROFILES[balanced.gpu], None)
+    seconds = other.prediction.wall_clock.total_seconds.value - balanced.total_seconds.value
+    assert found.seconds == pytest.approx(seconds, rel=1e-12)
+    assert found.usd == pytest.approx(other.prediction.cost_usd.value - balanced.cost_usd.value, rel=1e-12)
+    assert found.loss == pytest.approx(other.prediction.loss.value - balanced.loss.value, abs=5e-4)
+
+
+def test_ranges_hold_the_run_itself_and_rise(plan):
+    for choice in plan.search.options:
+        found = explore.ranges(plan, choice)
+        for name in (f.name for f in fields(Changes)):
+            values = getattr(found, name)
+            assert list(values) == sorted(set(values)), name
+            assert getattr(found.own, name) in values, name
+
+
+def test_limits_that_a_what_if_breaks_are_said(plan, balanced):
+    assert explore.broken_limits(GOAL, plan) == ()
+    more = answer(
+        explore.pinned(plan, balanced, Changes(tokens=4 * balanced.tokens)), [PROFILES[balanced.gpu]], now=NOW
+    )
+    [said] = [text for text in explore.broken_limits(GOAL, more) if text.startswith("costs")]
+    assert said.endswith("of $20")
+
+
+# The command line
+
+
+def test_the_command_line_gives_the_same_plan(advisor_home, capsys):
+    goal = Goal(gpu="l4,rtx-4090", gpus=1, counts=(1, 2, 4, 8), budget_usd=7.5, deadline_seconds=36000.0, spot="any")
+    assert read_back(plan_command(goal)) == goal
+    mine = recommend(goal)
+    for said in (goal, explore.pinned(mine, mine.search.options[0], Changes(depth=14, usd_per_hour=0.35))):
+        with pytest.raises(SystemExit, match="0"):
+            main(shlex.split(plan_command(said))[1:] + ["--json"])
+        theirs = json.loads(capsys.readouterr().out)
+        here = recommend(said)
+        assert theirs["prediction"]["cost_usd"]["high"] == here.prediction.cost_usd.high
+        assert theirs["prediction"]["loss"]["value"] == here.prediction.loss.value
+        assert theirs["run"]["steps"] == here.run.steps and theirs["workload"]["gpu"] == here.workload.gpu
+
+
+maybe = st.none() | st.integers(1, 10**12)
+numbers = st.floats(0.01, 1e9, allow_nan=False)
+
+
+@given(
+    budget=st.none() | numbers, deadline=st.none() | numbers, tokens=maybe, depth=st.none() | st.integers(1, 200),
+    ratio=st.none() | numbers, counts=st.lists(st.integers(1, 64), unique=True, max_size=4), sure=st.booleans(),
+    compile=st.sampled_from((None, True, False)), family=st.sampled_from(("nanochat", "gpt2", "llama")),
+    prices=st.dictionaries(st.sampled_from(("l4", "h100-80gb-sxm")), numbers), kwh=st.none() | numbers,
+    gpu=st.sampled_from(("any", "cpu", "l4", "l4,rtx-4090")),
+)  # fmt: skip
+def test_any_goal_reads_back_from_its_command_line(
+    budget, deadline, tokens, depth, ratio, counts, sure, compile, family, prices, kwh, gpu
+):
+    usual = (1, 2, 4, 8) if gpu == "any" or "," in gpu else (1,)
+    numbers = tuple(sorted(counts)) or usual
+    goal = Goal(
+        gpu=gpu, gpus=numbers[0], counts=numbers if len(numbers) > 1 else (), budget_usd=budget,
+        deadline_seconds=deadline, tokens=tokens, inference_tokens=tokens, depth=depth, ratio=ratio, sure=sure,
+        ratio_counts="total" if ratio or family != "nanochat" else "matrices+head", compile=compile, family=family,
+        usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_hour=v) for k, v in prices.items()),
+        seq_len=512, vocab_size=4096, micro_batch=3, global_batch_tokens=tokens, precision="fp32", optimizer="muon",
+        activation_checkpointing="full", spot="only", objective="cost", providers=("aws", "lambda"),
+        usd_per_hour=kwh if gpu in ("cpu", "l4") else None, data="/data/it's mine; rm -rf $HOME",
+    )  # fmt: skip
+    assert read_back(plan_command(goal)) == goal
+
+
+def test_the_summary_has_the_numbers_the_reasons_and_the_command(plan):
+    text = markdown(plan, GOAL)
+    assert plan.reasons[0] in text and plan_command(GOAL, "plan.yaml") in text
+    assert f"| cost | ${plan.prediction.cost_usd.value:.0f}" in text
+    assert all(sentence in text for sentence in plan.search.sensitivity)
+
+
+# Curves
+
+
+def test_throughput_passes_through_the_plan_and_ends_where_memory_does(plan):
+    profile = PROFILES[plan.workload.gpu]
+    points = curves.throughput(profile, plan.workload)
+    [own] = [p for p in points if p.micro_batch == plan.run.micro_batch]
+    assert own.tokens_per_second == plan.prediction.tokens_per_second
+    assert all(p.fits for p in points[:-1])
+    assert all(p.tokens_per_second.low < p.tokens_per_second.value < p.tokens_per_second.high for p in points)
+
+
+def test_measured_points_of_the_same_shape_lie_where_they_were_measured():
+    cpu = small_cpu()
+    residuals = np.linspace(-0.2, 0.2, len(cpu.posterior.points))
+    cpu = replace(cpu, posterior=replace(cpu.posterior, residuals=residuals))
+    workload = predict_batch(cpu, [_burst(cpu, depth=4, micro_batch=4)])[0].workload
+    found = [m for m in curves.measured_rates(cpu, workload) if m.same_shape]
+    assert [m.micro_batch for m in found] == [1.0, 4.0, 16.0]
+    [mine] = [m for m in found if m.micro_batch == 4]
+    place = int(np.abs(cpu.posterior.points - coordinates(sizes([workload]))).sum(axis=1).argmin())
+    trend = cpu.posterior.residuals[place]
+    alone = replace(cpu, posterior=replace(cpu.posterior, points=cpu.posterior.points[:0],
+                                           residuals=cpu.posterior.residuals[:0]))  # fmt: skip
+    [modelled] = predict_batch(alone, [workload])
+    assert mine.tokens_per_second == pytest.approx(modelled.tokens_per_second.value / math.exp(trend), rel=1e-9)
+    assert mine.faster == pytest.approx(math.exp(-trend) - 1)
+    assert {m.depth for m in curves.measured_rates(cpu, workload)} == {2, 4, 8}
+    assert curves.measured_rates(PROFILES["l4"], replace(workload, gpu="l4")) == ()
+
+
+def _burst(cpu, *, depth, micro_batch):
+    from advisor.records import Workload
+    from trainer.schema import make_shape
+
+    shape = make_shape("nanochat", depth=depth, vocab_size=4096, seq_len=256)
+    return Workload(shape=shape, micro_batch=micro_batch, gpu="cpu", precision="fp32")
+
+
+def test_memory_parts_sum_to_what_the_device_must_hold(plan):
+    profile = PROFILES[plan.workload.gpu]
+    points = curves.memory(profile, plan.workload)
+    for point in points:
+        assert sum(point.parts) == pytest.approx(point.total.value, rel=1e-9)
+        assert dict(zip(curves.MEMORY_PARTS, point.parts, strict=True))["weights"] == 4 * plan.prediction.parameters
+    # fp32 moments of AdamW: 8 bytes a parameter
+    assert points[0].parts[2] == pytest.approx(8 * flops.parameters(plan.run.model))
+    assert all(p.fits for p in points[:-1])
+    totals = [p.total.value for p in points]
+    assert totals == sorted(totals)
+    assert curves.gib(3 * 2**30) == 3
+    assert curves.limit_to_draw(profile, points) == profile.device_memory_bytes
+    assert curves.limit_to_draw(replace(profile, device_memory_bytes=2**50), points) is None
+
+
+def test_loss_falls_with_tokens_and_marks_lie_where_the_limits_end():
+    plan = ask()
+    profile = PROFILES[plan.workload.gpu]
+    found = curves.loss(GOAL, plan, profile, None)
+    values = [p.loss.value for p in found.points]
+    assert values == sorted(values, reverse=True)
+    marks = {mark.words: mark.tokens for mark in found.marks}
+    tokens = plan.chosen.tokens
+    assert marks["this plan"] == tokens
+    # the plan spends all it may of one of both: that limit's mark lies at the plan, the other's beyond
+    nearest, other = sorted((marks["budget of $20"], marks["deadline of 12 h"]))
+    assert nearest == pytest.approx(tokens, rel=0.01) and other >= nearest
+    [at] = [p for p in found.points if p.tokens == tokens]
+    assert at.loss == plan.prediction.loss
+    shifted = replace(plan, prediction=replace(plan.prediction, loss_shift=math.log(1.1)))
+    moved = curves.loss(GOAL, shifted, profile, None)
+    assert moved.points[3].loss.value == pytest.approx(1.1 * found.points[3].loss.value)
+
+
+def test_repeated_data_are_marked_and_tiny_models_are_promised_nothing():
+    goal = replace(GOAL, data=None)
+    plan = ask(goal, data=DATA)
+    marks = {m.words: m.tokens for m in curves.loss(goal, plan, PROFILES[plan.workload.gpu], DATA).marks}
+    assert marks["16 epochs of the data"] == 16 * 2 * 10**8
+    cpu = small_cpu()
+    small = answer(Goal(gpu="cpu", deadline_seconds=600.0), [cpu], now=NOW)
+    found = curves.loss(small.goal, small, cpu, None)
+    assert found.points == () and "70 M" in found.problem
+
+
+# The bill, the front, scaling
+
+
+@pytest.mark.parametrize("wishes", [{}, {"spot": "only"}, {"usd_per_kwh": 0.3}])
+def test_the_bill_sums_to_the_totals(wishes):
+    plan = ask(replace(GOAL, **wishes))
+    parts = explore.bill(plan)
+    clock = plan.prediction.wall_clock
+    assert sum(p.seconds for p in parts) == pytest.approx(clock.total_seconds.value, rel=1e-9)
+    assert sum(p.hours for p in parts) == pytest.approx(clock.total_seconds.value / 3600, rel=1e-9)
+    assert sum(p.usd for p in parts) == pytest.approx(plan.prediction.cost_usd.value, rel=1e-9)
+    assert parts[0].name == "steps"
+    assert ("interruptions" in {p.name for p in parts}) == (wishes.get("spot") == "only")
+
+
+def test_a_bill_without_a_price_has_no_dollars():
+    goal = Goal(gpu="h200-141gb-nvl", deadline_seconds=3600.0)  # nobody's price list has it
+    plan = answer(goal, [prior_profile(require_gpu(goal.gpu))], now=NOW)
+    assert plan.prediction.cost_usd is None
+    assert all(part.usd is None for part in explore.bill(plan))
+
+
+def test_the_front_holds_the_plan_and_crosses_are_the_near_misses(plan):
+    points = explore.front_points(plan.search)
+    assert [p.kind for p in points].count("plan") == 1
+    assert [p.choice for p in points if p.kind == "missed"] == list(plan.search.near_misses)
+    for point in points:
+        assert point.hours == point.choice.total_seconds.value / 3600
+        assert point.usd == point.choice.cost_usd.value
+    assert explore.hours(None) is None and explore.hours(5400.0) == 1.5
+
+
+def test_the_ideal_line_starts_at_the_curve_and_is_straight(plan):
+    line = curves.ideal_rates(plan)
+    first = plan.search.scaling[0]
+    for (gpus, rate), point in zip(line, plan.search.scaling, strict=True):
+        assert rate == pytest.approx(gpus * first.tokens_per_second / first.gpus)
+        assert rate >= 0.999 * point.tokens_per_second

@@ -1,0 +1,220 @@
+"""The page Plan in every state, by Streamlit's own test driver: the answer, its runs, what-ifs, links, hand-over."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import time
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.cli.plan import command, goal_from, recommend
+from advisor.records import Goal
+from advisor.store import Store
+from advisor.ui import watch
+from advisor.units import format_estimate, format_number, format_seconds, format_usd
+from tests.ui.serving import ROOT
+from tests.ui.test_pages import words
+
+CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
+PAGE = "from advisor.ui.frame import guarded\nfrom advisor.ui import plan\nguarded(plan.page)()\n"
+DEFAULT = Goal(gpu="any", counts=(1, 2, 4, 8), budget_usd=50.0, deadline_seconds=86400.0)
+
+
+def app(**query: str) -> AppTest:
+    at = AppTest.from_string(PAGE, default_timeout=60)
+    for name, value in query.items():
+        at.query_params[name] = value
+    return at
+
+
+def sentence(at: AppTest) -> str:
+    return next(m.value for m in at.markdown if m.value.startswith("####") and "Train" in m.value)
+
+
+def said_command(at: AppTest) -> Goal:
+    """The goal of the command line that the page shows."""
+    line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
+    words_of = shlex.split(line)[2:]
+    assert words_of[-2:] == ["--out", "plan.yaml"]
+    with command.make_context("plan", words_of) as context:
+        return goal_from(context.params)
+
+
+def ok(at: AppTest) -> AppTest:
+    assert not at.exception and not at.error, [e.value for e in at.error]
+    return at
+
+
+@pytest.fixture
+def calibrated(advisor_home):
+    (advisor_home / "calibrations").mkdir()
+    shutil.copy(CALIBRATION, advisor_home / "calibrations")
+    return Store(advisor_home)
+
+
+def test_the_first_look_answers_with_the_same_numbers_as_the_command():
+    began = time.perf_counter()
+    at = ok(app().run())
+    assert time.perf_counter() - began < 15  # a shared machine; the benchmark holds it to 3 s
+    plan = recommend(DEFAULT)
+    prediction = plan.prediction
+    text = sentence(at)
+    for value, formatter in (
+        (prediction.wall_clock.total_seconds, format_seconds),
+        (prediction.cost_usd, format_usd),
+        (prediction.loss, format_number),
+    ):
+        assert format_estimate(value, formatter).replace("$", "\\$") in text
+    assert said_command(at) == DEFAULT
+    said = words(at)
+    for option in plan.search.options:
+        assert f"**{option.name.capitalize()}**" in said
+        assert format_estimate(option.total_seconds, format_seconds) in said
+    assert all(line.replace("$", "\\$") in said for line in plan.search.sensitivity)
+    # nobody calibrated: it says so, and what to do
+    assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
+
+
+def test_another_card_is_shown_with_its_own_numbers_and_kept_in_the_address():
+    at = ok(app().run())
+    ok(at.button(key="card-aggressive").click().run())
+    option = next(c for c in recommend(DEFAULT).search.options if c.name == "aggressive")
+    assert sentence(at).startswith("#### Aggressive: ")
+    assert format_estimate(option.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
+    assert at.query_params["pick"] in ("aggressive", ["aggressive"])
+    assert at.button(key="card-aggressive").disabled and not at.button(key="card-balanced").disabled
+    linked = ok(app(pick="aggressive").run())
+    assert sentence(linked) == sentence(at)
+    again = recommend(said_command(linked))
+    assert again.prediction.cost_usd == option.cost_usd
+    ok(at.text_input(key="budget").set_value("$20").run())  # another goal begins with its own plan
+    assert "Aggressive" not in sentence(at) and "pick" not in at.query_params
+
+
+def test_a_slider_says_what_it_does_and_a_link_restores_it():
+    at = ok(app(gpu="l4", gpus="1").run())
+    before = sentence(at)
+    slider = at.select_slider(key="if_depth")
+    lower = slider.value - 2
+    assert any(c.value.startswith(f"next: {slider.value + 2}: +") for c in at.caption)
+    ok(slider.set_value(lower).run())
+    assert sentence(at).startswith(f"#### What if: Train depth {lower} ")
+    assert at.query_params["if_depth"] in (str(lower), [str(lower)])
+    assert any(c.value.startswith(f"at {lower}: -") for c in at.caption)
+    table = next(m.value for m in at.markdown if "as chosen" in m.value)
+    assert table.count("|") > 20
+    linked = ok(app(gpu="l4", gpus="1", if_depth=str(lower)).run())
+    assert sentence(linked) == sentence(at)
+    assert said_command(linked).depth == lower and said_command(linked) == said_command(at)
+    ok(at.select_slider(key="if_depth").set_value(lower + 2).run())
+    assert sentence(at) == before and "if_depth" not in at.query_params
+
+
+def test_sliders_return_to_the_run_when_another_one_is_looked_at():
+    at = ok(app(gpu="l4").run())
+    ok(at.select_slider(key="if_micro_batch").set_value(1).run())
+    assert "What if" in sentence(at)
+    ok(at.button(key="card-aggressive").click().run())
+    assert "What if" not in sentence(at) and "if_micro_batch" not in at.query_params
+    option = next(
+        c
+        for c in recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0)).search.options
+        if c.name == "aggressive"
+    )
+    assert at.select_slider(key="if_micro_batch").value == option.micro_batch
+    assert at.select_slider(key="if_tokens").value == option.tokens
+
+
+def test_a_what_if_that_does_not_fit_is_said_and_the_plan_stays():
+    at = app(gpu="l4", if_micro_batch="512").run()
+    assert not at.exception and not at.error
+    assert any("Nothing fits the memory of l4" in w.value for w in at.warning)
+    assert "What if" not in sentence(at)
+
+
+def test_a_what_if_beyond_the_budget_says_so():
+    at = ok(app(gpu="l4", budget="$5").run())
+    slider = at.select_slider(key="if_tokens")
+    ok(slider.set_value(8 * slider.value).run())
+    assert any("Outside the goal: costs" in w.value for w in at.warning)
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "way_out"),
+    [
+        ({"budget": "$0.01"}, "No plan costs \\$0.01 or less", "**Budget** 0.0"),
+        ({"deadline": "1s"}, "No plan ends within 1 s", "**Deadline** "),
+        ({"budget": "", "deadline": ""}, "needs a limit or a task", "**Budget**, **Deadline**"),
+        ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
+        ({"objective": "cheapest"}, "needs something to be done", "**Depth** 12"),
+        ({"gpu": "this machine's CPU", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
+        ({"data": "/no/such/folder"}, "/no/such/folder", "`advisor data prepare "),
+        ({"ratio_counts": "total"}, "there is no", ""),
+    ],
+)
+def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_out):
+    at = app(**query).run()
+    assert not at.exception
+    [said] = [*at.warning, *at.error]
+    assert message in said.value and way_out in said.value
+    assert len(at.text_input) >= 6  # the form is still there to mend it
+
+
+def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
+    at = ok(app(gpu="this machine's CPU", budget="", deadline="20 min").run())
+    assert "on this CPU" in sentence(at)
+    assert ":green-badge[speed: interpolated]" in words(at)
+    assert "this device's calibration" in words(at) and "calibrate --gpu cpu" not in words(at)
+    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
+    frame.query_params.update({"gpu": "this machine's CPU", "budget": "", "deadline": "20 min"})
+    ok(frame.run())
+    launch = next(button for button in frame.button if button.label == "Launch…")
+    ok(launch.click().run())
+    saved = calibrated.load_plan(frame.session_state[watch.PLAN_KEY])
+    assert saved.goal == Goal(gpu="cpu", deadline_seconds=1200.0)
+    assert frame.header[0].value == "Launch and watch"
+
+
+TABS = {
+    "Throughput": "80 % band",
+    "Memory": "allocator's holes",
+    "Loss": "scaling law",
+    "The bill": "Price: ",
+    "Scaling": "More GPUs",
+    "Considered and rejected": "were weighed",
+    "Why this one": "It rests on",
+}
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_has_its_content(tab):
+    at = app(gpu="h100-80gb-sxm")
+    at.session_state["tab"] = tab
+    ok(at.run())
+    said = words(at)
+    assert TABS[tab] in said
+    others = [text for name, text in TABS.items() if name != tab]
+    assert not [text for text in others if text in said]  # only the open one is drawn
+
+
+def test_the_bill_and_the_losers_are_tables_with_units():
+    at = app(gpu="h100-80gb-sxm")
+    at.session_state["tab"] = "The bill"
+    table = ok(at.run()).dataframe[0].value
+    assert table["Part"].iloc[0] == "steps" and table["Part"].iloc[-1] == "in all"
+    assert re.fullmatch(r"\$50 \(\$4\d-5\d\)", table["Dollars"].iloc[-1])
+    at.session_state["tab"] = "Considered and rejected"
+    candidates = ok(at.run()).dataframe[-1].value
+    assert (candidates["Verdict"] == "chosen").sum() == 1 and len(candidates) > 10
+
+
+def test_a_link_to_a_run_that_is_gone_says_so():
+    at = ok(app(gpu="l4", pick="8xnothing-d99-b1-s1").run())
+    assert any("not in today's search" in c.value for c in at.caption)
+    assert "pick" not in at.query_params
