@@ -96,6 +96,8 @@ def remember(store: Store, log: RunLog, comparison: Comparison) -> None:
     store.record_scores(comparison.run_id, score_rows(comparison, created))
     if len(log.steps) < FEWEST_STEPS_TO_LEARN_FROM:
         return
+    if log.witnesses and comparison.reference_seconds is None:
+        return  # other work came and went on the machine: the step time says more of that than of the configuration
     observation = {
         "created": created,
         "workload": workload_to_dict(workload_of(log, comparison.device_key)),

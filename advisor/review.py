@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.predict.wallclock import run_seconds
 from advisor.records import Estimate, Plan, ScoreRow
+from advisor.witness import witness_seconds
 from trainer.runlog import RunLog
 from trainer.schema import Outcome
 
@@ -69,7 +70,7 @@ class Comparison:
     steps: int  # done
     steps_planned: int
     scores: tuple[Score, ...]
-    reference_seconds: float | None  # of the witness kernel, median during the run
+    reference_seconds: float | None  # of the witness kernel at the median step; None: none, or they disagree
     drift_factor: float | None  # how much slower the machine itself was than when calibrated; None: no witness
     gap_seconds: float | None  # actual minus predicted wall clock; None without a plan
     causes: tuple[Cause, ...]
@@ -121,7 +122,7 @@ def compare_run(
     planned = plan.run.steps if plan else log.header["config"]["steps"]
     outcome = log.final["outcome"] if log.final else None
     complete = outcome == Outcome.COMPLETED and steps == planned
-    witness = _median(record["reference_seconds"] for record in log.witnesses)
+    witness = witness_seconds(log)
     drift = _drift_factor(witness, plan)
     cost = _cost(spent.wall, usd_per_hour, energy_kwh, plan)
     causes = _causes(spent, steps, plan, drift) if plan else ()
@@ -304,13 +305,13 @@ def _causes(spent: _Seconds, steps: int, plan: Plan, drift: float | None) -> tup
     predicted_steps = steps * step
     drift_seconds = predicted_steps * ((drift or 1.0) - 1)
     stalls = f"{spent.stall_count} steps over {STALL:g} times the median" if spent.stall_count else "none"
-    speed = f"{drift:.3f} times the calibration's step time" if drift else "no witness of the machine's speed"
+    speed = f"{drift:.3f} times the calibration's step time" if drift else "unknown: no steady witness of its speed"
     left_out = plan.run.steps - steps
     causes = [
         Cause(
             name="steps slower",
             seconds=spent.plain_steps - predicted_steps - drift_seconds,
-            note=f"{steps} steps at {step:.4g} s predicted, machine drift taken out",
+            note=f"{steps} steps at {step:.4g} s predicted, machine drift {'taken out' if drift else 'included'}",
         ),
         Cause(name="machine drift", seconds=drift_seconds, note=speed),
         Cause(name="start-up", seconds=spent.startup - clock.startup_seconds.value, note="until the second step"),

@@ -56,8 +56,8 @@ class Script:
         self._writer.write(kind, seconds=seconds, **fields)
         return self
 
-    def witness(self, seconds: float) -> Script:
-        self._writer.write("witness", step=1, reference_seconds=seconds, steal_fraction=0.0)
+    def witness(self, seconds: float, step: int = 1) -> Script:
+        self._writer.write("witness", step=step, reference_seconds=seconds, steal_fraction=0.0)
         return self
 
     def end(self, outcome: str = "completed") -> RunLog:
@@ -79,6 +79,34 @@ def review(log, plan, **paid):
 
 def causes_of(comparison):
     return {cause.name: cause.seconds for cause in comparison.causes}
+
+
+def crowded(told: Script) -> Script:
+    """Five seconds a reading: one in forty quick steps, six while ten steps crawl because of other work."""
+    told = told.start(3.0)
+    for first in range(1, 161, 40):
+        told = told.witness(0.010, step=first).steps(first, first + 39, 0.12)
+    for step in range(161, 171):
+        told = told.witness(0.060, step=step).steps(step, step, 5.0)
+    return told
+
+
+def test_readings_of_a_crawling_stretch_do_not_outvote_the_steps(script):
+    plan = replace(small_plan(steps=170, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    comparison = review(crowded(script(plan)).end(), plan)
+    assert comparison.drift_factor == pytest.approx(1.0)
+    assert comparison.score("step_seconds_drift_corrected").error == pytest.approx(0.0)
+
+
+def test_no_drift_is_taken_out_where_readings_disagree(script):
+    plan = replace(small_plan(steps=80, step_seconds=0.12), reference_seconds=0.010, drift_exponent=1.0)
+    told = script(plan).start(3.0).witness(0.010).steps(1, 40, 0.12).witness(0.060, step=41).steps(41, 80, 0.14)
+    comparison = review(told.end(), plan)
+    assert comparison.reference_seconds is None and comparison.drift_factor is None
+    assert comparison.score("step_seconds_drift_corrected").actual is None
+    notes = {cause.name: cause.note for cause in comparison.causes}
+    assert "no steady witness" in notes["machine drift"] and "included" in notes["steps slower"]
+    assert sum(causes_of(comparison).values()) == pytest.approx(comparison.gap_seconds)
 
 
 def test_a_run_as_promised_has_no_gap(script):
@@ -343,6 +371,17 @@ def test_compare_scores_and_remembers_a_finished_run(call, run_folder):
     found = {row["quantity"]: row for row in json.loads(out)["quantities"]}
     assert found["step_seconds"]["median_error"] == pytest.approx(0.1) and found["step_seconds"]["runs"] == 1
     assert "wall_clock_seconds" in found and "loss" not in found
+
+
+def test_a_run_on_a_busy_machine_teaches_the_profile_nothing(call, tmp_path):
+    plan = replace(small_plan(steps=20, step_seconds=0.5), reference_seconds=0.010, drift_exponent=1.0)
+    folder = tmp_path / "busy"
+    folder.mkdir()
+    default_store().save_plan(plan, folder / "plan.yaml")
+    told = Script(folder / "log.jsonl", plan).start(3.0).witness(0.010).steps(1, 10, 0.5)
+    told.witness(0.060, step=11).steps(11, 20, 0.6).end()
+    code, out, _ = call("compare", str(folder), "--json")
+    assert code == 0 and json.loads(out)["recorded"] and default_store().observations("cpu") == []
 
 
 def test_comparing_twice_counts_once_and_no_record_keeps_nothing(call, run_folder):
