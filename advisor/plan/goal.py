@@ -104,7 +104,8 @@ def find_price(goal: Goal) -> RunPrice:
     """
     found = offers_for(goal, goal.gpu, goal.gpus)
     if not found:
-        return RunPrice(usd_per_hour=None, source=f"no price known for {goal.gpu}")
+        together = f"{goal.gpus} x {goal.gpu} in one machine" if goal.gpus > 1 else goal.gpu
+        return RunPrice(usd_per_hour=None, source=f"no price known for {together}")
     return rent(found[0])
 
 

@@ -264,14 +264,14 @@ def devices_of(
 ) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""
     found: list[Device] = []
-    unpriced, left_out = [], []
+    unpriced, apart, left_out = [], [], []  # apart: rented, but not so many together or not on these terms
     for profile in profiles:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
         wide = replace(goal, spot="only" if goal.spot == "only" else "any")
         offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count))
         if not any(goal.spot != "none" or not offer.spot for offer in offers):
             if goal.budget_usd is not None or len(profiles) > 1:
-                unpriced.append(profile.key)
+                (apart if offers_for(wide, profile.key, 1) else unpriced).append(profile.key)
                 continue
             offers = tuple(_unpriced(profile.key, count) for count in counts)
         mine = _goal_on(goal, profile, several=len(profiles) > 1)
@@ -280,6 +280,8 @@ def devices_of(
         found.append(Device(profile=profile, brief=brief, offers=offers))
     if unpriced:
         left_out.append(f"no price known for {', '.join(unpriced)}")
+    if apart:
+        left_out.append(f"nobody rents so many together, or on these terms: {', '.join(apart)}")
     return found, left_out
 
 

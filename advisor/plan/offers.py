@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from advisor.catalog import MARKETPLACES, PriceRow, load_prices
+from advisor.catalog import MARKETPLACES, PriceRow, find_gpu, load_prices
 from advisor.errors import AdvisorError, close_matches
+from advisor.predict.comm import GPUS_PER_NODE, read_link
 from advisor.records import Goal
 
 # Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard
@@ -47,19 +48,27 @@ def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
 def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = ()) -> Offer | None:
     """The smallest bill for `gpus` cards, on demand or spot; None when no price list has it.
 
-    As `catalog.cheapest_price`: one machine that holds them all goes before several, and its idle GPUs are paid for.
+    One machine holds them all, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
+    side by side never count: what joins them is no link that a step time could be predicted with.
     """
     rows = [row for row in _rows_by_gpu().get(gpu, ()) if not providers or row.provider in providers]
+    least = _least_per_machine(gpu, gpus)
     priced = [(row, row.spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in rows]
-    found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= 1]
+    found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= least]
     if not providers:
         found = [entry for entry in found if entry[0].provider not in MARKETPLACES] or found
-    found = [entry for entry in found if entry[1] == 1] or found
     if not found:
         return None
     row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
     source = _source(row, machines, spot)
     return Offer(gpu=gpu, gpus=gpus, provider=row.provider, spot=spot, usd_per_hour=machines * price, source=source)
+
+
+def _least_per_machine(gpu: str, gpus: int) -> int:
+    """GPUs that a machine must have to be one of those that share `gpus`; 1 where a link joins whole racks."""
+    spec = find_gpu(gpu)
+    link = read_link(spec.interconnect) if spec else None
+    return 1 if link and link.gpus > GPUS_PER_NODE else min(gpus, GPUS_PER_NODE)
 
 
 def check_providers(providers: tuple[str, ...]) -> None:

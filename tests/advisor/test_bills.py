@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
+from advisor.catalog import load_prices, require_gpu
 from advisor.plan import recipe
 from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import Device, Field, make_field
@@ -138,6 +138,16 @@ def test_offers_are_the_cheapest_machine_of_each_kind():
     assert offers_for(GOAL, "tpu-v4", 1) == () and offers_for(GOAL, "cpu", 1)[0].usd_per_hour == 0.0
     [given_price] = offers_for(replace(GOAL, usd_per_hour=2.5), "tpu-v4", 4)
     assert given_price.usd_per_hour == 10.0 and given_price.source == "given"
+
+
+def test_gpus_of_several_small_machines_are_no_offer():
+    """Lambda rents a GH200 one by one: two share no link. Beyond a node whole nodes are taken, or whole racks."""
+    assert offers_for(GOAL, "gh200-96gb", 1) and not offers_for(GOAL, "gh200-96gb", 2)
+    [sixteen] = offers_for(GOAL, "h100-80gb-sxm", 16)
+    nodes = [r for r in load_prices() if r.gpu == "h100-80gb-sxm" and r.gpu_count == 8 and r.on_demand_usd_per_hour]
+    assert sixteen.usd_per_hour == 2 * min(r.on_demand_usd_per_hour for r in nodes if r.provider != "vast")
+    [rack] = offers_for(GOAL, "gb200", 8)
+    assert " 2 x " in rack.source
 
 
 def test_a_cpus_field_has_one_kind_of_checkpointing():
