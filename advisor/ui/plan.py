@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -15,6 +16,7 @@ from advisor.plan.explain import sentence
 from advisor.plan.summary import markdown
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
+from advisor.report.charts import Rows
 from advisor.store import dump_plan
 from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
 from advisor.ui.plan_tabs import plain, tabs
@@ -218,13 +220,11 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     rows = [_front_row(point, choice, by_loss=known) for point in points]
     runs = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
     missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
-    colour = "predicted loss" if known else "score (lower is better)"
-    if all(row["usd"] for row in rows):
-        limits = (goal.budget_usd, explore.hours(goal.deadline_seconds))
-        chart = plan_charts.front(runs, missed, colour=colour, limits=limits)
-    else:
-        chart = plan_charts.hours_and_quality(runs, colour=colour)
-    event = st.altair_chart(chart, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front")
+    priced = all(row["usd"] for row in rows)
+    drawn = _front_spec(runs, missed, known, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
+    event = st.vega_lite_chart(
+        spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
+    )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
         "Crosses would be better but for one thing."
@@ -234,6 +234,17 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
         st.session_state["clicked"] = clicked
         _pick(clicked[0])
         st.rerun()
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _front_spec(
+    runs: Rows, missed: Rows, known: bool, priced: bool, limits: tuple[float | None, float | None]
+) -> dict[str, Any]:
+    """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
+    colour = "predicted loss" if known else "score (lower is better)"
+    if priced:
+        return plan_charts.front(runs, missed, colour=colour, limits=limits).to_dict()
+    return plan_charts.hours_and_quality(runs, colour=colour).to_dict()
 
 
 def _front_row(point: explore.FrontPoint, choice: Choice, *, by_loss: bool) -> dict[str, object]:
