@@ -32,15 +32,20 @@ def steps_covered(case: Case) -> float | None:
 
 
 def spent_seconds(case: Case) -> float | None:
-    """Seconds that the logged steps took, pauses included: by the clock where there is one, else by their sum."""
-    for name in ("elapsed_seconds", "unix_seconds"):
-        clock = series.finite(main_column(case.run, name))
-        if len(clock) > 1 and clock.max() > clock.min():
-            first = clock.min() if name == "unix_seconds" else 0.0
-            return float(clock.max() - first)
-    times, steps = step_times(case), steps_covered(case)
+    """Seconds that the run took so far, pauses included: by the clock where there is one, else by the sum of its steps.
+
+    A clock of hundredths of a minute, or one that starts late, misses steps that were timed one by one; time stamps
+    miss the start-up that a log's own total has: the longer account counts.
+    """
+    times, steps, total = step_times(case), steps_covered(case), number(case.run.facts, "total_seconds")
+    timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
+    elapsed, stamps = (series.finite(main_column(case.run, name)) for name in ("elapsed_seconds", "unix_seconds"))
+    if len(elapsed) > 1 and elapsed.max() > elapsed.min():
+        return max(float(elapsed.max()), timed)
+    if len(stamps) > 1 and stamps.max() > stamps.min():
+        return max(float(stamps.max() - stamps.min()), total or 0.0)
     if times is None or steps is None or times.source == FROM_CLOCK:
-        return number(case.run.facts, "total_seconds")  # as the log sums itself up
+        return total  # as the log sums itself up
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
     return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical

@@ -30,6 +30,16 @@ ROWS = (
 FACTS = (
     Facts(pattern=rb"(?m)^\|\s+\d+  (?P<gpu>NVIDIA [\w ]+?)\s{2,}(?:On|Off)", needs=b"NVIDIA-SMI"),
     Facts(pattern=rb"MiB / +(?P<gpu_memory_bytes__MiB>\d+)MiB", needs=b"NVIDIA-SMI"),
+    # the program runs on every card of its machine: the largest number in nvidia-smi's table tells how many
+    *(
+        Facts(
+            pattern=rb"(?m)^\|\s+%d  NVIDIA " % (count - 1),
+            needs=b"NVIDIA-SMI",
+            last=True,
+            constants={"world_size": count},
+        )
+        for count in range(1, 17)
+    ),
 )
 
 FORMAT = LineFormat(

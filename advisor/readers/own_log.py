@@ -149,7 +149,7 @@ def _facts(log: RunLog) -> dict[str, Any]:
         "dataset_tokens": data.get("tokens"),
         "dataset_bytes": data.get("bytes"),
         "bytes_per_token": data.get("bytes_per_token"),
-        "total_seconds": log.final.get("seconds") if log.final else None,
+        "total_seconds": _total_seconds(log),
     }
     if device.get("type") == "cpu":
         facts |= {"gpu": "cpu", "gpu_memory_bytes": None}
@@ -157,6 +157,14 @@ def _facts(log: RunLog) -> dict[str, Any]:
         seen = [w["reference_seconds"] for w in log.witnesses if isinstance(w.get("reference_seconds"), float)]
         facts["witness_seconds"] = seen or None
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _total_seconds(log: RunLog) -> float | None:
+    """Seconds of all attempts' processes; None while one goes on or if one died without a word."""
+    ended = [final.get("seconds") for final in log.finals]
+    if len(ended) != log.attempts or not all(map(_is_number, ended)):
+        return None
+    return float(sum(ended))
 
 
 def _events(log: RunLog) -> tuple[Event, ...]:

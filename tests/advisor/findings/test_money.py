@@ -9,7 +9,7 @@ import pytest
 
 from advisor.findings import money
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.savings import saved_share, whole_run_seconds
+from advisor.findings.savings import saved_share, spent_seconds, whole_run_seconds
 from tests.advisor.findings import build
 
 
@@ -22,6 +22,15 @@ def test_savings_are_of_the_whole_planned_run():
     free = saved_share(dataclasses.replace(case, usd_per_hour=None), 0.25)
     assert free["saved_usd"] is None and free["saved_hours"] is not None
     assert saved_share(build.case(build.without(case.run, "seconds")), 0.25) == {"saved_hours": None, "saved_usd": None}
+
+
+def test_the_longest_account_of_the_time_counts():
+    stamps = 1e9 + np.arange(1, 401)
+    assert spent_seconds(build.case(build.run(seconds=1.0, unix_seconds=stamps))) == pytest.approx(399)
+    started = build.run(seconds=1.0, unix_seconds=stamps, facts={"total_seconds": 430.0})
+    assert spent_seconds(build.case(started)) == pytest.approx(430)  # the first stamp is after the start-up
+    coarse = build.run(seconds=1.0, elapsed_seconds=np.where(np.arange(400) < 399, 0.0, 0.6))
+    assert spent_seconds(build.case(coarse)) == pytest.approx(400)
 
 
 def test_cost_needs_a_price_and_a_pace():

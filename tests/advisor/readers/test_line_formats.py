@@ -119,7 +119,21 @@ def test_source_code_before_the_log_is_no_record(table):
     assert not (read.columns["loss_is_nan"] > 0).any()  # step_avg:nanms is no loss
     assert read.columns["eval_loss"][[0, 4, 6]].tolist() == [10.9264, 7.4, 7.0785]
     assert read.facts["gpu"] == "NVIDIA H100 80GB HBM3" and read.status == Status.COMPLETED
+    assert read.facts["world_size"] == 1  # one card in nvidia-smi's table
     assert read.facts["gpu_memory_bytes"] == 81559 * 2**20
+
+
+def test_every_card_of_a_machine_is_counted(tmp_path):
+    """A table of eight cards is a run on eight: its dollars are eight times those of one."""
+    before, card, after = (
+        (LOGS / "modded_source_first.txt")
+        .read_text()
+        .partition("|   0  NVIDIA H100 80GB HBM3          On  |   00000000:61:00.0 Off |                  Off |\n")
+    )
+    assert card
+    path = tmp_path / "eight.txt"
+    path.write_text(before + "".join(card.replace("   0  ", f"   {n}  ") for n in range(8)) + after)
+    assert read_run(path).facts["world_size"] == 8
 
 
 def test_training_rows_without_a_loss_let_evaluations_count(table):

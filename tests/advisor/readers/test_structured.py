@@ -63,6 +63,17 @@ def test_own_log_of_two_attempts_keeps_the_later_history(tmp_path):
     assert (table.status, table.status_reason) == (Status.DIVERGED, "loss is nan at step 5")
     assert any("2 steps (1 s) were done in vain" in note for note in table.notes)
     assert [event.step for event in table.events if event.kind == "restart"] == [2]
+    assert "total_seconds" not in table.facts  # the first attempt died without saying how long it had lived
+
+
+def test_own_log_adds_up_what_its_attempts_took(tmp_path):
+    with RunLogWriter(tmp_path / "log.jsonl") as log:
+        for attempt, start, seconds in ((1, 0, 6.0), (2, 2, 9.5)):
+            log.write("header", schema=1, attempt=attempt, resumed_from_step=start, tokens_per_step=100, world_size=1)
+            for step in (start + 1, start + 2):
+                log.write("step", step=step, tokens=step * 100, loss=4.0, seconds=3.0)
+            log.write("final", outcome="stopped", reason="asked", step=start + 2, seconds=seconds)
+    assert read_run(tmp_path / "log.jsonl").facts["total_seconds"] == 15.5
 
 
 def test_own_log_packed_and_cut(tmp_path):
