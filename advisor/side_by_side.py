@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainer.runlog import Record, RunLog
 
@@ -39,8 +39,9 @@ def side_by_side(runs: Sequence[tuple[str, RunLog]]) -> list[Point]:
     """Compare runs at quarters of the tokens they all saw, and at quarters of their schedules.
 
     Losses are comparable at equal tokens only in the same learning-rate phase: annealing lowers the loss by itself. At
-    an equal share of their schedules they are in the same phase by construction, on different numbers of tokens. Runs
-    without steps raise ValueError.
+    an equal share of their schedules they are in the same phase by construction, on different numbers of tokens. Losses
+    on different data say nothing of each other: another vocabulary alone shifts them. A run without steps raises
+    ValueError.
     """
     for run_id, log in runs:
         if not log.steps:
@@ -48,7 +49,14 @@ def side_by_side(runs: Sequence[tuple[str, RunLog]]) -> list[Point]:
     shared = min(log.steps[-1]["tokens"] for _, log in runs)
     points = [_at_tokens(runs, round(share * shared)) for share in SHARES]
     done = min(len(log.steps) / log.headers[-1]["config"]["steps"] for _, log in runs)
-    return points + [_at_share(runs, share) for share in SHARES if share <= done]
+    points += [_at_share(runs, share) for share in SHARES if share <= done]
+    if len({_fingerprint(log) for _, log in runs}) == 1:
+        return points
+    return [replace(point, comparable=False, problem="trained on different data") for point in points]
+
+
+def _fingerprint(log: RunLog) -> str | None:
+    return (log.headers[-1].get("data") or {}).get("fingerprint")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -314,6 +314,10 @@ def test_runs_still_going_are_compared_as_far_as_both_are(script):
     points = side_by_side([("whole", whole), ("half", half)])
     assert [point.value for point in points if point.at == "schedule"] == [0.25, 0.5]
     assert all(point.comparable for point in points)
+    other = script(small_plan(steps=100)).start().steps(1, 60, 0.5).log()
+    other.headers[-1]["data"] = {"fingerprint": "another corpus"}
+    points = side_by_side([("whole", whole), ("other", other)])
+    assert points and all(point.problem == "trained on different data" and not point.comparable for point in points)
     with pytest.raises(ValueError, match="no steps yet"):
         side_by_side([("whole", whole), ("none", script(small_plan()).start().log())])
 
