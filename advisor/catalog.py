@@ -104,7 +104,12 @@ def require_gpu(name: str) -> GpuSpec:
         return gpus[keys[0]]
     if keys:
         raise AdvisorError(f"{name!r} could be any of: {', '.join(keys)}", "name one of these", exit_code=2)
-    close = close_matches(name.lower(), gpus)
+    short = {key.partition("-")[0] for key in gpus}  # h1000 is closer to h100 than to any whole key
+    near = [
+        *close_matches(name.lower(), sorted(word for word in short if any(map(str.isdigit, word)))),
+        *close_matches(name.lower(), gpus),
+    ]
+    close = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
 

@@ -13,6 +13,7 @@ from advisor.units import format_percent
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(device: str | None, as_json: bool) -> None:
     """Show the running error of each predicted quantity and how often its 80 % interval held the outcome."""
+    from advisor.outcome import QUANTITIES
     from advisor.review import accuracy
     from advisor.store import default_store
 
@@ -24,10 +25,11 @@ def command(device: str | None, as_json: bool) -> None:
         where = f" on {device}" if device else ""
         render.show(f"no run was compared with its prediction{where} yet", "next: advisor compare latest")
         return
+    words = {name: title for name, title, _ in QUANTITIES}
     rows = [
         (
             one.device_key,
-            one.quantity,
+            words.get(one.quantity, one.quantity),
             str(one.runs),
             format_percent(one.median_error),
             format_percent(one.p90_error),

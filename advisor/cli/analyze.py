@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,12 +11,15 @@ from advisor import render
 from advisor.cli.params import SECONDS, USD
 from advisor.errors import AdvisorError
 
+if TYPE_CHECKING:
+    from advisor.store import Store
+
 PATH = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
-@click.option("--gpu", help="The card, if the log does not say: h100, l4, … or cpu.")
+@click.option("--gpu", help="The card, if the log does not say: h100-80gb-sxm, l4, … or cpu.")
 @click.option("--gpus", type=click.IntRange(min=1), help="How many.")
 @click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the card.")
 @click.option("--config", type=PATH, help="The run's configuration, if the log does not hold it.")
@@ -34,7 +37,8 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
 
     Formats are recognised by themselves: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard,
-    W&B and many more. Several paths are compared with each other.
+    W&B and many more. Several paths are compared with each other. A run started here may be given by its name, or
+    as `latest`.
     """
     from advisor.analysis import analyse, to_document
     from advisor.contrast import contrast
@@ -43,7 +47,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
 
     given, store = _given(options), default_store()
     analyses = []
-    for path in paths:
+    for path in (_located(path, store) for path in paths):
         with render.progress(f"reading {path.name}", None) as update:
             analyses.append(
                 analyse(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
@@ -60,6 +64,16 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         render.show(*terminal.comparison(against), "")
     for path in written:
         render.show(f"written to {path}")
+
+
+def _located(path: Path, store: Store) -> Path:
+    """The path, or the folder of the run that is called so."""
+    if path.exists():
+        return path
+    try:
+        return store.find_run(str(path))
+    except AdvisorError:  # no run is meant: the reader says what is wrong with the path
+        return path
 
 
 def _given(options: dict[str, Any]) -> Any:

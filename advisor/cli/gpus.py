@@ -153,7 +153,7 @@ def facts(spec: GpuSpec) -> list[tuple[str, str]]:
         ("fp8 dense", format_flops(spec.fp8_flops)),
         ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
         ("power limit", format_watts(spec.tdp_watts)),
-        ("interconnect", spec.interconnect or "unknown"),
+        ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
         ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
         ("source", spec.source),
         ("notes", spec.notes or "-"),

@@ -41,8 +41,7 @@ def bill_table(plan: Plan) -> Any:
         ("in all", clock.total_seconds, format_seconds),
         ("cost", prediction.cost_usd, format_usd),
         ("of it for disk", prediction.storage_usd, format_usd),
-        ("energy", prediction.energy_kwh, format_energy),
-        (f"CO2e at {prediction.grid_grams_per_kwh or 0:g} g/kWh", prediction.carbon_kg, format_mass),
+        ("energy of the devices", prediction.energy_kwh, format_energy),
         ("one step", prediction.step_seconds, format_seconds),
         ("throughput", prediction.tokens_per_second, format_rate),
         ("MFU", prediction.mfu, format_percent),
@@ -50,6 +49,11 @@ def bill_table(plan: Plan) -> Any:
         ("peak memory, reserved", prediction.peak_reserved_bytes, format_bytes),
         ("validation loss", prediction.loss, format_number),
     ]
+    if prediction.carbon_kg is not None:
+        grid = f"CO2e, whole site, {prediction.grid_grams_per_kwh:g} g/kWh"
+        rows.insert(
+            [name for name, *_ in rows].index("energy of the devices") + 1, (grid, prediction.carbon_kg, format_mass)
+        )
     if prediction.bits_per_byte is not None:
         rows.append(("bits per byte", prediction.bits_per_byte, format_number))
     cells = [

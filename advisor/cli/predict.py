@@ -86,7 +86,8 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     given = {**options, "seq_len": options["seq_len"] or profile.seq_len}
     given["vocab_size"] = given["vocab_size"] or profile.vocab_size
     if missing := [f"--{name.replace('_', '-')}" for name in NEEDED if not given[name]]:
-        raise AdvisorError(f"{', '.join(missing)} not given", "`advisor predict --help` shows an example", exit_code=2)
+        example = "--gpu l4 --depth 12 --micro-batch 8 --seq-len 2048 --vocab-size 32768"
+        raise AdvisorError(f"{', '.join(missing)} not given", f"for example: advisor predict {example}", exit_code=2)
     workload = Workload(
         shape=make_shape(
             options["family"],

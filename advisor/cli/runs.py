@@ -22,8 +22,8 @@ def command(as_json: bool) -> None:
     elif not summaries:
         show("no runs yet; start one: advisor launch plan.yaml")
     else:
-        columns = ("run", "started (UTC)", "state", "steps", "loss", "folder")
-        show(table(columns, map(_row, summaries), right=("steps", "loss")))
+        columns = ("run", "started (UTC)", "state", "steps", "training loss", "folder")
+        show(table(columns, map(_row, summaries), right=("steps", "training loss")))
 
 
 def _row(run: RunSummary) -> tuple[str, ...]:

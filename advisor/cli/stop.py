@@ -24,7 +24,10 @@ def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
     """
     store = default_store()
     run_dir = store.find_run(run)
-    remark(f"asking {run_dir.name} to stop")
+    if RunFollower(run_dir).look().outcome is None:
+        remark(f"asking {run_dir.name} to stop")
+    else:
+        remark(f"{run_dir.name} is over already: nothing to stop")
     LocalLauncher(store).stop(run_dir, timeout_seconds=timeout, force=force)
     progress = RunFollower(run_dir).look()
     finish(progress, run_dir, as_json=as_json)

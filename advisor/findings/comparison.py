@@ -13,6 +13,7 @@ from advisor.findings.givens import planned_steps, steps_done
 from advisor.findings.learning_rate import phase_of_schedule
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
+from advisor.units import format_seconds, format_usd
 
 _SAME_PHASE = 1.25  # ratio of learning rates over their peaks up to which two losses may be compared
 _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
@@ -176,8 +177,8 @@ def detect_steps_missing(case: Case) -> Verdict:
         return None
     intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
     hours, usd = cost_of_steps(case, planned - done)
-    rest = f"; the rest takes about {hours.value:.3g} h" if hours else ""
-    money = f" and ${usd.value:,.4g}" if usd else ""
+    rest = f"; the rest takes about {format_seconds(hours.value * 3600)}" if hours else ""
+    money = f" and {format_usd(usd.value)}" if usd else ""
     return Finding(
         code="steps_missing",
         severity=Severity.NOTE if intended else Severity.WARNING,

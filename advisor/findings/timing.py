@@ -90,8 +90,9 @@ def detect_warm_up(case: Case) -> Verdict:
     return Finding(
         code="warm_up",
         severity=Severity.NOTE,
-        title=f"The first {len(first)} printed steps cost {format_seconds(max(0.0, excess))} more than steady ones; "
-        "no rate counts them",
+        title=f"The first {f'{len(first)} printed steps' if len(first) > 1 else 'printed step'} cost "
+        f"{format_seconds(max(0.0, excess))} more than steady ones; no rate counts "
+        f"{'them' if len(first) > 1 else 'it'}",
         evidence=(
             Evidence(
                 text=f"first {format_seconds(float(first[0]))}, steady {format_seconds(steady)}",

@@ -58,7 +58,7 @@ def test_an_ambiguous_name_lists_what_it_could_be(name: str, some_keys: list[str
 
 @pytest.mark.parametrize(
     ("name", "close"),
-    [("h2000", "b200"), ("rtx-4099", "rtx-4090"), ("mi300", "mi300x"), ("3090 ti", "rtx-3090ti")],
+    [("h2000", "h200"), ("h1000", "h100"), ("rtx-4099", "rtx-4090"), ("mi300", "mi300x"), ("3090 ti", "rtx-3090ti")],
 )
 def test_an_unknown_name_gets_close_matches(name: str, close: str) -> None:
     assert find_gpu(name) is None

@@ -85,7 +85,7 @@ def test_a_log_that_ends_at_11_percent():
     found = detect_steps_missing(incomplete(222))
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
     assert "222 of 2,000 (11.1%)" in found.title
-    hours = float(found.title.split("about ")[1].split(" h")[0])
+    hours = float(found.title.split("about ")[1].split(" min")[0]) / 60
     assert hours == pytest.approx(1778 / 3600, rel=0.01)  # steps of one second
 
 
