@@ -8,6 +8,7 @@ from typing import Any
 
 from advisor.catalog import cheapest_price
 from advisor.findings.case import Case
+from advisor.findings.givens import number
 from advisor.findings.workload_of import Inferred, infer
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
@@ -64,6 +65,6 @@ def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float 
         return plan.usd_per_hour, plan.price_source
     if inferred.gpu in (None, "cpu"):
         return None, ""
-    gpus = inferred.workload.gpus if inferred.workload else 1
-    found = cheapest_price(inferred.gpu, gpus)
+    gpus = inferred.workload.gpus if inferred.workload else int(number(run.facts, "world_size") or 1)
+    found = cheapest_price(inferred.gpu, max(1, gpus))
     return (found.usd_per_hour, found.source) if found else (None, "")

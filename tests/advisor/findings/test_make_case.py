@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import flops
+from advisor.catalog import cheapest_price
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
 from advisor.readers.run_table import FACTS
@@ -99,6 +100,12 @@ def test_make_case_predicts_and_prices():
     listed = make_case(build.run(facts={**LLM_C, "gpu": "h100-80gb-sxm"}, framework="llm.c"))
     assert listed.usd_per_hour > 0 and "on demand" in listed.notes["price"]
     assert listed.expected is None  # no profile
+
+
+def test_all_devices_are_paid_for_even_where_the_model_is_unknown():
+    one, eight = (make_case(build.run(facts={"gpu": "h100-80gb-sxm", "world_size": count})) for count in (1, 8))
+    assert one.workload is None and eight.workload is None
+    assert eight.usd_per_hour == cheapest_price("h100-80gb-sxm", 8).usd_per_hour > 5 * one.usd_per_hour
 
 
 def test_a_profile_of_another_card_predicts_nothing():
