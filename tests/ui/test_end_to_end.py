@@ -106,7 +106,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
             page.wait_for_timeout(5000)
             crop(page, Path(wanted) / "readme-watch.png")
-        page.get_by_text("next: advisor compare").wait_for(timeout=2 * PATIENCE_MS)  # it has ended
+        page.get_by_text("next: advisor compare").wait_for(timeout=6 * PATIENCE_MS)  # it has ended
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
         page.get_by_role("link", name="Runs").click()
         page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
