@@ -33,7 +33,7 @@ PAGES = {
     "analyze": "analyze",
     "gpus": "gpus",
 }
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 LOG = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
     "| tok/sec: 65,536 | mfu: 20.00"
@@ -106,7 +106,7 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
         if wanted := os.environ.get("ADVISOR_SCREENSHOTS"):
             page.wait_for_timeout(5000)
             crop(page, Path(wanted) / "readme-watch.png")
-        page.get_by_text("next: advisor compare").wait_for(timeout=6 * PATIENCE_MS)  # it has ended
+        page.get_by_text("next: advisor compare").wait_for(timeout=3 * PATIENCE_MS)  # it has ended
         assert page.get_by_text(re.compile(r"(\d+) of \1 steps")).first.is_visible()
         page.get_by_role("link", name="Runs").click()
         page.get_by_text(re.compile("of 1 run inside the 80 % interval")).first.wait_for()
