@@ -18,9 +18,9 @@ from advisor.calibrate.evidence import completed
 from advisor.calibrate.measure import Worker, WorkerDied
 from advisor.calibrate.profiles import load_profile, prior_profile
 from advisor.catalog import require_gpu
+from advisor.cli.calibrate import quality
 from advisor.errors import AdvisorError
 from advisor.predict.batch import predict_batch
-from advisor.cli.calibrate import quality
 from advisor.predict.profile import HeldOutSummary
 from advisor.records import Basis, Workload
 from advisor.store import Store

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from advisor.store import Store
+from tests.advisor.plans import small_plan
+
 CARDS = Path(__file__).resolve().parents[3] / "examples" / "reports"
 
 
@@ -53,3 +56,11 @@ def test_a_broken_card_is_refused_with_all_its_problems(tmp_path: Path) -> None:
     assert done.returncode == 2
     for part in ("title: missing", "run.depth: expected a whole number", "claims[0] (a).value: missing"):
         assert part in done.stderr
+
+
+def test_a_plan_is_no_card_and_is_told_so_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    Store(tmp_path).save_plan(small_plan(), path)
+    done = run(path)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 2
+    assert "is a plan" in done.stderr and "advisor launch" in done.stderr
