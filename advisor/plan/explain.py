@@ -111,7 +111,8 @@ def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
             assert prediction.tokens_per_second and chosen.prediction.tokens_per_second
             change = prediction.tokens_per_second.value / chosen.prediction.tokens_per_second.value - 1
             if trial.obstacle is Obstacle.SLOWER:
-                return f"{format_percent(-change)} fewer tokens per second"
+                than = ", over 2 % fewer than the fastest" if -change < 0.02 else ""  # as search.ENOUGH chooses
+                return f"{format_percent(-change)} fewer tokens per second{than}"
             return "no more than 2 % faster, needs more memory"
     return None
 
