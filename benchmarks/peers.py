@@ -43,51 +43,10 @@ def llm_analysis() -> tuple[Predictor, Predictor] | None:
     if find_spec("llm_analysis") is None:
         return None
     logging.disable(logging.WARNING)  # it reports every configuration at length
-    from llm_analysis import analysis, config
-
-    def summary(w: Workload, spec: GpuSpec) -> dict | None:
-        s = w.shape
-        if w.optimizer != "adamw" or w.precision == "fp32":
-            return None
-        model = config.ModelConfig(
-            name="row",
-            num_layers=s.depth,
-            n_head=s.heads,
-            hidden_dim=s.width,
-            vocab_size=s.vocab_size,
-            max_seq_len=s.seq_len,
-            num_key_value_heads=s.kv_heads,
-            ffn_embed_dim=s.ffn_width,
-            expansion_ratio=s.ffn_width / s.width,
-        )
-        card = config.GPUConfig(
-            name=spec.key,
-            mem_per_GPU_in_GB=spec.memory_gb,
-            hbm_bandwidth_in_GB_per_sec=spec.memory_bytes_per_second / 1e9,
-            intra_node_bandwidth_in_GB_per_sec=300,
-            intra_node_min_message_latency=8e-6,
-            peak_fp16_TFLOPS=peak_flops(spec, w.precision) / 1e12,
-        )
-        zero = {"none": "NONE", "optimizer": "STAGE_1", "full": "STAGE_3"}[w.sharding]
-        kind = {"none": "NONE", "selective": "SELECTIVE", "full": "FULL"}[w.activation_checkpointing]
-        return analysis.LLMAnalysis(
-            model,
-            card,
-            parallelism_config=config.ParallelismConfig(dp_size=w.gpus),
-            flops_efficiency=0.5,
-        ).training(
-            batch_size_per_gpu=w.micro_batch,
-            gradient_accumulation_steps=w.grad_accum,
-            seq_len=s.seq_len,
-            total_num_tokens=w.step_tokens,
-            activation_recomputation=analysis.ActivationRecomputation[kind],
-            ds_zero=analysis.DSZeRO[zero],
-            mlp_gated_linear_units=s.family == "llama",
-        )
 
     def answer(w: Workload, spec: GpuSpec) -> dict | None:
         try:
-            return summary(w, spec)
+            return _llm_analysis_summary(w, spec)
         except AssertionError:  # how it refuses what it believes not to fit
             return None
 
@@ -100,6 +59,50 @@ def llm_analysis() -> tuple[Predictor, Predictor] | None:
         return found["(weight+op_state+grad+act)_memory_per_gpu"] if found else None
 
     return rate, memory
+
+
+def _llm_analysis_summary(w: Workload, spec: GpuSpec) -> dict | None:
+    """Its summary of a training step; None for what it cannot express, AssertionError where it sees no room."""
+    from llm_analysis import analysis, config
+
+    s = w.shape
+    if w.optimizer != "adamw" or w.precision == "fp32":
+        return None
+    model = config.ModelConfig(
+        name="row",
+        num_layers=s.depth,
+        n_head=s.heads,
+        hidden_dim=s.width,
+        vocab_size=s.vocab_size,
+        max_seq_len=s.seq_len,
+        num_key_value_heads=s.kv_heads,
+        ffn_embed_dim=s.ffn_width,
+        expansion_ratio=s.ffn_width / s.width,
+    )
+    card = config.GPUConfig(
+        name=spec.key,
+        mem_per_GPU_in_GB=spec.memory_gb,
+        hbm_bandwidth_in_GB_per_sec=spec.memory_bytes_per_second / 1e9,
+        intra_node_bandwidth_in_GB_per_sec=300,
+        intra_node_min_message_latency=8e-6,
+        peak_fp16_TFLOPS=peak_flops(spec, w.precision) / 1e12,
+    )
+    zero = {"none": "NONE", "optimizer": "STAGE_1", "full": "STAGE_3"}[w.sharding]
+    kind = {"none": "NONE", "selective": "SELECTIVE", "full": "FULL"}[w.activation_checkpointing]
+    return analysis.LLMAnalysis(
+        model,
+        card,
+        parallelism_config=config.ParallelismConfig(dp_size=w.gpus),
+        flops_efficiency=0.5,
+    ).training(
+        batch_size_per_gpu=w.micro_batch,
+        gradient_accumulation_steps=w.grad_accum,
+        seq_len=s.seq_len,
+        total_num_tokens=w.step_tokens,
+        activation_recomputation=analysis.ActivationRecomputation[kind],
+        ds_zero=analysis.DSZeRO[zero],
+        mlp_gated_linear_units=s.family == "llama",
+    )
 
 
 def sysplug() -> tuple[Predictor, Predictor] | None:
