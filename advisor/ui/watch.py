@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -14,11 +15,12 @@ from advisor.launchers.guards import parse_loss_stop
 from advisor.launchers.local import LocalLauncher
 from advisor.launchers.once import launch_once, running_with
 from advisor.progress import Progress
-from advisor.records import Plan
+from advisor.records import Estimate, Plan
 from advisor.store import dump_plan, load_plan, read_run_plan
 from advisor.ui import live, loaders
 from advisor.ui.tables import plain
 from advisor.units import (
+    Formatter,
     format_count,
     format_estimate,
     format_number,
@@ -156,47 +158,46 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
     """Four numbers, each with its prediction beside it."""
     promised = plan.prediction if plan else None
     columns = st.container(key="pair-numbers").columns(4)
-    eta = f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None
-    columns[0].metric(
+    _number(
+        columns[0],
         "Progress",
         f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
-        eta,
-        delta_color="off",
-        delta_arrow="off",
-        help="Optimizer steps done; the time left with its 80 % interval.",
+        f"{format_estimate(progress.eta_seconds, format_seconds)} left" if progress.eta_seconds else None,
+        "Optimizer steps done; the time left with its 80 % interval.",
     )
-    loss = f"planned {format_estimate(promised.loss, format_number)}" if promised and promised.loss else None
     validation = f"; validation {format_number(progress.eval_loss)}" if progress.eval_loss is not None else ""
-    columns[1].metric(
+    _number(
+        columns[1],
         "Training loss" + validation,
         format_number(progress.smoothed_loss),
-        loss,
-        delta_color="off",
-        delta_arrow="off",
-        help="Nats per token, smoothed over about ten steps.",
+        _planned(promised.loss, format_number) if promised else None,
+        "Nats per token, smoothed over about ten steps.",
     )
-    speed = f"planned {format_estimate(promised.tokens_per_second, format_rate)}" if promised else None
     mfu = f"; MFU {format_percent(progress.mfu)}" if progress.mfu is not None else ""
-    columns[2].metric(
+    _number(
+        columns[2],
         "Throughput" + mfu,
         format_rate(progress.tokens_per_second),
-        speed,
-        delta_color="off",
-        delta_arrow="off",
-        help="MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
-    )
-    planned_cost = (
-        f"planned {format_estimate(promised.cost_usd, format_usd)}" if promised and promised.cost_usd else None
+        _planned(promised.tokens_per_second, format_rate) if promised else None,
+        "MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
     )
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
-    columns[3].metric(
+    _number(
+        columns[3],
         "Dollars so far" + at_end,
         format_usd(progress.usd_so_far),
-        planned_cost,
-        delta_color="off",
-        delta_arrow="off",
-        help="Rent of all devices since the process started.",
+        _planned(promised.cost_usd, format_usd) if promised else None,
+        "Rent of all devices since the process started.",
     )
+
+
+def _number(column: Any, label: str, value: str, beside: str | None, help: str) -> None:
+    """One number with words beside it, neither good nor bad in itself."""
+    column.metric(label, value, beside, delta_color="off", delta_arrow="off", help=help)
+
+
+def _planned(estimate: Estimate | None, formatter: Formatter) -> str | None:
+    return f"planned {format_estimate(estimate, formatter)}" if estimate else None
 
 
 def _buttons(progress: Progress, folder: Path) -> None:
