@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.findings import measured, series
+from advisor.findings import series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.machine import quiet_times
 from advisor.findings.measured import StepTimes
 from advisor.findings.savings import saved_share
 from advisor.units import format_number, format_percent, format_seconds
@@ -61,8 +62,8 @@ def detect_drift(case: Case) -> Verdict:
 
 
 def _calm(case: Case) -> StepTimes | None:
-    """Step times with enough steady rows for statements about their course."""
-    times = measured.step_times(case)
+    """Step times with enough steady rows for statements about their course; other work on the machine left out."""
+    times = quiet_times(case)
     return times if times and len(times.steady_seconds) >= _DRIFT_ROWS else None
 
 

@@ -17,6 +17,7 @@ from advisor.records import Estimate
 
 BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
 _SAME_COUNT = 0.001
+_CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
 # Where the seconds of a step come from, best first.
 PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
 
@@ -151,6 +152,11 @@ def on_cpu(case: Case) -> bool:
     if case.workload is not None:
         return case.workload.gpu == "cpu"
     return str(case.run.facts.get("gpu", "")).lower() == "cpu"
+
+
+def without_card(case: Case) -> bool:
+    """Whether the run was on a CPU and neither its log nor telemetry knows of a card beside it."""
+    return on_cpu(case) and not any(len(telemetry(case, name)) for name in _CARD_COLUMNS)
 
 
 def precision(case: Case) -> str | None:

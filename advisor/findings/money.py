@@ -7,6 +7,7 @@ import numpy as np
 from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.givens import price
+from advisor.findings.machine import lost_seconds, slowdown
 from advisor.findings.savings import saved_share, spent_seconds, steps_covered
 from advisor.readers.run_table import Event
 from advisor.units import format_percent, format_seconds, format_usd
@@ -37,7 +38,8 @@ def detect_goodput(case: Case) -> Verdict:
         return Insufficient(code="goodput", missing="step times beside the wall clock")
     if wall is None:
         return Insufficient(code="goodput", missing="the wall clock: time stamps, elapsed or total seconds")
-    working = series.median(times.steady_seconds) * covered
+    # steps that other work on the machine slowed are training all the same, and another finding
+    working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case)
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
@@ -49,7 +51,7 @@ def detect_goodput(case: Case) -> Verdict:
         title=f"{format_percent(1 - share)} of the wall clock is not training: {format_seconds(wall - working)}{cost}",
         evidence=(
             Evidence(
-                text=f"{covered:g} steps of {format_seconds(series.median(times.steady_seconds))} are "
+                text=f"{covered:g} steps of {format_seconds(working / covered)} are "
                 f"{format_seconds(working)} of {format_seconds(wall)}"
             ),
             *_known_parts(case),

@@ -8,6 +8,7 @@ import numpy as np
 
 from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.machine import quiet_times
 from advisor.findings.measured import FROM_CLOCK, StepTimes
 from advisor.findings.savings import saved_share
 from advisor.units import format_percent, format_seconds
@@ -19,19 +20,24 @@ _DEAR_PAUSE = 0.05
 _STALL_COST = 0.01
 _GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
+_STALL_CAUSES = ("a slow disk or network", "new data shards", "recompilation for new shapes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Steps much slower than their neighbours."""
+    """Steps much slower than their neighbours, those in a row taken as one pause."""
 
-    step: np.ndarray
-    excess_seconds: np.ndarray  # beyond the running median
+    step: np.ndarray  # where each pause begins
+    excess_seconds: np.ndarray  # of each pause, beyond the running median
     share: float  # of the steady time
     period: series.Period | None
 
 
-def pauses(times: StepTimes) -> Pauses | None:
-    """Rows of more than 1.5 times the running median; None where there are none."""
+def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
+    """Stretches of rows of more than 1.5 times the running median; None where there are none.
+
+    `left_out_seconds`: what other steps took that are not among `times`.
+    """
     seconds, step = times.steady_seconds, times.steady_step
     if len(seconds) < 20:
         return None
@@ -40,19 +46,28 @@ def pauses(times: StepTimes) -> Pauses | None:
     slow = (seconds > _PAUSE * normal) & (seconds - normal > noise)
     if not slow.any():
         return None
-    excess = (seconds - normal)[slow]
+    first = [begin for begin, _ in series.stretches(slow)]
+    beyond = np.where(slow, seconds - normal, 0.0)
+    excess = np.add.reduceat(beyond, first)
     # rows that were not printed took their time too
-    whole = float(normal.sum()) * times.stride + float(excess.sum())
-    found = series.period_of(step[slow], tolerance=times.stride)
-    return Pauses(step=step[slow], excess_seconds=excess, share=float(excess.sum()) / whole, period=found)
+    whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
+    found = series.period_of(step[first], tolerance=times.stride)
+    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=found)
+
+
+def _left_out(case: Case, times: StepTimes) -> float:
+    """Seconds of the steps that other work on the machine slowed, which are not among `times`."""
+    every = measured.step_times(case)
+    assert every is not None
+    return (float(every.seconds.sum()) - float(times.seconds.sum())) * every.stride
 
 
 def detect_periodic_pauses(case: Case) -> Verdict:
     """Slow steps that come back: matched to evaluations, checkpoints and garbage collection."""
-    times = measured.step_times(case)
+    times = quiet_times(case)  # what other work on the machine slowed is another finding
     if times is None or times.source == FROM_CLOCK:
         return Insufficient(code="periodic_pauses", missing="step times printed by the run itself")
-    found = pauses(times)
+    found = pauses(times, _left_out(case, times))
     if found is None or found.period is None or found.share < _PAUSE_COST:
         return None
     what, actions = _pause_cause(case, found)
@@ -65,7 +80,7 @@ def detect_periodic_pauses(case: Case) -> Verdict:
         f"{format_percent(found.share)} of the time ({what})",
         evidence=(
             Evidence(
-                text=f"{len(found.step)} slow steps, {format_percent(found.period.regular)} of the gaps regular",
+                text=f"{len(found.step)} pauses, {format_percent(found.period.regular)} of the gaps regular",
                 first_step=float(found.step[0]),
                 last_step=float(found.step[-1]),
             ),
@@ -120,26 +135,26 @@ def _same(declared: float | None, every: float) -> bool:
 
 def detect_stalls(case: Case) -> Verdict:
     """Slow steps without a period: something outside the training loop holds it up now and then."""
-    times = measured.step_times(case)
+    times = quiet_times(case)  # what other work on the machine slowed is another finding
     if times is None or times.source == FROM_CLOCK:
         return None  # periodic_pauses has said what is missing
-    found = pauses(times)
+    found = pauses(times, left_out := _left_out(case, times))
     if found is None or found.period is not None or found.share < _STALL_COST:
         return None
-    worst = int(np.argmax(found.excess_seconds))
+    worst, pauses_ = int(np.argmax(found.excess_seconds)), "pauses" if len(found.step) > 1 else "pause"
     return Finding(
         code="stalls",
         severity=Severity.WARNING if found.share > _DEAR_PAUSE else Severity.NOTE,
-        title=f"{len(found.step)} irregular slow steps cost {format_percent(found.share)} of the time",
+        title=f"{len(found.step)} irregular {pauses_} cost {format_percent(found.share)} of the time",
         evidence=(
             Evidence(
-                text=f"the longest took {format_seconds(float(found.excess_seconds[worst]))} more than its neighbours",
+                text=f"the longest took {format_seconds(float(found.excess_seconds[worst]))} more than steps beside it",
                 first_step=float(found.step[0]),
                 last_step=float(found.step[-1]),
             ),
         ),
         confidence=Confidence.MEDIUM,
-        causes=("a slow disk or network", "new data shards", "other load on the host", "recompilation for new shapes"),
+        causes=("other load on the host", *_STALL_CAUSES) if left_out else (*_STALL_CAUSES, "other load on the host"),
         actions=("set TORCH_LOGS=recompiles and compare steps; log data_seconds",),
         threshold="1.5 times the running median of 51 steps, more than 1 % of the time in all",
         **saved_share(case, found.share, found.share / 2, found.share),

@@ -10,6 +10,7 @@ from advisor.findings.drift import detect_drift, detect_shift
 from advisor.findings.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
 from advisor.findings.hardware import detect_cpu_fallback, detect_utilization
 from advisor.findings.learning import LEARNING_DETECTORS
+from advisor.findings.machine import detect_machine_busy
 from advisor.findings.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
 from advisor.findings.money import (
     detect_cost,
@@ -39,7 +40,15 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_cpu_fallback, detect_software_bound, detect_bigger_batch, detect_bound),
     *(detect_utilization, detect_throttling, detect_straggler),
     *(detect_nearly_full, detect_host_spill, detect_memory_growth),
-    *(detect_drift, detect_shift, detect_data_stall, detect_periodic_pauses, detect_stalls, detect_warm_up),
+    *(
+        detect_machine_busy,
+        detect_drift,
+        detect_shift,
+        detect_data_stall,
+        detect_periodic_pauses,
+        detect_stalls,
+        detect_warm_up,
+    ),
     *(detect_cost, detect_goodput, detect_idle_device, detect_declared_time, detect_work_done_twice),
 )
 LEARNING = LEARNING_DETECTORS

@@ -77,7 +77,7 @@ def saved_of(case: Case, share: Estimate) -> Saved:
     value, low, high = (min(1.0, max(0.0, x)) * whole / HOUR for x in (share.value, share.low, share.high))
     hours = Estimate(value=value, low=low, high=high, basis=share.basis)
     usd_per_hour = price(case)
-    return {"saved_hours": hours, "saved_usd": hours.scaled(usd_per_hour) if usd_per_hour else None}
+    return {"saved_hours": hours, "saved_usd": hours.scaled(usd_per_hour) if usd_per_hour is not None else None}
 
 
 def saved_by_speedup(case: Case, factor: Estimate) -> Saved:

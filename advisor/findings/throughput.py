@@ -8,6 +8,7 @@ from advisor.findings import measured
 from advisor.findings.batch import BATCH_MUST_PAY, best_batch
 from advisor.findings.case import Case, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.givens import parameters
+from advisor.findings.machine import slowdown
 from advisor.findings.measured import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
 from advisor.predict.batch import sharded_sizes
@@ -20,6 +21,24 @@ _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
 _CERTAIN_FACTOR = 10.0  # no guess about the workload is off by this much
 _OVERHEAD_SHARE = 0.30
 _MEMORY_SHARE = 0.50
+_CARD_CAUSES = (
+    "operations that run on the CPU or in a slow backend (no tensor cores, fp32, no fused attention)",
+    "the device waits for data, the host or synchronisation between small kernels",
+    "another process on the same device",
+)
+_CARD_ACTIONS = (
+    "profile ten steps (torch.profiler) and look for CPU operators, copies and gaps",
+    "use a CUDA build with bf16, fused attention (SDPA) and torch.compile",
+)
+_CPU_CAUSES = (
+    "other processes on the same cores, or fewer cores and threads than when it was calibrated",
+    "the cores clocked down, or shared with other guests of the host",
+    "another software stack than the calibrated one",
+)
+_CPU_ACTIONS = (
+    "compare torch.get_num_threads() with the cores that are free (nproc, top), and run it alone",
+    "advisor calibrate on this machine as it is now, then predict again",
+)
 
 
 def detect_software_bound(case: Case) -> Verdict:
@@ -29,7 +48,7 @@ def detect_software_bound(case: Case) -> Verdict:
         return Insufficient(
             code="software_bound", missing="the shape, a known card and step times, to compare with what it should give"
         )
-    factor = promised.scaled(1 / speed.tokens_per_second)
+    factor = promised.scaled(1 / speed.tokens_per_second / slowdown(case))  # the machine's own state is another finding
     if factor.low < 1 or factor.value < _SLOW_FACTOR:
         return None
     broken = factor.value >= (_CERTAIN_FACTOR if case.unsure else BROKEN_FACTOR)
@@ -49,14 +68,9 @@ def detect_software_bound(case: Case) -> Verdict:
             *_bigger_batch_evidence(case, factor.value),
         ),
         confidence=prediction_confidence(case, sure=broken),
-        causes=(
-            "operations that run on the CPU or in a slow backend (no tensor cores, fp32, no fused attention)",
-            "the device waits for data, the host or synchronisation between small kernels",
-            "another process on the same device",
-        ),
+        causes=_CPU_CAUSES if measured.without_card(case) else _CARD_CAUSES,
         actions=(
-            "profile ten steps (torch.profiler) and look for CPU operators, copies and gaps",
-            "use a CUDA build with bf16, fused attention (SDPA) and torch.compile",
+            *(_CPU_ACTIONS if measured.without_card(case) else _CARD_ACTIONS),
             *(("neither a bigger batch nor a faster card will mend it",) if broken else ()),
         ),
         threshold=f"slower than the predicted 80 % interval and by {_SLOW_FACTOR:g}x ({BROKEN_FACTOR:g}x: error)",

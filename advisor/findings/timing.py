@@ -6,6 +6,7 @@ import numpy as np
 
 from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.machine import readings
 from advisor.findings.measured import PRINTED, StepTimes
 from advisor.findings.savings import saved_share
 from advisor.units import format_percent, format_seconds
@@ -78,9 +79,11 @@ def _has_pauses_between(case: Case, rows: np.ndarray) -> bool:
 
 def detect_warm_up(case: Case) -> Verdict:
     """Compilation and warm-up: left out of every rate, and said so where they are long."""
-    times = measured.step_times(case)
+    times, machine = measured.step_times(case), readings(case)
     if times is None or not times.start or len(times.steady_seconds) < 5:
         return None
+    if machine is not None and machine.busy_at(times.step[: times.start]).any():
+        return None  # nobody can tell warm-up from other work on the machine
     steady = series.median(times.steady_seconds)
     first = times.seconds[: times.start]
     excess = float((first - steady).sum())

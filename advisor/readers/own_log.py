@@ -154,8 +154,11 @@ def _facts(log: RunLog) -> dict[str, Any]:
     if device.get("type") == "cpu":
         facts |= {"gpu": "cpu", "gpu_memory_bytes": None}
     if log.witnesses:
-        seen = [w["reference_seconds"] for w in log.witnesses if isinstance(w.get("reference_seconds"), float)]
-        facts["witness_seconds"] = seen or None
+        seen = [w for w in log.witnesses if _is_positive(w.get("reference_seconds")) and _is_number(w.get("step"))]
+        facts["witness_steps"] = [float(w["step"]) for w in seen] or None
+        facts["witness_seconds"] = [float(w["reference_seconds"]) for w in seen] or None
+        stolen = [float(w["steal_fraction"]) for w in seen if _is_number(w.get("steal_fraction"))]
+        facts["stolen_share"] = sum(stolen) / len(stolen) if stolen else None
     return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -199,6 +202,10 @@ def _time(record: Record) -> float:
     return float(record["time"]) if _is_number(record.get("time")) else 0.0
 
 
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and 0 < value < math.inf
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -209,7 +216,8 @@ def _status(log: RunLog) -> tuple[Status, str]:
         return status, str(log.final.get("reason", ""))
     if not log.steps:
         return Status.INCOMPLETE, "the log holds no step and no end"
-    planned = (log.header or {}).get("config", {}).get("steps") if log.header else None
+    config = log.header.get("config") if log.header else None
+    planned = config.get("steps") if isinstance(config, dict) else None
     last = log.steps[-1]["step"]
     return Status.INCOMPLETE, f"the log ends at step {last}" + (
         f" of {planned}" if planned else ""

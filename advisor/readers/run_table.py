@@ -174,5 +174,7 @@ FACTS = {
     "dropout": "",
     "eval_losses": "where several sets are evaluated: name of the set → {step: [...], loss: [...]}",
     "witness_seconds": "times of the trainer's reference kernel during the run",
+    "witness_steps": "the steps after which they were taken",
+    "stolen_share": "of the CPU time, by the hypervisor, mean of the readings",
     "date": "",
 }

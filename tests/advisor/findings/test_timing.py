@@ -126,7 +126,7 @@ def test_irregular_stalls():
     found = pauses.detect_stalls(case(seconds))
     assert isinstance(found, Finding)
     # six times 19 s of 1,114 s
-    assert found.title == "6 irregular slow steps cost 10.2 % of the time"
+    assert found.title == "6 irregular pauses cost 10.2 % of the time"
     assert pauses.detect_periodic_pauses(case(seconds)) is None
 
 
