@@ -32,18 +32,17 @@ def load_card(path: str | Path) -> Card:
         raise AdvisorError(f"cannot read {path}: {error.strerror}", "check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         words = " ".join(str(error).split())[:300]
-        raise AdvisorError(f"{path} is not a YAML file: {words}", _FORMAT, exit_code=2) from error
+        raise AdvisorError(f"{path} is not a YAML file: {words}", _FORMAT) from error
     if isinstance(raw, dict) and {"goal", "prediction", "chosen"} <= raw.keys():
         raise AdvisorError(
             f"{path} is a plan that `advisor plan` made, not a run card",
             "its numbers are predictions with their intervals: advisor launch runs it, advisor compare judges it",
-            exit_code=2,
         )
     problems: list[str] = []
     card = card_from_dict(raw, problems)
     if problems or card is None:
         lines = "".join(f"\n  {problem}" for problem in problems)
-        raise AdvisorError(f"{path} is not a run card:{lines}", _FORMAT, exit_code=2)
+        raise AdvisorError(f"{path} is not a run card:{lines}", _FORMAT)
     return card
 
 

@@ -8,30 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from advisor import render
-from advisor.cli.params import SECONDS, USD
+from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD
 from advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
     from advisor.store import Store
 
-PATH = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=PATH)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--gpu", help="The card, if the log does not say: h100-80gb-sxm, l4, … or cpu.")
 @click.option("--gpus", type=click.IntRange(min=1), help="How many.")
 @click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the card.")
-@click.option("--config", type=PATH, help="The run's configuration, if the log does not hold it.")
-@click.option("--telemetry", type=PATH, help="nvidia-smi or other readings of the card.")
-@click.option("--plan", type=PATH, help="The plan.yaml it came from.")
+@click.option("--config", type=EXISTING, help="The run's configuration, if the log does not hold it.")
+@click.option("--telemetry", type=EXISTING, help="nvidia-smi or other readings of the card.")
+@click.option("--plan", type=FILE, help="The plan.yaml it came from.")
 @click.option("--format", "format_", help="Read it as this format instead of guessing.")
 @click.option("--target-loss", type=float, help="Say whether the run will get there.")
 @click.option("--target-usd", type=USD, help="Say whether the run stays within.")
 @click.option("--target-time", type=SECONDS, help="Say whether the run ends within.")
-@click.option("--html", type=PATH, help="Write a report in one self-contained HTML file.")
-@click.option("--md", type=PATH, help="Write a report in Markdown.")
-@click.option("--table", type=PATH, help="Write the table that was read as CSV.")
+@click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
+@click.option("--md", type=NEW_FILE, help="Write a report in Markdown.")
+@click.option("--table", type=NEW_FILE, help="Write the table that was read as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
@@ -72,8 +70,8 @@ def _located(path: Path, store: Store) -> Path:
         return path
     try:
         return store.find_run(str(path))
-    except AdvisorError:  # no run is meant: the reader says what is wrong with the path
-        return path
+    except AdvisorError as error:
+        raise AdvisorError(f"there is no file {path} ({error.message})", error.hint, exit_code=2) from error
 
 
 def _given(options: dict[str, Any]) -> Any:
@@ -85,9 +83,6 @@ def _given(options: dict[str, Any]) -> Any:
         from advisor.catalog import require_gpu
 
         options["gpu"] = require_gpu(options["gpu"]).key
-    for name in ("config", "telemetry", "plan"):
-        if options[name] is not None and not options[name].exists():
-            raise AdvisorError(f"--{name}: {options[name]} does not exist", "check the path", exit_code=2)
     return Given(
         gpu=options["gpu"],
         gpus=options["gpus"],

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from advisor import render
+from advisor.cli.params import FILE, NEW_FILE
 
 
 @click.command()
-@click.argument("cards", metavar="CARD...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--md", "markdown_path", type=click.Path(path_type=Path), help="Write the audit to this Markdown file.")
+@click.argument("cards", metavar="CARD...", nargs=-1, required=True, type=FILE)
+@click.option("--md", "markdown_path", type=NEW_FILE, help="Write the audit to this Markdown file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) -> None:
     """Check every claim of a run card: holds, wrong, does not follow, or cannot be judged, and why.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from advisor import render, units
-from advisor.cli.params import NUMBERS
-from advisor.errors import AdvisorError
+from advisor.cli.params import FOLDER, NUMBERS
 
 
 @click.command()
@@ -25,7 +22,7 @@ from advisor.errors import AdvisorError
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     help="Token folder from `advisor data prepare`; default: synthetic tokens.",
 )
 @click.option("--budget-seconds", type=click.FloatRange(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
@@ -57,14 +54,15 @@ def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
     from advisor.calibrate.profiles import hold_each_out, profile_of
     from advisor.calibrate.profiles import summary as held_out_summary
     from advisor.calibrate.session import calibrate
+    from advisor.cli.plan import read_data
     from advisor.predict.memory import load_memory_model
     from advisor.store import default_store
 
-    store = default_store()
+    store, meta = default_store(), read_data(options["data"])
     worker_log = store.home / "worker.log"
     worker_log.parent.mkdir(parents=True, exist_ok=True)
     with Worker(device_for(options["gpu"]), log=worker_log) as worker:
-        settings = resolve(options, worker.start().device)
+        settings = resolve(options, worker.start().device, meta)
         with render.progress("starting", settings.budget_seconds) as update:
 
             def on_event(event: Any) -> None:
@@ -77,14 +75,13 @@ def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
     return document, profile_of(document, store.observations(settings.gpu)), held
 
 
-def resolve(options: dict[str, Any], found: Any) -> Any:
-    """Options plus the device at hand: settings with nothing left to decide."""
+def resolve(options: dict[str, Any], found: Any, meta: dict[str, Any] | None) -> Any:
+    """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
     from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, fillable_bytes, resolve_key
     from advisor.calibrate.session import Settings
 
     defaults = CUDA_DEFAULTS if found["type"] == "cuda" else CPU_DEFAULTS
     data = options["data"]
-    vocab_size = options["vocab_size"] or (data and _vocabulary(data)) or defaults.vocab_size
     precision = options["precision"] if options["precision"] != "auto" else found["auto_precision"]
     return Settings(
         gpu=resolve_key(options["gpu"], found),
@@ -92,7 +89,7 @@ def resolve(options: dict[str, Any], found: Any) -> Any:
         family=options["family"],
         depths=options["depths"] or defaults.depths,
         seq_len=options["seq_len"] or defaults.seq_len,
-        vocab_size=vocab_size,
+        vocab_size=options["vocab_size"] or (meta and meta["vocab_size"]) or defaults.vocab_size,
         data=str(data.resolve()) if data else None,
         budget_seconds=options["budget_seconds"] or defaults.budget_seconds,
         precision=precision,
@@ -103,17 +100,6 @@ def resolve(options: dict[str, Any], found: Any) -> Any:
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options["price"],
     )
-
-
-def _vocabulary(folder: Path) -> int:
-    try:
-        return int(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["vocab_size"])
-    except (OSError, ValueError, KeyError) as error:
-        raise AdvisorError(
-            f"{folder} is not a token folder: {error}",
-            f"make one: advisor data prepare FILES --out {folder}",
-            exit_code=2,
-        ) from error
 
 
 def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER
 from advisor.errors import AdvisorError
 from advisor.render import print_json, progress, remark, show, table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
@@ -22,12 +23,18 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("inputs", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Token folder to write.")
-@click.option("--vocab-size", default=4096, show_default=True, help="Tokens of the vocabulary to train.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="Use this tokenizer.json instead of training one.")
+@click.argument("inputs", nargs=-1, type=EXISTING)
+@click.option("--out", required=True, type=NEW_FOLDER, help="Token folder to write.")
+@click.option(
+    "--vocab-size", type=click.IntRange(257, 2**32 - 1), default=4096, show_default=True,
+    help="Tokens of the vocabulary to train; 256 stand for single bytes.",
+)  # fmt: skip
+@click.option("--tokenizer", type=FILE, help="Use this tokenizer.json instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
-@click.option("--validation-fraction", default=0.01, show_default=True, help="Part of the text to hold out.")
+@click.option(
+    "--validation-fraction", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, show_default=True,
+    help="Part of the text to hold out.",
+)  # fmt: skip
 @click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def prepare(
@@ -65,7 +72,7 @@ def prepare(
 
 
 @command.command(name="show")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show_folder(folder: Path, as_json: bool) -> None:
     """Show what a token folder holds."""

@@ -8,7 +8,7 @@ import click
 
 from advisor.cli.device import check_is_here
 from advisor.cli.following import finish, follow
-from advisor.cli.params import USD
+from advisor.cli.params import FILE, NEW_FOLDER, USD
 from advisor.disk import read_yaml
 from advisor.launchers.base import RunHandle
 from advisor.launchers.guards import parse_loss_stop
@@ -20,8 +20,8 @@ from trainer.schema import RunConfig
 
 
 @click.command("launch")
-@click.argument("plan", metavar="PLAN.yaml", type=click.Path(path_type=Path))
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
+@click.argument("plan", metavar="PLAN.yaml", type=FILE)
+@click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=float, help="Stop, with a checkpoint, after so many hours.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="Stop if the loss is above LOSS from STEP on.")

@@ -1,9 +1,10 @@
-"""Click parameter types for the units people write: durations, dollars, tokens, bytes and lists of numbers."""
+"""Click parameter types: the units people write, lists of numbers, and paths, judged before any work begins."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,3 +51,10 @@ USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 BYTES = Unit("bytes", parse_bytes)
 NUMBERS = Unit("numbers", parse_numbers)
+
+# what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
+EXISTING = click.Path(exists=True, path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+NEW_FOLDER = click.Path(file_okay=False, path_type=Path)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from advisor import render
-from advisor.cli.params import NUMBERS, SECONDS, TOKENS, USD
+from advisor.cli.params import FOLDER, NEW_FILE, NUMBERS, SECONDS, TOKENS, USD
 from advisor.errors import AdvisorError
 from advisor.records import Goal, GpuPrice, Plan
 from advisor.units import parse_usd
@@ -29,7 +29,7 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option("--sure", is_flag=True, help="Keep the intervals' high ends within the limits, not the expected values.")
 @click.option("--tokens", type=TOKENS, help="Training tokens, as 500M. Default: what the limits or the ratio allow.")
 @click.option("--depth", type=click.IntRange(min=1), help="Transformer blocks. Default: the best.")
-@click.option("--data", type=click.Path(path_type=Path), help="Token folder from `advisor data prepare`.")
+@click.option("--data", type=FOLDER, help="Token folder from `advisor data prepare`.")
 @click.option("--ratio", type=click.FloatRange(min=0, min_open=True), help="Training tokens per counted parameter.")
 @click.option("--ratio-counts", type=click.Choice(RATIO_COUNTS), help="Which parameters --ratio counts.")
 @click.option("--inference-tokens", type=TOKENS, help="Tokens the model will serve: train a smaller one longer.")
@@ -71,7 +71,7 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the plan to this file, ready for `advisor launch`.")
+@click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
     """Recommend what to train, and on what, with the whole bill and what was rejected.
@@ -217,7 +217,7 @@ def load_profiles(goal: Goal, store: Any) -> tuple[list[Any], list[str]]:
     return found, [*left_out, f"no CUDA cards: {', '.join(others)}"]
 
 
-def read_data(path: str | None) -> dict[str, Any] | None:
+def read_data(path: str | Path | None) -> dict[str, Any] | None:
     """A token folder's metadata; None for synthetic tokens. Raises AdvisorError when it is no token folder."""
     if path is None:
         return None

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from advisor import render
+from advisor.cli.params import FILE
 from advisor.errors import AdvisorError
 from advisor.records import Estimate, Prediction, Workload
 from advisor.units import (
@@ -53,7 +54,7 @@ SIZE = click.IntRange(min=1)
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
 @click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
-@click.option("--rows", type=click.Path(path_type=Path), help="Predict every row of this CSV, one JSON object a line.")
+@click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.

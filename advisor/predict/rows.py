@@ -65,7 +65,7 @@ class Refusal:
 
 
 def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | RowError]:
-    """Read a CSV of runs row by row; AdvisorError (exit 2) where the file itself cannot be used."""
+    """Read a CSV of runs row by row; AdvisorError where the file itself cannot be used."""
     lines = row_cells(path)
     reader = RowReader(cards, next(lines))
     for number, cells in enumerate(lines, start=1):
@@ -73,22 +73,22 @@ def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | R
 
 
 def row_cells(path: Path) -> Iterator[list[str]]:
-    """The names of a CSV's columns, then the cells of each row that is not blank; AdvisorError (exit 2) as above."""
+    """The names of a CSV's columns, then the cells of each row that is not blank; AdvisorError as above."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             columns = next(lines, [])
             if missing := [name for name in REQUIRED_COLUMNS if name not in columns]:
                 hint = f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}"
-                raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint, exit_code=2)
+                raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint)
             yield columns
             yield from filter(None, lines)
     except (UnicodeDecodeError, csv.Error) as error:
         hint = "save it as UTF-8 text with commas"
-        raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
+        raise AdvisorError(f"{path} is not a CSV file: {error}", hint) from error
     except OSError as error:
         hint = "give the path of a CSV file"
-        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint, exit_code=2) from error
+        raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error
 
 
 class RowReader:

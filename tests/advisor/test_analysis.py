@@ -163,7 +163,7 @@ def test_bad_input_is_one_sentence(tmp_path):
     empty = tmp_path / "empty.log"
     empty.write_text("")
     assert "is empty" in advisor("analyze", empty, expect=1).stderr
-    assert "No such file" in advisor("analyze", tmp_path / "nowhere.log", expect=1).stderr
+    assert "there is no file" in advisor("analyze", tmp_path / "nowhere.log", expect=2).stderr
     log = write_log(tmp_path / "run.log")
     assert "unknown GPU 'l5'" in advisor("analyze", log, "--gpu", "l5", expect=2).stderr
     assert "does not exist" in advisor("analyze", log, "--plan", tmp_path / "no.yaml", expect=2).stderr

@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_exit_code_3():
         (D20[:4], "--micro-batch, --seq-len, --vocab-size not given"),
         ([*D20, "--heads", "7"], "not a multiple of heads"),
         (["--gpu", "v100-32gb-sxm2", "--precision", "bf16", *D20[2:]], "no bf16"),
-        (["--rows", "no-such-file.csv"], "cannot read"),
+        (["--rows", "no-such-file.csv"], "does not exist"),
         ([*D20[:2], "--depth", "0"], "--depth"),
     ],
 )

@@ -194,13 +194,13 @@ def test_rows_the_prior_rests_on_are_all_read():
     assert all("H100 96GB HBM2e" in r.error for r in unknown)  # the one card that is in no catalog
 
 
-def test_missing_columns_and_files_are_usage_errors(tmp_path: Path):
+def test_missing_columns_and_files_are_refused_in_words(tmp_path: Path):
     path = tmp_path / "rows.csv"
     for content, words in ((b"a,b\n1,2\n", "no column gpu"), (b"\xff\xfe\x00", "not a CSV"), (b"", "no column gpu")):
         path.write_bytes(content)
         with pytest.raises(AdvisorError, match=words) as failure:
             list(read_rows(path, CARDS))
-        assert failure.value.exit_code == 2
+        assert failure.value.exit_code == 1
     with pytest.raises(AdvisorError, match="cannot read"):
         list(read_rows(tmp_path / "none.csv", CARDS))
 

@@ -360,6 +360,12 @@ def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     assert json.loads(done.stdout) == {"path": str(out), **read_meta(out)}
     shown = advisor("show", str(out))
     assert shown.returncode == 0 and "40" in shown.stdout and "stored as uint16" in shown.stdout
-    failed = advisor("show", str(tmp_path / "none"))
+    failed = advisor("show", str(tmp_path))
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
-    assert f"hint: advisor data prepare FILES --out {tmp_path / 'none'}" in failed.stderr
+    assert f"hint: advisor data prepare FILES --out {tmp_path}" in failed.stderr
+
+
+@pytest.mark.parametrize("wrong", [("--vocab-size", "256"), ("--validation-fraction", "0.6")])
+def test_settings_out_of_range_are_wrong_usage(tmp_path, wrong):
+    failed = advisor("prepare", "--out", str(tmp_path / "out"), *wrong)
+    assert failed.returncode == 2 and f"Invalid value for '{wrong[0]}'" in failed.stderr

@@ -53,7 +53,7 @@ def test_a_broken_card_is_refused_with_all_its_problems(tmp_path: Path) -> None:
         "schema: 1\nid: x\nrun: {depth: none}\nclaims:\n  - {id: a, kind: mfu, text: t}\n", encoding="utf-8"
     )
     done = run(path)
-    assert done.returncode == 2
+    assert done.returncode == 1
     for part in ("title: missing", "run.depth: expected a whole number", "claims[0] (a).value: missing"):
         assert part in done.stderr
 
@@ -62,5 +62,5 @@ def test_a_plan_is_no_card_and_is_told_so_in_a_line(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     Store(tmp_path).save_plan(small_plan(), path)
     done = run(path)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 2
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 2
     assert "is a plan" in done.stderr and "advisor launch" in done.stderr

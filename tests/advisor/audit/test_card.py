@@ -47,7 +47,7 @@ def test_all_problems_are_said_at_once_with_their_fields(tmp_path: Path) -> None
     with pytest.raises(AdvisorError) as error:
         load_card(path)
     message = error.value.message
-    assert error.value.exit_code == 2
+    assert error.value.exit_code == 1
     for part in (
         "run.depht: unknown field (did you mean depth?)",
         "run.width: expected a whole number above 0, found 'wide'",
