@@ -132,6 +132,21 @@ class PriceRow:
     vcpus: float | None = None
     ram_gb: float | None = None  # as marketed: most providers mean GiB
 
+    @property
+    def earliest(self) -> datetime.date | None:
+        """The first day the price can be of: the list's date, else what its note says of it; None where unknown."""
+        noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
+        if self.snapshot_date or not noted:
+            return self.snapshot_date
+        return datetime.date.fromisoformat(f"{noted[1]}-01")
+
+    @property
+    def dated(self) -> str:
+        """The date in words."""
+        if self.snapshot_date:
+            return self.snapshot_date.isoformat()
+        return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
@@ -153,16 +168,15 @@ class Price:
         return self.usd_per_hour / self.gpus
 
     def age_days(self, today: datetime.date) -> int | None:
-        """Days since the price list was read; None where it carries no date."""
-        return (today - self.row.snapshot_date).days if self.row.snapshot_date else None
+        """Days since the price list was read, the most they can be where it carries no date; None where unknown."""
+        return (today - self.row.earliest).days if self.row.earliest else None
 
     @property
     def source(self) -> str:
         """Where the price comes from, in words: provider, machine, region, date."""
         row = self.row
-        date = row.snapshot_date.isoformat() if row.snapshot_date else "undated"
         machines = f"{self.machines} x " if self.machines > 1 else ""
-        return f"{row.provider} {machines}{row.instance_type}, {row.region}, on demand, {date}"
+        return f"{row.provider} {machines}{row.instance_type}, {row.region}, on demand, {row.dated}"
 
 
 def load_prices() -> tuple[PriceRow, ...]:

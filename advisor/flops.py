@@ -67,7 +67,7 @@ def flops_per_token(shape: ModelShape) -> float:
     The full convention: the causal mask does not halve the attention term. Every published MFU the project
     compares with uses it.
     """
-    return float(6 * matmul_parameters(shape) + 12 * shape.depth * shape.width * shape.seq_len)
+    return 6.0 * matmul_parameters(shape) + 12.0 * shape.depth * shape.width * shape.seq_len
 
 
 def flops_per_token_windows(matmul_parameters: int, windows: Sequence[int], *, width: int, seq_len: int) -> float:

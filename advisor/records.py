@@ -130,6 +130,7 @@ class PlanPrediction:
     drift_exponent: float = 0.0  # step time moves as (reference now / reference then) to this power
     carbon_kg: Estimate | None = None  # CO2 equivalent, whole site, at `grid_grams_per_kwh`
     grid_grams_per_kwh: float | None = None
+    power_watts: Estimate | None = None  # all devices together while they train
     checkpoint_bytes: int | None = None  # of one
     disk_bytes: int | None = None  # of all that are kept at once, the one being written included
     storage_usd: Estimate | None = None  # of keeping them while the run lasts; part of `cost_usd`
@@ -177,6 +178,8 @@ class Goal:
     spot: str = "none"  # none | only | any: machines that may be taken back at any time
     objective: str = "loss"  # loss | cost | time: what is made least within the limits
     prices: tuple[GpuPrice, ...] = ()  # by card; go before the catalog's
+    power_cap_watts: float | None = None  # each device is limited to; None: its own limit
+    interruption_seconds: float | None = None  # mean time between interruptions; None: 4-48 h on spot, else never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +242,7 @@ class ScalingPoint:
     total_seconds: float
     cost_usd: float | None
     efficiency: float  # tokens per second and GPU, relative to one
+    provider: str | None = None  # None: one's own machine, or a price that was given
 
 
 @dataclass(frozen=True, kw_only=True)

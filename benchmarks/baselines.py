@@ -1,4 +1,4 @@
-"""What simpler predictors say of the same held-out configurations: a constant MFU, and a straight line in batch size."""
+"""What simpler predictors say of the same held-out configurations: a constant MFU, and a line in batch size."""
 
 from __future__ import annotations
 

@@ -155,6 +155,29 @@ class RaplCounter:
         return self._microjoules // 1000
 
 
+class EnergyMeter:
+    """What the first device of a source used, by its own energy counter."""
+
+    def __init__(self, source: Source | None):
+        """Start counting; without a source nothing is known."""
+        self._source = source
+        self._last = self._read()
+
+    def watts(self) -> float | None:
+        """Mean power since the last call; None where there is no counter or no time has passed."""
+        before, self._last = self._last, self._read()
+        if before is None or self._last is None or self._last[1] <= before[1]:
+            return None
+        return (self._last[0] - before[0]) / 1000 / (self._last[1] - before[1])
+
+    def _read(self) -> tuple[int, float] | None:
+        if self._source is None:
+            return None
+        values = dict(zip(self._source.columns, self._source.read_slow()[0], strict=True))
+        millijoules = values["energy_millijoules"]
+        return None if millijoules is None else (millijoules, time.monotonic())
+
+
 class Query:
     """A reading that a card may not offer: None then, and not asked again once it says that it never will."""
 
@@ -234,6 +257,12 @@ def open_sources(device_type: str, pid: int, gpus: int | None = None) -> tuple[l
         return [NvmlSource(gpus), host], []
     except pynvml.NVMLError as error:
         return [host], [f"no GPU telemetry: NVML says {error}"]
+
+
+def open_energy_meter(device_type: str, pid: int) -> EnergyMeter:
+    """The counter of a process's "cpu" or "cuda" device; a host's never stands in for a card's."""
+    source = open_sources(device_type, pid, 1)[0][0]
+    return EnergyMeter(source if device_type != "cuda" or isinstance(source, NvmlSource) else None)
 
 
 def cpu_frequency_mhz() -> int | None:

@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import gc
 import json
+import os
 import platform
 import statistics
 import sys
@@ -37,6 +38,7 @@ from trainer.device import (
 )
 from trainer.loop import StepRecord, Trainer
 from trainer.schema import Outcome, RunConfig, config_from_dict
+from trainer.telemetry_sources import open_energy_meter
 from trainer.witness import ReferenceKernel, StealMeter
 
 _STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fewer steps since bursts are short)
@@ -84,6 +86,7 @@ class _Server:
     def __init__(self, context: DeviceContext):
         self._context = context
         self._reference = ReferenceKernel(context.device)
+        self._energy = open_energy_meter(context.device.type, os.getpid())
         self.spoiled = False
 
     def hello(self) -> dict[str, Any]:
@@ -130,8 +133,10 @@ class _Server:
             len(timings.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
         ):
             timings.warmup.append(_one_step(trainer))
+        self._energy.watts()  # from here on
         self._time(trainer, timings, request["least_steps"], min(limit, time.perf_counter() + request["seconds"]))
-        facts |= _memory_facts(context)
+        watts = self._energy.watts()
+        facts |= _memory_facts(context) | {"watts": None if watts is None else round(watts, 1)}
         facts["eval_seconds"] = _evaluation(trainer)
 
     def _time(self, trainer: Trainer, timings: _Timings, least: int, end: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,8 @@ from advisor.calibrate.fit import HeldOut, fit, leave_one_out
 from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.disk import read_yaml
 from advisor.errors import AdvisorError
+from advisor.flops import flops_per_token
+from advisor.predict.energy import PowerModel, measured_power
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
 from advisor.predict.prior import (
     CoefficientPrior,
@@ -46,10 +49,12 @@ def load_profile(
     precision: str | None = None,
     compile: bool | None = None,
     transfer: bool = True,
+    power_cap_watts: float | None = None,
 ) -> Profile:
     """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
 
     A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
+    `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
     `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
     for a CPU that was never calibrated, since no datasheet says what a CPU does.
     """
@@ -60,8 +65,9 @@ def load_profile(
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
     spec = require_gpu(key)
+    elsewhere = calibrated_elsewhere(spec, store) if transfer else None
     return prior_profile(
-        spec, precision=precision, compile=compile, elsewhere=calibrated_elsewhere(spec, store) if transfer else None
+        spec, precision=precision, compile=compile, elsewhere=elsewhere, power_cap_watts=power_cap_watts
     )
 
 
@@ -124,7 +130,7 @@ def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]
         device_memory_bytes=device["memory_bytes"],
         posterior=fit(seen, rates, measured_prior(), drift.deviation),
         memory=corrected(load_memory_model(), memory_observations(bursts, key)),
-        costs=run_costs(document),
+        costs=replace(run_costs(document), power=_power(document, rates, find_gpu(key))),
         family=settings["family"],
         seq_len=settings["seq_len"],
         vocab_size=settings["vocab_size"],
@@ -208,6 +214,20 @@ def run_costs(document: Mapping[str, Any]) -> RunCosts:
     )
 
 
+def _power(document: Mapping[str, Any], rates: Rates, spec: GpuSpec | None) -> PowerModel | None:
+    """What the bursts drew, by their MFU; None where the device has no energy counter."""
+    key, peak = document["device"]["key"], rates.matmul_flops
+    if spec is not None:
+        peak = peak_flops(spec, document["settings"]["precision"]) or peak
+    metered = [b for b in evidence.completed(document["bursts"]) if b.get("watts")]
+    mfu = []
+    for burst in metered:
+        workload = evidence.workload_from_dict(burst["workload"], key)
+        rate = workload.step_tokens / statistics.median(burst["step_seconds"])
+        mfu.append(flops_per_token(workload.shape) * rate / peak)
+    return measured_power(mfu, [b["watts"] for b in metered], spec.tdp_watts if spec else None)
+
+
 def _spread(value: float, factor: float) -> Estimate:
     return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
 
@@ -236,7 +256,12 @@ def _recorded(document: Mapping[str, Any]) -> HeldOutSummary | None:
 
 
 def prior_profile(
-    spec: GpuSpec, *, precision: str | None = None, compile: bool | None = None, elsewhere: Elsewhere | None = None
+    spec: GpuSpec,
+    *,
+    precision: str | None = None,
+    compile: bool | None = None,
+    elsewhere: Elsewhere | None = None,
+    power_cap_watts: float | None = None,
 ) -> Profile:
     """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
     one. AdvisorError when the datasheet has no peak.
@@ -250,7 +275,10 @@ def prior_profile(
             f"choose another precision: --precision {'fp16' if spec.fp16_flops else 'fp32'}",
             exit_code=2,
         )
-    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile, spec)
+    capped = spec
+    if power_cap_watts and spec.tdp_watts:
+        capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
+    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile, capped)
     if elsewhere is not None and elsewhere.precision == precision:
         prior = transferred(prior, spec, compile, elsewhere)
     rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)

@@ -137,7 +137,9 @@ def _from(price: Price) -> str:
 
 def age_in_words(price: Price, today: datetime.date) -> str:
     days = price.age_days(today)
-    return "undated" if days is None else format_seconds(days * DAY)
+    if days is None:
+        return "undated"
+    return format_seconds(days * DAY) if price.row.snapshot_date else f"at most {format_seconds(days * DAY)}"
 
 
 def facts(spec: GpuSpec) -> list[tuple[str, str]]:

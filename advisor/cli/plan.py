@@ -62,6 +62,14 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option(
     "--grid-carbon", type=click.FloatRange(min=0), help="Grams of CO2e per kWh. Default: 475, the world's mean."
 )
+@click.option(
+    "--power-cap", type=click.FloatRange(min=0, min_open=True), help="Watts each GPU is limited to (nvidia-smi -pl)."
+)
+@click.option(
+    "--interruptions",
+    type=SECONDS,
+    help="Mean time between interruptions, as 12h. Default: 4-48 h on spot machines, none elsewhere.",
+)
 @click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
@@ -133,6 +141,8 @@ def goal_from(options: dict[str, Any]) -> Goal:
         spot=options["spot"],
         objective=options["objective"],
         prices=by_card,
+        power_cap_watts=options["power_cap"],
+        interruption_seconds=options["interruptions"],
     )
 
 
@@ -204,6 +214,7 @@ def load_profiles(goal: Goal, store: Any) -> tuple[list[Any], list[str]]:
 
     precision = None if goal.precision == "auto" else goal.precision
     settings = {"family": goal.family, "precision": precision, "compile": goal.compile}
+    settings |= {"power_cap_watts": goal.power_cap_watts}
     if goal.gpu != ANY:
         return [load_profile(key, store, **settings) for key in goal.gpu.split(",")], []
     found, left_out = [], []

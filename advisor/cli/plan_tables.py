@@ -20,6 +20,7 @@ from advisor.units import (
     format_seconds,
     format_tokens,
     format_usd,
+    format_watts,
 )
 
 
@@ -41,6 +42,7 @@ def bill_table(plan: Plan) -> Any:
         ("in all", clock.total_seconds, format_seconds),
         ("cost", prediction.cost_usd, format_usd),
         ("of it for disk", prediction.storage_usd, format_usd),
+        ("power of the devices", prediction.power_watts, format_watts),
         ("energy of the devices", prediction.energy_kwh, format_energy),
         ("one step", prediction.step_seconds, format_seconds),
         ("throughput", prediction.tokens_per_second, format_rate),
@@ -140,6 +142,7 @@ def choice_table(title: str, choices: Sequence[Choice], last: str) -> Any:
 def scaling_table(points: Sequence[ScalingPoint]) -> Any:
     """The chosen run on more and fewer GPUs."""
     columns = ("GPUs", "throughput", "per GPU", "time", "cost")
+    several = len({p.provider for p in points}) > 1
     rows = [
         (
             str(p.gpus),
@@ -147,10 +150,12 @@ def scaling_table(points: Sequence[ScalingPoint]) -> Any:
             format_percent(p.efficiency),
             format_seconds(p.total_seconds),
             format_usd(p.cost_usd) if p.cost_usd is not None else None,
+            *((p.provider,) if several else ()),
         )
         for p in points
     ]
-    return render.table(columns, rows, title="The same run on more and fewer GPUs", right=columns)
+    title = "The same run on more and fewer GPUs"
+    return render.table((*columns, "from") if several else columns, rows, title=title, right=columns)
 
 
 def machine(choice: Choice) -> str:

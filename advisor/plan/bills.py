@@ -13,8 +13,7 @@ import numpy as np
 
 from advisor.plan import recipe
 from advisor.plan.field import Device, Field
-from advisor.plan.goal import MOST_EPOCHS, Brief, token_bytes
-from advisor.plan.offers import SPOT_MEAN_SECONDS
+from advisor.plan.goal import MOST_EPOCHS, Brief, interruptions, token_bytes
 from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.loss_arrays import allocation_scores, losses
 from advisor.predict.memory import EstimateArrays
@@ -188,20 +187,25 @@ class Bills:
         """What `Brief.setup` says for an offer of this device."""
         return rented_setup(token_bytes(device.brief)) if rented and not device.brief.calibrated else None
 
+    def _means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Expected and least seconds between interruptions, each of shape (n, 1); NaN where none are expected."""
+        goals = [device.brief.goal for device in self._owners()]
+        means = [interruptions(goal, spot=o.spot) for goal, o in zip(goals, self.field.offers, strict=True)]
+        table = np.array([(m.value, m.low) if m else (math.nan, math.nan) for m in means])
+        return table[self.field.offer, :1], table[self.field.offer, 1:]
+
     def _intervals(self) -> np.ndarray:
         """Seconds between checkpoints, shape (n, 1)."""
-        spot = np.array([o.spot for o in self.field.offers])[self.field.offer][:, None]
-        if not spot.any():
+        mean, _ = self._means()
+        if np.isnan(mean).all():
             return np.full_like(self._write, USUAL_INTERVAL_SECONDS)
-        mean = SPOT_MEAN_SECONDS[1]
         daly = np.where(self._write >= 2 * mean, mean, daly_below(self._write, mean))
-        return np.where(spot, np.clip(np.round(daly), *INTERVAL_RANGE), USUAL_INTERVAL_SECONDS)
+        return np.where(np.isnan(mean), USUAL_INTERVAL_SECONDS, np.clip(np.round(daly), *INTERVAL_RANGE))
 
     def _lost_shares(self, restart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Expected and high share of time lost to interruptions, 0 for machines that nobody takes back."""
-        spot = np.array([o.spot for o in self.field.offers])[self.field.offer][:, None]
-        shares = (lost_share(self._every, self._write, restart, seconds) for seconds in SPOT_MEAN_SECONDS[1::-1])
-        expected, most = (np.where(spot, share, 0.0) for share in shares)
+        """Expected and high share of time lost to interruptions, 0 where none are expected."""
+        shares = (lost_share(self._every, self._write, restart, mean) for mean in self._means())
+        expected, most = (np.nan_to_num(share) for share in shares)
         return expected, most
 
     def _evals(self, steps: np.ndarray) -> np.ndarray:

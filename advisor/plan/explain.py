@@ -20,6 +20,7 @@ from advisor.units import (
     format_seconds,
     format_tokens,
     format_usd,
+    format_watts,
 )
 
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
@@ -60,7 +61,12 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
     if not profile.calibrated:
         minutes = f"2 minutes{_price_of(brief, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
         yield f"{profile.key} was never calibrated here, all times are priors: {minutes}"
-    elif prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
+    elif brief.goal.power_cap_watts is not None:
+        yield (
+            f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
+            f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
+        )
+    if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
         yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
     if thin:
         yield (

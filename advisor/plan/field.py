@@ -16,7 +16,7 @@ import numpy as np
 from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.plan import recipe
-from advisor.plan.goal import Brief, device_watts
+from advisor.plan.goal import Brief
 from advisor.plan.offers import Offer
 from advisor.predict.arrays import fits, step_seconds_many
 from advisor.predict.memory import EstimateArrays
@@ -61,6 +61,7 @@ class Field:
     batch_scale: np.ndarray  # DeepSeek's FLOPs per token, what the batch laws need of a shape
     smallest: np.ndarray  # bool: no smaller global batch exists for this depth on these devices
     step: EstimateArrays  # seconds
+    mfu: np.ndarray  # NaN where the device's peak is unknown
     memory: EstimateArrays  # bytes per device
     fits: np.ndarray  # bool
 
@@ -87,9 +88,12 @@ class Field:
     @property
     def watts(self) -> np.ndarray:
         """Of all devices of a row, shape (3, n): low, value, high; NaN where unknown."""
-        found = [device_watts(d.profile, 1) for d in self.devices]
-        table = np.array([(w.low, w.value, w.high) if w else (math.nan,) * 3 for w in found])
-        return table[self.device].T * self.gpus
+        found = np.full((3, len(self)), math.nan)
+        for number, device in enumerate(self.devices):
+            mine = self.device == number
+            if device.brief.power is not None:
+                found[:, mine] = device.brief.power.sides(self.mfu[mine], device.brief.goal.power_cap_watts)
+        return found * self.gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +205,8 @@ def _rows(device: Device, layout: _Layout, checkpointing: str, tables: _Tables) 
                "matrices": flops.block_matrix_parameters}[device.brief.ratio_counts](a)  # fmt: skip
     state = 12.0 * a.parameters - (4.0 * a.block_matrices if a.optimizer == "muon" else 0.0)
     empty = np.zeros(len(accum), dtype=int)
+    step, step_tokens = step_seconds_many(device.profile, a, accum, gpus), a.tokens * accum * gpus
+    peak = device.profile.peak_flops(device.brief.precision)
     return Field(
         devices=(device,),
         offers=device.offers,
@@ -212,13 +218,16 @@ def _rows(device: Device, layout: _Layout, checkpointing: str, tables: _Tables) 
         grad_accum=accum,
         full=np.full(len(accum), a.activation_checkpointing == "full"),
         micro_tokens=a.tokens,
-        step_tokens=a.tokens * accum * gpus,
+        step_tokens=step_tokens,
         counted=counted.astype(float),
         parameters=a.parameters.astype(float),
         state_bytes=state,
         batch_scale=recipe.training_flops(a, 1.0),
         smallest=layout.smallest,
-        step=step_seconds_many(device.profile, a, accum, gpus),
+        step=step,
+        mfu=flops.flops_per_token(a) * step_tokens / step.value / (gpus * peak)
+        if peak
+        else np.full(len(accum), math.nan),
         memory=memory,
         fits=fits(memory, device.profile.device_memory_bytes),
     )

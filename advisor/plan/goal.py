@@ -13,7 +13,8 @@ from typing import Any
 from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, offers_for
-from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, board_watts
+from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, PowerModel, datasheet_power
+from advisor.predict.intervals import known
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal
@@ -40,7 +41,8 @@ class RunPrice:
     usd_per_hour: float | None
     source: str
     provider: str | None = None  # None: one's own machine, or a price that was given
-    interruption_seconds: Estimate | None = None  # mean time until a spot machine is taken back; None: never
+    spot: bool = False
+    interruption_seconds: Estimate | None = None  # mean time between interruptions; None: never
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,9 @@ class Brief:
     usd_per_kwh: float
     price_source: str
     provider: str | None
+    spot: bool
     interruption_seconds: Estimate | None
-    watts: Estimate | None  # all devices together
+    power: PowerModel | None  # of one device
     unique_tokens: int | None  # of the training data; None: a synthetic stream without end
     validation_tokens: int | None
     limited: bool  # a budget or a deadline was given
@@ -106,18 +109,30 @@ def find_price(goal: Goal) -> RunPrice:
     if not found:
         together = f"{goal.gpus} x {goal.gpu} in one machine" if goal.gpus > 1 else goal.gpu
         return RunPrice(usd_per_hour=None, source=f"no price known for {together}")
-    return rent(found[0])
+    return rent(found[0], goal)
 
 
-def rent(offer: Offer) -> RunPrice:
+def rent(offer: Offer, goal: Goal) -> RunPrice:
     """What an offer costs per hour, and how often its machine is taken back."""
-    low, value, high = SPOT_MEAN_SECONDS
     return RunPrice(
         usd_per_hour=offer.usd_per_hour,
         source=offer.source,
         provider=offer.provider,
-        interruption_seconds=Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if offer.spot else None,
+        spot=offer.spot,
+        interruption_seconds=interruptions(goal, spot=offer.spot),
     )
+
+
+def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
+    """Mean seconds between interruptions of a machine; None where none are expected.
+
+    As stated: of spot machines where the goal allows them, else of whatever is planned on. Unstated only spot machines
+    are taken back.
+    """
+    if goal.interruption_seconds is not None and (spot or goal.spot == "none"):
+        return known(goal.interruption_seconds)
+    low, value, high = SPOT_MEAN_SECONDS
+    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if spot else None
 
 
 def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, price: RunPrice) -> Brief:
@@ -127,8 +142,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
     the value and the option to change.
     """
     _check_numbers(goal)
-    watts = device_watts(profile, goal.gpus)
-    _check_money(goal, price, watts)
+    power = power_of(profile)
+    _check_money(goal, price, power)
     ratio, counts = FAMILY_RATIO[goal.family]
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     open_ended = not limited and goal.tokens is None and goal.depth is None
@@ -145,8 +160,9 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         usd_per_kwh=goal.usd_per_kwh or 0.0,
         price_source=price.source,
         provider=price.provider,
+        spot=price.spot,
         interruption_seconds=price.interruption_seconds,
-        watts=watts,
+        power=power,
         unique_tokens=data_meta["tokens"] if data_meta else None,
         validation_tokens=data_meta["validation_tokens"] if data_meta else None,
         limited=limited,
@@ -155,11 +171,9 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
     )
 
 
-def device_watts(profile: Profile, gpus: int) -> Estimate | None:
-    """Power of all devices: as measured by the calibration, else from the data sheet's limit, else None."""
-    if profile.costs.watts is not None:
-        return profile.costs.watts.scaled(gpus)
-    return board_watts(profile.spec.tdp_watts, gpus) if profile.spec else None
+def power_of(profile: Profile) -> PowerModel | None:
+    """What one device draws: as its calibration measured, else by the data sheet's limit, else None."""
+    return profile.costs.power or datasheet_power(profile.spec.tdp_watts if profile.spec else None)
 
 
 def describe_limits(brief: Brief) -> str:
@@ -185,6 +199,8 @@ def _check_numbers(goal: Goal) -> None:
         "--ratio": goal.ratio,
         "--micro-batch": goal.micro_batch,
         "--global-batch": goal.global_batch_tokens,
+        "--power-cap": goal.power_cap_watts,
+        "--interruptions": goal.interruption_seconds,
     }
     for option, value in positive.items():
         if value is not None and not value > 0:
@@ -202,8 +218,8 @@ def _check_numbers(goal: Goal) -> None:
         )
 
 
-def _check_money(goal: Goal, price: RunPrice, watts: Estimate | None) -> None:
-    if goal.budget_usd is not None and goal.usd_per_kwh and watts is None:
+def _check_money(goal: Goal, price: RunPrice, power: PowerModel | None) -> None:
+    if goal.budget_usd is not None and goal.usd_per_kwh and power is None:
         raise AdvisorError(
             f"--budget with --kwh-price needs the power of {goal.gpu}, which is unknown",
             "give a price per hour that holds the energy: --price 0.50",

@@ -17,7 +17,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.plan.bills import Limits
 from advisor.plan.field import Device, Field, make_field
-from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, device_watts, make_brief, rent
+from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, make_brief, rent
 from advisor.plan.offers import Offer, check_providers, offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.trial import make_bill
@@ -98,7 +98,7 @@ def plan_in(market: Market, pick: Pick, *, now: datetime, data_meta: Mapping[str
     pinned = replace(_pinned(market.goal, device.brief), gpu=offer.gpu, gpus=offer.gpus)
     if market.goal.objective != "loss":
         pinned = replace(pinned, depth=int(market.field.depth[pick.place]))
-    plan = make_plan(pinned, device.profile, now=now, data_meta=data_meta, price=rent(offer))
+    plan = make_plan(pinned, device.profile, now=now, data_meta=data_meta, price=rent(offer, market.goal))
     if pinned.depth is not None and market.goal.depth is None:
         why = f"depth {pinned.depth}: of all that do the work the one of least {market.goal.objective}"
         plan = replace(plan, reasons=(plan.reasons[0], why, *plan.reasons[2:]))
@@ -220,15 +220,15 @@ def choice_of(market: Market, workload: Workload, offer: Offer, pick: Pick, *, n
 
 def offer_brief(device: Device, offer: Offer) -> Brief:
     """The device's brief with the money of one of its offers."""
-    price: RunPrice = rent(offer)
+    price: RunPrice = rent(offer, device.brief.goal)
     return replace(
         device.brief,
         goal=replace(device.brief.goal, gpu=offer.gpu, gpus=offer.gpus),
         usd_per_hour=price.usd_per_hour,
         price_source=price.source,
         provider=price.provider,
+        spot=price.spot,
         interruption_seconds=price.interruption_seconds,
-        watts=device_watts(device.profile, offer.gpus),
     )
 
 
@@ -276,7 +276,7 @@ def devices_of(
             offers = tuple(_unpriced(profile.key, count) for count in counts)
         mine = _goal_on(goal, profile, several=len(profiles) > 1)
         first = next(offer for offer in offers if goal.spot != "none" or not offer.spot)
-        brief = make_brief(mine, profile, data_meta, rent(first))
+        brief = make_brief(mine, profile, data_meta, rent(first, mine))
         found.append(Device(profile=profile, brief=brief, offers=offers))
     if unpriced:
         left_out.append(f"no price known for {', '.join(unpriced)}")

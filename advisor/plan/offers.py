@@ -89,6 +89,5 @@ def _rows_by_gpu() -> dict[str, list[PriceRow]]:
 
 
 def _source(row: PriceRow, machines: int, spot: bool) -> str:
-    date = row.snapshot_date.isoformat() if row.snapshot_date else "undated"
     several = f"{machines} x " if machines > 1 else ""
-    return f"{row.provider} {several}{row.instance_type}, {row.region}, {'spot' if spot else 'on demand'}, {date}"
+    return f"{row.provider} {several}{row.instance_type}, {row.region}, {'spot' if spot else 'on demand'}, {row.dated}"

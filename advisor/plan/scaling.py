@@ -9,7 +9,7 @@ from advisor.plan.market import Market, Pick, offer_brief
 from advisor.plan.offers import Offer, cheapest_offer
 from advisor.plan.trial import make_bill
 from advisor.predict.batch import predict_batch
-from advisor.records import Plan, Prediction, ScalingPoint, Workload
+from advisor.records import Goal, Plan, Prediction, ScalingPoint, Workload
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -29,7 +29,7 @@ def scaling(market: Market, plan: Plan, pick: Pick) -> tuple[tuple[ScalingPoint,
         prediction = _fastest(device, plan.workload, count)
         if prediction is None:
             break
-        points.append(_point(device, plan, _offer(mine, count), prediction, points))
+        points.append(_point(device, plan, _offer(market.goal, mine, count), prediction, points))
     best = None
     for before, point in zip(points, points[1:], strict=False):
         if _burden(point) >= _burden(before):
@@ -64,16 +64,21 @@ def _point(
         total_seconds=bill.clock.total_seconds.value,
         cost_usd=bill.cost_usd.value if bill.cost_usd else None,
         efficiency=rate / offer.gpus / per_gpu,
+        provider=offer.provider,
     )
 
 
-def _offer(mine: Offer, count: int) -> Offer:
-    """The plan's own price for another count: the catalog's where it came from there, else in proportion."""
+def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
+    """What another count costs: at the plan's own provider, else at the cheapest one the goal allows.
+
+    A price that was given, or a count that nobody rents, is taken in proportion.
+    """
     if count == mine.gpus:
         return mine
-    found = cheapest_offer(mine.gpu, count, spot=mine.spot) if mine.provider is not None else None
-    if found is not None:
-        return found
+    if mine.provider is not None:
+        for providers in ((mine.provider,), goal.providers):
+            if (found := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
+                return found
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
     return replace(mine, gpus=count, usd_per_hour=price)
 

@@ -156,7 +156,7 @@ def _batch_tokens(brief: Brief, predictions: list[Prediction]) -> float:
     if brief.goal.global_batch_tokens is not None:
         return brief.goal.global_batch_tokens
     shape = predictions[0].workload.shape
-    best = max(_rate(p) for p in (_usable(predictions) or predictions))
+    best = max(_usable(predictions) or predictions, key=_rate)
     return recipe.recommended_batch(shape, usual_tokens(brief, brief.counted(shape), best))
 
 
@@ -250,6 +250,7 @@ def _assemble(
             peak_reserved_bytes=prediction.peak_reserved_bytes,
             wall_clock=bill.clock,
             cost_usd=bill.cost_usd,
+            power_watts=bill.watts,
             energy_kwh=bill.kwh,
             loss=chosen.loss,
             carbon_kg=carbon_kg(bill.kwh, grid),
@@ -267,7 +268,7 @@ def _assemble(
         reference_seconds=profile.reference_seconds,
         drift_exponent=profile.drift_exponent,
         provider=brief.provider,
-        spot=brief.interruption_seconds is not None,
+        spot=brief.spot,
     )
 
 

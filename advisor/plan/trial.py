@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief
-from advisor.predict.energy import energy_kwh, run_cost_usd
+from advisor.predict.energy import JOULES_PER_KWH, energy_kwh, run_cost_usd
 from advisor.predict.loss import allocation_score, predict_loss
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import disk_bytes, state_bytes, wall_clock
@@ -39,6 +39,7 @@ class Bill:
 
     run: RunConfig
     clock: WallClock
+    watts: Estimate | None  # all devices together
     kwh: Estimate | None
     cost_usd: Estimate | None
     storage_usd: Estimate  # of the checkpoints kept, part of the cost
@@ -96,23 +97,33 @@ def fixed_tokens(brief: Brief, counted: int) -> int | None:
     return None
 
 
-def usual_tokens(brief: Brief, counted: int, tokens_per_second: float) -> float:
+def usual_tokens(brief: Brief, counted: int, prediction: Prediction) -> float:
     """About how many tokens a run will see, to choose its batch by, before its bill is known."""
     fixed = fixed_tokens(brief, counted)
     if fixed is not None:
         return fixed
-    tokens = tokens_per_second * seconds_within(brief)
+    assert prediction.tokens_per_second is not None
+    tokens = prediction.tokens_per_second.value * seconds_within(brief, run_watts(brief, prediction))
     return min(tokens, MOST_EPOCHS * brief.unique_tokens) if brief.unique_tokens else tokens
 
 
-def seconds_within(brief: Brief) -> float:
-    """Seconds that deadline and budget leave for everything together."""
+def seconds_within(brief: Brief, watts: Estimate | None) -> float:
+    """Seconds that deadline and budget leave for everything together, at so many watts of all devices."""
     limits = []
     if brief.deadline_seconds is not None:
         limits.append(brief.deadline_seconds)
     if brief.goal.budget_usd is not None:
-        limits.append(brief.goal.budget_usd / _usd_per_second(brief))
+        tariff = watts.value * brief.usd_per_kwh / JOULES_PER_KWH if watts else 0.0
+        limits.append(brief.goal.budget_usd / ((brief.usd_per_hour or 0.0) / 3600 + tariff))
     return min(limits)
+
+
+def run_watts(brief: Brief, prediction: Prediction) -> Estimate | None:
+    """What all devices draw together while this configuration trains; None where unknown."""
+    if brief.power is None:
+        return None
+    mfu = prediction.mfu.value if prediction.mfu else None
+    return brief.power.watts(mfu, brief.goal.gpus, brief.goal.power_cap_watts)
 
 
 def make_trial(brief: Brief, profile: Profile, prediction: Prediction) -> Trial:
@@ -156,13 +167,15 @@ def make_bill(brief: Brief, profile: Profile, prediction: Prediction, steps: int
         interruption_seconds=brief.interruption_seconds,
         setup=brief.setup,
     )
-    kwh = energy_kwh(clock.total_seconds, brief.watts)
+    watts = run_watts(brief, prediction)
+    kwh = energy_kwh(clock.total_seconds, watts)
     disk = disk_bytes(run)
     storage_usd_per_hour = disk * brief.storage_usd_per_byte_hour
     rent = None if brief.usd_per_hour is None else brief.usd_per_hour + storage_usd_per_hour
     return Bill(
         run=run,
         clock=clock,
+        watts=watts,
         kwh=kwh,
         cost_usd=run_cost_usd(clock.total_seconds, rent, kwh, brief.usd_per_kwh),
         storage_usd=clock.total_seconds.scaled(storage_usd_per_hour / 3600),
@@ -206,14 +219,15 @@ def _most_steps(brief: Brief, profile: Profile, prediction: Prediction) -> tuple
     Bisection whose middle is where the last bill says the limit lies: bills are all but linear in the steps.
     """
     assert prediction.step_seconds is not None
-    fits, too_many = 0, int(seconds_within(brief) / prediction.step_seconds.low) + 2
+    within = seconds_within(brief, run_watts(brief, prediction))
+    fits, too_many = 0, int(within / prediction.step_seconds.low) + 2
     if brief.unique_tokens:
         data_steps = max(1, MOST_EPOCHS * brief.unique_tokens // prediction.workload.step_tokens)
         if data_steps < too_many and _keeps(brief, make_bill(brief, profile, prediction, data_steps)):
             return data_steps, True
         too_many = min(too_many, data_steps)
     step_seconds = prediction.step_seconds.high if brief.goal.sure else prediction.step_seconds.value
-    middle, turns = int(seconds_within(brief) / step_seconds), 0
+    middle, turns = int(within / step_seconds), 0
     while too_many - fits > 1:
         middle = min(max(middle, fits + 1), too_many - 1) if turns < _GUESSES else (fits + too_many) // 2
         bill = make_bill(brief, profile, prediction, middle)
@@ -253,8 +267,3 @@ def _broken_limit(brief: Brief, bill: Bill) -> Obstacle | None:
         if getattr(bill.cost_usd, end) > brief.goal.budget_usd:
             return Obstacle.MONEY
     return None
-
-
-def _usd_per_second(brief: Brief) -> float:
-    watts = brief.watts.value if brief.watts else 0.0
-    return (brief.usd_per_hour or 0.0) / 3600 + watts * brief.usd_per_kwh / 3.6e6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.catalog import GpuSpec, peak_flops
+from advisor.predict.energy import PowerModel
 from advisor.predict.memory import MemoryModel
 from advisor.predict.throughput import Posterior
 from advisor.records import Basis, Estimate
@@ -22,7 +23,7 @@ class RunCosts:
     compile_seconds: Estimate  # 0 in eager mode
     checkpoint_bytes_per_second: Estimate
     forward_fraction: float  # share of a micro-step's time that is the forward pass with loss: what evaluation costs
-    watts: Estimate | None = None  # drawn by the device under load; None: not measured
+    power: PowerModel | None = None  # of one device; None: not measured
 
 
 @dataclass(frozen=True, kw_only=True)

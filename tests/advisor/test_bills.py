@@ -19,8 +19,9 @@ from advisor.plan.offers import Offer, cheapest_offer, offers_for
 from advisor.plan.trial import make_bill, make_trial
 from advisor.plan.weigh import promising, weigh
 from advisor.predict.batch import predict_batch
+from advisor.predict.energy import measured_power
 from advisor.records import Estimate, Goal, Workload
-from tests.advisor.devices import around, big_gpu, small_cpu
+from tests.advisor.devices import big_gpu, small_cpu
 
 GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)
 
@@ -31,14 +32,15 @@ def offer(gpus: int, usd_per_hour: float = 3.0, *, gpu: str = "h200-141gb-sxm", 
 
 def device(profile=None, goal: Goal = GOAL, data_meta=None, offers=None) -> Device:
     offers = offers or (offer(1), offer(8), offer(2, 1.5, spot=True))
-    brief = make_brief(goal, profile or big_gpu(), data_meta, rent(offers[0]))
+    brief = make_brief(goal, profile or big_gpu(), data_meta, rent(offers[0], goal))
     return Device(profile=profile or big_gpu(), brief=brief, offers=offers)
 
 
 def brief_of(field: Field, place: int) -> Brief:
     """The brief that a plan for this row's offer alone would have."""
     mine, chosen = field.devices[field.device[place]], field.offers[field.offer[place]]
-    return make_brief(replace(mine.brief.goal, gpu=chosen.gpu, gpus=chosen.gpus), mine.profile, None, rent(chosen))
+    goal = replace(mine.brief.goal, gpu=chosen.gpu, gpus=chosen.gpus)
+    return make_brief(goal, mine.profile, None, rent(chosen, goal))
 
 
 def workload(field: Field, place: int) -> Workload:
@@ -56,11 +58,15 @@ def workload(field: Field, place: int) -> Workload:
     )
 
 
+METERED = measured_power([0.1, 0.4], [300.0, 500.0], 700.0)
 FIELDS = {
     "calibrated": make_field([device()]),
     "prior": make_field([device(prior_profile(require_gpu("h200-141gb-sxm")))]),
-    "tariff": make_field([device(replace(big_gpu(), costs=replace(big_gpu().costs, watts=around(500.0, 0.2))),
-                                 replace(GOAL, usd_per_kwh=0.3, optimizer="muon"))]),
+    "tariff": make_field([device(goal=replace(GOAL, usd_per_kwh=0.3, optimizer="muon", power_cap_watts=600.0))]),
+    "metered": make_field([device(replace(big_gpu(), costs=replace(big_gpu().costs, power=METERED)),
+                                  replace(GOAL, usd_per_kwh=0.3))]),
+    "interrupted": make_field([device(goal=replace(GOAL, interruption_seconds=3 * 3600.0))]),
+    "only spot is": make_field([device(goal=replace(GOAL, interruption_seconds=3 * 3600.0, spot="any"))]),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,5 +170,8 @@ def test_the_age_of_a_price() -> None:
     aws = cheapest_price("l4", 1, "aws")
     assert aws.row.snapshot_date == datetime.date(2026, 7, 20)
     assert aws.age_days(datetime.date(2026, 8, 1)) == 12
-    assert cheapest_price("l4", 1, "runpod").age_days(datetime.date(2026, 8, 1)) is None
-    assert "undated" in cheapest_price("l4", 1, "runpod").source
+    noted = cheapest_price("l4", 1, "runpod")  # its list has no date, only a format that is from September 2025
+    assert noted.row.snapshot_date is None and noted.age_days(datetime.date(2026, 8, 1)) == 334
+    assert "2025-09 or later" in noted.source
+    silent = replace(noted, row=replace(noted.row, note=""))
+    assert silent.age_days(datetime.date(2026, 8, 1)) is None and "undated" in silent.source

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from advisor.calibrate import evidence
-from advisor.records import Workload
+from advisor.calibrate.profiles import profile_of
+from advisor.disk import read_yaml
+from advisor.records import Basis, Workload
 from trainer.schema import make_shape
+
+RAW = Path(__file__).parents[2] / "benchmarks" / "raw"
 
 
 def workload(depth: int, micro_batch: int = 4) -> Workload:
@@ -91,3 +96,13 @@ def test_rates_are_the_best_product_and_the_copy_that_misses_the_cache():
     }
     rates = evidence.rates_of(ceilings)
     assert (rates.matmul_flops, rates.bandwidth, rates.launch_seconds) == (4000.0, 20.0, 2e-6)
+
+
+def test_metered_bursts_say_what_the_device_draws():
+    """A recorded calibration as if its machine had an energy counter."""
+    document = read_yaml(sorted(RAW.glob("cpu-*.yaml"))[0], "accuracy session")
+    assert profile_of(document).costs.power is None
+    bursts = evidence.completed(document["bursts"])
+    metered = [b | {"watts": 150.0} for b in bursts]
+    power = profile_of(document | {"bursts": [*metered, *(b | {"watts": None} for b in bursts[:1])]}).costs.power
+    assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)

@@ -139,6 +139,14 @@ def test_the_command_line_gives_the_same_plan(advisor_home, capsys):
         assert theirs["run"]["steps"] == here.run.steps and theirs["workload"]["gpu"] == here.workload.gpu
 
 
+@pytest.fixture(scope="module")
+def awkward_folder(tmp_path_factory):
+    """A folder whose name a shell would take apart."""
+    folder = tmp_path_factory.mktemp("data") / "it's mine; rm -rf $HOME"
+    folder.mkdir()
+    return folder
+
+
 maybe = st.none() | st.integers(1, 10**12)
 numbers = st.floats(0.01, 1e9, allow_nan=False)
 
@@ -151,7 +159,7 @@ numbers = st.floats(0.01, 1e9, allow_nan=False)
     gpu=st.sampled_from(("any", "cpu", "l4", "l4,rtx-4090")),
 )  # fmt: skip
 def test_any_goal_reads_back_from_its_command_line(
-    budget, deadline, tokens, depth, ratio, counts, sure, compile, family, prices, kwh, gpu
+    awkward_folder, budget, deadline, tokens, depth, ratio, counts, sure, compile, family, prices, kwh, gpu
 ):
     usual = (1, 2, 4, 8) if gpu == "any" or "," in gpu else (1,)
     numbers = tuple(sorted(counts)) or usual
@@ -162,7 +170,8 @@ def test_any_goal_reads_back_from_its_command_line(
         usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_hour=v) for k, v in prices.items()),
         seq_len=512, vocab_size=4096, micro_batch=3, global_batch_tokens=tokens, precision="fp32", optimizer="muon",
         activation_checkpointing="full", spot="only", objective="cost", providers=("aws", "lambda"),
-        usd_per_hour=kwh if gpu in ("cpu", "l4") else None, data="/data/it's mine; rm -rf $HOME",
+        usd_per_hour=kwh if gpu in ("cpu", "l4") else None, data=str(awkward_folder),
+        power_cap_watts=kwh, grid_grams_per_kwh=ratio, interruption_seconds=deadline,
     )  # fmt: skip
     assert read_back(plan_command(goal)) == goal
 

@@ -68,7 +68,7 @@ def test_no_single_plan_on_any_offer_is_better(plan):
         for count in COUNTS:
             for offer in offers_for(GOAL, profile.key, count):
                 goal = replace(GOAL, gpu=profile.key, gpus=count, counts=(), seq_len=2048, vocab_size=32768)
-                found = make_plan(goal, profile, now=NOW, price=rent(offer))
+                found = make_plan(goal, profile, now=NOW, price=rent(offer, goal))
                 scores[profile.key, count] = found.chosen.score
     assert plan.chosen.score <= 1.005 * min(scores.values())
     assert len(scores) == len(KEYS) * len(COUNTS)
@@ -79,7 +79,7 @@ def test_the_plan_is_what_its_device_alone_would_be_planned(plan):
     profile = next(p for p in PROFILES if p.key == w.gpu)
     [offer] = offers_for(GOAL, w.gpu, w.gpus)
     goal = replace(GOAL, gpu=w.gpu, gpus=w.gpus, counts=(), seq_len=2048, vocab_size=32768)
-    alone = make_plan(goal, profile, now=NOW, price=rent(offer))
+    alone = make_plan(goal, profile, now=NOW, price=rent(offer, goal))
     assert (alone.run, alone.prediction, alone.usd_per_hour) == (plan.run, plan.prediction, plan.usd_per_hour)
     assert plan.goal == GOAL and plan.provider == offer.provider and not plan.spot
     total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd

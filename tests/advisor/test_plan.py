@@ -12,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor import flops
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.plan import recipe
 from advisor.plan.explain import sentence
-from advisor.plan.goal import RunPrice, find_price
+from advisor.plan.goal import RunPrice, find_price, rent
+from advisor.plan.offers import Offer
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
 from advisor.predict.batch import predict_batch
+from advisor.predict.energy import measured_power
 from advisor.records import Basis, Goal, Plan
 from advisor.store import dump_plan, load_plan
-from tests.advisor.devices import around, big_gpu, small_cpu
+from tests.advisor.devices import big_gpu, small_cpu
 from trainer.schema import make_shape
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -134,11 +138,44 @@ def test_a_budget_on_ones_own_machine_needs_a_price_or_a_tariff():
 
 def test_a_tariff_alone_can_be_the_price():
     profile = small_cpu()
-    profile = replace(profile, costs=replace(profile.costs, watts=around(100.0, 0.2)))
+    profile = replace(profile, costs=replace(profile.costs, power=measured_power([0.5], [100.0], None)))
     plan = plan_cpu(budget_usd=0.01, usd_per_kwh=0.30, profile=profile)
     hours = plan.prediction.wall_clock.total_seconds.value / 3600
     assert plan.prediction.energy_kwh.value == pytest.approx(0.1 * hours)
     assert plan.prediction.cost_usd.value == pytest.approx(0.03 * hours) and plan.prediction.cost_usd.value <= 0.01
+
+
+def test_stated_interruptions_set_the_checkpoints_and_are_billed():
+    """Young's interval sqrt(2 delta M) is a little above Daly's; both within 3 % where writes are short."""
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
+    goals = [replace(GPU, tokens=10**9, depth=12, interruption_seconds=mean) for mean in (None, 6 * 3600.0)]
+    calm, rough = (make_plan(goal, big_gpu(), now=NOW, price=rent(offer, goal)) for goal in goals)
+    assert calm.run.checkpoint.every_seconds == 900.0 and calm.prediction.wall_clock.interruptions_seconds is None
+    write = rough.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
+    young = math.sqrt(2 * write * 6 * 3600.0)
+    assert young - 1.5 * write < rough.run.checkpoint.every_seconds < young
+    lost = rough.prediction.wall_clock.interruptions_seconds
+    share = lost.value / calm.prediction.wall_clock.steps_seconds.value
+    assert 0.5 * young / (6 * 3600) < share < 0.03 and lost.low == lost.value == lost.high  # as it was stated
+    assert rough.prediction.wall_clock.total_seconds.value > calm.prediction.wall_clock.total_seconds.value
+
+
+def test_a_power_cap_saves_energy_and_is_doubted_where_the_card_was_calibrated_without():
+    free, capped = (plan_gpu(tokens=10**9, depth=12, power_cap_watts=cap) for cap in (None, 200.0))
+    assert capped.prediction.power_watts.value == capped.prediction.power_watts.high == 200.0
+    assert free.prediction.power_watts.value > 200.0
+    assert capped.prediction.energy_kwh.value < free.prediction.energy_kwh.value
+    assert any("power limit" in w and "200 W" in w for w in capped.warnings)
+
+
+def test_a_power_cap_slows_a_card_that_is_only_believed_in():
+    spec = require_gpu("rtx-4090")
+    free, capped = (prior_profile(spec, power_cap_watts=cap) for cap in (None, 225.0))
+    steps = [
+        plan_gpu(gpu="rtx-4090", profile=p, tokens=10**9, depth=12).prediction.step_seconds for p in (free, capped)
+    ]
+    assert 1.03 < steps[1].value / steps[0].value < 1.35  # half the watts, at most a third of the speed
+    assert prior_profile(spec, power_cap_watts=600.0).posterior.theta.tolist() == free.posterior.theta.tolist()
 
 
 def test_an_unknown_price_is_unknown_and_not_zero():
@@ -403,7 +440,7 @@ def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(call, tmp_p
         (("--gpu", "h2000", "--deadline", "1h"), 2, "h200"),
         (("--gpu", "l4", "--deadline", "soon"), 2, "is not a duration"),
         (("--gpu", "cpu", "--deadline", "1h"), 1, "never calibrated"),
-        (("--gpu", "l4", "--data", "/nowhere"), 1, "does not exist"),
+        (("--gpu", "l4", "--data", "/nowhere"), 2, "does not exist"),
         (("--gpu", "l4", "--ratio-counts", "total"), 2, "there is no --ratio"),
     ],
 )

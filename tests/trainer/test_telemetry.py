@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from trainer.telemetry import read_metadata, read_telemetry, sample, start_telemetry
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
-from trainer.telemetry_sources import GPU_COLUMNS, HOST_COLUMNS, HostSource, Query, RaplCounter, visible_handles
+from trainer.telemetry_sources import (
+    GPU_COLUMNS,
+    HOST_COLUMNS,
+    EnergyMeter,
+    HostSource,
+    Query,
+    RaplCounter,
+    visible_handles,
+)
 
 DEADLINE_SECONDS = 20
 
@@ -267,6 +275,23 @@ def test_processor_energy_is_summed_over_packages_and_past_the_wrap(tmp_path):
     (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
     assert counter.read_millijoules() is None
     assert RaplCounter(tmp_path / "none").read_millijoules() is None
+
+
+def test_mean_power_is_the_counters_difference_over_the_time(tmp_path):
+    package = tmp_path / "intel-rapl:0"
+    package.mkdir()
+    (package / "max_energy_range_uj").write_text("262143328850")
+    (package / "energy_uj").write_text("1000000")
+    meter = EnergyMeter(HostSource(os.getpid(), rapl_root=tmp_path))
+    began = time.monotonic()
+    time.sleep(0.1)
+    (package / "energy_uj").write_text("21000000")  # 20 J
+    watts, most = meter.watts(), 20.0 / 0.1
+    assert 20.0 / (time.monotonic() - began) <= watts <= most
+    time.sleep(0.01)
+    assert meter.watts() == 0.0  # since the last call
+    (package / "energy_uj").unlink()
+    assert meter.watts() is None and EnergyMeter(None).watts() is None
 
 
 def test_a_quantity_a_card_does_not_offer_is_asked_once_and_a_busy_one_again():
