@@ -69,21 +69,24 @@ def prepare(
     seed: int = 1337,
     text_key: str = "text",
     skip_bad: bool = False,
+    force: bool = False,
     on_progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Turn text into the token folder `out` and return its metadata (fields: `token_folder.FIELDS`).
 
     `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
     `tokenizer` is a tokenizer.json to encode with; None trains a byte-level BPE of `vocab_size`. The same inputs and
-    settings, prepared already, return at once. Raises PrepareError, leaving `out` as it was.
+    settings, prepared already, return at once; other tokens in `out` are replaced only with `force`. Raises
+    PrepareError, leaving `out` as it was.
     """
     _check_settings(vocab_size, validation_fraction)
     report = on_progress or (lambda stage, done, total: None)
     corpus = gather(inputs, text_key=text_key, skip_bad=skip_bad)
     fingerprint = _fingerprint(corpus, tokenizer, vocab_size, validation_fraction, seed)
-    if meta := _prepared_before(out, fingerprint):
-        return meta
-    _refuse_occupied(out)
+    before = _prepared_before(out)
+    if before and before["fingerprint"] == fingerprint:
+        return before
+    _refuse_occupied(out, None if force else before)
     encoder = _load_tokenizer(tokenizer) if tokenizer else None
     max_chars = int(min(max(corpus.stored_bytes * validation_fraction, _MIN_PIECE), _MAX_PIECE))
     survey = _survey(corpus, max_chars, validation_fraction, seed, report)
@@ -120,20 +123,26 @@ def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fracti
     return digest.hexdigest()
 
 
-def _prepared_before(out: Path, fingerprint: str) -> dict[str, Any] | None:
+def _prepared_before(out: Path) -> dict[str, Any] | None:
     try:
         meta = read_meta(out)
     except DataError:  # absent or damaged: to be written
         return None
-    return meta if meta["fingerprint"] == fingerprint and (out / TOKENIZER_FILE).is_file() else None
+    return meta if (out / TOKENIZER_FILE).is_file() else None
 
 
-def _refuse_occupied(out: Path) -> None:
+def _refuse_occupied(out: Path, before: dict[str, Any] | None) -> None:
+    """Refuse to replace what is no token folder, or the whole one that `before` describes."""
     if out.exists() and not out.is_dir():
         raise PrepareError(f"{out} is a file", "name a folder with --out")
     others = sorted(set(os.listdir(out)) - set(FILES)) if out.is_dir() else []
     if others:
         raise PrepareError(f"{out} is not a token folder: it holds {', '.join(others[:3])}", "name another --out")
+    if before:
+        made = (
+            f"{before['tokens']:,} tokens of {'; '.join(before['sources'])}, vocabulary {before['vocab_size']:,}"
+        )
+        raise PrepareError(f"{out} holds other data: {made}", "name another --out, or replace it with --force")
 
 
 def _read_tokenizer(file: Path) -> str:

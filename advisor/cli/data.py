@@ -35,6 +35,7 @@ def command() -> None:
     "--validation-fraction", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, show_default=True,
     help="Part of the text to hold out.",
 )  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
 @click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def prepare(
@@ -44,13 +45,14 @@ def prepare(
     tokenizer: Path | None,
     text_key: str,
     validation_fraction: float,
+    force: bool,
     skip_bad: bool,
     as_json: bool,
 ) -> None:
     """Turn text, JSON lines (.jsonl, .jsonl.gz), Parquet files or folders of them into a token folder.
 
     Without INPUTS the sources of Python's standard library are used: real text that every machine has. The same
-    inputs and settings, prepared already, are not prepared again.
+    inputs and settings, prepared already, are not prepared again; a folder with other tokens is left alone.
     """
     from trainer.prepare import prepare as prepare_tokens  # numpy and tokenizers: only where they are used
 
@@ -64,10 +66,16 @@ def prepare(
                 validation_fraction=validation_fraction,
                 text_key=text_key,
                 skip_bad=skip_bad,
+                force=force,
                 on_progress=_percent(update),
             )
     except DataError as error:
         raise AdvisorError(error.message, error.hint) from error
+    if tokenizer is None and meta["vocab_size"] < vocab_size:
+        remark(
+            f"the vocabulary has {format_count(meta['vocab_size'])} tokens, not {format_count(vocab_size)}: "
+            "the text has no more pairs of tokens to merge; give more text, or be content with these"
+        )
     _report(out, meta, as_json)
 
 

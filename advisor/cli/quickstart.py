@@ -70,7 +70,7 @@ def _corpus(home: Path, gpu: str) -> Path:
     vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
     folder = home / "data" / f"python-stdlib-{vocabulary}"
     try:
-        prepare(None, folder, vocab_size=vocabulary)
+        prepare(None, folder, vocab_size=vocabulary, force=True)  # ours; another Python has another library
     except DataError as error:
         raise AdvisorError(error.message, error.hint) from error
     return folder

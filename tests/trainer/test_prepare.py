@@ -91,9 +91,10 @@ def test_prepared_already_returns_at_once_and_a_change_prepares_again(tmp_path):
     assert run(vocab_size=VOCAB)
     assert stages[0] == "read" and stages[-1] == "encode"
     assert not run(vocab_size=VOCAB)
-    assert run(vocab_size=VOCAB + 1)
+    assert run(vocab_size=VOCAB + 1, force=True)
     write_json_lines(file, documents(41))
-    assert run(vocab_size=VOCAB + 1)
+    assert run(vocab_size=VOCAB + 1, force=True)
+    assert not run(vocab_size=VOCAB + 1, force=True)
     (out / "tokens.bin").write_bytes(b"\0\0")
     assert run(vocab_size=VOCAB + 1)
     assert not run(vocab_size=VOCAB + 1)
@@ -266,12 +267,25 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path):
     assert (out / "thesis.doc").read_text() == "years of work"
 
 
+def test_other_tokens_are_replaced_only_by_force(tmp_path):
+    file, out = write_json_lines(tmp_path / "a.jsonl", documents()), tmp_path / "out"
+    meta = prepare([file], out, vocab_size=VOCAB)
+    with pytest.raises(PrepareError, match="a.jsonl, vocabulary 300") as caught:
+        prepare([file], out, vocab_size=VOCAB + 1)
+    assert "--force" in caught.value.hint
+    other = write_json_lines(tmp_path / "b.jsonl", documents(50))
+    with pytest.raises(PrepareError, match="holds other data"):
+        prepare([other], out, vocab_size=VOCAB)
+    assert read_meta(out) == meta
+    assert prepare([other], out, vocab_size=VOCAB, force=True)["documents"] == 50
+
+
 def test_a_failure_leaves_the_older_folder_in_place(tmp_path):
     file, out = write_json_lines(tmp_path / "a.jsonl", documents()), tmp_path / "out"
     meta = prepare([file], out, vocab_size=VOCAB)
     file.write_text("{}\n")
     with pytest.raises(PrepareError):
-        prepare([file], out, vocab_size=VOCAB)
+        prepare([file], out, vocab_size=VOCAB, force=True)
     assert read_meta(out) == meta
     assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "out"]
 
@@ -358,6 +372,9 @@ def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     done = advisor("prepare", str(file), "--out", str(out), "--vocab-size", str(VOCAB), "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"path": str(out), **read_meta(out)}
+    assert "not 300" not in done.stderr
+    small = advisor("prepare", str(file), "--out", str(tmp_path / "small"), "--vocab-size", "9000")
+    assert f"has {read_meta(tmp_path / 'small')['vocab_size']} tokens, not 9,000" in small.stderr
     shown = advisor("show", str(out))
     assert shown.returncode == 0 and "40" in shown.stdout and "stored as uint16" in shown.stdout
     failed = advisor("show", str(tmp_path))
