@@ -13,12 +13,13 @@ from advisor.calibrate.profiles import load_profile
 from advisor.catalog import cheapest_price
 from advisor.errors import AdvisorError
 from advisor.findings import measured
-from advisor.findings.case import Case, Finding, Insufficient
+from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
 from advisor.findings.givens import planned_steps, price, steps_done
 from advisor.findings.make_case import make_case
+from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
-from advisor.findings.savings import spent_seconds
+from advisor.findings.savings import spent_seconds, worth_saying
 from advisor.findings.workload_of import infer
 from advisor.predict.profile import Profile
 from advisor.readers.chunks import Progress
@@ -69,6 +70,7 @@ class Analysis:
     spent_usd: float | None
     tokens_per_second: float | None  # median of steady steps
     mfu: float | None  # by exact FLOPs and the card's dense peak
+    savings: Savings | None = None  # of all findings, no second counted twice; None: not known
 
     @property
     def run(self) -> RunTable:
@@ -114,12 +116,13 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         verdict=(
             _what_happened(case),
             _what_it_cost(case, outlook, spent_hours, spent_usd),
-            _what_to_do(findings, run.status),
+            _what_to_do(findings),
         ),
         spent_hours=spent_hours,
         spent_usd=spent_usd,
         tokens_per_second=pace.tokens_per_second if pace else None,
         mfu=measured.mfu(case),
+        savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
     )
 
 
@@ -148,6 +151,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
             "price_source": case.notes.get("price"),
             "whole_run_hours": analysis.forecast.total_hours,
             "whole_run_usd": analysis.forecast.total_usd,
+            "savings": analysis.savings,
         },
         "findings": analysis.findings,
         "insufficient": analysis.insufficient,
@@ -247,14 +251,18 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
     return cost + speed + rest
 
 
-def _what_to_do(findings: list[Finding], status: Status) -> str:
+def _what_to_do(findings: list[Finding]) -> str:
     if not findings:
         return "nothing wrong was found in what the log holds"
-    worst = findings[0]
+    worst = next((one for one in findings if one.actions or one.severity is not Severity.NOTE), None)
+    if worst is None:
+        return f"nothing to do: no error and no warning, {format_count(len(findings))} notes"
     saved = ""
-    if worst.saved_usd is not None and worst.saved_usd.value > 0:
-        saved = f" (saves {format_estimate(worst.saved_usd, format_usd)})"
-    elif worst.saved_hours is not None and worst.saved_hours.value > 0:
-        saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
+    if worth_saying(worst.saved_hours, worst.saved_usd):
+        if worst.saved_usd is not None and worst.saved_usd.value > 0:
+            saved = f" (saves {format_estimate(worst.saved_usd, format_usd)})"
+        elif worst.saved_hours is not None:
+            saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
     action = f": {worst.actions[0]}" if worst.actions else ""
-    return f"{worst.title}{action}{saved}"
+    calm = "no error and no warning; worth a look: " if worst.severity is Severity.NOTE else ""
+    return f"{calm}{worst.title}{action}{saved}"

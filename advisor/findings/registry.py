@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from advisor.findings.batch import detect_bigger_batch
@@ -29,6 +30,7 @@ from advisor.findings.phases import (
     detect_short_backward,
 )
 from advisor.findings.rates import detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic
+from advisor.findings.savings import worth_saying
 from advisor.findings.throttling import detect_straggler, detect_throttling
 from advisor.findings.throughput import detect_bound, detect_software_bound
 from advisor.findings.timing import detect_data_stall, detect_warm_up
@@ -54,18 +56,31 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
 LEARNING = LEARNING_DETECTORS
 DETECTORS = (*PHYSICAL, *LEARNING)
 
+# what happened to this run, of which a longer one need not have more
+_ONLY_TIME = frozenset(
+    ("stalls", "periodic_pauses", "drift", "step_time_shift", "goodput", "machine_busy", "work_done_twice")
+)
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
 def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     """What all detectors say of a case: findings, the worst and dearest first, and what could not be judged."""
     verdicts = [detector(case) for detector in DETECTORS]
-    findings = [v for v in verdicts if isinstance(v, Finding)]
+    findings = [_tempered(v) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
+
+
+def _tempered(finding: Finding) -> Finding:
+    """A note where nothing but time was lost, and next to none of it."""
+    lost = finding.code in _ONLY_TIME and finding.saved_hours is not None
+    if finding.severity is not Severity.WARNING or not lost or worth_saying(finding.saved_hours, finding.saved_usd):
+        return finding
+    return dataclasses.replace(finding, severity=Severity.NOTE)
 
 
 def _order(finding: Finding) -> tuple[int, float, float, int]:
     """Severity, then money, then hours, then confidence: what to read first."""
-    usd = finding.saved_usd.value if finding.saved_usd else 0.0
-    hours = finding.saved_hours.value if finding.saved_hours else 0.0
+    worth = worth_saying(finding.saved_hours, finding.saved_usd)
+    usd = finding.saved_usd.value if worth and finding.saved_usd else 0.0
+    hours = finding.saved_hours.value if worth and finding.saved_hours else 0.0
     return _SEVERITIES.index(finding.severity), -usd, -hours, _CONFIDENCES.index(finding.confidence)

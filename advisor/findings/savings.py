@@ -13,6 +13,8 @@ from advisor.findings.measured import FROM_CLOCK, main_column, step_times
 from advisor.records import Basis, Estimate
 
 HOUR = 3600.0
+_LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than a cent is not worth anybody's reading
+_LEAST_USD = 0.01
 
 
 class Saved(TypedDict):
@@ -23,6 +25,11 @@ class Saved(TypedDict):
 
 
 NOTHING_KNOWN: Saved = {"saved_hours": None, "saved_usd": None}
+
+
+def worth_saying(hours: Estimate | None, usd: Estimate | None) -> bool:
+    """Whether a saving is a minute or a cent at least; False where none is known."""
+    return (hours is not None and hours.value >= _LEAST_HOURS) or (usd is not None and usd.value >= _LEAST_USD)
 
 
 def steps_covered(case: Case) -> float | None:

@@ -14,6 +14,7 @@ from advisor.units import format_percent, format_seconds
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
 _WARM_UP_FACTOR = 3.0
 _WARM_UP_COST = 0.02
+_WARM_UP_LEAST_SECONDS = 1.0
 
 
 def detect_data_stall(case: Case) -> Verdict:
@@ -88,6 +89,8 @@ def detect_warm_up(case: Case) -> Verdict:
     first = times.seconds[: times.start]
     excess = float((first - steady).sum())
     done = float(times.seconds.sum()) * times.stride
+    if excess < _WARM_UP_LEAST_SECONDS:
+        return None
     if excess < _WARM_UP_COST * done and float(first.max()) < _WARM_UP_FACTOR * steady:
         return None
     return Finding(

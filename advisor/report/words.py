@@ -8,6 +8,8 @@ from advisor.analysis import Analysis
 from advisor.contrast import Contrast
 from advisor.findings.case import Finding
 from advisor.findings.givens import price
+from advisor.findings.overlap import EXPECTED
+from advisor.findings.savings import worth_saying
 from advisor.records import Estimate
 from advisor.units import (
     format_bytes,
@@ -97,21 +99,29 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
         ("the whole run", outlook.total_hours, outlook.total_usd),
     ):
         if hours is not None:
-            rows.append((name, _estimated_hours(hours), format_estimate(usd, format_usd) if usd else "unknown"))
-    for finding in analysis.findings:
-        if finding.saved_hours is not None and finding.saved_hours.value > 0:
-            usd = format_estimate(finding.saved_usd, format_usd) if finding.saved_usd else "unknown"
-            rows.append((f"saved by acting on {finding.code}", _estimated_hours(finding.saved_hours), usd))
-    if sum(name.startswith("saved") for name, _, _ in rows) > 1:
+            rows.append(_bill(name, hours, usd))
+    worth = [one for one in analysis.findings if worth_saying(one.saved_hours, one.saved_usd)]
+    rows += [_bill(f"saved by acting on {one.code}", one.saved_hours, one.saved_usd) for one in worth]
+    if len(worth) > 1 and analysis.savings is not None:
+        rows.append(_bill("saved by all of it, no second twice", analysis.savings.hours, analysis.savings.usd))
+        if any(one.code in EXPECTED for one in worth):
+            rows.append(("(interruptions that may come are not in it)", "", ""))
+    elif len(worth) > 1:
         rows.append(("(savings overlap: do not add them up)", "", ""))
     return rows
 
 
+def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str, str, str]:
+    cost = format_estimate(usd, format_usd) if usd is not None else "unknown"
+    return name, _estimated_hours(hours) if hours is not None else "unknown", cost
+
+
 def saving(finding: Finding) -> str:
-    """What acting on a finding saves, in words; empty where that cannot be computed."""
-    if finding.saved_hours is None or finding.saved_hours.value <= 0:
+    """What acting on a finding saves, in words; empty where that cannot be computed or is next to nothing."""
+    if finding.saved_hours is None or not worth_saying(finding.saved_hours, finding.saved_usd):
         return ""
-    usd = f", {format_estimate(finding.saved_usd, format_usd)}" if finding.saved_usd is not None else ""
+    dear = finding.saved_usd is not None and finding.saved_usd.value > 0  # one's own machine costs nothing by the hour
+    usd = f", {format_estimate(finding.saved_usd, format_usd)}" if dear else ""
     return f"{_estimated_hours(finding.saved_hours)}{usd}"
 
 

@@ -14,8 +14,9 @@ import pytest
 from advisor.analysis import Given, analyse, to_document
 from advisor.contrast import contrast
 from advisor.errors import AdvisorError
+from advisor.findings.overlap import savings
 from advisor.folders import example_run
-from advisor.report import write_reports
+from advisor.report import words, write_reports
 from advisor.report.markdown import document
 from advisor.store import Store
 
@@ -177,3 +178,30 @@ def test_the_document_of_a_hopeless_log_is_still_whole(store, tmp_path):
     log.write_text("epoch=1 loss=2.5\nepoch=2 loss=2.4\n")
     told = to_document(analyse(log, Given(), store))
     assert told["rows"] == 2 and told["cost"]["usd"] is None
+
+
+def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store, tmp_path):
+    found = analyse(write_log(tmp_path / "run.log", nan_from=100), Given(gpu="l4"), store)
+    worst = found.findings[0]
+    twice = replace(found, findings=(worst, replace(worst, code="overfitting")))
+    twice = replace(twice, savings=savings(found.case, twice.findings))
+    rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
+    assert rows["saved by acting on overfitting"] == rows["saved by acting on loss_not_finite"]
+    assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
+    assert "saved by all of it, no second twice" in rows
+    tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
+    rows = [name for name, _, _ in words.money(replace(found, findings=(tiny, tiny)))]
+    assert not any(name.startswith("saved") for name in rows) and words.saving(tiny) == ""
+
+
+def test_a_machine_that_costs_nothing_saves_hours_and_no_dollars(store, tmp_path):
+    found = analyse(write_log(tmp_path / "run.log", nan_from=100), Given(usd_per_gpu_hour=0.0), store)
+    rows = {name: (hours, usd) for name, hours, usd in words.money(found)}
+    assert rows["saved by acting on loss_not_finite"][1] == "$0.00"
+    assert "$" not in words.saving(found.findings[0]) and "$" not in found.verdict[2]
+
+
+def test_notes_alone_are_no_alarm(store):
+    found = analyse(example_run(), Given(), store)
+    assert all(finding.severity == "note" for finding in found.findings)
+    assert found.verdict[2].startswith(("no error and no warning", "nothing"))

@@ -1,0 +1,128 @@
+"""Savings of several findings: each second of the run counted once, and never more than there are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.findings import overlap
+from advisor.findings.case import Case, Confidence, Finding, Severity
+from advisor.findings.registry import judge
+from advisor.findings.savings import worth_saying
+from advisor.records import Basis, Estimate
+from tests.advisor.findings import build
+
+# 400 steps of a minute: 24,000 s, 6 2/3 h at $2
+SECONDS = np.full(400, 60.0)
+WHOLE = 400 / 60
+
+
+def case(**other) -> Case:
+    return build.case(build.run(seconds=SECONDS), **other)
+
+
+def finding(code: str, hours: float | None, low: float | None = None, high: float | None = None) -> Finding:
+    saved = None
+    if hours is not None:
+        low, high = hours if low is None else low, hours if high is None else high
+        saved = Estimate(value=hours, low=low, high=high, basis=Basis.MEASURED)
+    return Finding(code=code, severity=Severity.WARNING, title=code, evidence=(), confidence=Confidence.HIGH,
+                   saved_hours=saved)  # fmt: skip
+
+
+def total(*findings: Finding, **other) -> overlap.Savings | None:
+    return overlap.savings(case(**other), findings)
+
+
+def parts(found: overlap.Savings) -> dict[str, float]:
+    return {part.code: pytest.approx(part.hours.value) for part in found.parts}
+
+
+def test_nothing_known_is_no_total():
+    assert total() is None
+    assert total(finding("stalls", None)) is None
+    assert overlap.savings(build.case(build.without(build.run(), "seconds")), [finding("stalls", 1.0)]) is None
+
+
+def test_one_finding_is_its_own_total():
+    found = total(finding("stalls", 1.5, 1.0, 2.0))
+    assert (found.hours.value, found.hours.low, found.hours.high) == pytest.approx((1.5, 1.0, 2.0))
+    assert found.usd.value == pytest.approx(3.0)  # $2 an hour
+    assert total(finding("stalls", 1.5), usd_per_hour=0.0).usd.value == 0
+
+
+def test_seconds_beside_each_other_add_up():
+    found = total(finding("stalls", 1.0), finding("machine_busy", 2.0))
+    assert parts(found) == {"machine_busy": 2.0, "stalls": 1.0}
+    assert found.hours.value == pytest.approx(3.0)
+
+
+def test_a_whole_counts_what_its_parts_leave():
+    found = total(finding("goodput", 2.0), finding("periodic_pauses", 1.5), finding("checkpoints_too_frequent", 1.0))
+    # the checkpoints are the pauses; the time beside steady steps holds both
+    assert parts(found) == {"periodic_pauses": 1.5, "goodput": 0.5, "checkpoints_too_frequent": 0.0}
+
+
+def test_slow_steps_shorten_what_is_left():
+    found = total(finding("data_stall", 0.2 * WHOLE), finding("bigger_batch", 0.1 * WHOLE))
+    assert found.hours.value == pytest.approx((1 - 0.8 * 0.9) * WHOLE)
+    found = total(finding("software_bound", 0.5 * WHOLE), finding("data_stall", 0.2 * WHOLE))
+    assert parts(found) == {"software_bound": 0.3 * WHOLE, "data_stall": 0.2 * WHOLE}
+
+
+def test_steps_in_vain_are_counted_first_and_once():
+    found = total(finding("overfitting", 0.5 * WHOLE), finding("repeated_data", 0.3 * WHOLE),
+                  finding("stalls", 0.2 * WHOLE))  # fmt: skip
+    # stalls of the half that is still to be done
+    assert parts(found) == {"overfitting": 0.5 * WHOLE, "stalls": 0.1 * WHOLE, "repeated_data": 0.0}
+
+
+def test_interruptions_that_may_come_are_no_seconds_of_this_run():
+    assert total(finding("no_checkpoint", 3.0)) is None
+    assert total(finding("no_checkpoint", 3.0), finding("stalls", 1.0)).hours.value == pytest.approx(1.0)
+
+
+CODES = ("overfitting", "plateau", "goodput", "stalls", "periodic_pauses", "machine_busy", "drift", "data_stall",
+         "software_bound", "cpu_fallback", "bigger_batch", "throttling", "idle_device", "work_done_twice",
+         "something_new")  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(CODES), st.tuples(*[st.floats(0, 30)] * 3), min_size=1))
+def test_never_more_than_the_run(claims):
+    findings = [finding(code, sorted(ends)[1], min(ends), max(ends)) for code, ends in claims.items()]
+    found = total(*findings)
+    if found is None:
+        assert all(sorted(ends)[1] == 0 for ends in claims.values())
+        return
+    assert 0 <= found.hours.low <= found.hours.value <= found.hours.high <= WHOLE * (1 + 1e-9)
+    assert sum(part.hours.value for part in found.parts) == pytest.approx(found.hours.value)
+    # no finding counts more than it claims
+    assert all(part.hours.value <= sorted(claims[part.code])[1] * (1 + 1e-9) for part in found.parts)
+
+
+def test_a_shorter_forecast_bounds_the_total():
+    found = overlap.savings(case(), [finding("overfitting", WHOLE)], most_hours=2.0)
+    assert found.hours.value == pytest.approx(2.0)
+
+
+def test_next_to_nothing_is_not_worth_saying():
+    def hours(value):
+        return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
+
+    assert not worth_saying(None, None) and not worth_saying(hours(59 / 3600), hours(0.009))
+    assert worth_saying(hours(1 / 60), None) and worth_saying(hours(1 / 3600), hours(0.01))
+
+
+def test_pauses_that_cost_next_to_nothing_are_a_note():
+    step = np.arange(1, 401)
+    slow = {length: np.where(step % 50 == 0, 4.0, 1.0) * length for length in (0.1, 10.0)}
+    found = {}
+    for length, seconds in slow.items():
+        findings, _ = judge(dataclasses.replace(build.case(build.run(seconds=seconds)), profile=None, expected=None))
+        found[length] = next(one for one in findings if one.code == "periodic_pauses")
+    assert found[10.0].severity is Severity.WARNING and found[0.1].severity is Severity.NOTE
