@@ -15,6 +15,9 @@ from advisor.errors import AdvisorError
 
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
 _STEPS = 5
+# starting the trainer and the 20 steps that are the least worth doing took 3 to 6 s of a two-core CPU's depth 2: what
+# no machine can do is refused before the minutes of calibration, all else by the plan
+_LEAST_DEADLINE_SECONDS = 10.0
 
 
 @click.command()
@@ -28,6 +31,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
 
     Takes about four minutes. Needs no GPU, no account and no network.
     """
+    _refuse_hopeless(deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.plan import recommend
     from advisor.outcome import review, to_document
@@ -55,6 +59,15 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     else:
         _finish(reviewed, document, run_dir, plan_path)
     return 0
+
+
+def _refuse_hopeless(deadline: float) -> None:
+    if deadline < _LEAST_DEADLINE_SECONDS:
+        raise AdvisorError(
+            f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds",
+            f"give --deadline at least {units.format_seconds(_LEAST_DEADLINE_SECONDS)}; the default is 90 s",
+            exit_code=2,
+        )
 
 
 def _say(step: int, text: str) -> None:

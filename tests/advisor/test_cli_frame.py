@@ -88,6 +88,12 @@ def test_wrong_usage_exits_2_with_the_next_step(arguments: list[str]) -> None:
     assert "--help` shows how to call it" in done.stderr
 
 
+def test_quickstart_refuses_a_deadline_that_no_run_meets_before_it_measures(advisor_home: Path) -> None:
+    done = advisor("quickstart", "--deadline", "1s")
+    assert done.returncode == 2 and "no run ends within 1 s" in done.stderr and "[1/5]" not in done.stderr
+    assert list(advisor_home.iterdir()) == []
+
+
 def test_no_verb_shows_the_help_and_exits_2() -> None:
     done = advisor()
     assert done.returncode == 2
