@@ -74,11 +74,18 @@ class Contrast:
 
 
 def contrast(analyses: Sequence[Analysis], *, seed: int = 0) -> Contrast:
-    """Compare two or more analysed runs; raises AdvisorError when fewer than two have a training loss."""
-    usable = [one for one in analyses if len(curve(one.run, "loss")) >= _LEAST_ROWS]
+    """Compare two or more analysed runs; raises AdvisorError when fewer than two have enough rows with a loss."""
+    rows = [len(curve(one.run, "loss")) for one in analyses]
+    usable = [one for one, count in zip(analyses, rows, strict=True) if count >= _LEAST_ROWS]
+    short = [f"{one.run.source} has {_too_few(count)}" for one, count in zip(analyses, rows, strict=True)
+             if count < _LEAST_ROWS]  # fmt: skip
     if len(usable) < 2:
-        raise AdvisorError("fewer than two of these logs hold a training loss to compare", "give two training logs")
-    notes = [f"{one.run.source} has no training loss and is left out" for one in analyses if one not in usable]
+        raise AdvisorError(
+            f"cannot compare: {'; '.join(short) or 'only one log was given'}. A comparison needs two logs of "
+            f"{_LEAST_ROWS} rows with a training loss each: single rows differ by noise alone",
+            "give logs of longer runs, or let the run log more often; advisor analyze judges each one alone",
+        )
+    notes = [f"{text}: left out" for text in short] + _rate_notes(usable)
     members = _grouped(usable)
     draw = np.random.default_rng(seed)
     differences = []
@@ -96,6 +103,23 @@ def contrast(analyses: Sequence[Analysis], *, seed: int = 0) -> Contrast:
         speeds=tuple(_speeds(members, draw)),
         notes=tuple(notes),
     )
+
+
+def _too_few(rows: int) -> str:
+    if not rows:
+        return "no training loss"
+    return f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {_LEAST_ROWS}"
+
+
+def _rate_notes(analyses: Sequence[Analysis]) -> list[str]:
+    """That equal learning-rate phases could not be checked, and why."""
+    silent = [one.run.source for one in analyses if not np.isfinite(one.run.column("learning_rate")).any()]
+    if not silent:
+        return []
+    who = "no log" if len(silent) == len(analyses) else ", ".join(silent)
+    verb = "tells" if len(silent) == len(analyses) else "does not tell" if len(silent) == 1 else "do not tell"
+    return [f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their schedules, "
+            "where alone losses compare, is not known"]  # fmt: skip
 
 
 def _grouped(analyses: Sequence[Analysis]) -> dict[str, list[Analysis]]:

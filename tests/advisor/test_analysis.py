@@ -156,7 +156,7 @@ def tokens(folder):
 
 def test_one_log_is_not_compared(store, tmp_path):
     found = analyse(write_log(tmp_path / "run.log"), Given(), store)
-    with pytest.raises(AdvisorError, match="fewer than two"):
+    with pytest.raises(AdvisorError, match="cannot compare"):
         contrast([found])
 
 
@@ -205,3 +205,27 @@ def test_notes_alone_are_no_alarm(store):
     found = analyse(example_run(), Given(), store)
     assert all(finding.severity == "note" for finding in found.findings)
     assert found.verdict[2].startswith(("no error and no warning", "nothing"))
+
+
+def test_a_log_too_short_to_compare_is_named_with_what_would_help(store, tmp_path):
+    long, short = (write_log(tmp_path / f"{name}.log", steps=steps) for name, steps in (("long", 50), ("short", 1)))
+    runs = [analyse(log, Given(), store) for log in (long, short)]
+    with pytest.raises(AdvisorError) as caught:
+        contrast(runs)
+    assert f"{short} has 1 row with a training loss, fewer than 5" in caught.value.message
+    assert str(long) not in caught.value.message and "longer runs" in caught.value.hint
+    again = analyse(write_log(tmp_path / "again.log", steps=50, seed=1), Given(), store)
+    notes = contrast([runs[0], again, runs[1]]).notes
+    assert any(str(short) in note and "left out" in note for note in notes)
+
+
+def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
+    silent = [analyse(write_log(tmp_path / f"{seed}.log", seed=seed), Given(), store) for seed in (0, 1)]
+    assert any("no log tells the learning rate" in note for note in contrast(silent).notes)
+    rates = replace(
+        silent[1].run, columns={**silent[1].run.columns, "learning_rate": np.full(len(silent[1].run), 1e-3)}
+    )
+    told = replace(silent[1], case=replace(silent[1].case, run=rates))
+    notes = contrast([silent[0], told]).notes
+    assert any(note.startswith(f"{silent[0].run.source} does not tell the learning rate") for note in notes)
+    assert not any("learning rate of its steps" in note for note in contrast([told, told]).notes)
