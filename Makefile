@@ -16,6 +16,8 @@ test: $(VENV)/dev.stamp
 	$(BIN)/pytest -n 2 -q
 
 accuracy: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/search_speed.py --record
+	$(BIN)/python benchmarks/rows_speed.py --record
 	$(BIN)/python benchmarks/accuracy.py
 
 docs: $(VENV)/core.stamp

@@ -1,12 +1,14 @@
 """Regenerate docs/accuracy.md from the raw measurements in this repository: `make accuracy`.
 
-Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py) and profiles/public_runs.csv. Nothing is
-measured here: the same files give the same tables on any machine.
+Reads every `benchmarks/raw/*.yaml` (made by held_out.py and on_gpu.py), profiles/public_runs.csv and the newest speed
+measurements in `benchmarks/raw/speed/` (made by search_speed.py and rows_speed.py, which `make accuracy` runs first).
+Nothing is measured here: the same files give the same tables on any machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import published
 from baselines import constant_mfu, straight_line
+from timing import in_words
 
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
@@ -69,7 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     options = parser.parse_args()
     sessions = [read_session(p) for p in sorted(options.raw.glob("*.yaml"))]
-    text = report(sessions) + "\n" + published.section()
+    text = report(sessions) + "\n" + published.section() + "\n" + speed(options.raw / "speed")
     write_atomic(options.out, text)
     print(text)
 
@@ -84,6 +87,32 @@ def report(sessions: Sequence[Session]) -> str:
         parts.append(f"## {title}\n")
         parts.append(_device(by_device[device], device) if by_device[device] else _EMPTY)
     return "\n".join(parts)
+
+
+def speed(folder: Path) -> str:
+    """How fast the search and tables of rows are, in Markdown: medians of the raw seconds, the best beside them."""
+    search = read_yaml(folder / "search_speed.yaml", "speed measurement")
+    rows = read_yaml(folder / "rows_speed.yaml", "speed measurement")
+    start_up = statistics.median(rows["start_up_seconds"])
+
+    def rate(count: int, seconds: Sequence[float], less: float = 0.0) -> str:
+        median, best = (count / (pick(seconds) - less) for pick in (statistics.median, min))
+        return f"{median:,.0f} a second (best {best:,.0f})"
+
+    what = f"time, memory, cost, score and loss of {search['candidates']:,} candidates on {search['cards']} cards"
+    lines = [
+        "## Speed\n",
+        f"Medians of {len(search['search_seconds'])} runs on {search['machine']}, {search['date']}; start-up taken off "
+        "the rows. Other work on a machine only ever slows these down, hence the best beside each.\n",
+        *_table("what", "asked", "measured"),
+        f"| the search: {what} | 1,000,000 a second | {rate(search['candidates'], search['search_seconds'])} |",
+        f"| the default question, answered | 1 s | {in_words(search['question_seconds'])} |",
+        f"| the same as a command, start-up included | - | {in_words(search['command_seconds'])} |",
+        f"| `predict --rows`, {rows['rows']:,} rows, all distinct | 20,000 a second "
+        f"| {rate(rows['rows'], rows['distinct_seconds'], start_up)} |",
+        f"| the same, 200 distinct rows repeated | - | {rate(rows['rows'], rows['repeated_seconds'], start_up)} |",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 _HEAD = """# Accuracy

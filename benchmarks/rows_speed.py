@@ -1,10 +1,10 @@
 """How many rows a second `advisor predict --rows` answers, start-up taken off: rows that all differ, and repeated ones.
 
-    python benchmarks/rows_speed.py [--rows 40000]
+    python benchmarks/rows_speed.py [--rows 40000] [--record]
 
 Every row has a shape, batch and card of its own, so nothing can be remembered from an earlier one. Start-up is the same
-command on a table of one row. Each command is a process of its own, as a user would run it; the best of three counts,
-since other programs on the machine only ever slow it down.
+command on a table of one row. Each command is a process of its own, as a user would run it. `--record` keeps the raw
+seconds for docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import argparse
 import csv
 import itertools
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+
+from timing import in_words, record, repeat
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len", "micro_batch")
 COLUMNS = (*COLUMNS, "grad_accum", "precision", "compile", "act_ckpt", "parallelism")
-REPEATS = 3
+REPEATS = 5
 
 
 def distinct_rows(count: int) -> list[tuple]:
@@ -46,15 +48,11 @@ def _row(card: str, i: int, layers: int, heads: int, seq_len: int, micro: int) -
     return (card, gpus, *size, 1 + i % 5, precision, "yes" if i % 3 else "no", checkpointing, parallelism)
 
 
-def seconds(path: Path) -> float:
-    """The best of several runs of the command on this table."""
+def seconds(path: Path) -> list[float]:
+    """Of several runs of the command on this table."""
     command = [sys.executable, "-m", "advisor", "predict", "--rows", str(path)]
-    best = float("inf")
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=ROOT)
-        best = min(best, time.perf_counter() - start)
-    return best
+    run = {"check": False, "stdout": subprocess.DEVNULL, "cwd": ROOT}
+    return repeat(lambda: subprocess.run(command, **run), REPEATS)[0]
 
 
 def write(path: Path, rows: list[tuple]) -> Path:
@@ -64,18 +62,23 @@ def write(path: Path, rows: list[tuple]) -> Path:
 
 
 def main() -> None:
-    """Print seconds and rows a second for distinct and for repeated rows."""
+    """Print, and keep if asked to, seconds and rows a second for distinct and for repeated rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=40_000)
-    count = parser.parse_args().rows
+    parser.add_argument("--record", action="store_true", help="keep the result in benchmarks/raw/speed/")
+    options = parser.parse_args()
+    count = options.rows
     rows = distinct_rows(count)
-    repeated = [rows[i % 200] for i in range(count)]
+    tables = {"start_up": rows[:1], "distinct": rows, "repeated": [rows[i % 200] for i in range(count)]}
+    took: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        start_up = seconds(write(Path(folder) / "one.csv", rows[:1]))
-        print(f"start-up (a table of one row): {start_up:.2f} s")
-        for name, table in (("all distinct", rows), ("200 distinct, repeated", repeated)):
-            took = seconds(write(Path(folder) / "many.csv", table))
-            print(f"{name}: {count:,} rows in {took:.2f} s, {count / (took - start_up):,.0f} rows a second")
+        for name, table in tables.items():
+            took[name] = seconds(write(Path(folder) / "rows.csv", table))
+            more = statistics.median(took[name]) - statistics.median(took["start_up"])
+            rate = f", {count / more:,.0f} rows a second" if name != "start_up" else ""
+            print(f"{name}: {len(table):,} rows in {in_words(took[name])}{rate}")
+    if options.record:
+        record("rows_speed", {"rows": count, **{f"{name}_seconds": values for name, values in took.items()}})
 
 
 if __name__ == "__main__":

@@ -1,24 +1,25 @@
 """How many candidates a second the search weighs, and how long the default question takes.
 
-    python benchmarks/search_speed.py
+    python benchmarks/search_speed.py [--record]
 
 A candidate is one GPU type, number of GPUs, offer (on demand or spot), depth, micro-batch, accumulation, checkpointing
 and token budget, of which time, memory, cost, score and loss were all computed. Step time and memory do not depend on
 the token budget, nor memory on the offer: those candidates that share a configuration share them, and making them is
 inside the time. Nothing is passed over here; the search itself skips configurations that another one beats at any
 budget. The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the
-process. The best of five counts, since other programs only ever slow it down.
+process. `--record` keeps the raw seconds for docs/accuracy.md.
 """
 
 from __future__ import annotations
 
+import argparse
+import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from timing import in_words, record, repeat
 
 from advisor.cli.plan import load_profiles
 from advisor.plan.answer import answer
@@ -34,28 +35,26 @@ GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600
 REPEATS = 5
 
 
-def best_seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The shortest of several runs, and what the last one gave."""
-    least, found = float("inf"), None
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        found = work()
-        least = min(least, time.perf_counter() - start)
-    return least, found
-
-
 def main() -> None:
+    """Print, and keep if asked to, candidates a second and the seconds of the default question."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", action="store_true", help="keep the result in benchmarks/raw/speed/")
+    options = parser.parse_args()
     profiles, _ = load_profiles(GOAL, default_store())
     devices, _ = devices_of(GOAL, profiles, None)
     limits = Limits(deadline_seconds=GOAL.deadline_seconds, budget_usd=GOAL.budget_usd)
-    seconds, count = best_seconds(lambda: weigh(make_field(devices), limits, spot=False).candidates)
-    print(f"{count:,} candidates on {len(devices)} cards in {seconds:.2f} s: {count / seconds:,.0f} a second")
-    seconds, plan = best_seconds(lambda: answer(GOAL, profiles, now=datetime.now(UTC)))
-    print(f"the default question: {seconds:.2f} s, {plan.search.candidates:,} candidates after skipping what is beaten")
+    searching, count = repeat(lambda: weigh(make_field(devices), limits, spot=False).candidates, REPEATS)
+    rate = count / statistics.median(searching)
+    print(f"{count:,} candidates on {len(devices)} cards in {in_words(searching)}: {rate:,.0f} a second")
+    question, plan = repeat(lambda: answer(GOAL, profiles, now=datetime.now(UTC)), REPEATS)
+    print(f"the default question: {in_words(question)}, {plan.search.candidates:,} candidates, what is beaten skipped")
     command = [sys.executable, "-m", "advisor", "plan", "--gpu", "any", "--budget", "20", "--deadline", "8h", "--json"]
     run = {"check": True, "stdout": subprocess.DEVNULL, "cwd": ROOT}
-    seconds, _ = best_seconds(lambda: subprocess.run(command, **run))
-    print(f"the same as a command, start-up included: {seconds:.2f} s")
+    process, _ = repeat(lambda: subprocess.run(command, **run), REPEATS)
+    print(f"the same as a command, start-up included: {in_words(process)}")
+    if options.record:
+        seconds = {"search_seconds": searching, "question_seconds": question, "command_seconds": process}
+        record("search_speed", {"candidates": count, "cards": len(devices), **seconds})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""Seconds of repeated work; kept raw in benchmarks/raw/speed/ with date and machine, for `make accuracy` to show."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.disk import write_atomic
+from trainer.device import describe_device, resolve_device
+
+FOLDER = Path(__file__).resolve().parent / "raw" / "speed"
+
+
+def repeat(work: Callable[[], Any], times: int) -> tuple[list[float], Any]:
+    """Seconds of each of several runs, and what the last one gave."""
+    seconds, found = [], None
+    for _ in range(times):
+        start = time.perf_counter()
+        found = work()
+        seconds.append(time.perf_counter() - start)
+    return seconds, found
+
+
+def in_words(seconds: list[float]) -> str:
+    """Median and best: other programs only ever slow work down."""
+    return f"{statistics.median(seconds):.2f} s (best {min(seconds):.2f} s)"
+
+
+def record(name: str, measured: Mapping[str, Any]) -> None:
+    """Write one benchmark's raw numbers, which replace its last ones."""
+    processor = describe_device(resolve_device("cpu", "auto"))["name"]
+    document = {
+        "benchmark": name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": f"python benchmarks/{name}.py --record",
+        "machine": f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        **measured,
+    }
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    write_atomic(FOLDER / f"{name}.yaml", yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
