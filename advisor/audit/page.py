@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from advisor.audit.audit import Audit, Judged
 from advisor.audit.verdict import Ruling
@@ -16,6 +18,7 @@ _TITLES = {
     Ruling.HOLDS: "Holds",
 }
 _SEVERITIES = list(Severity)
+_CLAUSE = re.compile(r"(?:; |\. )")
 
 
 def verdict_line(audit: Audit) -> str:
@@ -37,11 +40,20 @@ def by_verdict(audit: Audit) -> Iterator[tuple[str, list[Judged]]]:
             yield _TITLES[ruling], chosen
 
 
-def details(one: Judged) -> Iterator[tuple[str, str]]:
-    """What is to be said of one claim: (label, text), the empty ones left out."""
-    j = one.judgement
+def of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
+    """Claims that fail for the same reason together, where the first of them stands: same reckoning, same cure."""
+    groups: dict[object, list[Judged]] = {}
+    for one in members:
+        reason = replace(one.judgement, so="") if one.judgement.arithmetic else one.claim.id
+        groups.setdefault(reason, []).append(one)
+    return list(groups.values())
+
+
+def details(group: Sequence[Judged]) -> Iterator[tuple[str, str]]:
+    """What is to be said of claims that fail for one reason: (label, text), the empty ones left out."""
+    j = group[0].judgement
     pairs = {
-        "is so" if j.ruling is not Ruling.CANNOT_BE_JUDGED else "why": j.so,
+        "is so" if j.ruling is not Ruling.CANNOT_BE_JUDGED else "why": _together([one.judgement.so for one in group]),
         "arithmetic": j.arithmetic,
         "consequence": j.consequence,
         "likely causes": "; ".join(j.causes),
@@ -49,6 +61,17 @@ def details(one: Judged) -> Iterator[tuple[str, str]]:
         "measured by": j.threshold,
     }
     yield from ((label, text) for label, text in pairs.items() if text)
+
+
+def _together(texts: Sequence[str]) -> str:
+    """Several sentences as one, what they share said once: "a is slow; b" and "a is slow; c" give "a is slow; b; c"."""
+    first, *others = dict.fromkeys(texts)
+    said = set(_CLAUSE.split(first))
+    for text in others:
+        new = [clause for clause in _CLAUSE.split(text) if clause not in said]
+        said.update(new)
+        first += "".join(f"; {clause}" for clause in new)
+    return first
 
 
 def where(one: Judged) -> str:
@@ -64,12 +87,12 @@ def text_lines(audit: Audit) -> Iterator[str]:
     for title, members in by_verdict(audit):
         yield ""
         yield f"{title} ({len(members)})"
-        for one in members:
-            if one.judgement.ruling is Ruling.HOLDS:
-                yield f"  {one.claim.text} ({where(one)}): {one.judgement.so}"
-                continue
-            yield f"  {one.claim.text} ({where(one)}) [{one.judgement.severity.value}]"
-            yield from (f"      {label}: {text}" for label, text in details(one))
+        if members[0].judgement.ruling is Ruling.HOLDS:
+            yield from (f"  {one.claim.text} ({where(one)}): {one.judgement.so}" for one in members)
+            continue
+        for group in of_one_reason(members):
+            yield from (f"  {one.claim.text} ({where(one)}) [{one.judgement.severity.value}]" for one in group)
+            yield from (f"      {label}: {text}" for label, text in details(group))
     if audit.card.assumed:
         yield ""
         yield "Assumed where the report says nothing:"
@@ -94,9 +117,9 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
                 yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
             yield ""
             continue
-        for one in members:
-            yield f"* **{_plain(one.claim.text)}** ({where(one)})"
-            yield from (f"  * {label}: {_plain(text)}" for label, text in details(one))
+        for group in of_one_reason(members):
+            yield "* " + "; ".join(f"**{_plain(one.claim.text)}** ({where(one)})" for one in group)
+            yield from (f"  * {label}: {_plain(text)}" for label, text in details(group))
         yield ""
     if audit.card.assumed:
         yield from ("## Assumed", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
