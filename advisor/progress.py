@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from advisor.predict.intervals import known, sum_independent, sum_shared
+from advisor.predict.trajectory import Trajectory
 from advisor.predict.wallclock import checkpoint_count, eval_count, run_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
 from trainer.schema import RunConfig
@@ -56,6 +57,7 @@ class Progress:
     loss: float | None
     smoothed_loss: float | None
     eval_loss: float | None
+    loss_expected: Estimate | None  # training loss at this step, by the plan
     step_seconds: float | None  # median of the newest steps
     tokens_per_second: float | None
     mfu: float | None
@@ -145,10 +147,13 @@ def make_progress(
     reason: str | None = None,
     attempt: int = 1,
     plan: Plan | None = None,
+    course: Trajectory | None = None,
     launch: LaunchRecord | None = None,
     now: float,
 ) -> Progress:
-    """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status."""
+    """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
+    the loss that the plan expects on the way.
+    """
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
     tokens_per_step = _tokens_per_step(history, config, plan)
     pace = pace_seconds(list(history.step_seconds), plan.prediction.step_seconds if plan else None, config.steps - step)
@@ -173,6 +178,7 @@ def make_progress(
         loss=history.step.get("loss") if history.step else None,
         smoothed_loss=history.smoothed_loss,
         eval_loss=last_eval["loss"] if last_eval else None,
+        loss_expected=course.at(step) if course is not None and step else None,
         step_seconds=median,
         tokens_per_second=rate,
         mfu=mfu_now(plan, rate),

@@ -88,7 +88,7 @@ def line(progress: Progress) -> str:
         left = f"; about {format_estimate(expected, format_seconds)} to go" if expected is not None else ""
         return f"starting, {format_seconds(progress.elapsed_seconds)} so far{left}"
     parts = [f"step {format_count(progress.step)}/{format_count(progress.steps)}"]
-    parts += [f"loss {format_number(progress.smoothed_loss)}", format_rate(progress.tokens_per_second)]
+    parts += [f"loss {_loss(progress)}", format_rate(progress.tokens_per_second)]
     if progress.mfu is not None:
         parts.append(f"MFU {format_percent(progress.mfu)}")
     if progress.eta_seconds is not None:
@@ -126,12 +126,20 @@ def _account(progress: Progress) -> str:
     if progress.tokens_per_second is not None:
         parts.append(format_rate(progress.tokens_per_second))
     if progress.smoothed_loss is not None:
-        parts.append(f"training loss {format_number(progress.smoothed_loss)}")
+        parts.append(f"training loss {_loss(progress)}")
     if progress.eval_loss is not None:
         parts.append(f"validation loss {format_number(progress.eval_loss)}")
     if progress.usd_so_far is not None:
         parts.append(format_usd(progress.usd_so_far))
     return ", ".join(parts)
+
+
+def _loss(progress: Progress) -> str:
+    """The smoothed training loss, and the interval that the plan expects it in at this step."""
+    said, expected = format_number(progress.smoothed_loss), progress.loss_expected
+    if expected is None:
+        return said
+    return f"{said} (planned {format_number(expected.low)} to {format_number(expected.high)} here)"
 
 
 def _next(progress: Progress, run_dir: Path) -> str:

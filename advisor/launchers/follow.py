@@ -9,6 +9,7 @@ from pathlib import Path
 from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
 from advisor.launchers.base import last_records, run_status
+from advisor.predict.trajectory import plan_trajectory
 from advisor.progress import History, Progress, make_progress
 from advisor.records import Plan, RunRow
 from advisor.store import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
@@ -24,6 +25,7 @@ class RunFollower:
         self._history = History()
         self._offset = 0
         self._plan: Plan | None = read_run_plan(run_dir)
+        self._course = plan_trajectory(self._plan) if self._plan is not None else None
 
     def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
@@ -38,6 +40,7 @@ class RunFollower:
             reason=status.reason,
             attempt=status.attempt,
             plan=self._plan,
+            course=self._course,
             launch=read_launch(self.run_dir),
             now=time.time() if now is None else now,
         )

@@ -7,12 +7,13 @@ falls. A raw power law in steps would promise a run at full learning rate what o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from advisor.predict.loss import CHINCHILLA
-from advisor.records import Estimate
+from advisor.records import Basis, Estimate, Plan
 from trainer.schema import ScheduleConfig
 
 # As in findings/loss_forecast: fitted on the public 100 M curves of Luo et al. 2025 at a peak of 3e-4, rates taken as
@@ -21,6 +22,7 @@ _ALPHA, _MEMORY = 0.77, 0.999
 _GAIN_PER_SHARE = 1.2 * 0.468 * 3e-4
 _GAIN_SPREAD, _FALL_SPREAD = 0.5, 0.6  # 80 % half-widths of the gain and of the fall, relative: judged
 _POINTS = 200
+SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which a plan states its expected loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +33,47 @@ class Trajectory:
     value: np.ndarray
     low: np.ndarray
     high: np.ndarray
+    basis: Basis  # of the loss at the end
 
-    def at(self, step: float) -> tuple[float, float, float]:
-        """Value, low and high at any step, between points by interpolation."""
+    def at(self, step: float) -> Estimate:
+        """The loss at any step, between points by interpolation."""
         value, low, high = (float(np.interp(step, self.step, line)) for line in (self.value, self.low, self.high))
-        return value, low, high
+        return Estimate(value=value, low=low, high=high, basis=self.basis)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Milestone:
+    """The training loss expected at one moment of a run."""
+
+    share: float  # of the steps
+    step: int
+    tokens: int
+    loss: Estimate
+
+
+def plan_trajectory(plan: Plan) -> Trajectory | None:
+    """The training loss that a plan expects at every step; None where it promises no loss."""
+    if plan.prediction.loss is None:
+        return None
+    return expected_trajectory(
+        plan.prediction.loss,
+        steps=plan.run.steps,
+        tokens=plan.chosen.tokens,
+        vocab_size=plan.run.model.vocab_size,
+        schedule=plan.run.schedule,
+    )
+
+
+def milestones(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Milestone, ...]:
+    """A plan's expected loss after some shares of its steps; empty where it promises none."""
+    course = plan_trajectory(plan)
+    if course is None:
+        return ()
+    steps = {max(1, round(share * plan.run.steps)): share for share in shares}
+    return tuple(
+        Milestone(share=share, step=step, tokens=step * plan.workload.step_tokens, loss=course.at(step))
+        for step, share in steps.items()
+    )
 
 
 def expected_trajectory(
@@ -59,6 +97,7 @@ def expected_trajectory(
         step=step,
         value=value,
         low=np.maximum(value - np.hypot(end.value - end.low, np.minimum(spread, value - end.low)), end.low),
+        basis=end.basis,
         high=np.minimum(value + np.hypot(end.high - end.value, spread), max(start, end.high)),
     )
 

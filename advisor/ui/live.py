@@ -10,7 +10,7 @@ import streamlit as st
 from advisor.analysis import Analysis, Given, analyse
 from advisor.errors import AdvisorError
 from advisor.launchers.device import Device, read_devices
-from advisor.predict.trajectory import Trajectory, expected_trajectory
+from advisor.predict.trajectory import Trajectory, plan_trajectory
 from advisor.records import Plan
 from advisor.report import charts
 from advisor.side_by_side import LossPoint, loss_points
@@ -78,16 +78,7 @@ def _points(folder: str, grown: int) -> list[LossPoint]:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _expected(plan: Plan) -> Trajectory | None:
-    if plan.prediction.loss is None:
-        return None
-    run = plan.run
-    return expected_trajectory(
-        plan.prediction.loss,
-        steps=run.steps,
-        tokens=plan.chosen.tokens,
-        vocab_size=run.model.vocab_size,
-        schedule=run.schedule,
-    )
+    return plan_trajectory(plan)
 
 
 def _loss_chart(points: list[LossPoint], expected: Trajectory | None) -> object:

@@ -96,18 +96,19 @@ def test_the_curve_starts_at_ln_v_and_ends_at_the_prediction():
     assert t.value[0] == pytest.approx(math.log(32768)) and t.value[-1] == pytest.approx(2.8)
     assert (t.low[-1], t.high[-1]) == (pytest.approx(2.6), pytest.approx(3.0))
     assert (np.diff(t.value) <= 1e-12).all() and (t.low <= t.value).all() and (t.value <= t.high).all()
-    assert t.at(10_000) == pytest.approx((2.8, 2.6, 3.0))
+    end = t.at(10_000)
+    assert (end.value, end.low, end.high) == pytest.approx((2.8, 2.6, 3.0)) and end.basis == END.basis
 
 
 def test_a_run_at_full_rate_is_above_one_that_has_decayed():
     """WSD keeps its gain for the last fifth: at 75 % of the steps it stands above the cosine run (sources §4.5)."""
     cosine, wsd = trajectory(), trajectory(schedule=ScheduleConfig(name="wsd", warmup_steps=300))
     at = 7_500
-    assert wsd.at(at)[0] > cosine.at(at)[0] + 0.02
-    assert wsd.at(at)[0] - 2.8 < 0.3
+    assert wsd.at(at).value > cosine.at(at).value + 0.02
+    assert wsd.at(at).value - 2.8 < 0.3
 
 
 def test_the_band_narrows_towards_the_end():
     t = trajectory()
     early, late = t.at(1_000), t.at(9_000)
-    assert early[2] - early[1] > late[2] - late[1] >= 0.4 - 1e-9
+    assert early.high - early.low > late.high - late.low >= 0.4 - 1e-9

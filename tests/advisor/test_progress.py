@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.cli.following import line
+from advisor.predict.trajectory import plan_trajectory
 from advisor.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
 from advisor.records import Basis, LaunchRecord
 from advisor.store import read_run_config
@@ -76,6 +78,20 @@ def test_before_the_first_step_the_plan_says_it_all():
     assert progress.eta_seconds.basis is Basis.EXTRAPOLATED
     assert progress.elapsed_seconds == pytest.approx(3.0)  # since the launch
     assert progress.step == 0 and progress.loss is None and progress.tokens_per_second is None
+
+
+def test_the_loss_is_held_against_what_the_plan_expects_of_it_at_this_step():
+    plan = small_plan(200)
+    assert plan_trajectory(plan) is None
+    promised = replace(plan, prediction=replace(plan.prediction, loss=guess(2.0)))
+    course = plan_trajectory(promised)
+    early, end = (look(seen(header(), *steps(1, n)), promised.run, course=course) for n in (50, 200))
+    assert end.loss_expected.low == pytest.approx(1.8) and end.loss_expected.high == pytest.approx(2.2)
+    assert early.loss_expected == course.at(50) and early.loss_expected.value > 2.0
+    assert "loss 3 (planned 1.8 to 2.2 here)" in line(end)
+    unplanned = look(seen(header(), *steps(1, 50)), plan.run)
+    assert unplanned.loss_expected is None and "loss 3   " in line(unplanned)
+    assert look(History(), plan.run, course=course).loss_expected is None  # nothing to hold against it yet
 
 
 def test_dollars_follow_the_processes_lifetime():
