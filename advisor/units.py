@@ -34,6 +34,7 @@ class Formatter:
     prefix: str = ""
     exact_below: float = 0.0  # whole numbers under this are written out with thousands separators
     cents: bool = False  # money: one decimal is written as two, zero as 0.00
+    finest: int = -300  # the last decimal place (power of ten) of numbers that have a digit there
 
     def __call__(self, value: float | None) -> str:
         if value is None or not abs(value) < _LARGEST:
@@ -41,7 +42,7 @@ class Formatter:
         if abs(value) < self.exact_below and float(value).is_integer():
             return f"{self._signed_prefix(value)}{abs(int(value)):,}{self.steps[0][2]}"
         factor, suffix = self._unit(value)
-        text = _number(abs(value) / factor, place=None)
+        text = _number(abs(value) / factor, None, self.finest)
         return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
 
     def interval(self, value: float, low: float, high: float) -> str:
@@ -54,7 +55,7 @@ class Formatter:
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
         place = _supported_place((high - low) / factor)
-        middle, bottom, top = (self._pad(_number(abs(x) / factor, place)) for x in (value, low, high))
+        middle, bottom, top = (self._pad(_number(abs(x) / factor, place, self.finest)) for x in (value, low, high))
         prefixes = [self._signed_prefix(x) for x in (value, low, high)]
         dash = "-" if low >= 0 else " to "
         shown_top = top if low >= 0 else prefixes[2] + top
@@ -66,7 +67,7 @@ class Formatter:
             return UNKNOWN
         factor, suffix = self._unit(value)
         size = abs(value) / factor
-        text = _number(size, place=math.floor(math.log10(size)) - 1) if size else "0"
+        text = _number(size, math.floor(math.log10(size)) - 1, self.finest) if size else "0"
         text = text.rstrip("0").rstrip(".") if "." in text else text
         sign = "-" if value < 0 else "+"
         return f"{sign}{self.prefix}{self._pad(text)}{suffix}"
@@ -104,14 +105,18 @@ def _supported_place(width: float) -> int:
     return math.floor(math.log10(width / 2)) if width > 0 else -300
 
 
-def _number(magnitude: float, place: int | None) -> str:
-    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros."""
+def _number(magnitude: float, place: int | None, finest: int) -> str:
+    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros.
+
+    Nothing finer than `finest` is written, but of numbers that would vanish by that.
+    """
     if magnitude == 0:
         return "0"
     first = math.floor(math.log10(_rounded(magnitude)))
-    finest = first - (SIGNIFICANT_FIGURES - 1)
+    figures = first - (SIGNIFICANT_FIGURES - 1)
     # never coarser than its own first digit: 2 beside 200 stays 2; never finer than three figures
-    used = finest if place is None else max(finest, min(place, first))
+    used = figures if place is None else max(figures, min(place, first))
+    used = max(used, finest) if first >= finest else used
     value = round(magnitude, -used)
     text = f"{value:,.{max(0, -used)}f}"
     return text.rstrip("0").rstrip(".") if place is None and "." in text else text
@@ -119,7 +124,9 @@ def _number(magnitude: float, place: int | None) -> str:
 
 _SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
 
-format_usd = Formatter(steps=((0.0, 1.0, ""), (1e6, 1e6, " M")), prefix="$", cents=True)
+_USD = ((0.0, 1.0, ""), (1e6, 1e6, " M"))
+format_usd = Formatter(steps=_USD, prefix="$", cents=True, finest=-2)  # an amount: whole cents, from a cent on
+format_usd_rate = Formatter(steps=_USD, prefix="$", cents=True)  # a price per hour or per unit: three figures
 format_seconds = Formatter(
     steps=(
         (0.0, 1e-6, " µs"),

@@ -9,7 +9,15 @@ from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.catalog import find_gpu, load_prices
 from advisor.predict.loss import effective_tokens
-from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens, format_usd
+from advisor.units import (
+    format_count,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+    format_usd_rate,
+)
 
 _PRICE_BAND = (0.5, 2.0)  # of the cheapest and dearest listed price: lists age, and contracts differ
 FREE_PASSES, MANY_PASSES = 4, 16  # as good as new data; mostly waste beyond (Muennighoff et al. 2023)
@@ -184,7 +192,8 @@ def price(q: Question) -> Judgement:
     if not listed:
         return unknown(f"no price list has {spec.key}")
     words = (
-        f"{len(listed)} listed prices of {s.machine or spec.key}: {format_usd(listed[0])} to {format_usd(listed[-1])}/h"
+        f"{len(listed)} listed prices of {s.machine or spec.key}: {format_usd_rate(listed[0])} "
+        f"to {format_usd_rate(listed[-1])}/h"
     )
     if value.most < _PRICE_BAND[0] * listed[0] or value.least > _PRICE_BAND[1] * listed[-1]:
         return wrong(words, words)

@@ -8,7 +8,7 @@ from advisor.audit import signs
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, show_bytes, unknown, wrong
 from advisor.catalog import GpuSpec, PriceRow, cheapest_price, find_gpu, load_gpus, load_prices, peak_flops
 from advisor.findings.case import Severity
-from advisor.units import format_bandwidth, format_flops, format_number, format_seconds, format_usd, format_watts
+from advisor.units import format_bandwidth, format_flops, format_number, format_seconds, format_usd_rate, format_watts
 
 SPARSE = 2.0  # vendors print the rate with 2:4 sparsity, which training does not use: twice the dense one
 
@@ -165,7 +165,8 @@ def value_for_money(q: Question) -> Judgement:
     if not rows:
         return unknown(f"no price list has {q.get('than')}")
     words = "; ".join(
-        f"{key} {format_usd(bills[key].usd_per_gpu_hour)}/h: {p / 1e12:,.0f} TFLOP/s and {b / 1e9:,.0f} GB/s a dollar"
+        f"{key} {format_usd_rate(bills[key].usd_per_gpu_hour)}/h: "
+        f"{p / 1e12:,.0f} TFLOP/s and {b / 1e9:,.0f} GB/s a dollar"
         for key, (p, b) in [(mine.key, own), *rows]
     )
     if all(own[0] > r[0] and own[1] > r[1] for _, r in rows):

@@ -15,7 +15,7 @@ from advisor.units import (
     format_bytes,
     format_flops,
     format_seconds,
-    format_usd,
+    format_usd_rate,
     format_watts,
 )
 
@@ -125,7 +125,7 @@ def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[
         f"{spec.memory_gb:g} GB",
         format_bandwidth(spec.memory_bytes_per_second),
         format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
-        format_usd(price.usd_per_hour) if price else "-",
+        format_usd_rate(price.usd_per_hour) if price else "-",
         f"{_from(price)}, {age_in_words(price, today)}" if price else "-",
     ]
 
@@ -170,8 +170,8 @@ def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]
             "machine": offer.row.instance_type,
             "region": offer.row.region,
             "machines": str(offer.machines),
-            "$/h": format_usd(offer.usd_per_hour),
-            "$/GPU-h": format_usd(offer.usd_per_gpu_hour),
+            "$/h": format_usd_rate(offer.usd_per_hour),
+            "$/GPU-h": format_usd_rate(offer.usd_per_gpu_hour),
             "spot $/h": _spot_words(offer),
             "price age": age_in_words(offer, today),
             "note": offer.row.note.removeprefix(UNDATED).removeprefix("; "),
@@ -185,7 +185,7 @@ def _spot_words(offer: Price) -> str:
     if spread is None:
         return "-"
     low, high = spread
-    return format_usd(low) if low == high else f"{format_usd(low)} to {format_usd(high)}"
+    return format_usd_rate(low) if low == high else f"{format_usd_rate(low)} to {format_usd_rate(high)}"
 
 
 def _offer_table(found: list[Price], count: int, today: datetime.date):

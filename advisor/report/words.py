@@ -21,6 +21,7 @@ from advisor.units import (
     format_seconds,
     format_tokens,
     format_usd,
+    format_usd_rate,
 )
 
 HOUR = 3600.0
@@ -137,7 +138,7 @@ def speed(analysis: Analysis) -> Pairs:
     if expected is not None and expected.peak_reserved_bytes is not None:
         rows.append(("memory expected here", format_estimate(expected.peak_reserved_bytes, format_bytes)))
     usd = price(analysis.case)
-    rows.append(("price per hour, all devices", format_usd(usd)))
+    rows.append(("price per hour, all devices", format_usd_rate(usd)))
     if source := analysis.case.notes.get("price"):
         rows.append(("price from", source))
     return rows

@@ -19,7 +19,7 @@ from advisor.units import (
     format_flops,
     format_percent,
     format_rate,
-    format_usd,
+    format_usd_rate,
 )
 from trainer.schema import ModelShape, make_shape
 
@@ -100,7 +100,7 @@ def _chart(rows: list[CardRow]) -> None:
             "high": row.usd_per_billion_tokens.high,
             "basis": "calibrated" if row.calibrated else "prior",
             "best": row.spec.key in best,
-            "label": f"{format_estimate(row.usd_per_billion_tokens, format_usd)} per billion tokens, "
+            "label": f"{format_estimate(row.usd_per_billion_tokens, format_usd_rate)} per billion tokens, "
             f"{format_estimate(row.prediction.tokens_per_second, format_rate)}",
         }
         for row in rows
@@ -118,9 +118,9 @@ def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
     prediction, price = row.prediction, row.price
     return {
         "GPU": row.spec.key,
-        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd) if row.usd_per_exaflop else "-",
+        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd_rate) if row.usd_per_exaflop else "-",
         "Tokens/s": format_estimate(prediction.tokens_per_second, format_rate) if prediction else row.problem or "-",
-        "$ per hour": format_usd(price.usd_per_hour) if price else "-",
+        "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
         "Memory": format_bytes(row.spec.memory_bytes),
         "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
         "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",

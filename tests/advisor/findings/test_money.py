@@ -55,7 +55,7 @@ def test_idle_device():
     found = money.detect_idle_device(build.case(build.healthy(telemetry=build.telemetry(3600, utilization=busy))))
     assert isinstance(found, Finding)
     assert "33.3 % of the time watched" in found.title
-    assert "20 min, $0.666" in found.title  # a third of $2
+    assert "20 min, $0.67" in found.title  # a third of $2
     evals = np.where(np.arange(3600) % 300 < 60, 0.0, 0.95)  # a minute in five: evaluations
     assert (
         money.detect_idle_device(build.case(build.healthy(telemetry=build.telemetry(3600, utilization=evals)))) is None
@@ -74,6 +74,6 @@ def test_work_done_twice():
     restart = build.event("restart", "steps go back from 300 to 201", 300, first_step=201.0, last_step=300.0)
     found = money.detect_work_done_twice(build.case(build.run(seconds=1.0, events=[restart])))
     assert isinstance(found, Finding)
-    assert found.title == "100 steps were done twice in 1 restarts (100 s, $0.0556)"  # 100 s of $2 an hour
+    assert found.title == "100 steps were done twice in 1 restarts (100 s, $0.06)"  # 100 s of $2 an hour
     resumed = build.event("restart", "Resuming from step 300", 300)
     assert money.detect_work_done_twice(build.case(build.run(events=[resumed]))) is None
