@@ -75,7 +75,7 @@ def _run(analysis: Analysis, figures: list[str]) -> str:
         ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
         ("Speed", _table(("", ""), words.speed(analysis))),
         ("Charts", "".join(figures)),
-        ("Where a step's time goes", _table(("part", "median", "share"), phase_rows(analysis))),
+        ("Parts of a step in numbers", _table(("part", "median", "share"), phase_rows(analysis))),
         ("To come", _table(("", ""), words.outlook(analysis))),
         ("The same run elsewhere", _table(("card", "takes", "costs", ""), words.elsewhere(analysis))),
         ("Model", _table(("", ""), words.model_facts(analysis))),

@@ -103,6 +103,12 @@ def test_reports_are_written_whole(store, tmp_path):
     assert len(rows) == 400 and float(rows[7]["loss"]) == found.run.column("loss")[7]
 
 
+def test_no_heading_of_the_page_comes_twice(store, tmp_path):
+    write_reports([analyse(example_run(), Given(), store)], html=tmp_path / "r.html", md=None, table=None)
+    headings = re.findall(r"<h[23]>(.*?)</h[23]>", (tmp_path / "r.html").read_text().split("<script>")[0])
+    assert len(headings) > 8 and len(set(headings)) == len(headings)
+
+
 def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
     log = write_log(tmp_path / "run.log")
     log.write_text(log.read_text() + "RuntimeError: </script><script>alert(1)</script><img src=x onerror=alert(2)>\n")
