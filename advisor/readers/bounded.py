@@ -7,13 +7,12 @@ import gzip
 import json
 import math
 import tempfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from advisor.errors import AdvisorError
-from advisor.readers.chunks import open_binary
+from advisor.readers.chunks import open_binary, read_block
 
 # A parsed JSON document takes 5-15 times its text: 64 MiB stay under 1 GiB. The log_history of a run of 200,000
 # logged steps is about 50 MiB.
@@ -68,9 +67,7 @@ def plain_file(path: Path, limit: int = MAX_UNPACKED_BYTES) -> Iterator[Path]:
 
 def _next_block(file: BinaryIO, path: Path, most: int) -> bytes:
     try:
-        return file.read(min(most, 2**20))
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        return b""
+        return read_block(file, min(most, 2**20))
     except OSError as error:
         raise AdvisorError(f"{path} cannot be read: {error.strerror or error}") from error
 
