@@ -11,6 +11,7 @@ from typing import Any
 from advisor.calibrate.evidence import workload_to_dict
 from advisor.catalog import find_gpu
 from advisor.errors import AdvisorError
+from advisor.predict.energy import JOULES_PER_KWH
 from advisor.records import LaunchRecord, Plan, Workload
 from advisor.review import Comparison, compare_run, measured_kwh, score_rows, step_median
 from advisor.side_by_side import Point, side_by_side
@@ -98,14 +99,23 @@ def remember(store: Store, log: RunLog, comparison: Comparison) -> None:
         return
     if log.witnesses and comparison.reference_seconds is None:
         return  # other work came and went on the machine: the step time says more of that than of the configuration
+    workload = workload_of(log, comparison.device_key)
     observation = {
         "created": created,
-        "workload": workload_to_dict(workload_of(log, comparison.device_key)),
+        "workload": workload_to_dict(workload),
         "step_seconds": step_median(log),
         "reference_seconds": comparison.reference_seconds,
         "steps": len(log.steps),
+        "watts": _watts(comparison, workload.gpus),
     }
     store.add_observation(comparison.device_key, comparison.run_id, observation)
+
+
+def _watts(comparison: Comparison, gpus: int) -> float | None:
+    """Mean power of one device over a completed run; None where it was not metered."""
+    actual = {score.quantity: score.actual for score in comparison.scores}
+    kwh, seconds = actual.get("energy_kwh"), actual.get("wall_clock_seconds")
+    return kwh * JOULES_PER_KWH / seconds / gpus if kwh and seconds else None
 
 
 def workload_of(log: RunLog, device_key: str) -> Workload:

@@ -161,11 +161,13 @@ def score_rows(comparison: Comparison, created: str) -> list[ScoreRow]:
 def measured_kwh(telemetry: pandas.DataFrame) -> float | None:
     """Energy of all devices over the telemetry of a run, in kWh; None when it holds neither counter nor power.
 
-    The energy counter's difference where a device has one, else power times time, gaps left out (sources §6.4).
-    Counters restart with the driver: only rises are counted.
+    The cards' where there are cards, as predictions are of them alone; else the host's processors'. The energy
+    counter's difference where a device has one, else power times time, gaps left out (sources §6.4). Counters restart
+    with the driver: only rises are counted.
     """
     joules = []
-    for _, rows in telemetry.groupby("gpu", dropna=False):
+    cards = telemetry.dropna(subset=["gpu"])
+    for _, rows in (telemetry if cards.empty else cards).groupby("gpu", dropna=False):
         counter = rows["energy_millijoules"].dropna() if "energy_millijoules" in rows else ()
         if len(counter) > 1:
             joules.append(float(counter.diff().clip(lower=0).sum()) / 1000)

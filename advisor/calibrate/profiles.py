@@ -20,8 +20,8 @@ from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.disk import read_yaml
 from advisor.errors import AdvisorError
 from advisor.flops import flops_per_token
-from advisor.predict.energy import PowerModel, measured_power
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
+from advisor.predict.power import PowerModel, measured_power
 from advisor.predict.prior import (
     CoefficientPrior,
     Elsewhere,
@@ -130,7 +130,7 @@ def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]
         device_memory_bytes=device["memory_bytes"],
         posterior=fit(seen, rates, measured_prior(), drift.deviation),
         memory=corrected(load_memory_model(), memory_observations(bursts, key)),
-        costs=replace(run_costs(document), power=_power(document, rates, find_gpu(key))),
+        costs=replace(run_costs(document), power=_power(document, observed, rates, find_gpu(key))),
         family=settings["family"],
         seq_len=settings["seq_len"],
         vocab_size=settings["vocab_size"],
@@ -214,18 +214,23 @@ def run_costs(document: Mapping[str, Any]) -> RunCosts:
     )
 
 
-def _power(document: Mapping[str, Any], rates: Rates, spec: GpuSpec | None) -> PowerModel | None:
-    """What the bursts drew, by their MFU; None where the device has no energy counter."""
+def _power(
+    document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]], rates: Rates, spec: GpuSpec | None
+) -> PowerModel | None:
+    """What bursts and finished runs drew, by their MFU; None where the device has no energy counter."""
     key, peak = document["device"]["key"], rates.matmul_flops
     if spec is not None:
         peak = peak_flops(spec, document["settings"]["precision"]) or peak
-    metered = [b for b in evidence.completed(document["bursts"]) if b.get("watts")]
+    bursts = [
+        b | {"step_seconds": statistics.median(b["step_seconds"])} for b in evidence.completed(document["bursts"])
+    ]
+    metered = [m for m in (*bursts, *observed) if m.get("watts")]
     mfu = []
-    for burst in metered:
-        workload = evidence.workload_from_dict(burst["workload"], key)
-        rate = workload.step_tokens / statistics.median(burst["step_seconds"])
+    for one in metered:
+        workload = evidence.workload_from_dict(one["workload"], key)
+        rate = workload.micro_tokens * workload.grad_accum / one["step_seconds"]  # of one device
         mfu.append(flops_per_token(workload.shape) * rate / peak)
-    return measured_power(mfu, [b["watts"] for b in metered], spec.tdp_watts if spec else None)
+    return measured_power(mfu, [one["watts"] for one in metered], spec.tdp_watts if spec else None)
 
 
 def _spread(value: float, factor: float) -> Estimate:

@@ -13,8 +13,9 @@ from typing import Any
 from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, offers_for
-from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, PowerModel, datasheet_power
+from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.intervals import known
+from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal

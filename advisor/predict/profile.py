@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.catalog import GpuSpec, peak_flops
-from advisor.predict.energy import PowerModel
 from advisor.predict.memory import MemoryModel
+from advisor.predict.power import PowerModel
 from advisor.predict.throughput import Posterior
 from advisor.records import Basis, Estimate
 

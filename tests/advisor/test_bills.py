@@ -19,7 +19,7 @@ from advisor.plan.offers import Offer, cheapest_offer, offers_for
 from advisor.plan.trial import make_bill, make_trial
 from advisor.plan.weigh import promising, weigh
 from advisor.predict.batch import predict_batch
-from advisor.predict.energy import measured_power
+from advisor.predict.power import measured_power
 from advisor.records import Estimate, Goal, Workload
 from tests.advisor.devices import big_gpu, small_cpu
 

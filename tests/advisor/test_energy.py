@@ -4,15 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.energy import (
-    STORAGE_USD_PER_BYTE_HOUR,
-    carbon_kg,
-    datasheet_power,
-    energy_kwh,
-    measured_power,
-    run_cost_usd,
-)
+from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR, carbon_kg, energy_kwh, run_cost_usd
 from advisor.predict.intervals import known
+from advisor.predict.power import datasheet_power, measured_power
 from advisor.records import Basis, Estimate
 
 

@@ -106,3 +106,6 @@ def test_metered_bursts_say_what_the_device_draws():
     metered = [b | {"watts": 150.0} for b in bursts]
     power = profile_of(document | {"bursts": [*metered, *(b | {"watts": None} for b in bursts[:1])]}).costs.power
     assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)
+    run = {"run_id": "r", "workload": bursts[0]["workload"], "step_seconds": 0.1, "watts": 90.0}
+    assert profile_of(document, [run]).costs.power.watts(0.1).value == pytest.approx(90.0)
+    assert profile_of(document, [run | {"watts": None}]).costs.power is None

@@ -22,7 +22,7 @@ from advisor.plan.goal import RunPrice, find_price, rent
 from advisor.plan.offers import Offer
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
 from advisor.predict.batch import predict_batch
-from advisor.predict.energy import measured_power
+from advisor.predict.power import measured_power
 from advisor.records import Basis, Goal, Plan
 from advisor.store import dump_plan, load_plan
 from tests.advisor.devices import big_gpu, small_cpu

@@ -262,6 +262,9 @@ def test_energy_from_the_counter_or_from_power():
     power = pandas.DataFrame({"time": [0.0, 1.0, 2.0, 102.0], "gpu": [None] * 4, "power_watts": [100.0, 300, 300, 300]})
     assert measured_kwh(power) == pytest.approx((200 + 300 + 5 * 300) / 3.6e6)
     assert measured_kwh(pandas.DataFrame({"time": [0.0], "gpu": [0], "power_watts": [None]})) is None
+    host = pandas.DataFrame({"time": [0.0, 30.0], "gpu": [None, None], "energy_millijoules": [0.0, 9e6]})
+    assert measured_kwh(host) == pytest.approx(9000 / 3.6e6)
+    assert measured_kwh(pandas.concat([counter, host])) == measured_kwh(counter)  # the cards', as it was predicted
 
 
 # Accuracy
