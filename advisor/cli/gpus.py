@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -53,7 +55,7 @@ def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as
         document = _plain(spec, cheapest_price(spec.key, count, provider), today)
         print_json({**document, "prices": [_plain_price(offer, today) for offer in found]})
     else:
-        show(table(["", ""], facts(spec)), "", _offer_table(found, count, today) if found else "price: unknown")
+        show(table(["", ""], facts(spec)), "", *(offers_shown(found, count, today) if found else ["price: unknown"]))
 
 
 def _refresh(today: datetime.date) -> None:
@@ -163,21 +165,26 @@ def facts(spec: GpuSpec) -> list[tuple[str, str]]:
 
 
 def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]:
-    """Offers as columns of words."""
+    """Offers as columns of words; without the column for spot prices where there is none."""
+    spot = any(spot_range(offer) for offer in found)
     return [
         {
             "provider": offer.row.provider,
-            "machine": offer.row.instance_type,
+            "machine": (f"{offer.machines} x " if offer.machines > 1 else "") + offer.row.instance_type,
             "region": offer.row.region,
-            "machines": str(offer.machines),
             "$/h": format_usd_rate(offer.usd_per_hour),
             "$/GPU-h": format_usd_rate(offer.usd_per_gpu_hour),
-            "spot $/h": _spot_words(offer),
+            **({"spot $/h": _spot_words(offer)} if spot else {}),
             "price age": age_in_words(offer, today),
-            "note": offer.row.note.removeprefix(UNDATED).removeprefix("; "),
         }
         for offer in found
     ]
+
+
+def offer_notes(found: list[Price]) -> list[str]:
+    """What is to be known of providers' prices, one line each."""
+    notes = [(offer.row.provider, offer.row.note.removeprefix(UNDATED).removeprefix("; ")) for offer in found]
+    return [f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note]
 
 
 def _spot_words(offer: Price) -> str:
@@ -188,8 +195,12 @@ def _spot_words(offer: Price) -> str:
     return format_usd_rate(low) if low == high else f"{format_usd_rate(low)} to {format_usd_rate(high)}"
 
 
-def _offer_table(found: list[Price], count: int, today: datetime.date):
+def offers_shown(found: list[Price], count: int, today: datetime.date) -> Iterator[Any]:
+    """A table of offers, and what is to be known of them below it: long notes would squeeze the numbers."""
     rows = offer_rows(found, today)
     columns = list(rows[0])
     cells = [list(row.values()) for row in rows]
-    return table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:7])
+    yield table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:-1])
+    if notes := offer_notes(found):
+        yield ""
+        yield from notes

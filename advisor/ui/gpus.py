@@ -7,11 +7,11 @@ import datetime
 import streamlit as st
 
 from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
-from advisor.cli.gpus import age_in_words, facts, offer_rows, offers
+from advisor.cli.gpus import age_in_words, facts, offer_notes, offer_rows, offers
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.report import charts
 from advisor.ui import loaders
-from advisor.ui.tables import pairs, right_aligned, side_by_side, table
+from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
 from advisor.units import (
     format_bandwidth,
     format_bytes,
@@ -139,6 +139,7 @@ def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -
     found = offers(spec.key, gpus, provider)
     if found:
         with right:
-            table(offer_rows(found, today), right=("machines", "$/h", "$/GPU-h", "spot $/h"))
+            table(offer_rows(found, today), right=("$/h", "$/GPU-h", "spot $/h"))
+            st.caption(plain("  \n".join(offer_notes(found))))
     else:
         right.info("No price list has this card; give your own price on the page Plan.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import math
 import os
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
 
 from advisor.catalog import load_gpus
 from advisor.cli import VERBS, explain
+from advisor.cli.gpus import offers, offers_shown
 from advisor.cli.params import NUMBERS, SECONDS, parse_numbers
 from advisor.errors import AdvisorError
 from advisor.records import Basis, Estimate
@@ -151,6 +154,17 @@ def test_gpus_as_json_and_as_a_table() -> None:
     table = advisor("gpus").stdout
     assert "h200-141gb-sxm" in table and "4.8 TB/s" in table
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 140
+
+
+def test_offers_fit_a_terminal_of_100_columns() -> None:
+    found = offers("h200-141gb-sxm", 8, None)
+    table, *notes = offers_shown(found, 8, datetime.date(2026, 11, 1))
+    console = Console(width=100, file=io.StringIO())
+    console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == len(found) + 2  # title, names, and no row that is broken
+    assert "8 x 1H200.141S.44V" in console.file.getvalue()
+    assert any(note.startswith("verda: Finland only") for note in notes)
 
 
 def test_plain_records() -> None:
