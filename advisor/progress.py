@@ -13,13 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.predict.intervals import known, sum_independent, sum_shared
-from advisor.predict.trajectory import Trajectory
 from advisor.predict.wallclock import checkpoint_count, eval_count, run_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
 from trainer.schema import RunConfig
+
+if TYPE_CHECKING:
+    from advisor.predict.trajectory import Trajectory
 
 KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
 PACE_STEPS = 100  # the pace is the median over these

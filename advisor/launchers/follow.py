@@ -9,7 +9,6 @@ from pathlib import Path
 from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
 from advisor.launchers.base import last_records, run_status
-from advisor.predict.trajectory import plan_trajectory
 from advisor.progress import History, Progress, make_progress
 from advisor.records import Plan, RunRow
 from advisor.store import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
@@ -25,7 +24,11 @@ class RunFollower:
         self._history = History()
         self._offset = 0
         self._plan: Plan | None = read_run_plan(run_dir)
-        self._course = plan_trajectory(self._plan) if self._plan is not None else None
+        self._course = None
+        if self._plan is not None:
+            from advisor.predict.trajectory import plan_trajectory  # numpy: launching and listing start without it
+
+            self._course = plan_trajectory(self._plan)
 
     def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""

@@ -100,7 +100,7 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
 
 def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
     wrong = [
-        (("launch", tmp_path / "absent.yaml"), 1, "cannot read the plan"),
+        (("launch", tmp_path / "absent.yaml"), 2, "does not exist"),
         (("launch", plan(5), "--stop-loss", "soon"), 2, "is not STEP:LOSS"),
         (("launch", plan(5), "--max-hours", "-1"), 2, "is not above zero"),
         (("launch", plan(5), "--max-usd", "cheap"), 2, "cheap"),
