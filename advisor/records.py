@@ -184,6 +184,17 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
+@dataclass(frozen=True, kw_only=True)
+class Grounds:
+    """What the estimated speed of a device rests on."""
+
+    calibration: str | None  # id of its own; with one the published runs hardly count
+    architecture: str | None  # of the card; None: no card, or one without an entry
+    card_runs: int  # published runs of this very card
+    architecture_runs: int  # of its architecture, its own among them
+    all_runs: int
+
+
     """One configuration that was weighed; `rejected` says in words why not (None: chosen or merely beaten)."""
 
     depth: int
@@ -203,6 +214,8 @@ class Candidate:
     rejected: str | None = None
 
 
+    activation_checkpointing: str = "none"
+    device_bytes: Estimate | None = None  # per device, everything it must hold: what decides whether it fits
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """What could be rented and trained, and what would come of it: a row of the search's tables."""
@@ -233,6 +246,7 @@ class Choice:
     why: str = ""  # what it is good for, or what ruled it out
 
 
+    grounds: Grounds | None = None  # of its speed
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
     """The chosen run on another number of GPUs: same model, tokens and, as near as may be, global batch."""
@@ -286,6 +300,7 @@ class Plan:
     search: SearchReport | None = None
     schema: int = 1
 
+    grounds: Grounds | None = None  # of the predicted speed
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:

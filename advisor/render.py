@@ -86,6 +86,24 @@ def show(*renderables: Any) -> None:
         console().print(item)
 
 
+def show_command(before: str, command: str) -> None:
+    """Print a line that ends in a command; it is never broken, so that it can be copied."""
+    console().print(f"{before}{command}", soft_wrap=True)
+
+
+def points(texts: Iterable[str], *, mark: str = "-") -> Table:
+    """Texts one below the other behind a mark, wrapped lines indented; a command at a text's end on its own line."""
+    made = Table.grid(padding=(0, 1, 0, 0))
+    made.add_column()
+    made.add_column(overflow="fold")
+    for text in texts:
+        words, colon, command = text.partition(": advisor ")
+        made.add_row(Text(mark), Text(f"{words}:" if colon else text))
+        if colon:
+            made.add_row(Text(""), Text(f"advisor {command}"))
+    return made
+
+
 def remark(text: str) -> None:
     """Print a line for the person, on stderr."""
     error_console().print(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -87,7 +88,8 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
     """
-    plan = recommend(goal_from(options), measure=measure)
+    goal = goal_from(options)
+    plan = recommend(goal, measure=measure)
     path = None
     if out is not None:
         from advisor.store import default_store
@@ -95,10 +97,15 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
         path = default_store().save_plan(plan, out)
     if as_json:
         from advisor.plan.explain import sentence
+        from advisor.plan.grounds import in_words
+        from advisor.predict.trajectory import milestones
 
-        render.print_json(render.to_plain(plan) | {"sentence": sentence(plan), "path": path})
+        said = {"sentence": sentence(plan), "speed_rests_on": in_words(plan), "loss_on_the_way": milestones(plan)}
+        render.print_json(render.to_plain(plan) | said | {"path": path})
     else:
-        show(plan, path)
+        from advisor.plan.command import plan_command
+
+        show(plan, path, plan_command(goal, "plan.yaml") + (" --measure" if measure else ""))
 
 
 def goal_from(options: dict[str, Any]) -> Goal:
@@ -240,24 +247,43 @@ def read_data(path: str | Path | None) -> dict[str, Any] | None:
         raise AdvisorError(error.message, error.hint) from error
 
 
-def show(plan: Plan, path: Path | None, *, next_command: bool = True) -> None:
-    """The recommendation on the terminal: sentence, options, bill, losers, reasons, warnings, next command."""
-    from advisor.cli.plan_tables import bill_table, candidate_tables, search_tables
+def show(plan: Plan, path: Path | None, again: str) -> None:
+    """The recommendation on the terminal: sentence, options, bill, losers, reasons, warnings, next command.
+
+    `again` is the command that gives the same plan and writes it; it is shown where the plan was not written.
+    """
+    from advisor.cli.plan_tables import SCORE, bill_table, candidate_tables, course_table, search_tables
     from advisor.plan.explain import sentence
+    from advisor.plan.grounds import in_words
+    from advisor.predict.trajectory import milestones
 
     several = plan.search is not None and (len(plan.search.devices) > 1 or len(plan.goal.counts) > 1)
-    render.show(sentence(plan))
+    render.show(sentence(plan), *filter(None, [in_words(plan)]))
     if plan.search is not None and several:
         render.show(*search_tables(plan.search, several=True))
-    render.show("", bill_table(plan), "", *candidate_tables(plan))
+    render.show("", bill_table(plan))
+    if course := milestones(plan):
+        render.show("", course_table(course))
+    render.show("", *candidate_tables(plan))
     if plan.search is not None and not several:
-        render.show(*search_tables(plan.search, several=False))
-    render.show("", *(f"- {reason}" for reason in plan.reasons))
+        render.show(SCORE, *search_tables(plan.search, several=False))
+    render.show("", render.points(plan.reasons))
     if plan.warnings:
-        render.show("", *(f"! {warning}" for warning in plan.warnings))
+        render.show("", render.points(plan.warnings, mark="!"))
     if plan.search is not None and plan.search.left_out:
-        render.show("", *(f"not searched: {text}" for text in plan.search.left_out))
+        render.show("", "Not searched", render.points(plan.search.left_out))
+    render.show("")
+    _show_next(plan, path, again)
+
+
+def _show_next(plan: Plan, path: Path | None, again: str) -> None:
+    """The commands that come next, each on a line of its own that can be copied."""
+    workload = plan.workload
+    launch = f"advisor launch {shlex.quote(str(path)) if path is not None else 'plan.yaml'}"
+    rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
     if path is not None:
-        render.show("", f"written to {path}", f"next: advisor launch {path}")
-    elif next_command:
-        render.show("", "next: the same command with --out plan.yaml, then: advisor launch plan.yaml")
+        render.show(f"written to {path}")
+        render.show_command(f"next, {rented}: " if plan.provider else "next: ", launch)
+        return
+    render.show_command("next: ", again)
+    render.show_command(f"then, {rented}: " if plan.provider else "then: ", launch)

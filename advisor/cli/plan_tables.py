@@ -6,6 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from advisor import render
+from advisor.plan.explain import RECOMPUTED, SCORE
+from advisor.plan.grounds import briefly
+from advisor.predict.trajectory import Milestone
 from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
 from advisor.units import (
     Formatter,
@@ -47,8 +50,7 @@ def bill_table(plan: Plan) -> Any:
         ("one step", prediction.step_seconds, format_seconds),
         ("throughput", prediction.tokens_per_second, format_rate),
         ("MFU", prediction.mfu, format_percent),
-        ("peak memory, allocated", prediction.peak_allocated_bytes, format_bytes),
-        ("peak memory, reserved", prediction.peak_reserved_bytes, format_bytes),
+        *((name, value, format_bytes) for name, value in _memory(plan)),
         ("validation loss", prediction.loss, format_number),
     ]
     if prediction.carbon_kg is not None:
@@ -67,6 +69,18 @@ def bill_table(plan: Plan) -> Any:
     return render.table(("what", "predicted (80 % interval)", "basis"), cells)
 
 
+def _memory(plan: Plan) -> list[tuple[str, Estimate | None]]:
+    """ "Memory" is all that a device must hold, context included; the parts go by the names that PyTorch gives them."""
+    prediction = plan.prediction
+    if plan.workload.gpu == "cpu":
+        return [("memory of the process", plan.chosen.device_bytes or prediction.peak_reserved_bytes)]
+    return [
+        ("memory per GPU, all of it", plan.chosen.device_bytes),
+        ("of it reserved by PyTorch", prediction.peak_reserved_bytes),
+        ("of that allocated to tensors", prediction.peak_allocated_bytes),
+    ]
+
+
 def _every(plan: Plan) -> str:
     seconds = plan.run.checkpoint.every_seconds
     return f" every {format_seconds(seconds)}" if seconds else ""
@@ -76,40 +90,51 @@ def candidate_tables(plan: Plan) -> Iterator[Any]:
     """One table of depths, one of the chosen depth's other micro-batches."""
     depth = plan.chosen.depth
     depths = [plan.chosen, *(c for c in plan.considered if c.depth != depth)]
-    yield _candidate_table("Depths considered", sorted(depths, key=lambda c: c.depth), plan.chosen)
+    where = "" if plan.workload.gpu == "cpu" else f" on {plan.workload.gpus} x {plan.workload.gpu}"
+    yield _candidate_table(f"Depths considered{where}", sorted(depths, key=lambda c: c.depth), plan.chosen)
     sizes = [c for c in plan.considered if c.depth == depth]
     if len(sizes) > 1:
         yield ""
+        again = ", activations recomputed" if _recomputes(plan.chosen) else ""
         by_size = sorted(sizes, key=lambda c: c.micro_batch)
-        yield _candidate_table(f"Micro-batches considered at depth {depth}", by_size, plan.chosen)
+        yield _candidate_table(f"Micro-batches considered at depth {depth}{again}", by_size, plan.chosen, first=2)
+    if any(_recomputes(c) for c in plan.considered):
+        yield RECOMPUTED
 
 
 def search_tables(search: SearchReport, *, several: bool) -> Iterator[Any]:
     """Options, and where there was a choice of devices the front and the near misses; sensitivity; scaling."""
     yield from ("", option_table(search.options))
     if several:
+        yield SCORE
         title = f"Best for each price and each time ({search.front_size} runs are beaten by no other)"
         yield from ("", choice_table(title, search.front, "remark"))
     if search.near_misses:
         yield from ("", choice_table("Better but for one thing", search.near_misses, "ruled out by"))
+    if any(_recomputes(c) for c in (*search.near_misses, *(search.front if several else ()))):
+        yield RECOMPUTED
     if search.sensitivity:
-        yield from ("", "What the choice depends on", *(f"- {text}" for text in search.sensitivity))
+        yield from ("", "What the choice depends on", render.points(search.sensitivity))
     if len(search.scaling) > 1:
         yield from ("", scaling_table(search.scaling), _pays(search))
 
 
 def option_table(options: Sequence[Choice]) -> Any:
     """The named options side by side."""
+    seen = [c.epochs for c in options]
+    epochs = [("epochs", [format_number(e) for e in seen])] if None not in seen else []
+    memory = "memory" if options[0].gpu == "cpu" else "memory per GPU"
     rows = [
         ("on", [machine(c) for c in options]),
+        ("speed from", [briefly(c.grounds) for c in options]),
         ("model", [f"depth {c.depth}, {format_count(c.parameters)} parameters" for c in options]),
         ("batch", [batch(c) for c in options]),
-        ("memory per GPU", [format_estimate(c.device_bytes, format_bytes) for c in options]),
+        (memory, [format_estimate(c.device_bytes, format_bytes) for c in options]),
         ("headroom", ["unknown" if c.headroom_bytes is None else format_bytes(c.headroom_bytes) for c in options]),
         ("step time", [format_estimate(c.step_seconds, format_seconds) for c in options]),
         ("total time", [format_estimate(c.total_seconds, format_seconds) for c in options]),
         ("tokens", [format_tokens(c.tokens) for c in options]),
-        ("epochs", ["-" if c.epochs is None else format_number(c.epochs) for c in options]),
+        *epochs,
         ("cost", [format_estimate(c.cost_usd, format_usd) for c in options]),
         ("loss", [format_estimate(c.loss, format_number) for c in options]),
         ("score", [format_number(c.score) for c in options]),
@@ -121,10 +146,11 @@ def option_table(options: Sequence[Choice]) -> Any:
 def choice_table(title: str, choices: Sequence[Choice], last: str) -> Any:
     """Choices one a line."""
     columns = ("on", "depth", "parameters", "tokens", "time", "cost", "loss", "score", last)
+    marked = any(_recomputes(c) for c in choices)
     rows = [
         (
             machine(c),
-            str(c.depth),
+            _depth(c, marked),
             format_count(c.parameters),
             format_tokens(c.tokens),
             format_seconds(c.total_seconds.value),
@@ -173,6 +199,16 @@ def batch(choice: Choice) -> str:
     return f"{choice.micro_batch} sequences{accumulated}{recomputed}"
 
 
+def course_table(points: Sequence[Milestone]) -> Any:
+    """What the training loss should be on the way."""
+    columns = ("after", "step", "tokens", "training loss (80 % interval)")
+    rows = [
+        (format_percent(p.share), format_count(p.step), format_tokens(p.tokens), format_estimate(p.loss, format_number))
+        for p in points
+    ]
+    return render.table(columns, rows, title="Loss to expect on the way", right=columns[:-1])
+
+
 def _pays(search: SearchReport) -> str:
     if search.pays_up_to_gpus is None:
         most = search.scaling[-1].gpus
@@ -180,19 +216,23 @@ def _pays(search: SearchReport) -> str:
     return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
 
 
-def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate) -> Any:
-    columns = ("depth", "parameters", "micro-batch", "steps", "tokens", "tok/s", "memory", "time", "cost", "verdict")
-    rows = [_candidate_row(candidate, chosen) for candidate in candidates]
+def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate, first: int = 0) -> Any:
+    """Candidates one a line; columns before the `first` one are left out."""
+    names = ("depth", "parameters", "micro-batch", "steps", "tokens", "tok/s", "memory", "time", "cost", "verdict")
+    columns = names[first:]
+    marked = any(_recomputes(candidate) for candidate in candidates)
+    rows = [_candidate_row(candidate, chosen, marked)[first:] for candidate in candidates]
     styles = {number: "bold" for number, candidate in enumerate(candidates) if candidate is chosen}
     right = columns[:-1]
     return render.table(columns, rows, title=title, right=right, styles=styles)
 
 
-def _candidate_row(candidate: Candidate, chosen: Candidate) -> tuple[str, ...]:
-    memory, cost = candidate.peak_reserved_bytes, candidate.cost_usd
-    verdict = "chosen" if candidate is chosen else candidate.rejected or f"beaten: score {candidate.score:.4g}"
+def _candidate_row(candidate: Candidate, chosen: Candidate, marked: bool) -> tuple[str, ...]:
+    memory, cost = candidate.device_bytes, candidate.cost_usd
+    score = f"score {candidate.score:.4g}"
+    verdict = f"chosen: {score}" if candidate is chosen else candidate.rejected or f"beaten: {score}"
     return (
-        str(candidate.depth),
+        _depth(candidate, marked),
         format_count(candidate.parameters),
         f"{candidate.micro_batch} x {candidate.grad_accum}",
         format_count(candidate.steps),
@@ -203,3 +243,12 @@ def _candidate_row(candidate: Candidate, chosen: Candidate) -> tuple[str, ...]:
         format_usd(cost.value if cost else None),
         verdict,
     )
+
+
+def _recomputes(row: Candidate | Choice) -> bool:
+    return row.activation_checkpointing == "full"
+
+
+def _depth(row: Candidate | Choice, marked: bool) -> str:
+    """The depth, with a star where activations are recomputed; `marked`: some row of the table has one."""
+    return f"{row.depth}{'*' if _recomputes(row) else ' ' if marked else ''}"

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from advisor.plan.bills import Limits
+from advisor.plan.explain import memory_needed
 from advisor.plan.front import best_by_group, non_dominated, spread_out
 from advisor.plan.market import Market, Pick, find, make_choice, pick_of
 from advisor.plan.search import LEVEL
 from advisor.plan.weigh import Against, Pool, Weighed, weigh
 from advisor.records import Choice, Plan
-from advisor.units import format_bytes, format_seconds, format_usd
+from advisor.units import format_seconds, format_usd
 
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 BOLD = 1.02  # times the best score that a larger model may have and still be the aggressive option
@@ -196,7 +197,7 @@ def _what_rules_out(market: Market, choice: Choice, against: Against) -> str:
         needs = format_seconds(getattr(choice.total_seconds, end))
         return f"too slow: {needs} of {format_seconds(limits.deadline_seconds)}"
     if against is Against.SPOT:
-        return "a spot machine, which may be taken back: --spot any allows it"
+        return "a spot machine: --spot any allows it"
     assert choice.device_bytes is not None and choice.headroom_bytes is not None
     has = choice.device_bytes.value + choice.headroom_bytes
-    return f"does not fit memory: up to {format_bytes(choice.device_bytes.high)} of {format_bytes(has)}"
+    return f"does not fit memory: {memory_needed(choice.device_bytes, has)}"

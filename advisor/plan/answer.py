@@ -11,13 +11,14 @@ from advisor.errors import AdvisorError
 from advisor.plan import nothing
 from advisor.plan.alternatives import front, near_misses, options, plan_choice
 from advisor.plan.goal import find_price
+from advisor.plan.grounds import grounds_of
 from advisor.plan.market import Market, Pick, best, check_goal, open_market, plan_in
 from advisor.plan.scaling import scaling
 from advisor.plan.search import make_plan
 from advisor.plan.sensitivity import sensitivity
 from advisor.plan.weigh import Weighed, weigh
 from advisor.predict.profile import Profile
-from advisor.records import Goal, Plan, SearchReport
+from advisor.records import Choice, Goal, Plan, SearchReport
 
 
 def answer(
@@ -60,12 +61,18 @@ def _report(market: Market, weighed: Weighed, plan: Plan, pick: Pick, left_out: 
     return SearchReport(
         candidates=weighed.candidates,
         devices=tuple(device.profile.key for device in market.field.devices),
-        options=options(market, chosen),
-        front=shown,
+        options=_grounded(market, options(market, chosen)),
+        front=_grounded(market, shown),
         front_size=size,
-        near_misses=near_misses(market, weighed, chosen),
+        near_misses=_grounded(market, near_misses(market, weighed, chosen)),
         sensitivity=tuple(item.text for item in sensitivity(market, chosen, pick)),
         scaling=points,
         pays_up_to_gpus=pays,
         left_out=(*left_out, *market.left_out),
     )
+
+
+def _grounded(market: Market, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices with what the speed of each one's card rests on."""
+    found = {device.profile.key: grounds_of(device.profile) for device in market.field.devices}
+    return tuple(replace(choice, grounds=found[choice.gpu]) for choice in choices)

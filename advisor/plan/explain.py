@@ -9,8 +9,8 @@ from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
 from advisor.predict.loss import effective_tokens, loss_range_problem
-from advisor.predict.profile import Profile
-from advisor.records import Basis, Plan
+from advisor.predict.profile import FIT_MARGIN, Profile
+from advisor.records import Basis, Estimate, Plan
 from advisor.units import (
     format_bytes,
     format_count,
@@ -23,6 +23,14 @@ from advisor.units import (
     format_watts,
 )
 
+# One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
+# 1 % of it is 2 / 0.353 = 5.7 % of compute.
+SCORE = (
+    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law stretched to any "
+    "size, so no loss to expect"
+)
+RECOMPUTED = "* activations recomputed in the backward pass: little memory, about a third more time"
+
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
@@ -33,11 +41,13 @@ def sentence(plan: Plan) -> str:
     device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
     if plan.provider is not None:
         device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
-    accumulation = f" x {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
+    accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
+    recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
     cost = format_estimate(plan.prediction.cost_usd, format_usd) if plan.prediction.cost_usd else "unknown cost"
     return (
         f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
-        f"{run.micro_batch} x {run.model.seq_len}{accumulation}, for {format_tokens(chosen.tokens)} tokens: "
+        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}, "
+        f"for {format_tokens(chosen.tokens)} tokens: "
         f"{format_estimate(plan.prediction.wall_clock.total_seconds, format_seconds)}, {cost}."
     )
 
@@ -111,14 +121,13 @@ def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
         case Obstacle.MONEY:
             return f"over budget: {format_estimate(bill.cost_usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
         case Obstacle.THIN:
-            per = _COUNTED[brief.ratio_counts]
-            return f"too slow: would see only {format_number(trial.ratio)} tokens per {per}"
+            return f"too slow: {format_number(trial.ratio)} tokens per parameter, {format_number(brief.ratio)} wanted"
         case Obstacle.SLOWER | Obstacle.LARGER:
             assert prediction.tokens_per_second and chosen.prediction.tokens_per_second
             change = prediction.tokens_per_second.value / chosen.prediction.tokens_per_second.value - 1
             if trial.obstacle is Obstacle.SLOWER:
-                than = ", over 2 % fewer than the fastest" if -change < 0.02 else ""  # as search.ENOUGH chooses
-                return f"{format_percent(-change)} fewer tokens per second{than}"
+                than = ", over 2 % off the fastest" if -change < 0.02 else ""  # as search.ENOUGH chooses
+                return f"{format_percent(-change)} fewer tokens/s{than}"
             return "no more than 2 % faster, needs more memory"
     return None
 
@@ -152,9 +161,14 @@ def _describe(trial: Trial) -> str:
     return f"depth {workload.shape.depth} at micro-batch {workload.micro_batch} x {workload.shape.seq_len}"
 
 
+def memory_needed(needed: Estimate, device_bytes: float) -> str:
+    """Why something does not fit: the interval's high end against the part of the memory that is counted on."""
+    return f"up to {format_bytes(needed.high)} of {format_bytes(FIT_MARGIN * device_bytes)} usable"
+
+
 def _memory(trial: Trial) -> str:
-    needs = format_estimate(trial.device_bytes, format_bytes)
-    return f"{needs} of {format_bytes(trial.prediction.device_memory_bytes)}"
+    assert trial.device_bytes is not None and trial.prediction.device_memory_bytes is not None
+    return memory_needed(trial.device_bytes, trial.prediction.device_memory_bytes)
 
 
 def _why_tokens(brief: Brief, chosen: Trial) -> str:
@@ -182,11 +196,14 @@ def _why_depth(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> str:
         limit = format_seconds(brief.deadline_seconds)
         return f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
     runners = sorted((t for t in firsts if t is not chosen and t.obstacle is None), key=lambda trial: trial.score)
-    text = f"depth {depth}: best score by the loss law of {len(firsts)} depths within {describe_limits(brief)}"
+    text = (
+        f"depth {depth}: lowest score of {len(firsts)} depths within {describe_limits(brief)} "
+        "(a loss law stretched to any size)"
+    )
     if runners:
         gap = runners[0].score / chosen.score - 1
         other = f"depth {runners[0].prediction.workload.shape.depth}"
-        text += f", ahead of {other} by {format_percent(gap)}" if gap > 0.001 else f", level with {other}"
+        text += f"; {other} comes next, {format_percent(gap)} higher" if gap > 0.001 else f"; {other} is level with it"
     return text
 
 

@@ -9,6 +9,7 @@ from advisor.plan.explain import feasible_budget, feasible_deadline
 from advisor.plan.market import Market
 from advisor.plan.trial import LEAST_STEPS
 from advisor.plan.weigh import settled_tokens
+from advisor.predict.profile import FIT_MARGIN
 from advisor.units import format_bytes, format_seconds, format_usd
 
 
@@ -58,11 +59,11 @@ def _memory(market: Market, wanted: np.ndarray) -> tuple[str, str]:
     memory = [market.device(int(place)).profile.device_memory_bytes or 0 for place in rows]
     short = market.field.memory.high[rows] / np.array(memory)
     nearest = int(rows[short.argmin()])
-    has, needs = format_bytes(memory[int(short.argmin())]), format_bytes(float(market.field.memory.high[nearest]))
+    usable = format_bytes(FIT_MARGIN * memory[int(short.argmin())])
+    needs = format_bytes(float(market.field.memory.high[nearest]))
     size = f"micro-batch {market.field.micro_batch[nearest]} x {market.brief.seq_len}"
-    message = (
-        f"nothing fits the memory of any device: {_describe(market, nearest)} at {size} needs up to {needs} of {has}"
-    )
+    message = f"nothing fits the memory of any device: {_describe(market, nearest)} at {size} needs up to {needs} "
+    message += f"of {usable} usable"
     return message, "a shorter --seq-len, a smaller --micro-batch or --depth, or more cards: --gpu any"
 
 

@@ -14,6 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.plan import explain, recipe
 from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
 from advisor.plan.goal import Brief, RunPrice, make_brief
+from advisor.plan.grounds import grounds_of
 from advisor.plan.trial import Obstacle, Trial, make_trial, usual_tokens
 from advisor.predict.batch import predict_batch
 from advisor.predict.energy import WORLD_GRAMS_PER_KWH, carbon_kg
@@ -81,37 +82,40 @@ def refined_plan(
 
 @dataclass(frozen=True, kw_only=True)
 class _Depth:
-    """Predictions for one depth: at the batch it would be trained with, and those that fit no memory."""
+    """Predictions for one depth, each accumulated to the batch it would be trained with: those that fit, and not."""
 
     usable: list[Prediction]
     too_large: list[Prediction]
 
 
 def _weigh(brief: Brief, profile: Profile) -> list[_Depth]:
-    """Every depth at every micro-batch with accumulation to the batch it would be trained with."""
+    """Every depth at every micro-batch, with full recomputation where nothing fits without."""
     checkpointing = brief.goal.activation_checkpointing or profile.activation_checkpointing
-    by_depth = _fitting(brief, profile, checkpointing, brief.depths)
-    if brief.goal.activation_checkpointing is None and profile.device_type == "cuda":
-        starved = [depth for depth, predictions in by_depth.items() if not _usable(predictions)]
-        for depth, predictions in _fitting(brief, profile, "full", starved).items():
-            if _usable(predictions):
-                by_depth[depth] = predictions
-    batches = {depth: _batch_tokens(brief, predictions) for depth, predictions in by_depth.items()}
-    wanted = [
-        _accumulated(prediction.workload, batches[depth])
-        for depth, predictions in by_depth.items()
-        for prediction in _near_batch(brief, _usable(predictions), batches[depth])
-    ]
-    accumulated: dict[int, list[Prediction]] = {depth: [] for depth in by_depth}
+    found = _depths(brief, profile, checkpointing, brief.depths)
+    if brief.goal.activation_checkpointing is None and checkpointing == "none" and profile.device_type == "cuda":
+        found |= _depths(brief, profile, "full", [depth for depth, group in found.items() if not group.usable])
+    return list(found.values())
+
+
+def _depths(brief: Brief, profile: Profile, checkpointing: str, depths: Iterable[int]) -> dict[int, _Depth]:
+    """Depths at every micro-batch that does not exceed the depth's batch, accumulated to that batch.
+
+    Whether one fits is asked of the accumulated step: gradients are kept between its micro-batches.
+    """
+    wanted = []
+    for predictions in _unaccumulated(brief, profile, checkpointing, depths).values():
+        batch_tokens = _batch_tokens(brief, predictions)
+        wanted += [_accumulated(p.workload, batch_tokens) for p in _near_batch(brief, predictions, batch_tokens)]
+    found = {depth: _Depth(usable=[], too_large=[]) for depth in depths}
     for prediction in predict_batch(profile, wanted):
-        accumulated[prediction.workload.shape.depth].append(prediction)
-    return [
-        _Depth(usable=accumulated[depth], too_large=[p for p in predictions if p.fits is False])
-        for depth, predictions in by_depth.items()
-    ]
+        group = found[prediction.workload.shape.depth]
+        (group.too_large if prediction.fits is False else group.usable).append(prediction)
+    return found
 
 
-def _fitting(brief: Brief, profile: Profile, checkpointing: str, depths: Iterable[int]) -> dict[int, list[Prediction]]:
+def _unaccumulated(
+    brief: Brief, profile: Profile, checkpointing: str, depths: Iterable[int]
+) -> dict[int, list[Prediction]]:
     """Every depth at every micro-batch without accumulation."""
     goal = brief.goal
     sizes = (goal.micro_batch,) if goal.micro_batch else MICRO_BATCHES
@@ -268,6 +272,7 @@ def _assemble(
         reference_seconds=profile.reference_seconds,
         drift_exponent=profile.drift_exponent,
         provider=brief.provider,
+        grounds=grounds_of(profile),
         spot=brief.spot,
     )
 

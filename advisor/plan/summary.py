@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 from advisor.plan.command import plan_command
 from advisor.plan.explain import sentence
+from advisor.plan.grounds import in_words
+from advisor.predict.trajectory import milestones
 from advisor.records import Estimate, Goal, Plan
 from advisor.units import (
     Formatter,
     format_bytes,
+    format_count,
     format_energy,
     format_estimate,
     format_number,
     format_percent,
     format_rate,
     format_seconds,
+    format_tokens,
     format_usd,
 )
 
@@ -26,7 +30,7 @@ def markdown(plan: Plan, goal: Goal) -> str:
 
 
 def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
-    yield from (f"# {plan.run.name}", "", sentence(plan), "")
+    yield from (f"# {plan.run.name}", "", " ".join(filter(None, (sentence(plan), in_words(plan)))), "")
     yield from ("| what | predicted (80 % interval) | basis |", "|---|---|---|")
     for name, value, formatter in _rows(plan):
         if value is not None:
@@ -36,6 +40,11 @@ def _lines(plan: Plan, goal: Goal) -> Iterator[str]:
         yield from ("", "## Mind", "", *(f"- {warning}" for warning in plan.warnings))
     if plan.search and plan.search.sensitivity:
         yield from ("", "## What it depends on", "", *(f"- {text}" for text in plan.search.sensitivity))
+    if course := milestones(plan):
+        yield from ("", "## On the way", "", "| tokens | step | training loss (80 % interval) |", "|---|---|---|")
+        for point in course:
+            loss = format_estimate(point.loss, format_number)
+            yield f"| {format_tokens(point.tokens)} | {format_count(point.step)} | {loss} |"
     yield from ("", "## Again", "", "```", plan_command(goal, "plan.yaml"), "advisor launch plan.yaml", "```", "")
     yield from ("## Rests on", "", *(f"- {text}" for text in plan.inputs), "", f"{plan.id}, {plan.created}")
 
@@ -49,6 +58,6 @@ def _rows(plan: Plan) -> list[tuple[str, Estimate | None, Formatter]]:
         ("one step", prediction.step_seconds, format_seconds),
         ("throughput", prediction.tokens_per_second, format_rate),
         ("MFU", prediction.mfu, format_percent),
-        ("peak memory per device, reserved", prediction.peak_reserved_bytes, format_bytes),
+        ("memory per device, all of it", plan.chosen.device_bytes, format_bytes),
         ("energy", prediction.energy_kwh, format_energy),
     ]

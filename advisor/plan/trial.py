@@ -81,6 +81,8 @@ class Trial:
             loss=self.loss,
             score=self.score,
             rejected=rejected,
+            activation_checkpointing=workload.activation_checkpointing,
+            device_bytes=self.device_bytes,
         )
 
 

@@ -113,6 +113,28 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
 # like the spread between architectures, and judged as that is.
 _SOFTWARE_DEVIATION = 0.2
 
+def published_runs(key: str, arch: str | None) -> tuple[int, int, int]:
+    """How many published runs the beliefs of `load_prior` rest on: of this very card, of its architecture, in all."""
+    document = _prior_document()
+    cards = document["held_out"]["leave_one_gpu_out"]["groups"]  # each left out once, with all its runs
+    card = cards[key]["rows"] if key in cards else 0
+    known = document["architectures"]
+    return card, known[arch]["rows"] if arch in known else 0, document["provenance"]["rows"]
+
+
+def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Beliefs once more told that no card multiplies much faster than its peak; unchanged where they do not say so.
+
+    For cards with more watts per TFLOP/s than those fitted, whose own products `benchmarks/fit_prior.py` bounded alike.
+    """
+    matmul, (most, softness) = TERMS.index("matmul"), FASTEST
+    excess = -most - mean[matmul]
+    if excess <= 0:
+        return mean, covariance
+    gain = covariance[:, matmul] / (covariance[matmul, matmul] + softness**2)
+    return mean + gain * excess, covariance - np.outer(gain, covariance[matmul])
+
+
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:

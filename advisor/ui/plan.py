@@ -12,7 +12,8 @@ from advisor.cli.plan_tables import batch, machine
 from advisor.errors import AdvisorError
 from advisor.plan import explore
 from advisor.plan.command import plan_command
-from advisor.plan.explain import sentence
+from advisor.plan.explain import SCORE, sentence
+from advisor.plan.grounds import briefly, in_words
 from advisor.plan.summary import markdown
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
@@ -121,6 +122,8 @@ def _answer(
     st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
     colour, explained = _BASES[shown.prediction.step_seconds.basis]
     st.badge(f"speed: {shown.prediction.step_seconds.basis}", color=colour, help=explained)
+    if (rests := in_words(shown)) is not None:
+        st.caption(":material/query_stats: " + plain(rests))
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown):
@@ -187,7 +190,8 @@ def _card(option: Choice, *, shown: bool) -> None:
     )
     st.caption(plain(option.why))
     if basis is Basis.PRIOR and option.gpu != "cpu":
-        st.caption(f"Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
+        runs = f"Speed from published runs: {briefly(option.grounds)}. "
+        st.caption(f"{runs}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
     st.button(label, key=f"card-{option.name}", disabled=shown, on_click=_pick, args=(option.name,), width="stretch")
@@ -227,7 +231,7 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better but for one thing."
+        "Crosses would be better but for one thing." + ("" if known else f" {SCORE[:1].upper()}{SCORE[1:]}.")
     )
     clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
     if clicked and clicked != st.session_state.get("clicked"):

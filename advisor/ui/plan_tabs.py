@@ -8,7 +8,9 @@ import streamlit as st
 
 from advisor.cli.plan_tables import batch, machine
 from advisor.plan import curves, explore
+from advisor.plan.explain import SCORE
 from advisor.predict.profile import Profile
+from advisor.predict.trajectory import milestones
 from advisor.records import Candidate, Choice, Goal, Plan
 from advisor.report import charts
 from advisor.ui import plan_answers, plan_charts
@@ -127,6 +129,14 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
         "published scaling law (a *prior*: another corpus or tokenizer moves it, the band allows for that). "
         "Each mark says how many tokens that limit alone allows."
     )
+    course = [
+        {"After": format_percent(p.share), "Step": format_count(p.step), "Tokens": format_tokens(p.tokens),
+         "Training loss": format_estimate(p.loss, format_number)}
+        for p in milestones(shown)
+    ]  # fmt: skip
+    if course:
+        st.markdown("**What to expect on the way**")
+        st.dataframe(course, hide_index=True)
 
 
 def _bill(shown: Plan) -> None:
@@ -189,6 +199,7 @@ def _considered(answered: Plan) -> None:
         st.dataframe([_choice_row(c) for c in search.front], hide_index=True)
     st.markdown(f"**On {answered.workload.gpus} x {answered.workload.gpu}: depths and micro-batches**")
     st.dataframe([_candidate_row(c, answered.chosen) for c in answered.considered], hide_index=True)
+    st.caption(f"{SCORE[:1].upper()}{SCORE[1:]}. Memory is all that a GPU must hold; recomputing: of activations.")
     if search is not None and search.left_out:
         st.markdown("**Not searched**")
         st.markdown(plain("\n".join(f"- {text}" for text in search.left_out)))
@@ -209,11 +220,12 @@ def _choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
-    verdict = "chosen" if candidate is chosen else candidate.rejected or "beaten by a better score"
-    memory = candidate.peak_reserved_bytes
+    score = f"score {candidate.score:.4g}"
+    verdict = f"chosen: {score}" if candidate is chosen else candidate.rejected or f"beaten: {score}"
+    memory, again = candidate.device_bytes, candidate.activation_checkpointing == "full"
     return {
         "Depth": str(candidate.depth),
-        "Micro-batch": f"{candidate.micro_batch} x {candidate.grad_accum}",
+        "Micro-batch": f"{candidate.micro_batch} x {candidate.grad_accum}{', recomputing' if again else ''}",
         "Tokens": format_tokens(candidate.tokens),
         "Tokens/s": format_rate(candidate.tokens_per_second.value),
         "Memory": format_bytes(memory.value if memory else None),

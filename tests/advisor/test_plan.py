@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor import flops
+from advisor import flops, render
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
@@ -22,9 +24,11 @@ from advisor.plan.goal import RunPrice, find_price, rent
 from advisor.plan.offers import Offer
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
 from advisor.predict.batch import predict_batch
+from advisor.predict.loss import allocation_score
 from advisor.predict.power import measured_power
-from advisor.records import Basis, Goal, Plan
+from advisor.records import Basis, Estimate, Goal, Plan
 from advisor.store import dump_plan, load_plan
+from advisor.units import format_bytes, format_estimate
 from tests.advisor.devices import big_gpu, small_cpu
 from trainer.schema import make_shape
 
@@ -275,6 +279,28 @@ def test_recomputation_only_where_nothing_else_fits():
     assert starved.run.activation_checkpointing == "full"
 
 
+def test_what_fits_fits_with_its_gradients_kept_and_what_does_not_has_the_accumulation_it_would_have():
+    limit = 22.5 * 2**30  # where gradients decide: sizes fit alone that do not fit accumulated
+    plan = plan_gpu(profile=big_gpu(memory_bytes=int(limit)), budget_usd=60.0)
+    too_large = [c for c in plan.considered if (c.rejected or "").startswith("does not fit memory")]
+    assert any(c.depth == plan.chosen.depth for c in too_large)
+    for c in plan.considered:
+        assert (c.device_bytes.high > 0.97 * limit) == (c in too_large)
+        assert c.tokens == c.steps * c.micro_batch * c.grad_accum * 2048
+    batch = plan.workload.step_tokens
+    for c in (c for c in plan.considered if c.depth == plan.chosen.depth):
+        assert c.micro_batch * c.grad_accum * 2048 == pytest.approx(batch, rel=0.2)
+
+
+def test_a_depth_is_said_not_to_fit_only_after_recomputing_its_activations():
+    plan = plan_gpu(profile=big_gpu(memory_bytes=12 * 2**30), budget_usd=60.0)
+    depths = {c.depth: c for c in reversed(plan.considered)}
+    unfit = {d for d, c in depths.items() if (c.rejected or "").startswith("does not fit")}
+    full = {d for d, c in depths.items() if c.activation_checkpointing == "full"}
+    assert unfit and unfit < full and plan.chosen.depth in full - unfit
+    assert 8 not in full and "activations recomputed" in sentence(plan)
+
+
 # Data
 
 
@@ -305,7 +331,7 @@ def test_no_time_is_spent_on_a_seventeenth_epoch_unasked():
 def test_with_data_for_none_of_them_the_smallest_model_is_chosen():
     """Thirty thousand tokens feed no depth: larger ones cost more and gain nothing."""
     plan = plan_cpu(deadline_seconds=36000.0, data_meta=data_of(30_000))
-    assert plan.chosen.depth == 2 and "level with depth" in plan.reasons[1]
+    assert plan.chosen.depth == 2 and "depth 3 is level with it" in plan.reasons[1]
 
 
 # Goals that cannot be met
@@ -333,7 +359,7 @@ def test_tokens_that_do_not_fit_the_deadline():
 
 
 def test_nothing_fits_a_tiny_memory():
-    with pytest.raises(AdvisorError, match="nothing fits the memory of cpu.*of 512 MiB") as caught:
+    with pytest.raises(AdvisorError, match="nothing fits the memory of cpu.* of 497 MiB usable") as caught:
         plan_cpu(deadline_seconds=60.0, profile=small_cpu(memory_bytes=512 * 2**20))
     assert caught.value.exit_code == 3 and "--seq-len" in caught.value.hint
 
@@ -429,8 +455,70 @@ def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(call, tmp_p
     code, out, _ = call("--gpu", "l4", "--deadline", "2h", "--out", str(tmp_path / "plan.yaml"))
     assert code == 0
     for words in ("Train depth", "in all", "Depths considered", "Micro-batches considered", "chosen", "- ", "! ",
-                  "next: advisor launch"):  # fmt: skip
+                  "next, on 1 x l4 rented from runpod: advisor launch"):  # fmt: skip
         assert words in out
+
+
+def test_the_next_commands_can_be_copied_and_give_the_same_plan(call, monkeypatch):
+    monkeypatch.setattr(render.console(), "width", 60)
+    wishes = ("--gpu", "l4,rtx-4090", "--budget", "20", "--deadline", "8h", "--provider", "runpod", "--sure")
+    _, out, _ = call(*wishes)
+    lines = out.splitlines()
+    [again] = [line for line in lines if line.startswith("next: ")]
+    words = shlex.split(again.removeprefix("next: "))
+    assert words[:2] == ["advisor", "plan"] and words[-2:] == ["--out", "plan.yaml"]
+    [launch] = [line for line in lines if line.startswith("then, on ")]
+    assert launch.endswith("rented from runpod: advisor launch plan.yaml")
+    plans = [json.loads(call(*w, "--json")[1]) for w in (wishes, words[2:-2])]
+    assert plans[0]["chosen"] == plans[1]["chosen"] and plans[0]["goal"] == plans[1]["goal"]
+    assert any(line.strip().startswith("advisor calibrate --gpu ") for line in lines)
+
+
+def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(call):
+    _, out, _ = call("--gpu", "l4", "--budget", "5")
+    lines = [line.rstrip() for line in out.splitlines()]
+    marked = [line for line in lines if re.match(r" *\d+\* ", line)]
+    plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
+    depths = {c["depth"] for c in plan["considered"] if c["activation_checkpointing"] == "full"}
+    assert depths and {int(line.split("*")[0]) for line in marked} == depths
+    assert sum(line.startswith("* activations recomputed") for line in lines) == 1
+    assert sum(line.startswith("score: ") for line in lines) == 1
+    _, short, _ = call("--gpu", "l4", "--depth", "2", "--budget", "5")
+    assert "* activations recomputed" not in short
+
+
+def test_one_percent_of_the_score_is_worth_six_percent_of_compute():
+    """As `explain.SCORE` says: both parameters and tokens grow by the square root."""
+    more = math.sqrt(1.06)
+    there, here = allocation_score(5e8 * more, 6e9 * more, best_ratio=12), allocation_score(5e8, 6e9, best_ratio=12)
+    assert 1 - there / here == pytest.approx(0.01, rel=0.05)
+
+
+def test_memory_is_one_number_wherever_it_is_called_so(call):
+    _, out, _ = call("--gpu", "l4", "--budget", "5")
+    plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
+    balanced = next(o for o in plan["search"]["options"] if o["name"] == "balanced")
+    held = plan["chosen"]["device_bytes"]
+    assert held == balanced["device_bytes"] and held["value"] > plan["prediction"]["peak_reserved_bytes"]["value"]
+    assert held["value"] + balanced["headroom_bytes"] == require_gpu("l4").memory_bytes
+    cell = format_estimate(Estimate(**held), format_bytes)
+    [bill] = [line for line in out.splitlines() if line.startswith("memory per GPU, all of it")]
+    [card] = [line for line in out.splitlines() if line.startswith("memory per GPU ")]
+    assert cell in bill and cell in card
+    chosen = [line for line in out.splitlines() if "chosen" in line]
+    assert len(chosen) == 2 and all(format_bytes(held["value"]) in line for line in chosen)
+
+
+def test_the_loss_on_the_way_ends_at_the_promise(call):
+    plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
+    course = plan["loss_on_the_way"]
+    assert [p["share"] for p in course] == [0.02, 0.1, 0.25, 0.5, 0.75, 1.0]
+    assert course[-1]["tokens"] == plan["chosen"]["tokens"] and course[-1]["step"] == plan["run"]["steps"]
+    for end in ("value", "low", "high"):
+        assert course[-1]["loss"][end] == pytest.approx(plan["prediction"]["loss"][end])
+    assert [p["loss"]["value"] for p in course] == sorted((p["loss"]["value"] for p in course), reverse=True)
+    small = json.loads(call("--gpu", "l4", "--depth", "2", "--deadline", "1h", "--json")[1])
+    assert small["prediction"]["loss"] is None and small["loss_on_the_way"] == []
 
 
 @pytest.mark.parametrize(

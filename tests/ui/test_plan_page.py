@@ -14,6 +14,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.cli.plan import command, goal_from, recommend
+from advisor.plan.grounds import briefly, in_words
 from advisor.records import Goal
 from advisor.store import Store
 from advisor.ui import watch
@@ -77,7 +78,9 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
         assert f"**{option.name.capitalize()}**" in said
         assert format_estimate(option.total_seconds, format_seconds) in said
     assert all(line.replace("$", "\\$") in said for line in plan.search.sensitivity)
-    # nobody calibrated: it says so, and what to do
+    # nobody calibrated: it says so, on how little the choice rests, and what to do
+    assert in_words(plan) in said and "The best of" in in_words(plan)
+    assert all(f"Speed from published runs: {briefly(option.grounds)}." in said for option in plan.search.options)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
 
 
@@ -211,7 +214,8 @@ def test_the_bill_and_the_losers_are_tables_with_units():
     assert re.fullmatch(r"\$50 \(\$4\d-5\d\)", table["Dollars"].iloc[-1])
     at.session_state["tab"] = "Considered and rejected"
     candidates = ok(at.run()).dataframe[-1].value
-    assert (candidates["Verdict"] == "chosen").sum() == 1 and len(candidates) > 10
+    assert candidates["Verdict"].str.startswith("chosen: score ").sum() == 1 and len(candidates) > 10
+    assert any(c.value.startswith("Score: what runs are ranked by") for c in at.caption)
 
 
 def test_a_link_to_a_run_that_is_gone_says_so():

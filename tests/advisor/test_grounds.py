@@ -1,0 +1,81 @@
+"""What an estimate of speed rests on, in numbers and words: the counts are those of the file the beliefs come from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import load_gpus, require_gpu
+from advisor.folders import profiles_folder
+from advisor.plan.answer import answer
+from advisor.plan.grounds import briefly, grounds_of, in_words
+from advisor.predict.prior import published_runs
+from advisor.records import Goal, Grounds
+from advisor.store import dump_plan, load_plan
+from tests.advisor.devices import small_cpu
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def prior():
+    return yaml.safe_load((profiles_folder() / "prior.yaml").read_text())
+
+
+def test_runs_are_counted_once_by_card_by_architecture_and_in_all(prior):
+    everything = prior["provenance"]["rows"]
+    left_out = prior["held_out"]["leave_one_gpu_out"]["groups"]
+    assert sum(published_runs(key, None)[0] for key in left_out) == everything
+    assert sum(published_runs("", arch)[1] for arch in ("Volta", "Ampere", "Ada", "Hopper")) == everything
+    cards = load_gpus()
+    assert len(cards.keys() & left_out.keys()) > len(left_out) / 2  # the counts are found by the catalog's keys
+    for key, spec in cards.items():
+        card, alike, total = published_runs(key, spec.architecture)
+        assert 0 <= card <= alike <= total == everything
+    assert published_runs("nobody-has-it", None)[:2] == (0, 0)
+
+
+def ground(architecture: str, card: int, alike: int, calibration: str | None = None) -> Grounds:
+    return Grounds(
+        calibration=calibration, architecture=architecture, card_runs=card, architecture_runs=alike, all_runs=9
+    )
+
+
+@pytest.mark.parametrize(
+    ("grounds", "cell"),
+    [
+        (None, "unknown"),
+        (ground("Ada", 0, 1, "l4-1"), "measured here"),
+        (ground("Ada", 1, 3), "1 run of it, 3 of Ada"),
+        (ground("Rubin", 0, 0), "0 runs of it, 0 of Rubin"),
+    ],
+)
+def test_a_cell_says_it_briefly(grounds, cell):
+    assert briefly(grounds) == cell
+
+
+def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(tmp_path):
+    profiles = [prior_profile(require_gpu(key)) for key in ("rtx-6000-ada", "a100-80gb-sxm")]
+    goal = Goal(gpu="rtx-6000-ada,a100-80gb-sxm", counts=(1, 2), budget_usd=20.0)
+    plan = answer(goal, profiles, now=NOW)
+    expected = {p.key: grounds_of(p) for p in profiles}
+    rows = (*plan.search.options, *plan.search.front, *plan.search.near_misses)
+    assert rows and all(row.grounds == expected[row.gpu] for row in rows)
+    assert plan.grounds == expected[plan.workload.gpu]
+    text = in_words(plan)
+    assert f"{plan.grounds.architecture_runs} of its architecture ({plan.grounds.architecture})" in text
+    assert "The best of 2 estimates is more likely too high than too low" in text
+    alone = in_words(replace(plan, search=None, grounds=expected["rtx-6000-ada"]))
+    assert "none of this card" in alone and "The best of" not in alone
+    (tmp_path / "plan.yaml").write_text(dump_plan(plan))
+    assert load_plan(tmp_path / "plan.yaml") == plan
+
+
+def test_what_was_measured_says_so_and_older_plans_say_nothing():
+    plan = answer(Goal(gpu="cpu", deadline_seconds=300.0), [small_cpu()], now=NOW)
+    assert in_words(plan) == f"The speed was measured here ({small_cpu().calibration_id})."
+    assert in_words(replace(plan, grounds=None)) is None
