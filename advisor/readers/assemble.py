@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
-from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers
+from advisor.readers.axis import Axis, axis_of, row_numbers
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records, has_loss
 from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable, Status
 from advisor.readers.status import DECISIVE, status_of
 
+_ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 
 
@@ -61,7 +62,7 @@ def assemble(
         duplicates=found.duplicates * records.kept_every,
         kept_every=records.kept_every,
     )
-    table = _with_main_phase(table, found, axis.printed)
+    table = _with_main_phase(table, found, axis)
     notes += _told(found, table)
     return _with_events(
         dataclasses.replace(table, notes=tuple(dict.fromkeys(notes))),
@@ -124,7 +125,7 @@ def _phases(pieces: Sequence[np.ndarray], found: Attempts) -> tuple[Phase, ...]:
     return tuple(out)
 
 
-def _with_main_phase(table: RunTable, found: Attempts, step_printed: bool) -> RunTable:
+def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     """The longest phase with a loss, its ends, and what was planned for it."""
     columns = dict(table.columns)
     hidden = {name: columns.pop(name) for name in HIDDEN if name in columns}
@@ -138,11 +139,19 @@ def _with_main_phase(table: RunTable, found: Attempts, step_printed: bool) -> Ru
     if counts:
         part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
-        if table.provenance["step"] == JOINED and {"planned_steps", "planned_epochs"} <= facts.keys():
-            facts["planned_steps"] *= facts["planned_epochs"]  # printed are those of one epoch
-        ends = _ends(columns, np.flatnonzero(loss[part]) + part.start, step_printed)
+        facts = _of_all_epochs(facts, axis.epoch_steps)
+        ends = _ends(columns, np.flatnonzero(loss[part]) + part.start, axis.printed)
     table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
     return _with_derived(table, hidden)
+
+
+def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
+    """Planned steps of the whole run, where the log prints those of one epoch; none where it does not say how many."""
+    planned, epochs = _number(facts.get("planned_steps")), _number(facts.get("planned_epochs"))
+    if epoch_steps is None or planned is None or planned > _ONE_EPOCH * (epoch_steps + 1):
+        return facts
+    rest = {name: value for name, value in facts.items() if name != "planned_steps"}
+    return rest if epochs is None else {**rest, "planned_steps": _whole(planned * epochs)}
 
 
 def _repeated(hidden: Mapping[str, np.ndarray], step: np.ndarray) -> dict[str, Any]:

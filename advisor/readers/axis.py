@@ -20,6 +20,7 @@ class Axis:
     unique: bool
     printed: bool
     note: str = ""
+    epoch_steps: float | None = None  # where epochs were joined: the largest step printed within one
 
 
 def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
@@ -30,11 +31,10 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     step = records.column("step")
     if np.isfinite(step).any():
         joined = _joined(step, records)
-        if joined is not None:
-            step = joined
-        values = _borrow(step, records.rule, borrowed)
-        note = "" if joined is None else JOINED
-        return Axis(values=values, unique=True, printed=True, note=note)
+        if joined is None:
+            return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
+        values, largest = _borrow(joined, records.rule, borrowed), float(np.nanmax(step))
+        return Axis(values=values, unique=True, printed=True, note=JOINED, epoch_steps=largest)
     for name in ("tokens", "epoch"):
         values = records.column(name)
         if np.isfinite(values).any():
