@@ -65,7 +65,6 @@ class Event:
 
     text: str
     elapsed_seconds: float
-    bursts: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +101,14 @@ def calibrate(
     document = _resumed(settings, store) if resume else None
     if document is None:
         document = _new_document(settings, ready, store)
-        on_event(Event(text="measuring ceilings", elapsed_seconds=clock.elapsed, bursts=0))
+        on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
         request = {
             "op": "ceilings",
             "precision": settings.precision,
             "seconds": _CEILING_SHARE * settings.budget_seconds,
         }
         document["ceilings"] = worker.ask(request, timeout=120)
-        on_event(Event(text="rehearsing a run's start and end", elapsed_seconds=clock.elapsed, bursts=0))
+        on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
         document["rehearsal"] = _rehearsal(settings)
     try:
         _rounds(settings, worker, store, memory, document, clock, on_event)
@@ -155,7 +154,7 @@ def _rounds(
         for workload in picks:
             if _price(posterior, workload, _cost(bursts, settings)) > clock.left:
                 continue
-            on_event(Event(text=describe(workload), elapsed_seconds=clock.elapsed, bursts=len(bursts)))
+            on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
             bursts.append(run_burst(worker, settings, workload, limit=clock.left))
             store.save_calibration(document)
         if clock.left <= 0:

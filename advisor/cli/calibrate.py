@@ -66,7 +66,7 @@ def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
         with render.progress("starting", settings.budget_seconds) as update:
 
             def on_event(event: Any) -> None:
-                update(completed=event.elapsed_seconds, description=f"burst {event.bursts + 1}: {event.text}")
+                update(completed=event.elapsed_seconds, description=event.text)
 
             document = calibrate(settings, worker, store, load_memory_model(), on_event, resume=not options["fresh"])
     held = hold_each_out(document)

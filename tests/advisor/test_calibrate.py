@@ -52,7 +52,7 @@ def calibrated(tmp_path_factory) -> tuple[Path, dict, float]:
     began = time.monotonic()
     done = advisor("calibrate", *TINY, "--price", "3.6", "--json", env={**os.environ, "ADVISOR_HOME": str(home)})
     assert done.returncode == 0, done.stderr
-    return home, json.loads(done.stdout), time.monotonic() - began
+    return home, json.loads(done.stdout) | {"remarks": done.stderr.splitlines()}, time.monotonic() - began
 
 
 def test_a_calibration_keeps_its_budget_and_says_what_it_cost(calibrated):
@@ -60,6 +60,13 @@ def test_a_calibration_keeps_its_budget_and_says_what_it_cost(calibrated):
     assert said["cost"]["seconds"] <= SECONDS * 1.1
     assert said["cost"]["usd"] == pytest.approx(3.6 * said["cost"]["seconds"] / 3600, rel=1e-3)
     assert wall < SECONDS * 1.1 + 25  # process start, the held-out fits and the worker's start on a loaded machine
+
+
+def test_it_says_what_it_is_doing_and_counts_only_bursts(calibrated):
+    _, said, _ = calibrated
+    ceilings, rehearsal, *bursts = said["remarks"]
+    assert ceilings.startswith("ceilings: ") and rehearsal.startswith("rehearsal: ")
+    assert [line.split(":")[0] for line in bursts] == [f"burst {n + 1}" for n in range(said["bursts"])]
 
 
 def test_the_document_is_raw_and_varied(calibrated):
