@@ -46,11 +46,13 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """What a published run does otherwise than this project's trainer, where it decides the memory."""
+    """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
     whole_logits: bool = True
     fused_attention: bool = True
+    attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
+    extra_parameters: int = 0  # that the shape lacks: an untied head's; negative: of a head that is tied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +185,6 @@ class Goal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-@dataclass(frozen=True, kw_only=True)
 class Grounds:
     """What the estimated speed of a device rests on."""
 
@@ -195,6 +195,8 @@ class Grounds:
     all_runs: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
     """One configuration that was weighed; `rejected` says in words why not (None: chosen or merely beaten)."""
 
     depth: int
@@ -212,10 +214,10 @@ class Grounds:
     loss: Estimate | None
     score: float  # lower is better; what the search ordered by
     rejected: str | None = None
-
-
     activation_checkpointing: str = "none"
     device_bytes: Estimate | None = None  # per device, everything it must hold: what decides whether it fits
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """What could be rented and trained, and what would come of it: a row of the search's tables."""
@@ -244,9 +246,9 @@ class Choice:
     score: float  # lower is better; what the search ordered by
     name: str = ""  # conservative | balanced | aggressive
     why: str = ""  # what it is good for, or what ruled it out
-
-
     grounds: Grounds | None = None  # of its speed
+
+
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
     """The chosen run on another number of GPUs: same model, tokens and, as near as may be, global batch."""
@@ -298,9 +300,9 @@ class Plan:
     provider: str | None = None  # to rent from; None: one's own machine, or a price that was given
     spot: bool = False
     search: SearchReport | None = None
+    grounds: Grounds | None = None  # of the predicted speed
     schema: int = 1
 
-    grounds: Grounds | None = None  # of the predicted speed
 
 @dataclass(frozen=True, kw_only=True)
 class Guards:
