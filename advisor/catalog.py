@@ -62,6 +62,11 @@ class GpuSpec:
         """What a program can count on: the driver's figure, else the marketed GB read as 1000³, its smallest sense."""
         return self.reported_memory_bytes or int(self.memory_gb * GIGA)
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is an NVIDIA card: others have no compute capability, or an architecture's name for one."""
+        return self.compute_capability[:1].isdigit()
+
 
 def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
     """Dense peak FLOP/s of a matmul type: "bf16", "fp16", "fp8" or "fp32" (its TF32 rate where the card has one).

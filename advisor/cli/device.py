@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from advisor.catalog import find_gpu, require_gpu
+from advisor import render
+from advisor.catalog import find_gpu, load_gpus, require_gpu
 from advisor.errors import AdvisorError
 
 
@@ -23,6 +25,17 @@ def device_key(asked: str) -> str:
         return "cpu"
     spec = find_gpu(name)
     return spec.key if spec else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def warn_of_others(keys: Iterable[str]) -> None:
+    """Say of every card that is no CUDA card what a prediction for it can mean."""
+    for key in keys:
+        spec = load_gpus().get(key)
+        if spec is not None and not spec.is_cuda:
+            render.remark(
+                f"warning: {key} is no CUDA card, and the trainer was run on no other: "
+                "this supposes software there that is as good as on CUDA cards"
+            )
 
 
 def first_card() -> str | None:

@@ -88,7 +88,10 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
     """
+    from advisor.cli.device import warn_of_others
+
     goal = goal_from(options)
+    warn_of_others(goal.gpu.split(","))
     plan = recommend(goal, measure=measure)
     path = None
     if out is not None:
@@ -226,7 +229,7 @@ def load_profiles(goal: Goal, store: Any) -> tuple[list[Any], list[str]]:
         return [load_profile(key, store, **settings) for key in goal.gpu.split(",")], []
     found, left_out = [], []
     cards = load_gpus()
-    others = [key for key, spec in cards.items() if not spec.compute_capability[:1].isdigit()]
+    others = [key for key, spec in cards.items() if not spec.is_cuda]
     for key in (key for key in cards if key not in others):
         try:
             found.append(load_profile(key, store, **settings))

@@ -145,7 +145,7 @@ def _machines() -> dict[str, Any]:
 
 
 def _devices() -> list[str]:
-    return ["cpu", *(key for key, spec in load_gpus().items() if spec.compute_capability[:1].isdigit())]
+    return ["cpu", *(key for key, spec in load_gpus().items() if spec.is_cuda)]
 
 
 def _device_name(key: str) -> str:

@@ -25,8 +25,12 @@ ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
 
 
 def predict(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return advisor("predict", *arguments)
+
+
+def advisor(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "advisor", "predict", *arguments],
+        [sys.executable, "-m", "advisor", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -82,6 +86,13 @@ def test_wrong_usage_is_exit_code_2_in_words(arguments: list[str], words: str):
     done = predict(*arguments)
     assert done.returncode == 2
     assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_card_that_is_no_cuda_card_is_predicted_and_planned_with_the_same_warning():
+    planned = advisor("plan", "--gpu", "tpu-v4", "--price", "3", "--depth", "4")
+    for done in (predict("--gpu", "tpu-v4", "--depth", "4", *D20[4:]), planned):
+        assert done.returncode == 0 and done.stderr.startswith("warning: tpu-v4 is no CUDA card")
+    assert predict(*D20).stderr == ""
 
 
 def test_each_row_is_answered_in_order(tmp_path: Path):
