@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from advisor import render
-from advisor.plan.explain import RECOMPUTED, SCORE
+from advisor.plan.explain import RECOMPUTED, SCORE, verdict
 from advisor.plan.grounds import briefly
 from advisor.predict.trajectory import Milestone
 from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
@@ -229,8 +229,6 @@ def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate,
 
 def _candidate_row(candidate: Candidate, chosen: Candidate, marked: bool) -> tuple[str, ...]:
     memory, cost = candidate.device_bytes, candidate.cost_usd
-    score = f"score {candidate.score:.4g}"
-    verdict = f"chosen: {score}" if candidate is chosen else candidate.rejected or f"beaten: {score}"
     return (
         _depth(candidate, marked),
         format_count(candidate.parameters),
@@ -241,7 +239,7 @@ def _candidate_row(candidate: Candidate, chosen: Candidate, marked: bool) -> tup
         format_bytes(memory.value if memory else None),
         format_seconds(candidate.total_seconds.value),
         format_usd(cost.value if cost else None),
-        verdict,
+        verdict(candidate, chosen),
     )
 
 

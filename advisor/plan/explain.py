@@ -10,7 +10,7 @@ from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.profile import FIT_MARGIN, Profile
-from advisor.records import Basis, Estimate, Plan
+from advisor.records import Basis, Candidate, Estimate, Plan
 from advisor.units import (
     format_bytes,
     format_count,
@@ -31,6 +31,7 @@ SCORE = (
 )
 RECOMPUTED = "* activations recomputed in the backward pass: little memory, about a third more time"
 
+LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
@@ -121,7 +122,7 @@ def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
         case Obstacle.MONEY:
             return f"over budget: {format_estimate(bill.cost_usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
         case Obstacle.THIN:
-            return f"too slow: {format_number(trial.ratio)} tokens per parameter, {format_number(brief.ratio)} wanted"
+            return f"too slow: {format_number(trial.ratio)} of {format_number(brief.ratio)} tokens per parameter"
         case Obstacle.SLOWER | Obstacle.LARGER:
             assert prediction.tokens_per_second and chosen.prediction.tokens_per_second
             change = prediction.tokens_per_second.value / chosen.prediction.tokens_per_second.value - 1
@@ -130,6 +131,15 @@ def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
                 return f"{format_percent(-change)} fewer tokens/s{than}"
             return "no more than 2 % faster, needs more memory"
     return None
+
+
+def verdict(candidate: Candidate, chosen: Candidate) -> str:
+    """What became of one row of the tables: chosen, rejected for a reason, or what its score came to."""
+    score = f"score {candidate.score:.4g}"
+    if candidate is chosen:
+        return f"chosen: {score}"
+    level = candidate.score <= LEVEL * chosen.score and candidate.parameters > chosen.parameters
+    return candidate.rejected or (f"level, but larger: {score}" if level else f"beaten: {score}")
 
 
 def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:

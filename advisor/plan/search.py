@@ -12,6 +12,7 @@ from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.plan import explain, recipe
+from advisor.plan.explain import LEVEL
 from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
 from advisor.plan.goal import Brief, RunPrice, make_brief
 from advisor.plan.grounds import grounds_of
@@ -24,7 +25,6 @@ from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
 from trainer.schema import to_dict
 
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
-LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 
 
 def make_plan(

@@ -8,7 +8,7 @@ import streamlit as st
 
 from advisor.cli.plan_tables import batch, machine
 from advisor.plan import curves, explore
-from advisor.plan.explain import SCORE
+from advisor.plan.explain import SCORE, verdict
 from advisor.predict.profile import Profile
 from advisor.predict.trajectory import milestones
 from advisor.records import Candidate, Choice, Goal, Plan
@@ -220,8 +220,6 @@ def _choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
-    score = f"score {candidate.score:.4g}"
-    verdict = f"chosen: {score}" if candidate is chosen else candidate.rejected or f"beaten: {score}"
     memory, again = candidate.device_bytes, candidate.activation_checkpointing == "full"
     return {
         "Depth": str(candidate.depth),
@@ -231,7 +229,7 @@ def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
         "Memory": format_bytes(memory.value if memory else None),
         "Time": format_seconds(candidate.total_seconds.value),
         "Cost": format_usd(candidate.cost_usd.value if candidate.cost_usd else None),
-        "Verdict": verdict,
+        "Verdict": verdict(candidate, chosen),
         "Parameters": format_count(candidate.parameters),
     }
 

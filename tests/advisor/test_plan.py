@@ -19,7 +19,7 @@ from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.plan import recipe
-from advisor.plan.explain import sentence
+from advisor.plan.explain import sentence, verdict
 from advisor.plan.goal import RunPrice, find_price, rent
 from advisor.plan.offers import Offer
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
@@ -485,6 +485,16 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
     assert sum(line.startswith("score: ") for line in lines) == 1
     _, short, _ = call("--gpu", "l4", "--depth", "2", "--budget", "5")
     assert "* activations recomputed" not in short
+
+
+def test_a_verdict_never_calls_a_better_score_beaten():
+    plan = plan_gpu(budget_usd=20.0)
+    chosen = plan.chosen
+    larger = replace(chosen, parameters=chosen.parameters + 1, score=chosen.score / 1.0005, rejected=None)
+    assert verdict(chosen, chosen).startswith("chosen: score ")
+    assert verdict(larger, chosen).startswith("level, but larger: score ")
+    assert verdict(replace(larger, score=1.01 * chosen.score), chosen) == f"beaten: score {1.01 * chosen.score:.4g}"
+    assert verdict(replace(larger, rejected="too slow"), chosen) == "too slow"
 
 
 def test_one_percent_of_the_score_is_worth_six_percent_of_compute():
