@@ -30,7 +30,8 @@ def score(head: bytes, path: Path) -> float:
         return _document_score(head)
     columns = {named.column for one in objects for key in one if (named := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
-        return 0.8
+        # lines that are JSON from end to end are no dictionaries that a Trainer printed (0.855), though they look alike
+        return 0.87 if all(line.lstrip()[:2] == b'{"' for line in lines) else 0.8
     return 0.3 if columns else 0.0
 
 
