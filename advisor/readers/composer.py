@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from advisor.readers.line_format import LOSS, MORE, Facts, LineFormat, Row, Sign
 
-_GB = rb"(?P<%s_bytes__GB>\d{1,5}\.\d+|\d{1,5})\s*$"
+_GB = rb"(?P<%s_bytes__GB_>\d{1,5}\.\d+|\d{1,5})\s*$"
 _BYTES = rb"(?P<%s_bytes>\d{6,})\s*$"
 
 

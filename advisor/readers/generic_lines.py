@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from advisor.readers.line_format import EVAL, LOSS, TRAIN, UNITS, Found, LineFormat, Sign
-from advisor.readers.names import Named, column_of
+from advisor.readers.names import BYTES, Named, column_of
 
 _WORD = rb"[A-Za-z_][\w/.%-]{0,40}"
 _PAIR = re.compile(
@@ -21,6 +21,7 @@ _PAIR = re.compile(
 )
 _VALIDATION = re.compile(rb"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])")
 _PROGRESS = ("step", "epoch", "tokens")
+_SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(unit) > 1}
 _LONGEST = 4096  # of a line: a dumped configuration is no record
 _COUNTERS = {"batch": "step", "itr": "step", "train": "epoch"}  # `Train(0)` of loops that count epochs by it
 
@@ -74,7 +75,8 @@ def _target(match: re.Match[bytes], line: bytes) -> str | None:
         column = "eval_loss"
     unit = (match["unit"] or match["percent"] or b"").decode() or named.unit or ""
     if named.kind == "bytes":
-        return f"{column}__{unit}" if unit in UNITS and unit.endswith("B") else None
+        unit = _SIZES.get(unit.lower(), "")
+        return f"{column}__{unit}" if unit else None
     if named.kind in ("seconds", "time"):
         return f"{column}__{unit}" if unit in UNITS else column
     if named.kind == "steps_per_second":

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+from advisor.readers.names import BYTES, DECIMAL
 from advisor.readers.run_table import COLUMNS, FACTS
 
 # Fragments for patterns; a number may carry thousands separators. Possessive, so that a damaged log with thousands of
@@ -43,15 +44,8 @@ UNITS: dict[str, tuple[float, float]] = {
     "d": (86400, 1),
     "percent": (1, 100),
     "%": (1, 100),
-    "B": (1, 1),
-    "KB": (1e3, 1),
-    "MB": (1e6, 1),
-    "GB": (1e9, 1),
-    "TB": (1e12, 1),
-    "KiB": (2.0**10, 1),
-    "MiB": (2.0**20, 1),
-    "GiB": (2.0**30, 1),
-    "TiB": (2.0**40, 1),
+    **{unit: (BYTES[unit.lower()], 1) for unit in ("B", "KB", "MB", "GB", "TB", "KiB", "MiB", "GiB", "TiB")},
+    **{unit.upper(): (BYTES[unit], 1) for unit in DECIMAL},
     "k": (1e3, 1),
     "K": (1e3, 1),
     "thousand": (1e3, 1),

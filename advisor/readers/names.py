@@ -24,13 +24,21 @@ SECONDS = {
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
 }
-# nvidia-smi, torch and most logs print 2^20 and call it MB; the 2.4 % of GB against GiB are within what they round
+# What MB and GB in a log mean, for all formats: powers of 1024, which nvidia-smi, torch's messages, Megatron,
+# DeepSpeed, verl and nanoGPT's kin divide by. The two tools known to divide by powers of 1000 are named below.
 BYTES = {
     **dict.fromkeys(("b", "byte", "bytes"), 1.0),
     **dict.fromkeys(("kb", "kib"), float(KIB)),
     **dict.fromkeys(("mb", "mib", "m"), float(MIB)),
     **dict.fromkeys(("gb", "gib", "g"), float(GIB)),
+    **dict.fromkeys(("tb", "tib"), float(2**40)),
+    "mb_": 1e6,  # as OLMo prints it: max_memory_allocated / 1000000 (olmo/torch_util.py)
+    "gb_": 1e9,  # as Composer prints it: memory_stats / 1.0e9 (composer/callbacks/memory_monitor.py)
 }
+DECIMAL = frozenset(("mb_", "gb_"))
+_DECIMAL_NAMES = re.compile(
+    r"(?P<mb>system_peak_gpu_memory)|memory_(?:current_|peak_)?(?:allocated|reserved|active)_mem"
+)
 SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
 _UNITS = {**SECONDS, **BYTES, **SHARES}
 
@@ -211,6 +219,8 @@ def _look_up(stem: str, unit: str | None) -> Named | None:
     for column, kind, patterns in _compiled():
         for rank, pattern in enumerate(patterns):
             if pattern.fullmatch(stem):
+                if kind == "bytes" and (known := _DECIMAL_NAMES.fullmatch(stem)):
+                    unit = "mb_" if known["mb"] else "gb_"
                 return Named(column=column, kind=kind, unit=unit, rank=rank) if _fits(kind, unit) else None
     return None
 
@@ -276,9 +286,11 @@ def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, 
 
 
 def _bytes(unit: str | None, values: np.ndarray) -> tuple[np.ndarray, str]:
-    if unit is not None:
-        return values * BYTES[unit], f"{unit} as 1024-based" if BYTES[unit] != 1 else ""
     factor, said = bytes_factor(values)
+    if unit in DECIMAL and factor != 1:  # Composer printed bytes until 0.12
+        return values * BYTES[unit], f"{unit[:-1].upper()} as powers of 1000, which this tool divides by"
+    if unit is not None and unit not in DECIMAL:
+        return values * BYTES[unit], f"{unit} as 1024-based" if BYTES[unit] != 1 else ""
     return values * factor, said
 
 

@@ -22,7 +22,7 @@ _METRICS = {
     "throughput/device/bps": "seconds__inverse",
     "throughput/device/mfu": "mfu__percent",
     "throughput/device/data loading (s)": "data_seconds",
-    "system/peak gpu memory (mb)": "memory_bytes__MB",
+    "system/peak gpu memory (mb)": "memory_bytes__MB_",
     "gpu memory/gpu active mem (gib)": "memory_bytes__GiB",
     "gpu memory/gpu reserved mem (gib)": "reserved_bytes__GiB",
 }
