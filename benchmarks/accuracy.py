@@ -25,7 +25,6 @@ from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
 from advisor.calibrate.profiles import memory_observations
 from advisor.disk import read_yaml, write_atomic
 from advisor.predict.memory import corrected, load_memory_model
-from advisor.predict.prior import measured_prior
 from advisor.predict.throughput import Observation, Posterior
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +60,7 @@ def read_session(path: Path) -> Session:
         seen=seen,
         held=evidence.observations(document["held_out"], key, drift),
         chosen=evidence.observations(document["chosen"], key, drift),
-        posterior=fit(seen, rates, measured_prior(), drift.deviation),
+        posterior=fit(seen, rates, evidence.prior_of(document), drift.deviation),
     )
 
 
@@ -184,7 +183,8 @@ def _chosen_row(session: Session) -> str:
 
 def _loo_row(session: Session) -> str:
     rates, drift = session.posterior.rates, session.posterior.drift
-    held: HeldOut | None = leave_one_out(session.seen, lambda some: fit(some, rates, measured_prior(), drift))
+    prior = evidence.prior_of(session.document)
+    held: HeldOut | None = leave_one_out(session.seen, lambda some: fit(some, rates, prior, drift))
     if held is None:
         return f"| {session.name} | {len(session.seen)} | too few | - |"
     return f"| {session.name} | {len(held.errors)} | {held.median:.1%} / {held.p90:.1%} | {held.coverage:.0%} |"

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from advisor.catalog import find_gpu
+from advisor.predict.prior import CoefficientPrior, calibration_prior
 from advisor.predict.throughput import Observation, Rates
 from advisor.records import Workload
 from trainer.schema import ModelShape
@@ -67,6 +69,13 @@ def workload_from_dict(raw: Mapping[str, Any], gpu: str) -> Workload:
 def completed(bursts: Sequence[Burst]) -> list[Burst]:
     """Bursts that ended well and proved that they trained."""
     return [b for b in bursts if b["outcome"] == "completed" and b["trained"]]
+
+
+def prior_of(document: Mapping[str, Any]) -> CoefficientPrior:
+    """What the bursts of a calibration document update: beliefs about its device before any of them."""
+    key, settings = document["device"]["key"], document["settings"]
+    spec = find_gpu(key) if key != "cpu" else None
+    return calibration_prior(spec, settings["precision"], settings["compile"], rates_of(document["ceilings"]))
 
 
 def drift_of(bursts: Sequence[Burst]) -> Drift:

@@ -27,7 +27,6 @@ from advisor.predict.prior import (
     Elsewhere,
     datasheet_rates,
     load_prior,
-    measured_prior,
     relative_to_datasheet,
     transferred,
 )
@@ -93,7 +92,7 @@ def _learnt(path: str, spec: GpuSpec) -> Elsewhere | None:
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, measured_prior()
+    posterior, start = profile.posterior, evidence.prior_of(document)
     return Elsewhere(
         theta=relative_to_datasheet(posterior.theta, posterior.rates, datasheet),
         covariance=posterior.covariance,
@@ -128,7 +127,7 @@ def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]
         device_type=device["type"],
         spec=find_gpu(key) if key != "cpu" else None,
         device_memory_bytes=device["memory_bytes"],
-        posterior=fit(seen, rates, measured_prior(), drift.deviation),
+        posterior=fit(seen, rates, evidence.prior_of(document), drift.deviation),
         memory=corrected(load_memory_model(), memory_observations(bursts, key)),
         costs=replace(run_costs(document), power=_power(document, observed, rates, find_gpu(key))),
         family=settings["family"],
@@ -242,7 +241,8 @@ def hold_each_out(document: Mapping[str, Any]) -> HeldOut | None:
     drift = evidence.drift_of(document["bursts"])
     seen = evidence.observations(document["bursts"], document["device"]["key"], drift)
     rates = evidence.rates_of(document["ceilings"])
-    return leave_one_out(seen, lambda some: fit(some, rates, measured_prior(), drift.deviation))
+    prior = evidence.prior_of(document)
+    return leave_one_out(seen, lambda some: fit(some, rates, prior, drift.deviation))
 
 
 def summary(held: HeldOut) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from advisor.calibrate import design, evidence
 from advisor.calibrate.fit import fit
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
 from advisor.predict.memory import MemoryModel
-from advisor.predict.prior import measured_prior
 from advisor.predict.throughput import Posterior, predict_log, sizes
 from advisor.records import Workload
 from advisor.store import Store
@@ -272,7 +271,7 @@ def base_workload(settings: Settings, depth: int) -> Workload:
 def _believe(document: dict[str, Any], settings: Settings) -> Posterior:
     drift = evidence.drift_of(document["bursts"])
     seen = evidence.observations(document["bursts"], settings.gpu, drift)
-    return fit(seen, evidence.rates_of(document["ceilings"]), measured_prior(), drift.deviation)
+    return fit(seen, evidence.rates_of(document["ceilings"]), evidence.prior_of(document), drift.deviation)
 
 
 def _cost(bursts: list[dict[str, Any]], settings: Settings) -> design.BurstCost:

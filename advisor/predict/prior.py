@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -19,6 +19,8 @@ LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3
 # No row of fp32 training is among the published runs: what TF32 products reach of their peak is less sure.
 _FP32_DEVIATION = 0.3
 THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
+# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
+FASTEST = (0.08, 0.05)  # log of rate over peak where the bound begins, and how softly (sd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,8 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
         more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - known[name]["headroom"])
         mean = mean - document["headroom"]["mean"] * more
         covariance = covariance + document["headroom"]["deviation"] ** 2 * np.outer(more, more)
+        if more.any() and headroom > known[name]["headroom"]:
+            mean, covariance = bounded(mean, covariance)
     if precision == "fp32":
         covariance[matmul, matmul] += _FP32_DEVIATION**2
     return CoefficientPrior(
@@ -108,10 +112,6 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
         source=_source(document, arch, name),
     )
 
-
-# By how much (sd of logs) one trainer's coefficients differ from those of the published software, on every card alike:
-# like the spread between architectures, and judged as that is.
-_SOFTWARE_DEVIATION = 0.2
 
 def published_runs(key: str, arch: str | None) -> tuple[int, int, int]:
     """How many published runs the beliefs of `load_prior` rest on: of this very card, of its architecture, in all."""
@@ -134,6 +134,10 @@ def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.nd
     gain = covariance[:, matmul] / (covariance[matmul, matmul] + softness**2)
     return mean + gain * excess, covariance - np.outer(gain, covariance[matmul])
 
+
+# By how much (sd of logs) one trainer's coefficients differ from those of the published software, on every card alike:
+# like the spread between architectures, and judged as that is.
+_SOFTWARE_DEVIATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +162,20 @@ def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> 
     kinds = dict.fromkeys(("matmul", "attention"), flops)
     kinds |= dict.fromkeys(("layer_overhead", "micro_overhead", "step_overhead"), launch)
     return theta + np.array([kinds.get(term, bandwidth) for term in TERMS])
+
+
+def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates: Rates) -> CoefficientPrior:
+    """What a calibration's bursts update, relative to its measured ceilings: what published runs say of the card, and
+    more doubt for the trainer's own software. Without a card or its data sheet the physical floors of `measured_prior`.
+    """
+    datasheet = datasheet_rates(spec, precision) if spec is not None else None
+    if spec is None or datasheet is None:
+        return measured_prior()
+    prior = load_prior(spec.architecture, precision, compile, spec)
+    moved = relative_to_datasheet(np.zeros(len(TERMS)), rates, datasheet)
+    return replace(
+        prior, mean=prior.mean - moved, covariance=prior.covariance + _SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
+    )
 
 
 def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:

@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 import yaml
 
+from advisor.calibrate.fit import fit
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, prior_profile
 from advisor.catalog import load_gpus, require_gpu
 from advisor.predict.batch import predict_batch
-from advisor.predict.prior import Elsewhere, datasheet_rates, load_prior, relative_to_datasheet, transferred
-from advisor.predict.throughput import TERMS, Rates, sizes, terms
+from advisor.predict.prior import (
+    Elsewhere,
+    calibration_prior,
+    datasheet_rates,
+    load_prior,
+    measured_prior,
+    relative_to_datasheet,
+    transferred,
+)
+from advisor.predict.throughput import TERMS, Observation, Rates, predict_log, sizes, terms
 from advisor.records import Workload
 from advisor.store import Store
 from trainer.schema import make_shape
@@ -50,6 +59,43 @@ def test_seconds_stay_the_same_when_rates_change():
     datasheet = datasheet_rates(L4, "bf16")
     moved = relative_to_datasheet(theta, measured, datasheet)
     assert terms(z, datasheet) * np.exp(moved) == pytest.approx(terms(z, measured) * np.exp(theta))
+
+
+def test_a_calibration_starts_from_what_published_runs_say_of_its_card():
+    """At any ceilings the same seconds as without a calibration, and more doubt: the trainer's software is its own."""
+    measured = Rates(matmul_flops=90e12, bandwidth=2.5e11, launch_seconds=8e-6)
+    start, believed = calibration_prior(L4, "bf16", True, measured), load_prior("Ada", "bf16", True, L4)
+    z, datasheet = sizes([Workload(shape=SHAPE, micro_batch=8, gpu="l4")]), datasheet_rates(L4, "bf16")
+    assert terms(z, measured) * np.exp(start.mean) == pytest.approx(terms(z, datasheet) * np.exp(believed.mean))
+    assert np.diag(start.covariance) == pytest.approx(np.diag(believed.covariance) + 0.04)
+
+
+def test_a_cpu_is_calibrated_from_physical_floors():
+    rates = Rates(matmul_flops=3e11, bandwidth=5e10, launch_seconds=3e-6)
+    assert calibration_prior(None, "fp32", False, rates).mean.tolist() == measured_prior().mean.tolist()
+
+
+def test_few_bursts_move_a_calibrated_card_and_none_leave_it_wide():
+    """Bursts a third slower than believed: one moves the belief part of the way, five most of it, and narrow it."""
+    rates = datasheet_rates(H100, "bf16")
+    start = calibration_prior(H100, "bf16", True, rates)
+    plain = Workload(shape=SHAPE, micro_batch=8, gpu=H100.key, compile=True)
+    workloads = [
+        dataclasses.replace(plain, shape=dataclasses.replace(SHAPE, depth=depth), micro_batch=size)
+        for depth, size in ((6, 8), (10, 4), (12, 16), (16, 2), (20, 8))
+    ]
+    held = sizes([plain])
+    before = predict_log(fit((), rates, start, drift=0.0), held)
+    moved, deviations = [], [float(before.deviation[0])]
+    for count in (1, 5):
+        believed = predict_log(fit((), rates, start, drift=0.0), sizes(workloads[:count])).mean
+        seen = [Observation(workload=w, step_seconds=1.33 * float(np.exp(m)), noise=0.02)
+                for w, m in zip(workloads, believed, strict=False)]  # fmt: skip
+        after = predict_log(fit(seen, rates, start, drift=0.0), held)
+        moved.append(float(after.mean[0] - before.mean[0]))
+        deviations.append(float(after.deviation[0]))
+    assert 0.3 * np.log(1.33) < moved[0] < moved[1] < 1.05 * np.log(1.33) and moved[1] > 0.9 * np.log(1.33)
+    assert deviations[0] > deviations[1] > deviations[2]
 
 
 def test_a_calibration_that_confirms_the_belief_moves_nothing():
