@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from advisor.catalog import GpuSpec, load_gpus  # noqa: E402
 from advisor.predict import comm  # noqa: E402
 from advisor.predict.batch import sharded_sizes  # noqa: E402
-from advisor.predict.prior import THROTTLED, datasheet_rates, power_headroom  # noqa: E402
+from advisor.predict.prior import FASTEST, THROTTLED, bounded, datasheet_rates, power_headroom  # noqa: E402
 from advisor.predict.rows import RowError, RowReader  # noqa: E402
 from advisor.predict.throughput import TERMS, Z80, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
@@ -56,8 +56,6 @@ COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1
 # What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
-# No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
-FASTEST = (0.08, 0.05)  # log of peak over rate where the bound begins, and how softly (sd)
 # "H100 96GB HBM2e 500W" of the torchtitan tables, no card one can rent: facts from the table's own description.
 EXTRA_CARD = (
     "h100-80gb-sxm",
@@ -216,6 +214,8 @@ def belief(
     if architecture not in fitted.model.architectures:
         mean[TERMS.index("matmul")] += shifts.get(architecture, 0.0)
         covariance = covariance + np.diag([BELIEFS[t][2] ** 2 for t in TERMS])
+        if headroom > 0:  # as load_prior does beyond the headroom of its "unmeasured" entry
+            mean, covariance = bounded(mean, covariance)
     return mean, (covariance + covariance.T) / 2
 
 

@@ -66,6 +66,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray) -> Sizes:
         lanes=(4 * a.width + a.ffn_width * (2 if a.family == "llama" else 1)) / 8,
         attention_width=(a.heads * a.head_dim).astype(float),
         seq_len=a.seq_len.astype(float),
+        attended=a.seq_len.astype(float),
         vocab=a.vocab_size.astype(float),
         tokens=a.tokens.astype(float),
         grad_accum=grad_accum.astype(float),
@@ -73,6 +74,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray) -> Sizes:
         block_matmul=flops.matmul_parameters(a) - head,
         head_matmul=head,
         element_bytes=ELEMENT_BYTES[a.precision] * ones,
+        weight_bytes=4 * ones,
         recompute=(4 / 3 if a.activation_checkpointing == "full" else 1.0) * ones,
         step_flops=newton_schulz_flops(a) if a.optimizer == "muon" else 0.0 * ones,
     )

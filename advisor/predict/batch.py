@@ -19,7 +19,16 @@ from advisor.predict.intervals import sum_independent
 from advisor.predict.memory import EstimateArrays, MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.profile import FIT_MARGIN, Profile, inverse, unlikeness
-from advisor.predict.throughput import Sizes, basis_of, interval, predict_log, sizes, tag
+from advisor.predict.throughput import (
+    Sizes,
+    all_parameters,
+    attended_tokens,
+    basis_of,
+    interval,
+    predict_log,
+    sizes,
+    tag,
+)
 from advisor.records import Basis, Estimate, Prediction, Workload
 
 # A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
@@ -57,11 +66,16 @@ def step_seconds(profile: Profile, workloads: Sequence[Workload]) -> list[Estima
 
 
 def sharded_sizes(z: Sizes, workloads: Sequence[Workload]) -> Sizes:
-    """Sizes with each device updating only its share of sharded parameters, and with selective recomputation."""
+    """Sizes with each device updating only its share of sharded parameters, and with selective recomputation.
+
+    Muon's iterations are shared out as the parameters are: each matrix is orthogonalised by one device.
+    """
     shares = np.array([w.gpus if w.sharding != "none" else 1 for w in workloads], dtype=float)
     selective = np.array([w.activation_checkpointing == "selective" for w in workloads])
     recompute = np.where(selective, SELECTIVE_RECOMPUTE, z.recompute)
-    return dataclasses.replace(z, parameters=z.parameters / shares, recompute=recompute)
+    return dataclasses.replace(
+        z, parameters=z.parameters / shares, step_flops=z.step_flops / shares, recompute=recompute
+    )
 
 
 def _with_communication(
@@ -122,12 +136,14 @@ def _prediction(
     total: Estimate | None,
 ) -> Prediction:
     flops_per_token = flops.flops_per_token(w.shape)
+    if (seen := attended_tokens(w)) < w.shape.seq_len:
+        flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - seen)
     peak = profile.peak_flops(w.precision)
     rate = inverse(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes
     return Prediction(
         workload=w,
-        parameters=flops.parameters(w.shape),
+        parameters=all_parameters(w),
         flops_per_token=flops_per_token,
         step_seconds=step,
         tokens_per_second=rate,

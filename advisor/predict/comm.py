@@ -14,9 +14,9 @@ from functools import cache
 
 import numpy as np
 
-from advisor import flops
 from advisor.catalog import GpuSpec
 from advisor.predict.memory import EstimateArrays
+from advisor.predict.throughput import all_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -123,7 +123,7 @@ def exchange_of(workloads: Sequence[Workload]) -> Exchange:
     """Gather workloads of any number of GPUs; arrays of shape (n,)."""
     return Exchange(
         gpus=np.array([w.gpus for w in workloads]),
-        parameters=np.array([flops.parameters(w.shape) for w in workloads], dtype=float),
+        parameters=np.array([all_parameters(w) for w in workloads], dtype=float),
         depth=np.array([w.shape.depth for w in workloads]),
         grad_accum=np.array([w.grad_accum for w in workloads]),
         full=np.array([w.sharding == "full" for w in workloads]),

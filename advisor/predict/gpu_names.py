@@ -14,9 +14,18 @@ from advisor.catalog import GpuSpec
 
 _ALIKE = 1.10  # peaks and bandwidths within 10 % are the same card for a prediction (A100 80 GB SXM and PCIe)
 _FULL = 1.08  # "80 GB" cards hold 80 GiB: 7.4 % more than 80e9 bytes
-_NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpu|hbm\d?e?|gddr\dx?|generation|\d+w|dgx)$")
+_NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpus?|hbm\d?e?|gddr\dx?|generation|\d+w)$")
 _FORM = re.compile(r"^(sxm|pcie|nvl)\d*$")
-_MEMORY = re.compile(r"^(\d+)gi?b$")
+_SXM_MACHINE = re.compile(r"^[dh]gx$")  # NVIDIA's machines and boards of eight hold no other form
+_MEMORY = re.compile(r"^(\d+)g(?:i?b)?$")
+# how names run together or apart: "8x A100", "RTX3090", "3090 Ti", "4090 D", "80 GB", "Gaudi 2"
+_SPELLINGS = (
+    (r"^\s*\d+\s*[x×*]\s*", ""),
+    (r"\b(rtx|gtx)(?=\d)", r"\1 "),
+    (r"(\d{4}) (ti|d)\b", r"\1\2"),
+    (r"\b(\d+) (gi?b)\b", r"\1\2"),
+    (r"\bgaudi (?=\d)", "gaudi"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +38,22 @@ class CardName:
 
 
 def read_card_name(text: str) -> CardName:
-    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, sxm; remarks in parentheses are dropped."""
-    plain = re.sub(r"\([^)]*\)", " ", text.lower())
-    tokens = re.findall(r"[a-z0-9]+", re.sub(r"(\d{4}) ti\b", r"\1ti", plain))
+    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, sxm; of remarks in parentheses only the last two count."""
+    plain = text.lower()
+    for pattern, spelling in _SPELLINGS:
+        plain = re.sub(pattern, spelling, plain)
+    name, remarks = re.sub(r"\([^)]*\)", " ", plain), " ".join(re.findall(r"\(([^)]*)\)", plain))
     chip, memory_gb, form = set(), None, None
-    for token in tokens:
-        if found := _MEMORY.match(token):
-            memory_gb = float(found[1])
-        elif found := _FORM.match(token):
-            form = found[1]
-        elif not _NOISE.match(token):
+    for token in re.findall(r"[a-z0-9]+", name):
+        if not (_MEMORY.match(token) or _FORM.match(token) or _SXM_MACHINE.match(token) or _NOISE.match(token)):
             chip.add(token)
+    for token in re.findall(r"[a-z0-9]+", f"{name} {remarks}"):
+        if found := _MEMORY.match(token):
+            memory_gb = memory_gb or float(found[1])
+        elif found := _FORM.match(token):
+            form = form or found[1]
+    if form is None and any(_SXM_MACHINE.match(token) for token in re.findall(r"[a-z0-9]+", plain)):
+        form = "sxm"
     return CardName(chip=frozenset(chip), memory_gb=memory_gb, form=form)
 
 
@@ -84,6 +98,8 @@ def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) 
         same_chip = [c for c in same_chip if abs(c.memory_gb - memory) < 1]
     if name.form is not None and any(read_card_name(c.key).form for c in same_chip):
         same_chip = [c for c in same_chip if read_card_name(c.key).form in (name.form, None)]
+    if name.form is None:  # NVL is part of a product's name, which nobody leaves out
+        same_chip = [c for c in same_chip if read_card_name(c.key).form != "nvl"] or same_chip
     return same_chip
 
 

@@ -17,8 +17,8 @@ _STATE_BYTES = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS = 5e8
 # Bytes per token and row of the vocabulary at the loss's peak: 16-bit logits, fp32 log-probabilities, fp32 gradient;
-# compiled, the arithmetic between them is fused (sources §2.3: 8-12 eager or partly fused, 0-2 in chunks).
-_LOGIT_BYTES = {"eager": 10.0, "compiled": 7.0, "chunked": 1.0}
+# compiled, 16-bit logits and their 16-bit gradient, and nothing between them (sources §2.3: 8-12 eager, 0-2 in chunks).
+_LOGIT_BYTES = {"eager": 10.0, "compiled": 4.0, "chunked": 1.0}
 # Per-operator checkpointing keeps attention's output and every second matrix product; Megatron's kind keeps all but the
 # scores. Half of the fused block's activations is the middle of what is called selective today.
 _SELECTIVE = 0.5
@@ -33,7 +33,7 @@ def published_bytes(a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
     software = a.software or Software()
     weight, moments, gradient = _STATE_BYTES[software.state]
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
-    n = a.parameters.astype(float)
+    n = (a.parameters + software.extra_parameters).astype(float)
     saved = 4.0 * a.block_matrices if a.optimizer == "muon" else 0.0  # one moment instead of two
     persistent = n * weight / weights_shards + (n * moments - saved) / state_shards
     gradients = n * gradient / weights_shards
@@ -45,28 +45,28 @@ def published_bytes(a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
 def _activations(a: WorkloadArrays, software: Software) -> np.ndarray:
     """What forward leaves for backward, with one block's worth on top where blocks are recomputed."""
     tokens, element = a.tokens.astype(float), 4.0 if a.precision == "fp32" else 2.0
-    # where checkpointing chooses what is kept, the compiler does not
-    block = tokens * element * _lanes(a, a.compile and a.activation_checkpointing == "none")
+    # RMSNorm written out, as eager llamas have it, keeps its input in fp32 and the product before its weights: two more
+    # lanes of the width for each of a block's two norms
+    norms = tokens * element * a.width * (4.0 if a.family == "llama" and not a.compile else 0.0)
+    block = tokens * element * _lanes(a) + norms
     scores = np.zeros_like(block) if software.fused_attention else 5.0 * a.heads * a.seq_len * tokens
     if a.activation_checkpointing == "full":
         return a.depth * tokens * element * a.width + block + scores
     if a.activation_checkpointing == "selective":
-        kept = block if not software.fused_attention else _SELECTIVE * block
+        kept = block if not software.fused_attention else _SELECTIVE * (block - norms)
         return a.depth * kept + (block - kept) + scores
     return a.depth * (block + scores)
 
 
-def _lanes(a: WorkloadArrays, compiled: bool) -> np.ndarray:
+def _lanes(a: WorkloadArrays) -> np.ndarray:
     """16-bit numbers that a block keeps per token: two norm inputs and outputs, q, k, v, attention's output, the FFN's.
 
-    A plain FFN keeps what goes into and comes out of its activation function, a gated one also the gate's product.
-    The compiler does not keep half of what is cheap to compute again.
+    A plain FFN keeps what goes into and comes out of its activation function, a gated one also the gate's product. The
+    compiler keeps as much (its partitioner, asked for such blocks).
     """
     keys = a.kv_heads * a.head_dim
     inner = 2.0 if a.family != "llama" else 4.0
-    cheap = (1.0 if a.family != "llama" else 2.0) * a.ffn_width + 2.0 * a.width
-    whole = 6.0 * a.width + 2.0 * keys + inner * a.ffn_width
-    return whole - 0.5 * cheap if compiled else whole
+    return 6.0 * a.width + 2.0 * keys + inner * a.ffn_width
 
 
 def _logits(a: WorkloadArrays, software: Software) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +18,18 @@ from advisor import flops
 from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
 from advisor.predict.gpu_names import named_cards, one_card
-from advisor.records import Software, Workload
+from advisor.predict.row_words import (
+    Refusal,
+    architecture,
+    read_checkpointing,
+    read_compile,
+    read_optimizer,
+    read_precision,
+    read_sharding,
+    read_software,
+    read_windows,
+)
+from advisor.records import Workload
 from trainer.schema import ModelShape
 
 REQUIRED_COLUMNS = ("gpu", "layers", "dim", "heads", "seq_len", "micro_batch", "precision")
@@ -31,22 +41,6 @@ COLUMNS = (  # that are read; any other is ignored
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
 _COUNT_TOLERANCE, _TOKENS_TOLERANCE = 0.06, 0.02  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # widths that real models use
-_OTHER_ARCHITECTURES = (
-    (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
-    (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
-    (r"\bt5\b|encoder-decoder|vision|\bvit\b|diffusion|resnet|mamba", "not a decoder-only transformer"),
-    (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
-    (r"document mask|sliding window|long-short|windowed", "attention over windows of unstated size"),
-    (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
-)
-# "TP8", "tp=8", "tensor_parallel_size 8", "8-way tensor parallelism": a bare name means some, a degree of 1 none
-_OTHER_PARALLELISM = {
-    kind: re.compile(
-        rf"(?:(?<![a-z]){short}(?![a-z])|{kind}[ _-](?:model[ _-])?parallel(?:ism)?)"
-        r"(?:[ _-](?:size|degree))?[ =:_-]*(\d*)"
-    )
-    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp"), ("expert", "ep"), ("sequence", "sp"))
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +49,6 @@ class RowError:
 
     row: int  # 1 is the first row under the header
     error: str
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why one part of a row cannot be used."""
-
-    reason: str
 
 
 def read_rows(path: Path, cards: Mapping[str, GpuSpec]) -> Iterator[Workload | RowError]:
@@ -122,16 +109,17 @@ class RowReader:
         parts = (
             Refusal(card) if isinstance(card, str) else card,
             architecture(notes),
-            read_sharding(parallelism),
-            read_precision(precision),
+            read_sharding(parallelism, optimizer),
+            read_precision(precision, isinstance(card, str) or card.tf32_flops is not None),
             read_optimizer(optimizer),
             read_checkpointing(checkpointing),
             read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len),
+            read_windows(flash, notes),
         )
         for part in parts:
             if isinstance(part, Refusal):
                 return part
-        card, _, sharding, kind, optimizer, checkpointing, shape = parts
+        card, _, sharding, kind, optimizer, checkpointing, shape, windows = parts
         counts = read_counts(gpus, micro, accum, tokens, shape.seq_len)
         if isinstance(counts, Refusal):
             return counts
@@ -146,7 +134,11 @@ class RowReader:
             activation_checkpointing=checkpointing,
             optimizer=optimizer,
             sharding=sharding if counts.gpus > 1 else "none",
-            software=read_software(precision, flash, notes),
+            software=replace(
+                read_software(precision, flash, notes),
+                attended_tokens=windows.attended(shape) if windows else None,
+                extra_parameters=extra_parameters(shape, params),
+            ),
         )
 
 
@@ -168,93 +160,6 @@ def _whole(name: str, text: str) -> int | None | Refusal:
     if value is None or value < 1 or value != int(value):
         return Refusal(f"{name} is {text!r}, not a positive whole number")
     return int(value)
-
-
-@lru_cache(maxsize=65536)
-def architecture(notes: str) -> str | Refusal:
-    """Refuse models whose description says that they are no dense decoder with full attention."""
-    for pattern, what in _OTHER_ARCHITECTURES:
-        if re.search(pattern, notes, re.IGNORECASE):
-            return Refusal(f"the notes say this is {what}")
-    return notes
-
-
-@lru_cache(maxsize=4096)
-def read_sharding(text: str) -> str | Refusal:
-    """What data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP)."""
-    low = text.lower()
-    if "lora" in low:
-        return Refusal(f"adapters ({text}), only full training is modelled")
-    if "offload" in low:
-        return Refusal(f"offloading to the host ({text})")
-    for kind, pattern in _OTHER_PARALLELISM.items():
-        if any(degree != "1" for degree in pattern.findall(low)):
-            return Refusal(f"{kind} parallel ({text})")
-    if re.search(r"zero-?[12]|shard_grad_op|sharded optimizer|distributed optimizer", low):
-        return "optimizer"
-    return "full" if re.search(r"fsdp(?!0)|zero-?3|full.shard", low) else "none"
-
-
-@lru_cache(maxsize=4096)
-def read_precision(text: str) -> str | Refusal:
-    """bf16, fp16 or fp32; 4- and 8-bit floats are refused, and so is fp32 kept off the TF32 units."""
-    low = text.lower()
-    if not low:
-        return Refusal("the precision is not given")
-    if re.search(r"fp8|float8|fp4|nf4|int8|8.?bit", low):
-        return Refusal(f"precision {text!r}, only bf16, fp16 and fp32 are modelled")
-    if "bf16" in low or "bfloat16" in low:
-        return "bf16"
-    if "fp16" in low or "float16" in low:
-        return "fp16"
-    if "no tf32" in low:
-        return Refusal(f"precision {text!r}; the trainer's fp32 uses the TF32 units")
-    return "fp32" if re.search(r"fp32|tf32|float32", low) else Refusal(f"precision {text!r} is unknown")
-
-
-@lru_cache(maxsize=4096)
-def read_optimizer(text: str) -> str | Refusal:
-    """adamw or muon; empty is AdamW, what everyone means without saying."""
-    low = text.lower()
-    if re.search(r"8.?bit|paged", low):
-        return Refusal(f"optimizer {text!r}, 8-bit and paged states are not modelled")
-    if "muon" in low:
-        return "muon"
-    if not low or "adam" in low:
-        return "adamw"
-    return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
-
-
-@lru_cache(maxsize=4096)
-def read_checkpointing(text: str) -> str | Refusal:
-    """none, selective or full; empty is none."""
-    low = text.lower()
-    if "offload" in low:
-        return Refusal(f"activations offloaded to the host ({text})")
-    for name in ("selective", "full"):
-        if low.startswith(name):
-            return name
-    if not low or low.startswith(("no", "false", "off")):
-        return "none"
-    return Refusal(f"activation checkpointing {text!r}")
-
-
-@lru_cache(maxsize=65536)
-def read_software(precision: str, flash: str, notes: str) -> Software:
-    """What a row says of its software's memory: 16-bit state, attention in plain operations, logits in chunks.
-
-    fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named.
-    """
-    low = precision.lower()
-    autocast = "amp" in low or "autocast" in low or "mixed" in low
-    state = "16bit" if "pure" in low and not autocast else "copied" if "fp16" in low and not autocast else "fp32"
-    chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
-    return Software(state=state, whole_logits=not chunked, fused_attention=not flash.lower().startswith("no"))
-
-
-def read_compile(text: str) -> bool:
-    """Whether operations are fused: by torch.compile, or written fused by hand. Empty is eager, PyTorch's default."""
-    return text.lower() in ("yes", "true", "1") or "cuda" in text.lower() or "compile" in text.lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +222,19 @@ def read_shape(
     if ffn_width != 4 * values["dim"]:
         return Refusal("params is not given, and without it the number of key/value heads is open")
     return _shape("gpt2", values, ffn_width, values["heads"])
+
+
+@lru_cache(maxsize=65536)
+def extra_parameters(shape: ModelShape, params: str) -> int:
+    """How many more parameters the printed count has than the shape: one table (an untied head), or minus one (a tied
+    one), or none, whichever is nearest. 0 without a count.
+    """
+    count, own = _number(params), flops.parameters(shape)
+    if count is None or count <= 0:
+        return 0
+    table = shape.vocab_size * shape.width
+    choices = (0, table if shape.family == "gpt2" else -table)
+    return min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
 
 
 def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:

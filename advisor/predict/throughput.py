@@ -61,6 +61,7 @@ class Sizes:
     lanes: np.ndarray  # activation lanes per layer and token, in units of the width of a 4·width FFN block
     attention_width: np.ndarray  # query heads × head size
     seq_len: np.ndarray
+    attended: np.ndarray  # tokens that a query may see, mean over layers: less than seq_len under windows
     vocab: np.ndarray
     tokens: np.ndarray  # per micro-batch and device
     grad_accum: np.ndarray
@@ -68,6 +69,9 @@ class Sizes:
     block_matmul: np.ndarray  # matmul parameters inside blocks
     head_matmul: np.ndarray
     element_bytes: np.ndarray
+    weight_bytes: (
+        np.ndarray
+    )  # per parameter, of the weights that the optimizer steps: 4, or 2 where all state is 16-bit
     recompute: np.ndarray  # 4/3 under full activation checkpointing, else 1
     step_flops: np.ndarray  # per optimizer step (Muon's Newton-Schulz iterations)
 
@@ -88,13 +92,15 @@ def _size_row(w: Workload) -> dict[str, float]:
         "lanes": (4 * s.width + ffn_lanes) / 8 + _score_lanes(w),
         "attention_width": s.heads * s.head_dim,
         "seq_len": s.seq_len,
+        "attended": attended_tokens(w),
         "vocab": s.vocab_size,
         "tokens": w.micro_tokens,
         "grad_accum": w.grad_accum,
-        "parameters": flops.parameters(s),
+        "parameters": all_parameters(w),
         "block_matmul": flops.matmul_parameters(s) - s.vocab_size * s.width,
         "head_matmul": s.vocab_size * s.width,
         "element_bytes": ELEMENT_BYTES[w.precision],
+        "weight_bytes": 2 if w.software is not None and w.software.state == "16bit" else 4,
         "recompute": 4 / 3 if w.activation_checkpointing == "full" else 1.0,
         "step_flops": newton_schulz_flops(s) if w.optimizer == "muon" else 0.0,
     }
@@ -111,10 +117,21 @@ def newton_schulz_flops(s: ModelShape) -> float:
     return s.depth * sum(5 * (4 * m**2 * n + 2 * m**3) for m, n in pairs)
 
 
+def all_parameters(w: Workload) -> int:
+    """Trainable parameters: the shape's, and what a published model has more or fewer of (an untied or tied head)."""
+    return flops.parameters(w.shape) + (w.software.extra_parameters if w.software is not None else 0)
+
+
+def attended_tokens(w: Workload) -> float:
+    """Tokens that a query may see, mean over layers; the causal mask does not halve them (sources §1.2)."""
+    windows = w.software.attended_tokens if w.software is not None else None
+    return w.shape.seq_len if windows is None else min(windows, w.shape.seq_len)
+
+
 def _score_lanes(w: Workload) -> float:
     """What attention in plain operations adds: scores through memory, in units of activation lanes."""
     fused = w.software is None or w.software.fused_attention
-    return 0.0 if fused else w.shape.heads * w.shape.seq_len * _SCORE_PASSES / _LANE_PASSES
+    return 0.0 if fused else w.shape.heads * attended_tokens(w) * _SCORE_PASSES / _LANE_PASSES
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
@@ -125,13 +142,13 @@ def terms(z: Sizes, rates: Rates) -> np.ndarray:
     flop, byte, launch = 1 / rates.matmul_flops, 1 / rates.bandwidth, rates.launch_seconds
     columns = (
         (6 * (z.block_matmul * z.recompute + z.head_matmul) * micro + z.step_flops) * flop,
-        12 * z.layers * z.attention_width * z.seq_len * micro * z.recompute * flop,
+        12 * z.layers * z.attention_width * z.attended * micro * z.recompute * flop,
         z.layers * z.lanes * z.element_bytes * micro * z.recompute * byte,
         4 * z.vocab * micro * byte,
-        4 * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
+        z.weight_bytes * (z.block_matmul + z.head_matmul) * z.grad_accum * byte,
         z.layers * z.grad_accum * z.recompute * launch,
         z.grad_accum * launch,
-        OPTIMIZER_BYTES * z.parameters * byte,
+        OPTIMIZER_BYTES / 4 * z.weight_bytes * z.parameters * byte,
         np.full_like(z.tokens, launch),
     )
     return np.stack(columns, axis=1)

@@ -91,3 +91,39 @@ def test_the_trainers_own_workloads_are_traced_as_before():
     a = WorkloadArrays.of([own])
     traced = model.structure.peak_bytes(a)
     assert model.allocated_bytes(own).value == pytest.approx(float(np.squeeze(traced)) + 0.05 * GIB)
+
+
+def test_a_tied_head_holds_no_second_table():
+    shape = make_shape("llama", depth=28, width=3072, heads=24, kv_heads=8, ffn_width=8192, vocab_size=128256,
+                       seq_len=4096)  # fmt: skip
+    tied = Software(state="16bit", extra_parameters=-128256 * 3072)
+    untied, shared = (workload(shape=shape, precision="bf16", software=s) for s in (Software(state="16bit"), tied))
+    assert pair(shared)[0] == pytest.approx(6 * 3_212_749_824)  # Llama 3.2 3B
+    assert pair(untied)[0] - pair(shared)[0] == pytest.approx(6 * 128256 * 3072)
+
+
+def test_fine_tuning_3b_with_recomputed_blocks_is_within_a_tenth():
+    """torchtune's Llama 3.2 3B, pure bf16, 2 x 4,096 tokens, loss in chunks: 24.9 GiB active at the peak."""
+    shape = make_shape("llama", depth=28, width=3072, heads=24, kv_heads=8, ffn_width=8192, vocab_size=128256,
+                       seq_len=4096)  # fmt: skip
+    software = Software(state="16bit", whole_logits=False, extra_parameters=-128256 * 3072)
+    w = workload(shape=shape, micro_batch=2, precision="bf16", gpu="a100-80gb-sxm", compile=True, software=software)
+    found = load_memory_model().allocated_bytes(dataclasses.replace(w, activation_checkpointing="full"))
+    assert found.value / GIB == pytest.approx(24.9, rel=0.1)
+
+
+def test_norms_written_out_keep_an_fp32_input_and_a_product_which_checkpointing_and_compilers_do_not():
+    shape = make_shape("llama", depth=24, width=2048, heads=16, vocab_size=32000, seq_len=2048)
+    tokens, lane = 4 * 2048, 2 * 4 * 2048 * 2048
+    w = workload(shape=shape, micro_batch=4, precision="bf16", software=Software(state="copied", whole_logits=False))
+    eager, fused = (pair(dataclasses.replace(w, compile=on))[1] for on in (False, True))
+    assert eager - fused == pytest.approx(24 * 4 * lane)
+    selective = dataclasses.replace(w, activation_checkpointing="selective")
+    eager, fused = (pair(dataclasses.replace(selective, compile=on))[1] for on in (False, True))
+    assert eager - fused == pytest.approx(4 * lane)  # of the one block that is worked on
+    assert tokens * 2 * 2048 == lane
+
+
+def test_a_compiled_loss_keeps_logits_and_their_gradient_in_16_bits():
+    eager, compiled = (pair(workload(micro_batch=4, compile=on))[1] for on in (False, True))
+    assert eager - compiled == pytest.approx((10 - 4) * 4 * 2048 * 50304)

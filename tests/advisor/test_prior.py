@@ -66,6 +66,20 @@ def test_a_lower_power_limit_slows_products_and_widens_the_belief():
     assert two.mean[TRAFFIC] == one.mean[TRAFFIC]
 
 
+def test_watts_to_spare_make_no_card_faster_than_its_data_sheet():
+    """Ampere's rows are of cards of 1.3 W per TFLOP/s; an RTX 3090 has 4.9, and boosts some 8 % beyond its peak."""
+    spec = require_gpu("rtx-3090")
+    unbounded, bound = load_prior("Ampere", "bf16", True), load_prior("Ampere", "bf16", True, spec)
+    assert unbounded.mean[MATMUL] > 0 > bound.mean[MATMUL] > -0.12
+    assert np.linalg.eigvalsh(bound.covariance).min() > 1e-5
+    mean, covariance = np.zeros(len(TERMS)), np.eye(len(TERMS))
+    assert prior.bounded(mean, covariance)[0] is mean  # slower than peak: nothing to add
+    mean = np.full(len(TERMS), -0.58)  # as sure as the bound, half way between
+    found, less = prior.bounded(mean, prior.FASTEST[1] ** 2 * covariance)
+    assert found[MATMUL] == pytest.approx(-0.33) and found[TRAFFIC] == -0.58
+    assert less[MATMUL, MATMUL] == pytest.approx(prior.FASTEST[1] ** 2 / 2)
+
+
 def test_fp32_is_believed_less():
     half, single = (load_prior("Ampere", p, False) for p in ("bf16", "fp32"))
     assert single.covariance[MATMUL, MATMUL] > half.covariance[MATMUL, MATMUL] + 0.05

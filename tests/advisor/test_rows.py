@@ -106,6 +106,26 @@ def test_accumulation_follows_from_the_global_batch():
     assert read(GPT2 | {"micro_batch": "", "grad_accum": "4", "global_batch_tokens": "524288"}).micro_batch == 16
 
 
+def test_a_count_without_the_second_table_is_a_tied_model():
+    tied = read(LLAMA_8B | {"ffn_mult": "", "params": "3212749824", "layers": "28", "dim": "3072", "heads": "24"})
+    assert tied.software.extra_parameters == -128256 * 3072
+    assert read(LLAMA_8B).software.extra_parameters == 0
+    untied = read(GPT2 | {"params": "163037184"})
+    assert untied.software.extra_parameters == 50257 * 768
+
+
+def test_windows_of_a_row_reach_the_workload():
+    assert read(LLAMA_8B | {"notes": "sliding window 4096"}).software.attended_tokens == 4096
+    assert read(LLAMA_8B).software.attended_tokens is None
+    assert "windows" in refusal(flash_attn="FlexAttention / FA3 sliding window")
+
+
+def test_fp32_is_predicted_where_it_can_mean_one_thing():
+    assert read(GPT2 | {"precision": "TF32"}).precision == "fp32"
+    assert "TF32" in refusal(precision="fp32")
+    assert read(GPT2 | {"precision": "fp32", "gpu": "V100 32GB SXM2"}).precision == "fp32"
+
+
 def test_contradictory_batches_are_refused():
     error = refusal(micro_batch="8", grad_accum="2", global_batch_tokens="524288")
     assert "131,072" in error and "524,288" in error
@@ -167,13 +187,30 @@ def test_what_is_not_modelled_or_not_said_is_refused_in_words(changes: dict[str,
         ("B200 192GB", None, "b200"),
         ("GH200 96GB", None, "gh200-96gb"),
         ("H200 141GB SXM", None, "h200-141gb-sxm"),
+        ("H200", None, "h200-141gb-sxm"),
+        ("H200 NVL", None, "h200-141gb-nvl"),
+        ("H100 94GB", None, "h100-94gb-nvl"),
+        ("DGX H100", None, "h100-80gb-sxm"),
+        ("8x H100 SXM5 80 GB", None, "h100-80gb-sxm"),
+        ("H100 (SXM, 80GB)", None, "h100-80gb-sxm"),
+        ("A100 (40GB SXM)", None, "a100-40gb-sxm"),
+        ("V100 (16GB, PCIe)", None, "v100-16gb-pcie"),
+        ("A100 80G", None, "a100-80gb-sxm"),
+        ("RTX4090", None, "rtx-4090"),
+        ("RTX 4090 D", None, "rtx-4090d"),
+        ("RTX 3090 Ti", None, "rtx-3090ti"),
+        ("2 x A10", None, "a10"),
+        ("Gaudi 2", None, "gaudi2"),
     ],
 )
 def test_published_names_find_their_card(name: str, memory: float | None, key: str):
     assert match_card(name, memory, CARDS.values()).key == key
 
 
-@pytest.mark.parametrize("name", ["A100", "A100 SXM4", "Blackwell (model not named)", "MI250 (1 GCD)", "RTX", "80GB"])
+@pytest.mark.parametrize(
+    "name",
+    ["A100", "H100", "H100 80GB", "GH200", "A100 SXM4", "Blackwell (model not named)", "MI250 (1 GCD)", "RTX", "80GB"],
+)
 def test_a_name_that_could_be_several_cards_is_none_of_them(name: str):
     assert isinstance(match_card(name, None, CARDS.values()), str)
 

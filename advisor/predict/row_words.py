@@ -1,0 +1,228 @@
+"""What the words of a published table mean: parallelism, precision, optimizer, checkpointing, attention, software.
+
+Every reader answers with the one thing a cell can mean, or with a Refusal that says why it cannot be used.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from advisor.records import Software
+from trainer.schema import ModelShape
+
+_OTHER_ARCHITECTURES = (
+    (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
+    (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
+    (r"\bt5\b|encoder-decoder|vision|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
+    (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
+    (r"document mask", "attention over documents of unstated length"),
+    (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
+    (r"(?<!than )(?<!vs )(?<!against )\bq?lora\b", "the training of adapters"),
+    (r"forward (pass )?only|inference only", "no training"),
+)
+_ADAPTERS = r"lora|\bdora\b|\bpeft\b|adapter|galore|prefix.?tuning|prompt.?tuning|\bia3\b"
+# "TP8", "tp=8", "DP8xTP8", "tensor_parallel_size 8", "8-way tensor parallelism": a bare name means some, a degree of 1
+# none. "model" is what several tools call tensor parallelism.
+_OTHER_PARALLELISM = {
+    kind: re.compile(
+        rf"(?:(?<![a-z])(?:(?<=\d)x)?{short}(?![a-z])|{kind}[ _-](?:model[ _-])?parallel(?:ism)?)"
+        r"(?:[ _-](?:size|degree))?[ =:_-]*(\d*)"
+    )
+    for kind, short in (
+        *(("tensor", "x?tp"), ("pipeline", "x?pp"), ("context", "x?cp"), ("expert", "x?ep"), ("sequence", "x?sp")),
+        ("model", "x?mp"),
+    )
+}
+_OTHER_SCHEMES = (
+    (r"\bpipeline(?![ _-](?:model[ _-])?parallel)|1f1b|gpipe|zero.?bubble|dual.?pipe", "pipeline parallel"),
+    (r"ulysses|ring.?attention", "context parallel"),
+    (r"\b[345]-?d\b", "several kinds of parallelism"),
+    (r"\btensor(?![ _-](?:model[ _-])?parallel)", "tensor parallel"),
+)
+_NEGATED = re.compile(r"\b(?:no|without|not)[ -](?:[a-z]+[ -])?(?:parallel(?:ism)?|tp|pp|cp|ep|sp|offload(?:ing)?)\b")
+_STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
+# "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
+# torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
+_AUTOCAST = re.compile(r"amp|autocast|mixed|\bmp (?:pure|default)")
+_ALL_16_BITS = re.compile(r"pure|\btrue\b")
+_MASTER = re.compile(r"master|main (?:params|weights|grad)|fp32 grad")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why one part of a row cannot be used."""
+
+    reason: str
+
+
+@lru_cache(maxsize=65536)
+def architecture(notes: str) -> str | Refusal:
+    """Refuse models whose description says that they are no dense decoder, or that training was of something else."""
+    for pattern, what in _OTHER_ARCHITECTURES:
+        if re.search(pattern, notes, re.IGNORECASE):
+            return Refusal(f"the notes say this is {what}")
+    return notes
+
+
+@lru_cache(maxsize=4096)
+def read_sharding(text: str, optimizer: str = "") -> str | Refusal:
+    """What data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP).
+
+    A "distributed" or "sharded" optimizer splits its state and work, whatever the gradients do.
+    """
+    low = _NEGATED.sub(" ", text.lower())
+    if re.search(_ADAPTERS, low):
+        return Refusal(f"adapters ({text}), only full training is modelled")
+    if re.search(r"offload|infinity", low):
+        return Refusal(f"offloading to the host ({text})")
+    for kind, pattern in _OTHER_PARALLELISM.items():
+        if any(degree != "1" for degree in pattern.findall(low)):
+            return Refusal(f"{kind} parallel ({text})")
+    for pattern, what in _OTHER_SCHEMES:
+        if re.search(pattern, low):
+            return Refusal(f"{what} ({text})")
+    if re.search(rf"(?:{_STAGE})[12]\b|zero[12]|shard_grad_op|(?:sharded|distributed) optimizer", low):
+        return "optimizer"
+    if re.search(rf"fsdp(?!0)|hsdp|(?:{_STAGE})3\b|full.shard|fully.shard", low) and "no_shard" not in low:
+        return "full"
+    return "optimizer" if re.search(r"distributed|sharded|\bzero-?[12]?\b", optimizer.lower()) else "none"
+
+
+@lru_cache(maxsize=4096)
+def read_precision(text: str, tf32_units: bool = True) -> str | Refusal:
+    """bf16, fp16 or fp32; 4- and 8-bit floats are refused, and so is fp32 that may be kept off the TF32 units.
+
+    `tf32_units`: whether the card has any. PyTorch's default leaves them idle since 1.12, NVIDIA's containers do not: a
+    factor of up to eight that "fp32" alone leaves open.
+    """
+    low = text.lower()
+    if not low:
+        return Refusal("the precision is not given")
+    if re.search(r"fp[468]|float8|nf4|int[48]|\b[48].?bit|e4m3|e5m2", low):
+        return Refusal(f"precision {text!r}, only bf16, fp16 and fp32 are modelled")
+    if "bf16" in low or "bfloat16" in low:
+        return "bf16"
+    if re.search(r"fp16|float16|\bhalf\b|^16(?:-mixed|-true)?$", low):
+        return "fp16"
+    if not re.search(r"fp32|tf32|float32|^32(?:-true)?$", low):
+        return Refusal(f"precision {text!r} is unknown")
+    if "no tf32" in low and tf32_units:
+        return Refusal(f"precision {text!r}; the trainer's fp32 uses the TF32 units")
+    if "tf32" not in low and tf32_units:
+        return Refusal(f"precision {text!r} does not say whether products used the TF32 units")
+    return "fp32"
+
+
+@lru_cache(maxsize=4096)
+def read_optimizer(text: str) -> str | Refusal:
+    """adamw or muon; empty is AdamW, what everyone means without saying."""
+    low = text.lower()
+    if re.search(r"8.?bit|paged", low):
+        return Refusal(f"optimizer {text!r}, 8-bit and paged states are not modelled")
+    if "muon" in low:
+        return "muon"
+    if not low or "adam" in low:
+        return "adamw"
+    return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
+
+
+@lru_cache(maxsize=4096)
+def read_checkpointing(text: str) -> str | Refusal:
+    """none, selective or full; empty is none, and a bare yes is full, as in every tool that has only a switch."""
+    low = text.lower()
+    if "offload" in low:
+        return Refusal(f"activations offloaded to the host ({text})")
+    if not low or low.startswith(("no", "false", "off")) or low == "0":
+        return "none"
+    if "selective" in low or re.match(r"sac\b|per.?op\b", low):
+        return "selective"
+    if re.match(r"full|yes|true|on\b|1$|all\b", low):
+        return "full"
+    return Refusal(f"activation checkpointing {text!r}")
+
+
+@lru_cache(maxsize=65536)
+def read_software(precision: str, flash: str, notes: str) -> Software:
+    """What a row says of its software: 16-bit state, attention in plain operations, logits in chunks."""
+    chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
+    return Software(
+        state=_state(precision.lower()),
+        whole_logits=not chunked,
+        fused_attention=not re.match(r"no|false|off|eager|math", flash.lower()),
+    )
+
+
+def _state(low: str) -> str:
+    """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so."""
+    if _AUTOCAST.search(low):
+        return "fp32"
+    if _ALL_16_BITS.search(low):
+        return "16bit"
+    return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else "fp32"
+
+
+@lru_cache(maxsize=4096)
+def read_compile(text: str) -> bool:
+    """Whether operations are fused: by a compiler, or written fused by hand. Empty is eager, PyTorch's default."""
+    low = text.lower()
+    if re.match(r"no\b|not\b|none|false|off|eager|without|0$", low) or re.search(
+        r"\bno (torch\.?)?compil|uncompiled", low
+    ):
+        return False
+    return bool(re.match(r"yes|true|on\b|1$", low) or re.search(r"cuda|compile|inductor|\bxla\b|\bjit\b", low))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Attention that sees only so many tokens in some layers."""
+
+    tokens: int | None  # None: `share` of the sequence
+    share: float
+    short_layers: float  # share of the layers where pattern is empty
+    pattern: str  # of S (windowed) and L, repeated over the layers; the last one always sees all
+
+    def attended(self, shape: ModelShape) -> float:
+        """Tokens that a query may see, mean over the layers."""
+        short = min(shape.seq_len, self.tokens if self.tokens is not None else self.share * shape.seq_len)
+        if not self.pattern:
+            return self.short_layers * short + (1 - self.short_layers) * shape.seq_len
+        kinds = [self.pattern[i % len(self.pattern)] for i in range(shape.depth - 1)] + ["L"]
+        return sum(short if kind == "S" else shape.seq_len for kind in kinds) / shape.depth
+
+
+_WINDOWED = re.compile(
+    r"sliding|windowed|long-short|local attention|\bswa\b|attention window|window (?:attention|pattern|size)"
+)
+_NO_WINDOW = re.compile(r"\b(?:no|without|not)\b[ -](?:sliding[ -])?(?:window(?:s|ed)?|swa)")
+_WINDOW_SIZE = re.compile(
+    r"(?:windows?(?: size)?(?: of)?|swa)[ =:]*(\d[\d,]*)(k?)\b"
+    r"|\b(\d[\d,]*)(k?)[ -](?:tokens?[ -])?(?:sliding[ -])?window"
+)
+
+
+@lru_cache(maxsize=65536)
+def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
+    """Windows of attention as the row states them: one size, in every layer or in a stated part of them.
+
+    Known: "sliding window 4096", "1024-token window", "SSSL" (nanochat's pattern), "alternating", "5:1". None where no
+    window is mentioned.
+    """
+    said = f"{flash}; {notes}"
+    low = said.lower()
+    pattern = re.search(r"(?<![A-Za-z])([SL]*S[SL]*L|L+S[SL]*)(?![A-Za-z])", said)
+    if _NO_WINDOW.search(low) or not (_WINDOWED.search(low) or pattern):
+        return None
+    sizes = {int((a or b).replace(",", "")) * (1024 if k or m else 1) for a, k, b, m in _WINDOW_SIZE.findall(low)}
+    share = 0.5 if "half" in low else 0.25 if "quarter" in low else None
+    if len(sizes) > 1 or not (sizes or share):
+        return Refusal("the notes say this is attention over windows of unstated size")
+    ratio = re.search(r"\b(\d+):1\b", low)
+    part = 0.5 if re.search(r"alternat|every (?:other|second)", low) else 1.0
+    return Windows(
+        tokens=sizes.pop() if sizes else None,
+        share=share or 1.0,
+        short_layers=int(ratio[1]) / (int(ratio[1]) + 1) if ratio else part,
+        pattern=pattern[1] if pattern else "",
+    )

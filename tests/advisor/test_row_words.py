@@ -1,0 +1,169 @@
+"""Words of published tables as different tables spell them: the one thing each can mean, or a refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.predict.row_words import (
+    Refusal,
+    architecture,
+    read_checkpointing,
+    read_compile,
+    read_optimizer,
+    read_precision,
+    read_sharding,
+    read_software,
+    read_windows,
+)
+from trainer.schema import make_shape
+
+SHAPE = make_shape("gpt2", depth=8, width=1024, vocab_size=50304, seq_len=8192)
+
+
+@pytest.mark.parametrize(
+    ("text", "sharding"),
+    [
+        *[
+            (t, "none")
+            for t in ("", "single", "single device", "DDP", "DDP 8", "DP8 TP1 PP1", "FSDP NO_SHARD", "ZeRO-0")
+        ],
+        *[
+            (t, "optimizer")
+            for t in ("ZeRO-1", "ZeRO 2", "zero_stage=2", "DeepSpeed ZeRO stage 1", "FSDP SHARD_GRAD_OP")
+        ],
+        *[(t, "full") for t in ("FSDP", "FSDP2 full shard", "FSDP HYBRID_SHARD", "HSDP", "ZeRO-3", "ZeRO stage 3")],
+        *[(t, "full") for t in ("DeepSpeed stage 3", "fully sharded", "FSDP (no TP)")],
+    ],
+)
+def test_what_data_parallelism_splits(text: str, sharding: str):
+    assert read_sharding(text) == sharding
+
+
+def test_a_distributed_optimizer_is_sharded_whatever_the_gradients_do():
+    assert read_sharding("DDP 8", "Muon (distributed) + Adam") == "optimizer"
+    assert read_sharding("FSDP", "distributed Adam") == "full"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *[(t, "tensor parallel") for t in ("FSDP32xTP8", "DP8xTP4xPP1", "dp8tp4", "tensor 8", "TP=2", "async TP")],
+        *[(t, "pipeline parallel") for t in ("DP4xPP2", "pipeline 4 stages", "1F1B interleaved", "GPipe 8")],
+        *[(t, "model parallel") for t in ("MP8", "model_parallel_size 8", "model parallel 4")],
+        *[(t, "context parallel") for t in ("FSDP8 x CP2", "DeepSpeed Ulysses 4", "ring attention")],
+        ("3D parallelism", "several kinds"),
+        *[(t, "adapters") for t in ("LoRA", "QLoRA", "DoRA", "PEFT", "adapters r=16", "prefix-tuning")],
+        *[(t, "host") for t in ("ZeRO-Offload", "ZeRO-Infinity", "FSDP + CPU offload")],
+    ],
+)
+def test_other_schemes_are_refused_however_they_are_written(text: str, words: str):
+    found = read_sharding(text)
+    assert isinstance(found, Refusal) and words in found.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "precision", "state"),
+    [
+        ("bf16", "bf16", "fp32"),
+        ("bf16-mixed", "bf16", "fp32"),
+        ("amp_bf16 (MP DEFAULT)", "bf16", "fp32"),
+        ("bf16 (MP PURE)", "bf16", "fp32"),  # FSDP's mode: shards stay fp32
+        ("bf16 mixed (fp32 master, bf16 compute)", "bf16", "fp32"),
+        ("bf16 (fp32 master)", "bf16", "copied"),
+        ("bf16 (fp32 grad accumulation)", "bf16", "copied"),
+        ("bf16 (pure)", "bf16", "16bit"),
+        ("bf16-true", "bf16", "16bit"),
+        ("fp16", "fp16", "copied"),
+        ("amp_fp16", "fp16", "fp32"),
+        ("fp16 AMP", "fp16", "fp32"),
+        ("16-mixed", "fp16", "fp32"),
+        ("half", "fp16", "fp32"),
+        ("TF32", "fp32", "fp32"),
+        ("fp32/TF32", "fp32", "fp32"),
+    ],
+)
+def test_precision_and_the_state_it_keeps(text: str, precision: str, state: str):
+    assert read_precision(text) == precision
+    assert read_software(text, "", "").state == state
+
+
+@pytest.mark.parametrize(
+    "text", ["", "FP8 (TE)", "mxfp8", "NVFP4", "bf16 4-bit", "bf16 + int4", "fp32 (no TF32)", "??"]
+)
+def test_precisions_that_are_not_modelled_are_refused(text: str):
+    assert isinstance(read_precision(text), Refusal)
+
+
+def test_fp32_alone_says_nothing_of_tf32_where_a_card_has_it():
+    """One H100 did 6,412 tokens/s of GPT-2 large in fp32 (NeuSight's labels): a quarter of what TF32 would."""
+    assert isinstance(read_precision("fp32", tf32_units=True), Refusal)
+    assert read_precision("fp32", tf32_units=False) == "fp32"
+    assert read_precision("fp32 (no TF32)", tf32_units=False) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *[(t, "none") for t in ("", "none", "no", "False", "off", "none (-r 0)")],
+        *[(t, "selective") for t in ("selective (op)", "selective (per-op)", "SAC", "per-op selective")],
+        *[(t, "full") for t in ("full", "yes", "True", "on", "full (every block)")],
+    ],
+)
+def test_checkpointing(text: str, kind: str):
+    assert read_checkpointing(text) == kind
+
+
+@pytest.mark.parametrize("text", ["full+offload", "perhaps"])
+def test_checkpointing_of_other_kinds_is_refused(text: str):
+    assert isinstance(read_checkpointing(text), Refusal)
+
+
+@pytest.mark.parametrize("text", ["yes", "True", "torch.compile", "yes (max-autotune)", "C/CUDA", "inductor", "XLA"])
+def test_fused(text: str):
+    assert read_compile(text) is True
+
+
+@pytest.mark.parametrize("text", ["", "no", "False", "no torch.compile", "not compiled", "eager (no compile)", "none"])
+def test_not_fused(text: str):
+    assert read_compile(text) is False
+
+
+@pytest.mark.parametrize("text", ["SGD", "LAMB", "Lion", "SOAP", "AdamW8bit", "paged AdamW"])
+def test_other_optimizers_are_refused(text: str):
+    assert isinstance(read_optimizer(text), Refusal)
+
+
+def test_a_row_that_trains_adapters_says_so_in_its_notes_too():
+    assert isinstance(architecture("Llama 3 8B, LoRA r=16, packed"), Refusal)
+    assert architecture("1.6x slower than LoRA") == "1.6x slower than LoRA"
+
+
+@pytest.mark.parametrize(
+    ("notes", "attended"),
+    [
+        ("sliding window 4096", 4096),
+        ("SWA=1024 in every layer", 1024),
+        ("sliding window of 1,024", 1024),
+        ("4k-token sliding window", 4096),
+        ("sliding window 16384", 8192),  # no less than everything
+        ("alternating sliding window 2048 and full attention", (2048 + 8192) / 2),
+        ("5:1 local attention, window 1024", (5 * 1024 + 8192) / 6),
+        ("window pattern SSSL, short = half context", (6 * 4096 + 2 * 8192) / 8),
+        ("SSSL, window size 1024", (6 * 1024 + 2 * 8192) / 8),
+    ],
+)
+def test_windows_as_tables_state_them(notes: str, attended: float):
+    """Worked out by hand for 8 layers and 8,192 tokens; the last layer of a pattern of letters sees all."""
+    assert read_windows("", notes).attended(SHAPE) == pytest.approx(attended)
+
+
+@pytest.mark.parametrize(
+    "notes", ["FA3 sliding window", "windowed FlexAttention", "SSSL", "sliding window 512 to 1024, window 2048"]
+)
+def test_windows_of_unstated_size_are_refused(notes: str):
+    assert isinstance(read_windows("", notes), Refusal)
+
+
+@pytest.mark.parametrize("notes", ["", "context window 2048", "no sliding window", "mean of a 50-step window", "TSLA"])
+def test_other_windows_are_none(notes: str):
+    assert read_windows("SDPA", notes) is None
