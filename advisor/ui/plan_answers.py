@@ -28,15 +28,15 @@ def world(goal: Goal) -> World:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _profiles(gpu: str, family: str, precision: str, compile: bool | None, now: World):
+def _profiles(gpu: str, family: str, precision: str, compile: bool | None, power_cap_watts: float | None, now: World):
     del now
-    goal = Goal(gpu=gpu, family=family, precision=precision, compile=compile)
+    goal = Goal(gpu=gpu, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts)
     return load_profiles(goal, loaders.store())
 
 
 def profile(goal: Goal, key: str, now: World) -> Profile:
     """What is believed of one of the goal's devices."""
-    found, _ = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, now)
+    found, _ = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
     return next(p for p in found if p.key == key)
 
 

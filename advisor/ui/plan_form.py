@@ -17,6 +17,7 @@ BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 OBJECTIVES = {"loss": "best loss", "cost": "cheapest", "time": "fastest"}
 SPOT = {"none": "on demand", "any": "spot too", "only": "spot only"}
 _READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
+_READ |= {"interruptions": parse_seconds}
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 
@@ -24,7 +25,7 @@ def goal() -> Goal:
     """Draw the form and read it; raises AdvisorError (exit code 2) for what cannot be meant."""
     options = _defaults() | _limits() | _work()
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
-        options |= _model() | _machines()
+        options |= _model() | _machines() | _conditions()
     # read only now that all is drawn: a control that is not drawn forgets what it held
     return goal_from(options | {name: read(options[name]) if options[name] else None for name, read in _READ.items()})
 
@@ -142,6 +143,20 @@ def _machines() -> dict[str, Any]:
         "prices": prices.replace(",", " ").split(),
         "kwh_price": tariff,
     }
+
+
+def _conditions() -> dict[str, Any]:
+    columns = st.container(key="pair-conditions").columns(2, vertical_alignment="bottom")
+    cap = columns[0].number_input(
+        "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the card's own",
+        help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
+    )  # fmt: skip
+    interruptions = columns[1].text_input(
+        "Interrupted every", key="interruptions", bind=QUERY, placeholder="4-48 h on spot machines, else never",
+        help="Mean time between interruptions, as 12 h: restarts and repeated work are counted, checkpoints written "
+        "as often as that asks for.",
+    )  # fmt: skip
+    return {"power_cap": cap, "interruptions": interruptions}
 
 
 def _devices() -> list[str]:

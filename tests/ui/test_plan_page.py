@@ -100,6 +100,17 @@ def test_another_card_is_shown_with_its_own_numbers_and_kept_in_the_address():
     assert "Aggressive" not in sentence(at) and "pick" not in at.query_params
 
 
+def test_a_cap_and_interruptions_are_part_of_the_goal_and_of_the_link():
+    at = ok(app(gpu="l4", gpus="1", power_cap="60", interruptions="6 h").run())
+    goal = said_command(at)
+    assert (goal.power_cap_watts, goal.interruption_seconds) == (60.0, 6 * 3600.0)
+    prediction = recommend(goal).prediction
+    assert prediction.power_watts.high <= 60.0 and prediction.wall_clock.interruptions_seconds is not None
+    assert format_estimate(prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
+    ok(at.text_input(key="interruptions").set_value("").run())
+    assert said_command(at).interruption_seconds is None
+
+
 def test_a_slider_says_what_it_does_and_a_link_restores_it():
     at = ok(app(gpu="l4", gpus="1").run())
     before = sentence(at)
