@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from advisor import flops
+from advisor.catalog import load_gpus
+from advisor.folders import profiles_folder
 from advisor.predict.memory import load_memory_model
 from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.rows import read_rows
 from advisor.records import Software, Workload
 from trainer.schema import make_shape
 
@@ -127,3 +130,13 @@ def test_norms_written_out_keep_an_fp32_input_and_a_product_which_checkpointing_
 def test_a_compiled_loss_keeps_logits_and_their_gradient_in_16_bits():
     eager, compiled = (pair(workload(micro_batch=4, compile=on))[1] for on in (False, True))
     assert eager - compiled == pytest.approx((10 - 4) * 4 * 2048 * 50304)
+
+
+def test_every_published_run_could_have_run():
+    """Micro-batches are chosen to fill cards: expected peaks pass the card in few rows, low ends in none."""
+    cards, model = load_gpus(), load_memory_model()
+    read = [w for w in read_rows(profiles_folder() / "public_runs.csv", cards) if isinstance(w, Workload)]
+    room = [1.08 * cards[w.gpu].memory_gb * 1e9 for w in read]  # "80 GB" are 80 GiB
+    assert all(model.device_total_bytes(w).low < most for w, most in zip(read, room, strict=True))
+    over = [model.allocated_bytes(w).value > most for w, most in zip(read, room, strict=True)]
+    assert len(read) > 140 and sum(over) < 0.1 * len(read)
