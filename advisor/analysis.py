@@ -22,6 +22,7 @@ from advisor.findings.registry import judge
 from advisor.findings.savings import spent_seconds, worth_saying
 from advisor.findings.workload_of import infer
 from advisor.predict.profile import Profile
+from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.config_file import read_config
 from advisor.readers.read import read_run
@@ -78,11 +79,13 @@ class Analysis:
 
 
 def analyse(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
-    """Read a log or a run's folder and judge it.
+    """Read a log, a run's folder or an archive of it and judge it.
 
     Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
     """
-    return judge_run(read_run(path, given.format, progress), _with_folder(path, given), store)
+    with opened(path) as inside:
+        run = replace(read_run(inside, given.format, progress), source=str(path))
+        return judge_run(run, _with_folder(inside, given), store)
 
 
 def _with_folder(path: Path, given: Given) -> Given:

@@ -1,91 +1,185 @@
-"""Zip archives unpacked into a temporary folder, with limits: what is in them comes from strangers.
+"""Zip and tar archives unpacked into a temporary folder, with limits: what is in them comes from strangers.
 
-Nothing is unpacked outside that folder, links are passed over, nothing is executed. Limits are on what comes out, not
-on what the archive claims.
+Nothing is unpacked outside that folder, links and devices are passed over, nothing is executed and no rights or owners
+are taken over. Limits are on what comes out, not on what the archive claims.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import stat
+import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
 
 from advisor.errors import AdvisorError
+from advisor.readers.bounded import read_head
+from advisor.readers.chunks import open_binary
 
 MOST_MEMBERS = 5000  # a run folder with a thousand checkpoints has fewer logs than this
 MOST_BYTES = 2 * 2**30  # unpacked, all together: the largest logs known are under it
+MOST_PASSED_BYTES = 8 * 2**30  # of weights in a tar, which have to be read to get past them
 MOST_RATIO = 1200  # deflate cannot pack better than about 1032:1; text logs pack 5-20:1
+_MOST_HEADER_BYTES = 2**20  # of one member of a tar: a long name or extended header is a few kilobytes
 _BLOCK = 2**20
 _CHECKPOINT_SUFFIXES = (".pkl", ".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npy", ".png", ".jpg", ".so")
 
 
-def is_zip(head: bytes) -> bool:
-    """Whether a file begins as a zip archive does."""
+def is_archive(path: Path) -> bool:
+    """Whether a file begins as a zip or a tar archive does, the latter also packed by gzip."""
+    return path.is_file() and (_is_zip(read_head(path, 4)) or _is_tar(read_head(path, 512)))
+
+
+def _is_zip(head: bytes) -> bool:
     return head[:4] in (b"PK\x03\x04", b"PK\x05\x06")
 
 
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
 @contextlib.contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
-    """A temporary folder with an archive's files, weights left out; AdvisorError where it is damaged or dangerous."""
+def opened(path: Path) -> Iterator[Path]:
+    """The path itself; of an archive, while it is needed, the one file or the folder of files that it holds.
+
+    A folder that holds nothing but one folder stands for that. AdvisorError where the archive is damaged, dangerous or
+    holds another one; its words name the archive and not the temporary folder.
+    """
+    if not is_archive(path):
+        yield path
+        return
     with tempfile.TemporaryDirectory(prefix="advisor-") as name:
         folder = Path(name)
+        _unpack(path, folder)
+        inside = _inside(folder)
+        if inside.is_file() and is_archive(inside):
+            raise AdvisorError(f"{path} holds another archive", "unpack it yourself")
         try:
-            with zipfile.ZipFile(path) as archive:
-                _extract(archive, folder, path)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-            raise AdvisorError(f"{path} is a damaged zip archive: {error}", "unpack it yourself") from error
-        except OSError as error:
-            raise AdvisorError(f"{path} cannot be unpacked: {error.strerror or error}", "unpack it yourself") from error
-        yield folder
+            yield inside
+        except AdvisorError as error:
+            words = error.message.replace(str(inside), str(path)).replace(str(folder), str(path))
+            raise AdvisorError(words, error.hint, exit_code=error.exit_code) from error
 
 
-def only_file(folder: Path) -> Path | None:
-    """The one file an unpacked archive holds; None where it holds several."""
+def _inside(folder: Path) -> Path:
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return files[0] if len(files) == 1 else None
+    if len(files) == 1:
+        return files[0]
+    while len(below := list(folder.iterdir())) == 1 and below[0].is_dir():
+        folder = below[0]
+    return folder
 
 
-def _extract(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
+def _unpack(path: Path, folder: Path) -> None:
+    kind = "zip" if _is_zip(read_head(path, 4)) else "tar"
+    try:
+        if kind == "zip":
+            with zipfile.ZipFile(path) as archive:
+                _extract_zip(archive, folder, path)
+        else:
+            with open_binary(path) as packed:
+                _extract_tar(packed, folder, path)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, ValueError) as error:
+        raise AdvisorError(f"{path} is a damaged {kind} archive: {error}", "unpack it yourself") from error
+    except OSError as error:
+        raise AdvisorError(f"{path} cannot be unpacked: {error.strerror or error}", "unpack it yourself") from error
+
+
+def _extract_zip(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
     members = archive.infolist()
     if any(PurePosixPath(member.filename).name in ("data.pkl", "byteorder") for member in members):
         raise AdvisorError(f"{path} is a checkpoint of PyTorch: pickled data is never loaded", "give the run's log")
     if len(members) > MOST_MEMBERS:
         raise AdvisorError(f"{path} holds {len(members)} files, more than the {MOST_MEMBERS} that are unpacked")
-    packed = max(1, path.stat().st_size)
-    left = min(MOST_BYTES, MOST_RATIO * packed)
+    left = _most_bytes(path)
     for member in members:
-        target = _place(member, folder, path)
+        ordinary = not member.is_dir() and not stat.S_ISLNK(member.external_attr >> 16)
+        target = _place(member.filename, folder, path) if ordinary else None
         if target is None:
             continue
         if member.flag_bits & 1:
             raise AdvisorError(f"{path} is encrypted", "unpack it yourself")
-        left = _copy(archive, member, target, left, path)
+        with archive.open(member) as source:
+            left = _copy(source, target, left, path)
 
 
-def _place(member: zipfile.ZipInfo, folder: Path, path: Path) -> Path | None:
+def _most_bytes(path: Path) -> int:
+    return min(MOST_BYTES, MOST_RATIO * max(1, path.stat().st_size))
+
+
+def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
+    """Member by member in the order of the file, which is read once and never sought in."""
+    stream = _Metered(packed)
+    left, passed, count, unread = _most_bytes(path), MOST_PASSED_BYTES, 0, 0
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BLOCK) as archive:  # type: ignore[call-overload]
+        while True:
+            stream.left = _MOST_HEADER_BYTES + unread
+            if (member := archive.next()) is None:
+                return
+            stream.left, unread = None, 0
+            count += 1
+            if count > MOST_MEMBERS:
+                raise AdvisorError(f"{path} holds more than the {MOST_MEMBERS} files that are unpacked")
+            archive.members = []  # tarfile remembers every member it has met
+            source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+            if source is None:
+                unread = min(member.size, passed)
+                passed -= unread
+                continue
+            target = _place(member.name, folder, path)
+            if target is not None:
+                left = _copy(source, target, left, path)
+            else:
+                passed = _pass(source, passed, path)
+
+
+_TAR_BLOCK = 20 * 512  # what tar writes at once
+
+
+class _Metered:
+    """A stream that gives at most `left` more bytes; None: as many as there are."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self.left: int | None = _MOST_HEADER_BYTES  # the first header is read on opening
+
+    def read(self, size: int) -> bytes:
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise tarfile.ReadError("a header of more than 1 MiB")
+        return self._stream.read(size)
+
+
+def _place(filename: str, folder: Path, path: Path) -> Path | None:
     """Where a member goes; None for what is passed over. AdvisorError for names that lead out of the folder."""
-    name = member.filename.replace("\\", "/")
+    name = filename.replace("\\", "/")
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or (parts and ":" in parts[0]) or "\0" in name:
         raise AdvisorError(f"{path} holds a file named {name[:80]!r}, which leads out of its folder: not unpacked")
-    if member.is_dir() or stat.S_ISLNK(member.external_attr >> 16) or name.lower().endswith(_CHECKPOINT_SUFFIXES):
-        return None
-    return folder.joinpath(*parts) if parts else None
+    return folder.joinpath(*parts) if parts and not name.lower().endswith(_CHECKPOINT_SUFFIXES) else None
 
 
-def _copy(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path, left: int, path: Path) -> int:
+def _copy(source: IO[bytes], target: Path, left: int, path: Path) -> int:
     """Unpack one file, counting what comes out; gives how much more may come."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with archive.open(member) as source, open(target, "wb") as out:
+    with open(target, "wb") as out:
         while block := source.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                shutil.rmtree(target.parent, ignore_errors=True)
                 raise AdvisorError(f"{path} unpacks to far more than a log's size: a damaged or hostile archive")
             out.write(block)
+    return left
+
+
+def _pass(source: IO[bytes], left: int, path: Path) -> int:
+    """Read past a file that is not unpacked; gives how much more may be."""
+    while block := source.read(_BLOCK):
+        left -= len(block)
+        if left < 0:
+            raise AdvisorError(f"{path} holds too many weights to be read past", "unpack it yourself")
     return left

@@ -35,7 +35,7 @@ _NO_LOGS = frozenset(
     (
         *(".py", ".md", ".markdown", ".rst", ".html", ".png", ".jpg", ".svg", ".pdf", ".ipynb", ".sh", ".yaml", ".yml"),
         *(".toml", ".parquet", ".npy", ".npz", ".pkl", ".so", ".cfg", ".ini", ".model", ".lock", ".patch", ".wandb"),
-        ".zip",
+        *(".zip", ".tar", ".tgz"),
     )
 )
 _DATA_NAMES = frozenset(

@@ -33,8 +33,7 @@ from advisor.readers import (
     trl,
     verl,
 )
-from advisor.readers.archive import is_zip, only_file, unpacked
-from advisor.readers.bounded import read_head
+from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
 from advisor.readers.line_reader import LineReader
@@ -87,28 +86,18 @@ READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS),
 
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers: what comes of them is NaN, not a warning
 def read_run(path: str | Path, format: str | None = None, progress: Progress | None = None) -> RunTable:
-    """Read a training log of any known format, or of the named one; a folder or zip archive as one run.
+    """Read a training log of any known format, or of the named one; a folder, zip or tar archive as one run.
 
     Raises AdvisorError when the file cannot be opened, when nothing in it is recognisable, or for an unknown name.
     `progress` is called with bytes done and bytes in all.
     """
-    path = Path(path)
-    if path.is_dir():
-        return read_folder(path, known_reader)
-    if path.is_file() and is_zip(read_head(path, 4)):
-        return _read_zip(path, format)
-    reader = _named(format) if format is not None else best_reader(path)
-    return reader.read(path, progress)
-
-
-def _read_zip(path: Path, format: str | None) -> RunTable:
-    """An archive's one file, or its files as the folder of one run."""
-    with unpacked(path) as folder:
-        file = only_file(folder)
-        if file is not None and is_zip(read_head(file, 4)):
-            raise AdvisorError(f"{path} holds another zip archive", "unpack it yourself")
-        table = read_run(file, format) if file is not None else read_folder(folder, known_reader)
-    return dataclasses.replace(table, source=str(path))
+    with opened(path := Path(path)) as inside:
+        if inside.is_dir():
+            table = read_folder(inside, known_reader)
+        else:
+            reader = _named(format) if format is not None else best_reader(inside)
+            table = reader.read(inside, progress)
+    return table if inside == path else dataclasses.replace(table, source=str(path))
 
 
 def known_reader(path: Path) -> tuple[float, Reader] | None:
