@@ -95,9 +95,8 @@ def candidate_tables(plan: Plan) -> Iterator[Any]:
     sizes = [c for c in plan.considered if c.depth == depth]
     if len(sizes) > 1:
         yield ""
-        again = ", activations recomputed" if _recomputes(plan.chosen) else ""
         by_size = sorted(sizes, key=lambda c: c.micro_batch)
-        yield _candidate_table(f"Micro-batches considered at depth {depth}{again}", by_size, plan.chosen, first=2)
+        yield _candidate_table(f"Micro-batches considered at depth {depth}", by_size, plan.chosen, first=2)
     if any(_recomputes(c) for c in plan.considered):
         yield RECOMPUTED
 
@@ -150,7 +149,7 @@ def choice_table(title: str, choices: Sequence[Choice], last: str) -> Any:
     rows = [
         (
             machine(c),
-            _depth(c, marked),
+            _starred(str(c.depth), c, marked),
             format_count(c.parameters),
             format_tokens(c.tokens),
             format_seconds(c.total_seconds.value),
@@ -230,9 +229,9 @@ def _candidate_table(title: str, candidates: list[Candidate], chosen: Candidate,
 def _candidate_row(candidate: Candidate, chosen: Candidate, marked: bool) -> tuple[str, ...]:
     memory, cost = candidate.device_bytes, candidate.cost_usd
     return (
-        _depth(candidate, marked),
+        str(candidate.depth),
         format_count(candidate.parameters),
-        f"{candidate.micro_batch} x {candidate.grad_accum}",
+        _starred(f"{candidate.micro_batch} x {candidate.grad_accum}", candidate, marked),
         format_count(candidate.steps),
         format_tokens(candidate.tokens),
         format_tokens(candidate.tokens_per_second.value),
@@ -247,6 +246,6 @@ def _recomputes(row: Candidate | Choice) -> bool:
     return row.activation_checkpointing == "full"
 
 
-def _depth(row: Candidate | Choice, marked: bool) -> str:
-    """The depth, with a star where activations are recomputed; `marked`: some row of the table has one."""
-    return f"{row.depth}{'*' if _recomputes(row) else ' ' if marked else ''}"
+def _starred(text: str, row: Candidate | Choice, marked: bool) -> str:
+    """A star behind it where activations are recomputed; `marked`: some row of the table has one."""
+    return f"{text}{'*' if _recomputes(row) else ' ' if marked else ''}"

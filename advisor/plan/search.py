@@ -84,29 +84,41 @@ def refined_plan(
 class _Depth:
     """Predictions for one depth, each accumulated to the batch it would be trained with: those that fit, and not."""
 
+    batch_tokens: float
     usable: list[Prediction]
     too_large: list[Prediction]
 
 
 def _weigh(brief: Brief, profile: Profile) -> list[_Depth]:
-    """Every depth at every micro-batch, with full recomputation where nothing fits without."""
+    """Every depth at every micro-batch, with full recomputation for those that do not fit without."""
     checkpointing = brief.goal.activation_checkpointing or profile.activation_checkpointing
-    found = _depths(brief, profile, checkpointing, brief.depths)
+    found = _depths(brief, profile, checkpointing, dict.fromkeys(brief.depths))
     if brief.goal.activation_checkpointing is None and checkpointing == "none" and profile.device_type == "cuda":
-        found |= _depths(brief, profile, "full", [depth for depth, group in found.items() if not group.usable])
+        tight = {depth: d.batch_tokens if d.usable else None for depth, d in found.items() if d.too_large}
+        for depth, recomputed in _depths(brief, profile, "full", tight).items():
+            found[depth] = _with_recomputation(found[depth], recomputed)
     return list(found.values())
 
 
-def _depths(brief: Brief, profile: Profile, checkpointing: str, depths: Iterable[int]) -> dict[int, _Depth]:
-    """Depths at every micro-batch that does not exceed the depth's batch, accumulated to that batch.
+def _with_recomputation(plain: _Depth, recomputed: _Depth) -> _Depth:
+    """The micro-batches that fit as they are, and the others as they are with their activations recomputed."""
+    kept = {p.workload.micro_batch for p in plain.usable}
+    more = [p for p in recomputed.usable if p.workload.micro_batch not in kept]
+    return replace(recomputed, usable=[*plain.usable, *more])
+
+
+def _depths(
+    brief: Brief, profile: Profile, checkpointing: str, batches: Mapping[int, float | None]
+) -> dict[int, _Depth]:
+    """Depths at every micro-batch that does not exceed the depth's batch (None: the laws'), accumulated to that batch.
 
     Whether one fits is asked of the accumulated step: gradients are kept between its micro-batches.
     """
-    wanted = []
-    for predictions in _unaccumulated(brief, profile, checkpointing, depths).values():
-        batch_tokens = _batch_tokens(brief, predictions)
+    wanted, found = [], {}
+    for depth, predictions in _unaccumulated(brief, profile, checkpointing, batches).items():
+        batch_tokens = batches[depth] or _batch_tokens(brief, predictions)
+        found[depth] = _Depth(batch_tokens=batch_tokens, usable=[], too_large=[])
         wanted += [_accumulated(p.workload, batch_tokens) for p in _near_batch(brief, predictions, batch_tokens)]
-    found = {depth: _Depth(usable=[], too_large=[]) for depth in depths}
     for prediction in predict_batch(profile, wanted):
         group = found[prediction.workload.shape.depth]
         (group.too_large if prediction.fits is False else group.usable).append(prediction)
@@ -184,12 +196,16 @@ def _first(brief: Brief, profile: Profile, depth: _Depth) -> Trial:
 
 
 def _others(brief: Brief, profile: Profile, depth: _Depth, chosen: Trial) -> list[Trial]:
-    """The other micro-batches of the chosen depth, with what speaks against each."""
-    fast = _fast(depth.usable)
+    """The other micro-batches of the chosen depth, with what speaks against each.
+
+    Of those that recompute activations otherwise than the chosen one does, the fastest says enough.
+    """
+    fast, mine = _fast(depth.usable), chosen.prediction.workload.activation_checkpointing
+    unlike = [p for p in depth.usable if p.workload.activation_checkpointing != mine]
+    shown = [p for p in depth.usable if p not in unlike and p is not chosen.prediction]
     others = [
         replace(make_trial(brief, profile, p), obstacle=Obstacle.LARGER if p in fast else Obstacle.SLOWER)
-        for p in depth.usable
-        if p is not chosen.prediction
+        for p in [*shown, *sorted(unlike, key=_rate)[-1:]]
     ]
     unfit = [replace(make_trial(brief, profile, p), obstacle=Obstacle.MEMORY) for p in depth.too_large[:1]]
     return [*others, *unfit]

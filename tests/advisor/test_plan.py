@@ -474,13 +474,32 @@ def test_the_next_commands_can_be_copied_and_give_the_same_plan(call, monkeypatc
     assert any(line.strip().startswith("advisor calibrate --gpu ") for line in lines)
 
 
+def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fits_without():
+    """A larger micro-batch may earn more than recomputation costs: depth 24 fits an L4 at micro-batch 1 as it is."""
+    goal = replace(GPU, gpu="l4", tokens=10**9, depth=24)
+    free, plain = (
+        make_plan(replace(goal, activation_checkpointing=c), prior_profile(require_gpu("l4")), now=NOW, price=RENTED)
+        for c in (None, "none")
+    )
+    assert plain.run.micro_batch <= 2 and free.run.activation_checkpointing == "full"
+    assert free.prediction.tokens_per_second.value > 1.1 * plain.prediction.tokens_per_second.value
+    others = [c for c in free.considered if c.depth == 24 and c.activation_checkpointing == "none"]
+    assert plain.run.micro_batch in [c.micro_batch for c in others]
+    assert {plain.chosen.tokens_per_second} <= {c.tokens_per_second for c in others}
+    roomy = make_plan(replace(goal, depth=12), prior_profile(require_gpu("l4")), now=NOW, price=RENTED)
+    assert roomy.run.activation_checkpointing == "none"
+    again = [c for c in roomy.considered if c.depth == 12 and c.activation_checkpointing == "full" and c.rejected]
+    assert len([c for c in again if "memory" not in c.rejected]) <= 1  # the best of them says enough
+
+
 def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(call):
     _, out, _ = call("--gpu", "l4", "--budget", "5")
     lines = [line.rstrip() for line in out.splitlines()]
-    marked = [line for line in lines if re.match(r" *\d+\* ", line)]
+    marked = [found for line in lines if (found := re.search(r" (\d+) x (\d+)\* ", line))]
     plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
-    depths = {c["depth"] for c in plan["considered"] if c["activation_checkpointing"] == "full"}
-    assert depths and {int(line.split("*")[0]) for line in marked} == depths
+    again = sorted((c["micro_batch"], c["grad_accum"]) for c in plan["considered"]
+                   if c["activation_checkpointing"] == "full")  # fmt: skip
+    assert again and sorted((int(m[1]), int(m[2])) for m in marked) == again
     assert sum(line.startswith("* activations recomputed") for line in lines) == 1
     assert sum(line.startswith("score: ") for line in lines) == 1
     _, short, _ = call("--gpu", "l4", "--depth", "2", "--budget", "5")
