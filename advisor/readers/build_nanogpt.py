@@ -5,7 +5,7 @@ The console prints tokens/s of all devices and time with synchronisation; the fi
 
 from __future__ import annotations
 
-from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Row, Sign
+from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Mark, Row, Sign
 
 _CONSOLE = Row(
     pattern=(
@@ -34,6 +34,10 @@ FORMAT = LineFormat(
     facts=(
         Facts(pattern=rb"total desired batch size: (?P<step_tokens>\d+)", needs=b"total desired batch size"),
         Facts(pattern=rb"calculated gradient accumulation steps: (?P<grad_accum>\d+)", needs=b"accumulation steps"),
+    ),
+    marks=(
+        Mark(pattern=rb"(?m)^\d+ hella (?P<hellaswag>[\d.]+)\s*$", kind="score", needs=b" hella "),
+        Mark(pattern=rb"HellaSwag accuracy: \d+/\d+=(?P<hellaswag>[\d.]+)", kind="score", needs=b"HellaSwag accuracy"),
     ),
     signs=(
         Sign(pattern=rb"(?i)build[-_]?nanogpt", weight=0.4, path=True),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import Any
 
 import numpy as np
 
-from advisor.readers.line_format import Facts, LineFormat, unit_factor
+from advisor.readers.line_format import Facts, LineFormat, Mark, unit_factor
 from advisor.readers.plans import number
 from advisor.readers.run_table import Event
 
+MOST_MARKS = 2000  # the last ones: a very long log with a score every step
 MOST_FACT_BYTES = 1 << 25  # what a log has not said of itself in this much other text it will not say
 TEXT_FACTS = {"family", "schedule", "optimizer", "precision", "gpu", "loss_unit", "grad_norm_kind", "date"}
 PRECISIONS = {
@@ -20,6 +22,14 @@ PRECISIONS = {
 }
 FLAG_FACTS = {"compile"}
 SHORTENED = 300
+# a row of the table that EleutherAI's evaluation harness prints under any framework, columns from left to right:
+# task, version, filter, shots, metric, arrow, value, ±, its standard error
+_LM_EVAL = Mark(
+    pattern=rb"(?m)^\|[ -]*(?P<name>[a-z]\w+) *\|[^|\n]*\|[^|\n]*\|[^|\n]*\| *acc(?:_norm)? *\|[^|\n]*\|"
+    rb" *(?P<value>[\d.]+) *\|\xc2\xb1",
+    kind="score",
+    needs=b"|\xc2\xb1",
+)
 
 
 class FactLines:
@@ -28,7 +38,7 @@ class FactLines:
     def __init__(self, format: LineFormat):
         self.format = format
         self.found: dict[str, Any] = {}
-        self.events: list[Event] = []
+        self.events: deque[Event] = deque(maxlen=MOST_MARKS)
         self.seen_bytes = 0
 
     def feed(self, text: bytes, lines: np.ndarray) -> None:
@@ -37,7 +47,7 @@ class FactLines:
             for rule in self.format.facts:
                 self._look(rule, text)
         self.seen_bytes += len(text)
-        for mark in self.format.marks:
+        for mark in (*self.format.marks, _LM_EVAL):
             if mark.needs in text:
                 for match in mark.compiled.finditer(text):
                     self._mark(mark.kind, match, text, lines)
@@ -63,8 +73,15 @@ class FactLines:
         end = text.find(b"\n", match.start())
         shown = text[start : end if end >= 0 else None].decode("utf-8", "replace").strip()[:SHORTENED]
         line = int(lines[min(text.count(b"\n", 0, start), len(lines) - 1)])
-        numbers = {k: n for k, v in match.groupdict().items() if v is not None and not np.isnan(n := number(v))}
-        self.events.append(Event(kind=kind, text=shown, line=line, numbers=numbers))
+        self.events.append(Event(kind=kind, text=shown, line=line, numbers=_numbers_of(match)))
+
+
+def _numbers_of(match: re.Match[bytes]) -> dict[str, float]:
+    texts = {name: text for name, text in match.groupdict().items() if text is not None}
+    if {"name", "value"} <= texts.keys():
+        value = number(texts["value"]) / (100 if "percent" in texts else 1)
+        return {} if np.isnan(value) else {texts["name"].decode("utf-8", "replace"): value}
+    return {name: value for name, text in texts.items() if not np.isnan(value := number(text))}
 
 
 def values_of(match: re.Match[bytes]) -> dict[str, Any]:

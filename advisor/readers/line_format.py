@@ -205,7 +205,11 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A line that this format alone means something by: the event's kind, and what it says of numbers (group names)."""
+    """A line that this format alone means something by: the event's kind, and what it says of numbers (group names).
+
+    Groups `name` and `value` together are one number under the name that the line gives it, a `percent` group behind
+    them makes it a share.
+    """
 
     pattern: bytes
     kind: str

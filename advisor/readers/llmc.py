@@ -6,7 +6,7 @@ cuts keeps what it has. `val loss` before the first step is the untrained model'
 
 from __future__ import annotations
 
-from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Row, Sign
+from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Mark, Row, Sign
 
 _STEP = Row(
     pattern=(
@@ -64,6 +64,7 @@ CONSOLE = LineFormat(
     framework="llm.c",
     rows=(_STEP, _VALIDATION, _CPU),
     facts=_FACTS,
+    marks=(Mark(pattern=rb"HellaSwag: \d+/\d+ = (?P<hellaswag>[\d.]+)", kind="score", needs=b" = 0."),),
     signs=(Sign(pattern=rb"\| train data pattern +\||at file train_gpt2\.cu|at file train_gpt2\.c:", weight=0.9),),
     constants={"family": "gpt2"},
     notes={"tokens_per_second": "moving average, 0.95", "mfu": "-100 % means that the peak is not known"},
@@ -82,6 +83,7 @@ MAIN_LOG = LineFormat(
         ),
         Row(pattern=rb"s:(?P<step>\d+) tel:(?P<eval_loss>" + LOSS + rb")", kind=EVAL, needs=b" tel:", weight=0.7),
     ),
+    marks=(Mark(pattern=rb"(?m)^s:\d+ eval:(?P<hellaswag>[\d.]+)", kind="score", needs=b" eval:"),),
     constants={"family": "gpt2"},
     notes={"learning_rate": "six decimals only"},
 )

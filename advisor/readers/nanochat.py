@@ -6,7 +6,7 @@ means that nanochat does not know the peak of the device, so it is read as unkno
 
 from __future__ import annotations
 
-from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Row, Sign
+from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Mark, Row, Sign
 
 _STEP = Row(
     pattern=(
@@ -72,6 +72,18 @@ FORMAT = LineFormat(
         Facts(pattern=rb"COMPUTE_DTYPE: (?P<precision>[\w.]+)", needs=b"COMPUTE_DTYPE"),
         Facts(
             pattern=rb"Total training time: (?P<total_seconds__min>[\d.]+)m", needs=b"Total training time", last=True
+        ),
+    ),
+    marks=(
+        Mark(
+            pattern=rb"Evaluating: (?P<name>\w+) \([^)\n]*\)\.\.\. accuracy: (?P<value>[\d.]+)",
+            kind="score",
+            needs=b"Evaluating: ",
+        ),
+        Mark(
+            pattern=rb"(?m)^(?P<name>[A-Z][\w-]+) accuracy: (?P<value>[\d.]+)(?P<percent>%)",
+            kind="score",
+            needs=b" accuracy: ",
         ),
     ),
     signs=(Sign(pattern=rb"\bnanochat\b", weight=0.5),),

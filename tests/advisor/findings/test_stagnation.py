@@ -154,6 +154,7 @@ def test_scores_that_guessing_reaches():
     table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hellaswag=0.2541, piqa=0.61),))
     found = detect_scores_at_chance(learning_case(table))
     assert isinstance(found, Finding) and "hellaswag" in found.title and "piqa" not in found.title
+    assert found.title.startswith("1 of 2 scores at chance") and found.severity == "note"
 
 
 def test_a_real_score_is_silent_and_none_is_insufficient():
@@ -163,7 +164,11 @@ def test_a_real_score_is_silent_and_none_is_insufficient():
 
 
 @pytest.mark.parametrize(
-    ("name", "benchmark"), [("eval/HellaSwag acc_norm", "hellaswag"), ("arc-easy", "arc_easy"), ("bleu", None)]
+    ("name", "benchmark"),
+    [
+        *(("eval/HellaSwag acc_norm", "hellaswag"), ("arc-easy", "arc_easy"), ("bleu", None)),
+        *(("quartet", None), ("super_glue/rte", "rte"), ("retrace", None), ("openbook_qa", "openbookqa")),
+    ],
 )
 def test_benchmarks_are_known_by_name(name, benchmark):
     assert benchmark_of(name) == benchmark
