@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,37 +58,77 @@ _QUESTIONS = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rise:
+    """A validation loss that has been rising since its best: of which set, at which evaluation, to what."""
+
+    name: str  # "": the log names no set
+    evals: Curve
+    best: int
+    low: float
+    end: float
+
+    @property
+    def relative(self) -> float:
+        return (self.end - self.low) / self.low
+
+
 def detect_overfitting(case: Case) -> Verdict:
-    """A validation loss that has been rising since its best while the training loss falls."""
-    evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
+    """A validation loss that has been rising since its best while the training loss falls; of several sets each."""
+    losses, sets = curve(case.run, "loss"), _held_out(case)
+    if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
+        return _wide_gap(losses, curve(case.run, "eval_loss"))
+    rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
+    return _overfitting(case, losses, rises, len(sets)) if rises else None
+
+
+def _held_out(case: Case) -> dict[str, Curve]:
+    """Validation losses by the name of their set, "" where the log evaluates one."""
+    named = case.run.facts.get("eval_losses")
+    sets = {}
+    for name, one in named.items() if isinstance(named, dict) else ():
+        step, value = np.asarray(one["step"], dtype=float), np.asarray(one["loss"], dtype=float)
+        good = np.isfinite(step) & np.isfinite(value)
+        sets[str(name)] = Curve(step=step[good], value=value[good])
+    return sets or {"": curve(case.run, "eval_loss")}
+
+
+def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     if len(evals) < _FEWEST_EVALS:
-        return _wide_gap(losses, evals)
+        return None
     best = int(np.argmin(evals.value))
     end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
     low = float(evals.value[best])
-    rise, noise = end - low, row_noise(evals.value)
-    if (
-        best == len(evals) - 1
-        or low <= 0
-        or rise < max(_RISE * low, 3 * noise)
-        or not _train_falls(losses, evals, best)
-    ):
+    risen = low > 0 and best < len(evals) - 1 and end - low >= max(_RISE * low, 3 * row_noise(evals.value))
+    if not risen or not _train_falls(losses, evals, best):
         return None
-    step, last = float(evals.step[best]), float(evals.step[-1])
+    return _Rise(name=name, evals=evals, best=best, low=low, end=end)
+
+
+def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
+    """The finding on the set that has risen most."""
+    worst = max(rises, key=lambda rise: rise.relative)
+    evals, low, end = worst.evals, worst.low, worst.end
+    step, last = float(evals.step[worst.best]), float(evals.step[-1])
     waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
     hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
-    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it
-    whole = nats_per_unit(case.run) is not None
-    bad = whole and rise > _BAD_RISE * low and waste > _BAD_WASTE
+    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
+    whole = nats_per_unit(case.run) is not None and len(rises) > sets / 2
+    bad = whole and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    of_set = f" of {worst.name}" if sets > 1 else ""
+    others = ", ".join(f"{one.name} +{one.relative:.0%} since step {one.evals.step[one.best]:g}" for one in rises)
     return Finding(
         code="overfitting",
         severity=Severity.ERROR if bad else Severity.WARNING,
-        title=f"Overfitting: validation loss is best at step {step:g} ({low:.4g}) and {end:.4g} at the end",
+        title=f"Overfitting: validation loss{of_set} is best at step {step:g} ({low:.4g}) and {end:.4g} at the end",
         evidence=(
             Evidence(
-                text=f"validation loss {low:.5g} → {end:.5g} (+{rise / low:.0%})", first_step=step, last_step=last
+                text=f"validation loss{of_set} {low:.5g} → {end:.5g} (+{worst.relative:.0%})",
+                first_step=step,
+                last_step=last,
             ),
-            *_gap(losses, evals, best),
+            *_gap(losses, evals, worst.best),
+            *((Evidence(text=f"{len(rises)} of {sets} sets rise: {others}"),) if sets > 1 else ()),
             Evidence(text=f"{waste:.0%} of the run came after its best evaluation", first_step=step, last_step=last),
         ),
         confidence=Confidence.HIGH if len(evals) >= 5 else Confidence.MEDIUM,
@@ -102,7 +144,7 @@ def detect_overfitting(case: Case) -> Verdict:
         saved_hours=hours,
         saved_usd=usd,
         threshold=f"rise over {_RISE:.0%} of the best and 3 standard deviations, training loss falling meanwhile; "
-        f"an error over {_BAD_RISE:.0%} with {_BAD_WASTE:.0%} of the run after the best",
+        f"an error over {_BAD_RISE:.0%} with {_BAD_WASTE:.0%} of the run after the best, in most sets",
     )
 
 

@@ -109,6 +109,27 @@ def test_a_small_rise_is_a_warning():
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
 
 
+def several_sets(*worst: float):
+    """Evaluations of several sets, the column having the first; each ends at its `worst`."""
+    step = np.arange(1, STEPS + 1)
+    losses = [overfitted(one) for one in worst]
+    kept = [np.isfinite(loss) for loss in losses]
+    named = {
+        f"g{i}": {"step": step[good].tolist(), "loss": loss[good].tolist()}
+        for i, (loss, good) in enumerate(zip(losses, kept, strict=True))
+    }
+    return learning_run(loss=np.linspace(1.1, 0.05, STEPS), eval_loss=losses[0], facts={"eval_losses": named})
+
+
+def test_every_evaluated_set_is_judged():
+    found = detect_overfitting(learning_case(several_sets(2.184, 2.3, 4.835)))
+    assert isinstance(found, Finding) and "of g2" in found.title and "at step 600" in found.title
+    assert any("2 of 3 sets rise" in one.text for one in found.evidence) and found.severity is Severity.ERROR
+    one_of_three = detect_overfitting(learning_case(several_sets(2.184, 2.184, 4.835)))
+    assert one_of_three.severity is Severity.WARNING  # the other two still learn
+    assert detect_overfitting(learning_case(several_sets(2.184, 2.184, 2.184))) is None
+
+
 def test_both_losses_rising_is_not_overfitting():
     loss = np.r_[np.linspace(3.5, 2.0, 600), np.linspace(2.0, 4.6, 1400)]
     assert detect_overfitting(learning_case(learning_run(loss=loss, eval_loss=overfitted(4.8)))) is None
