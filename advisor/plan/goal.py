@@ -234,7 +234,7 @@ def _check_money(goal: Goal, price: RunPrice, power: PowerModel | None) -> None:
     if not goal.usd_per_kwh:
         raise AdvisorError(
             "--budget needs a price or an electricity tariff: this machine costs nothing per hour",
-            "give --price 0.50 (per hour) or --kwh-price 0.30, or limit the time instead: --deadline 30min",
+            "give --price 0.50 (per hour) or --kwh-price 0.30, or no --budget but a limit on time: --deadline 30min",
             exit_code=2,
         )
 

@@ -17,6 +17,7 @@ from advisor.report.markdown import document
 from advisor.report.plots import plots
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
 from advisor.ui import loaders
+from advisor.ui.controls import ANALYZE, in_controls, in_words
 from advisor.ui.tables import pairs, plain, side_by_side
 from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, judge_uploads
 
@@ -171,7 +172,14 @@ def _findings(found: Analysis) -> None:
         finding_card(finding)
     if found.insufficient:
         with st.expander(f"{len(found.insufficient)} checks could not judge: what they would need"):
-            pairs(((one.code.replace("_", " "), one.missing) for one in found.insufficient), ("Check", "Is missing"))
+            pairs(
+                ((one.code.replace("_", " "), in_words(one.missing, ANALYZE)) for one in found.insufficient),
+                ("Check", "Is missing"),
+            )
+
+
+def _worded(text: str) -> str:
+    return in_controls(text, ANALYZE, plain)
 
 
 def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
@@ -192,8 +200,8 @@ def finding_card(finding: Finding) -> None:
         worth = f"  :green-badge[:material/savings: saves {plain(saved)}]" if saved else ""
         st.markdown(f"{badge}{worth}  \n**{plain(finding.title)}**")
         lines = [f"- Seen: {plain(evidence.text)}" for evidence in finding.evidence]
-        lines += [f"- Likely: {plain('; '.join(finding.causes))}"] if finding.causes else []
-        lines += [f"- **Do: {plain(action)}**" for action in finding.actions]
+        lines += [f"- Likely: {_worded('; '.join(finding.causes))}"] if finding.causes else []
+        lines += [f"- **Do:** {_worded(action)}" for action in finding.actions]
         st.markdown("\n".join(lines))
         st.caption(f"{finding.code}, {finding.confidence.value} confidence. {plain(finding.threshold)}")
 
@@ -208,7 +216,7 @@ def _figures(found: Analysis) -> None:
             column.markdown(f"**{plain(plot.title)}**")
             column.altair_chart(plot.chart, width="stretch")
             if plot.caption:
-                column.caption(plain(plot.caption))
+                column.caption(_worded(plot.caption))
 
 
 def _tables(found: Analysis) -> None:
@@ -232,6 +240,6 @@ def _tables(found: Analysis) -> None:
         pairs(rows, columns, right=columns)
         pairs(checkpoint_rows(found), ("Step", "Checkpoint"))
     with st.expander("How it was read, and how to get this report again"):
-        for note in (*found.case.unsure, *found.run.notes):
-            st.markdown(f"- {plain(note)}")
+        for note in (*map(_worded, found.case.unsure), *map(plain, found.run.notes)):
+            st.markdown(f"- {note}")
         st.code(words.reproduce(found), language="bash", wrap_lines=True)

@@ -123,10 +123,13 @@ def _known() -> None:
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=right_aligned(("Age", "Bursts", "Held-out error, median / p90", "Inside 80 % interval")),
+        column_config=right_aligned(("Age", "Bursts", "Held-out error", "Inside")),
         key="calibrations",
     ).selection.rows
-    st.caption("Tick two calibrations of one device to compare them.")
+    st.caption(
+        "Held-out error: median / p90 of configurations predicted from the others. Inside: of them, within the 80 % "
+        "interval. Tick two calibrations of one device to compare them."
+    )
     if len(picked) == 2 and max(picked) < len(entries):
         _compare([entries[number] for number in picked])
 
@@ -137,15 +140,13 @@ def _entry_row(entry: Any, now: datetime) -> dict[str, str]:
     age = (now - datetime.fromisoformat(entry.created)).total_seconds()
     right = f"{format_percent(held['median'])} / {format_percent(held['p90'])}" if held else "unknown"
     return {
-        "Device": entry.device_key,
-        "Name": entry.device_name or "",
-        "Family": entry.family or "",
+        "Calibration": entry.id,
+        "Device": entry.device_name or entry.device_key,
         "Age": format_seconds(age),
         "Bursts": str(len(document["bursts"])),
-        "Held-out error, median / p90": right,
-        "Inside 80 % interval": format_percent(held["coverage"]) if held else "unknown",
-        "From": "shipped" if entry.shipped else "this machine",
-        "Calibration": entry.id,
+        "Held-out error": right,
+        "Inside": format_percent(held["coverage"]) if held else "unknown",
+        "From": "shipped" if entry.shipped else "here",
     }
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 from advisor.cli import explain
 from advisor.errors import AdvisorError
 from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
+from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
 PAGES = (
@@ -40,14 +41,16 @@ _STYLE = """<style>
 
 
 def main() -> None:
-    """Draw the page that the address names; the first is the plan."""
+    """Draw the page that the address names; without a name it is the plan, with whatever the address asks of it."""
     st.set_page_config(page_title="training-advisor", page_icon=":material/route:", layout="wide")
     st.html(_STYLE)
-    pages = [
-        st.Page(guarded(function), title=title, icon=icon, url_path=path, default=path == PAGES[0][3])
-        for title, icon, function, path in PAGES
-    ]
-    st.navigation(pages, position="top").run()
+    pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
+
+    def home() -> None:
+        st.switch_page(pages[0], query_params={name: st.query_params.get_all(name) for name in st.query_params})
+
+    # the default page has no path of its own: were it the plan, /plan would be no page
+    st.navigation([st.Page(home, default=True, visibility="hidden"), *pages], position="top").run()
 
 
 def guarded(page: Callable[[], None]) -> Callable[[], None]:
@@ -55,6 +58,8 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
 
     ADVISOR_DEBUG=1 shows where errors came from, and leaves faults of the program to Streamlit.
     """
+
+    name = page.__module__.rsplit(".", 1)[-1]
 
     def run() -> None:
         try:
@@ -64,13 +69,15 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
             if debugged and not expected:
                 raise
             message, hint, _ = explain(error)
-            st.error(plain(message) + (f"  \n{plain(hint)}" if hint else ""), icon=":material/error:")
+            controls = OF_PAGE.get(name, {})
+            words = [in_controls(text, controls, plain) for text in (message, hint) if text]
+            st.error("  \n".join(words), icon=":material/error:")
             if debugged:
                 st.code(traceback.format_exc())
             elif not expected:
                 traceback.print_exc()  # for the server's log
 
-    run.__name__ = page.__module__.rsplit(".", 1)[-1]
+    run.__name__ = name
     return run
 
 

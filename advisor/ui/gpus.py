@@ -7,24 +7,24 @@ import datetime
 import streamlit as st
 
 from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
-from advisor.cli.gpus import age_in_words, facts, offer_notes, offer_rows, offers
+from advisor.cli.gpus import facts, offer_notes, offer_rows, offers
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.report import charts
 from advisor.ui import loaders
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
 from advisor.units import (
-    format_bandwidth,
     format_bytes,
     format_estimate,
-    format_flops,
     format_percent,
     format_rate,
+    format_tokens,
     format_usd_rate,
 )
 from trainer.schema import ModelShape, make_shape
 
 DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
-NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Memory", "Bandwidth", "bf16 dense")
+# as many as a window of 900 pixels shows: a ticked card's own table has the rest
+NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Memory")
 
 
 def page() -> None:
@@ -39,7 +39,7 @@ def page() -> None:
     _chart(shown)
     today = datetime.date.today()
     picked = st.dataframe(
-        [_line(row, today) for row in shown],
+        [_line(row) for row in shown],
         hide_index=True,
         column_config=right_aligned(NUMBERS),
         on_select="rerun",
@@ -47,9 +47,9 @@ def page() -> None:
         key="gpu-table",
     ).selection.rows
     st.caption(
-        "Rates are dense, without the factor of two for sparsity. *prior*: never calibrated by you, from data "
+        "*prior*: never calibrated by you, from data "
         "sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ FLOPs that train the model. Tick a card for "
-        "everything known of it."
+        "everything known of it: its rates, all who rent it, and how old their prices are."
     )
     if picked and picked[0] < len(shown):
         _one(shown[picked[0]].spec, gpus, provider, today)
@@ -114,20 +114,18 @@ def _chart(rows: list[CardRow]) -> None:
         )
 
 
-def _line(row: CardRow, today: datetime.date) -> dict[str, str]:
+def _line(row: CardRow) -> dict[str, str]:
     prediction, price = row.prediction, row.price
     return {
         "GPU": row.spec.key,
         "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd_rate) if row.usd_per_exaflop else "-",
-        "Tokens/s": format_estimate(prediction.tokens_per_second, format_rate) if prediction else row.problem or "-",
+        "Tokens/s": format_estimate(prediction.tokens_per_second, format_tokens) if prediction else row.problem or "-",
         "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
+        "From": price.row.provider if price else "-",
         "Memory": format_bytes(row.spec.memory_bytes),
         "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
         "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
-        "Price from": f"{price.row.provider}, {age_in_words(price, today)}" if price else "-",
         "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
-        "Bandwidth": format_bandwidth(row.spec.memory_bytes_per_second),
-        "bf16 dense": format_flops(row.spec.bf16_flops) if row.spec.bf16_flops else "-",
     }
 
 
@@ -135,7 +133,7 @@ def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -
     st.subheader(spec.key, anchor=False)
     left, right = side_by_side("gpu", (2, 3))
     with left:
-        pairs(facts(require_gpu(spec.key)), ("Specification", " "), right=(" ",))
+        pairs(facts(require_gpu(spec.key)), ("Specification", " "))
     found = offers(spec.key, gpus, provider)
     if found:
         with right:

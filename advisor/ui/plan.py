@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,7 +19,7 @@ from advisor.records import Basis, Choice, Goal, Plan
 from advisor.report.charts import Rows
 from advisor.store import dump_plan
 from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
-from advisor.ui.plan_tabs import plain, tabs
+from advisor.ui.plan_tabs import plain, tabs, worded
 from advisor.units import format_bytes, format_count, format_estimate, format_number, format_seconds, format_usd
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
@@ -31,14 +30,6 @@ _BASES = {
     Basis.EXTRAPOLATED: ("orange", "Outside the range that was calibrated on this device."),
     Basis.PRIOR: ("gray", "Never calibrated here: from data sheets and published runs, so the intervals are wide."),
 }
-# The hints name the command's options; on this page they are controls.
-_CONTROLS = {
-    "--budget": "Budget", "--deadline": "Deadline", "--tokens": "Training tokens", "--gpu any": "GPUs left empty",
-    "--gpus": "How many GPUs", "--gpu": "GPUs", "--seq-len": "Context length", "--depth": "Depth",
-    "--price": "Own prices", "--kwh-price": "Electricity", "--spot any": "Machines: spot too", "--data": "Data",
-    "--sure": "Keep limits surely", "--objective": "What is wanted", "--ratio-counts": "The ratio counts",
-    "--ratio": "Tokens per parameter", "--provider": "Providers", "--micro-batch": "Micro-batch",
-}  # fmt: skip
 
 
 def page() -> None:
@@ -76,18 +67,8 @@ def _run(answered: Plan, choice: Choice, changes: explore.Changes, now: plan_ans
 def _refused(error: AdvisorError) -> None:
     """An impossible goal: what is wrong and the way out, in the words of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
-    message = f"{error.message[:1].upper()}{error.message[1:]}"
-    kind(plain(f"{message}.  \n{_way_out(error.hint or '')}"), icon=":material/block:")
-
-
-def _way_out(hint: str) -> str:
-    """The hint with the command's options named as the controls here; a command for the terminal stays as it is."""
-    words, before, command = hint.partition("advisor ")
-    if before:
-        return f"{words}`{before}{command}`"
-    for option, control in _CONTROLS.items():
-        words = re.sub(rf"{re.escape(option)}\b(?!-)", f"**{control}**", words)
-    return f"{words[:1].upper()}{words[1:]}"
+    message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
+    kind("  \n".join(text[:1].upper() + text[1:] for text in (message, hint)), icon=":material/block:")
 
 
 def _picked(goal: Goal, answered: Plan) -> Choice:
@@ -129,7 +110,7 @@ def _answer(
     for text in explore.broken_limits(goal, shown):
         st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
     for text in shown.warnings:
-        st.caption(":material/info: " + plain(text))
+        st.caption(":material/info: " + worded(text))
 
 
 def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
@@ -168,7 +149,7 @@ def _cards(answered: Plan, choice: Choice) -> None:
         with column.container(border=True, height="stretch"):
             _card(option, shown=explore.choice_id(option) == explore.choice_id(choice))
     if answered.search and answered.search.sensitivity:
-        st.markdown(plain("\n".join(f"- {text}" for text in answered.search.sensitivity)))
+        st.markdown("\n".join(f"- {worded(text)}" for text in answered.search.sensitivity))
 
 
 def _card(option: Choice, *, shown: bool) -> None:
@@ -188,7 +169,7 @@ def _card(option: Choice, *, shown: bool) -> None:
             f"batch of {batch(option)}"
         )
     )
-    st.caption(plain(option.why))
+    st.caption(worded(option.why))
     if basis is Basis.PRIOR and option.gpu != "cpu":
         runs = f"Speed from published runs: {briefly(option.grounds)}. "
         st.caption(f"{runs}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")

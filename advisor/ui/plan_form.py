@@ -14,8 +14,9 @@ from advisor.units import parse_seconds, parse_tokens, parse_usd
 
 QUERY = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
-OBJECTIVES = {"loss": "best loss", "cost": "cheapest", "time": "fastest"}
-SPOT = {"none": "on demand", "any": "spot too", "only": "spot only"}
+# what the address holds are the options themselves, so a link means the same when labels are worded anew
+OBJECTIVES = ("loss", "cost", "time")
+SPOT = ("none", "any", "only")
 _READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
 _READ |= {"interruptions": parse_seconds}
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -37,7 +38,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def _limits() -> dict[str, Any]:
-    columns = st.container(key="pair-limits").columns((1, 1, 1.6, 1.7), vertical_alignment="bottom")
+    columns = st.container(key="pair-limits").columns((1, 1, 1.6, 1.7))
     budget = columns[0].text_input(
         "Budget", BUDGET, key="budget", bind=QUERY, placeholder="no limit",
         help="The most that may be spent, as $50. Empty: no limit.",
@@ -47,13 +48,12 @@ def _limits() -> dict[str, Any]:
         help="The most time that everything may take, as 90 min, 24 h or 3 days. Empty: no limit.",
     )  # fmt: skip
     gpus = columns[2].multiselect(
-        "GPUs", _devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents", format_func=_device_name,
-        help="Cards to choose from. None: every card with a price is searched.",
+        "GPUs", _devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
+        help="Cards to choose from; cpu is this machine's. None: every card with a price is searched.",
     )  # fmt: skip
     objective = columns[3].segmented_control(
-        "What is wanted", list(OBJECTIVES), default="loss", required=True, key="objective", bind=QUERY,
-        format_func=OBJECTIVES.get, width="stretch",
-        help="Best loss: the best model within the limits. Cheapest and fastest need a task: tokens or a depth.",
+        "Minimise", OBJECTIVES, default="loss", required=True, key="objective", bind=QUERY, width="stretch",
+        help="Loss: the best model within the limits. Cost and time need a task: tokens or a depth.",
     )  # fmt: skip
     return {
         "budget": budget,
@@ -64,7 +64,7 @@ def _limits() -> dict[str, Any]:
 
 
 def _work() -> dict[str, Any]:
-    columns = st.container(key="pair-work").columns((1, 1, 1.6, 1.7), vertical_alignment="bottom")
+    columns = st.container(key="pair-work").columns((1, 1, 1.6, 1.7))
     tokens = columns[0].text_input(
         "Training tokens", key="tokens", bind=QUERY, placeholder="what fits",
         help="As 500M or 3.7B. Empty: as many as the limits allow.",
@@ -80,8 +80,8 @@ def _work() -> dict[str, Any]:
         "costs quality. Empty: fresh tokens without end.",
     )  # fmt: skip
     spot = columns[3].segmented_control(
-        "Machines", list(SPOT), default="none", required=True, key="spot", bind=QUERY, format_func=SPOT.get,
-        width="stretch", help="Spot machines are cheaper and may be taken back; the time lost to that is counted.",
+        "Spot machines", SPOT, default="none", required=True, key="spot", bind=QUERY, width="stretch",
+        help="They are cheaper and may be taken back; the time lost to that is counted. Any: spot or on demand.",
     )  # fmt: skip
     return {
         "tokens": tokens,
@@ -104,7 +104,7 @@ def _model() -> dict[str, Any]:
         help="Tokens per sequence.",
     )  # fmt: skip
     counts = columns[3].selectbox(
-        "The ratio counts", RATIO_COUNTS, index=None, key="ratio_counts", bind=QUERY, placeholder="the custom",
+        "The ratio counts", RATIO_COUNTS, index=None, key="ratio_counts", bind=QUERY, placeholder="as is the custom",
         help="Which parameters the ratio counts; only with a ratio.",
     )  # fmt: skip
     sure = columns[4].checkbox(
@@ -161,7 +161,3 @@ def _conditions() -> dict[str, Any]:
 
 def _devices() -> list[str]:
     return ["cpu", *(key for key, spec in load_gpus().items() if spec.is_cuda)]
-
-
-def _device_name(key: str) -> str:
-    return "this machine's CPU" if key == "cpu" else key

@@ -14,6 +14,7 @@ from advisor.predict.trajectory import milestones
 from advisor.records import Candidate, Choice, Goal, Plan
 from advisor.report import charts
 from advisor.ui import plan_answers, plan_charts
+from advisor.ui.controls import PLAN, in_controls, in_words
 from advisor.units import (
     format_bytes,
     format_count,
@@ -47,6 +48,11 @@ def tabs(goal: Goal, shown: Plan, own: Profile, answered: Plan) -> None:
 def plain(text: str) -> str:
     """Text as Markdown shows it literally: a dollar would begin a formula."""
     return text.replace("$", "\\$")
+
+
+def worded(text: str) -> str:
+    """What the planner says, with this page's controls where it names the command's options."""
+    return in_controls(text, PLAN, plain)
 
 
 def _throughput(shown: Plan, own: Profile) -> None:
@@ -202,7 +208,7 @@ def _considered(answered: Plan) -> None:
     st.caption(f"{SCORE[:1].upper()}{SCORE[1:]}. Memory is all that a GPU must hold; recomputing: of activations.")
     if search is not None and search.left_out:
         st.markdown("**Not searched**")
-        st.markdown(plain("\n".join(f"- {text}" for text in search.left_out)))
+        st.markdown("\n".join(f"- {worded(text)}" for text in search.left_out))
 
 
 def _choice_row(choice: Choice) -> dict[str, str]:
@@ -213,7 +219,7 @@ def _choice_row(choice: Choice) -> dict[str, str]:
         "Time": format_seconds(choice.total_seconds.value),
         "Cost": format_usd(choice.cost_usd.value if choice.cost_usd else None),
         "Loss": format_number(choice.loss.value if choice.loss else None),
-        "Remark": choice.why,
+        "Remark": in_words(choice.why, PLAN),
         "Parameters": format_count(choice.parameters),
         "Batch": batch(choice),
     }
@@ -229,16 +235,16 @@ def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
         "Memory": format_bytes(memory.value if memory else None),
         "Time": format_seconds(candidate.total_seconds.value),
         "Cost": format_usd(candidate.cost_usd.value if candidate.cost_usd else None),
-        "Verdict": verdict(candidate, chosen),
+        "Verdict": in_words(verdict(candidate, chosen), PLAN),
         "Parameters": format_count(candidate.parameters),
     }
 
 
 def _why(shown: Plan, answered: Plan) -> None:
     left, right = st.columns(2)
-    left.markdown(plain("\n".join(f"- {text}" for text in answered.reasons)))
+    left.markdown("\n".join(f"- {worded(text)}" for text in answered.reasons))
     if shown is not answered:
         left.markdown("**What is shown instead**")
-        left.markdown(plain("\n".join(f"- {text}" for text in shown.reasons)))
+        left.markdown("\n".join(f"- {worded(text)}" for text in shown.reasons))
     right.caption("It rests on")
-    right.markdown(plain("\n".join(f"- {text}" for text in shown.inputs)))
+    right.markdown("\n".join(f"- {worded(text)}" for text in shown.inputs))

@@ -12,6 +12,7 @@ from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Plan
 from advisor.ui import plan_answers
+from advisor.ui.plan_tabs import worded
 from advisor.units import (
     Formatter,
     format_bytes,
@@ -43,23 +44,23 @@ def begin(answered: Plan, choice: Choice, base: object) -> Changes:
     found, moved = ranges(answered, choice), Changes()
     another = st.session_state.get("plan-base", base) != base
     st.session_state["plan-base"] = base
-    for name, _, words, _ in _SLIDERS:
+    for name, *_ in _SLIDERS:
         key, options, own = PREFIX + name, getattr(found, name), getattr(found.own, name)
         if another or st.session_state.get(key) not in options:
             asked = None if another else st.query_params.get(key)
-            wanted = [option for option in options if words(option) == asked]
+            wanted = [option for option in options if str(option) == asked]
             st.session_state[key] = wanted[0] if wanted else options[0] if own is None else own
         value = st.session_state[key]
         if own is not None and value != own:
             moved = replace(moved, **{name: value})
-        _remember(key, words(value) if value != own else None)
+        _remember(key, str(value) if value != own else None)
     return moved
 
 
-def _remember(key: str, words: str | None) -> None:
+def _remember(key: str, value: str | None) -> None:
     """Keep the address in step with a slider; at the run itself it says nothing."""
-    if words is not None:
-        st.query_params[key] = words
+    if value is not None:
+        st.query_params[key] = value
     elif key in st.query_params:
         del st.query_params[key]
 
@@ -78,7 +79,7 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
                 continue
             goal = pinned(answered, choice, Changes(**{name: tried}))
             done = plan_answers.effect(pinned(answered, choice), goal, now, profile)
-            st.caption(f"{'at' if value == tried else 'next:'} {words(tried)}: {in_words(done)}".replace("$", "\\$"))
+            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {in_words(done)}"))
 
 
 def in_words(effect: Effect) -> str:

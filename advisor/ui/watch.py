@@ -18,6 +18,7 @@ from advisor.progress import Progress
 from advisor.records import Estimate, Plan
 from advisor.store import dump_plan, load_plan, read_run_plan
 from advisor.ui import live, loaders
+from advisor.ui.controls import LAUNCH, in_controls
 from advisor.ui.tables import plain
 from advisor.units import (
     Formatter,
@@ -64,7 +65,7 @@ def _launch_form(plan: Plan) -> None:
 
     st.markdown(f"**{plain(sentence(plan))}**")
     for warning in plan.warnings:
-        st.warning(plain(warning), icon=":material/warning:")
+        st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
     with st.expander("The full configuration"):
         left, right = st.columns(2)
         left.caption("run.yaml: what the trainer is given")
@@ -91,7 +92,7 @@ def _launch_form(plan: Plan) -> None:
             loss = [parse_loss_stop(stop)] if stop else []
             handle = launch_once(loaders.store(), plan, max_usd=usd or None, max_hours=hours or None, loss=loss)
             for warning in handle.warnings:
-                st.warning(plain(warning), icon=":material/warning:")
+                st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
             st.session_state["watched"] = str(handle.run_dir)
             st.rerun()
 

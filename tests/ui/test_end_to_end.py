@@ -26,13 +26,14 @@ from tests.ui.serving import ROOT, chromium, free_port, serving
 
 CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
 PAGES = {
-    "plan": "",
+    "plan": "plan",
     "calibrate": "calibrate",
     "watch": "watch",
     "runs": "runs",
     "analyze": "analyze",
     "gpus": "gpus",
 }
+TABLE = ".dvn-scroller"  # of a table whose rows can be ticked
 PATIENCE_MS = 60_000
 LOG = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
@@ -85,8 +86,9 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
     port = free_port()
     with serving(store.home, port, tmp_path) as address:
         page = open_page(browser, f"{address}/?deadline=20+s&price=0.10")
-        page.get_by_role("combobox", name="GPUs").first.fill("this machine")
-        page.get_by_role("option", name="this machine's CPU").click()
+        page.get_by_role("combobox", name="GPUs").first.fill("cpu")
+        page.get_by_role("option", name="cpu", exact=True).click()
+        assert "/plan?" in page.url  # where the root leads, with all that was asked of it
         budget = page.get_by_label("Budget", exact=True)
         budget.fill("$1")
         budget.press("Enter")
@@ -120,10 +122,24 @@ def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_p
             page.get_by_role("button", name="Markdown").click()
         assert "nanochat" in Path(download.value.path()).read_text()
         page.close()
+        no_table_is_wider_than_a_small_window(browser, address)
         if wanted:
             photograph(browser, address, Path(wanted))
     assert "Error" not in (tmp_path / "server.log").read_text()
     assert store.scores()
+
+
+def no_table_is_wider_than_a_small_window(browser, address: str) -> None:
+    for name in ("plan", "gpus", "calibrate", "runs"):
+        page = open_page(browser, f"{address}/{name}", width=900)
+        settled(page)
+        assert not page.get_by_text("Page not found").is_visible()
+        if name != "plan":
+            page.locator(TABLE).first.wait_for()
+        assert page.evaluate(
+            f"() => [...document.querySelectorAll('{TABLE}')].every(t => t.scrollWidth <= t.clientWidth + 2)"
+        )
+        page.close()
 
 
 def crop(page, path: Path) -> None:

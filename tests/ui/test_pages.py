@@ -13,7 +13,8 @@ from streamlit.testing.v1 import AppTest
 from advisor.calibrate import background
 from advisor.folders import example_run
 from advisor.outcome import review
-from advisor.store import Store, default_store, run_row
+from advisor.store import Store, default_store, read_run_plan, run_row
+from advisor.ui.controls import OF_PAGE, in_controls
 from tests.ui.serving import ROOT
 
 
@@ -160,6 +161,43 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
     at = app("calibrate").run()
     assert not at.exception and len(at.error) == 1
     assert "cpu-1.yaml" in at.error[0].value and "Traceback" not in words(at)
+
+
+@pytest.mark.parametrize(
+    ("text", "page", "said"),
+    [
+        ("--budget needs a price", "plan", "**Budget** needs a price"),
+        ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Own prices** 0.50 or **Electricity** 0.30"),
+        ("a spot machine: --spot any allows it", "plan", "a spot machine: **Spot machines: any** allows it"),
+        ("more cards: --gpu any, or --gpus 1", "plan", "more cards: **GPUs left empty**, or **How many GPUs** 1"),
+        (
+            "--ratio-counts says what --ratio counts",
+            "plan",
+            "**The ratio counts** says what **Tokens per parameter** counts",
+        ),
+        ("there narrow them: advisor calibrate --gpu l4", "plan", "there narrow them: `advisor calibrate --gpu l4`"),
+        ("drop --provider: `advisor gpus` lists all", "plan", "drop **Providers**: `advisor gpus` lists all"),
+        ("--max-usd needs a price", "watch", "**Stop before more than ($)** needs a price"),
+        ("state --gpu and --gpus", "analyze", "state **Card** and **Number of cards**"),
+        ("--format NAME forces one", "analyze", "`--format` (in a terminal) NAME forces one"),
+        ("wait (advisor watch X), or stop", "watch", "wait (`advisor watch X`), or stop"),
+        ("a-b - c, x--y", "plan", "a-b - c, x--y"),
+    ],
+)
+def test_a_page_speaks_of_its_controls_not_of_options(text, page, said):
+    assert in_controls(text, OF_PAGE[page], str) == said
+
+
+def test_the_controls_named_are_on_their_pages(with_a_run):
+    for page, expected in OF_PAGE.items():
+        at = app(page)
+        if page == "watch":
+            at.session_state["plan-to-launch"] = str(with_a_run.save_plan(read_run_plan(example_run())))
+        at.run()
+        labels = [element.label for kind in ("text_input", "number_input", "multiselect", "selectbox", "checkbox",
+                  "segmented_control", "select_slider") for element in getattr(at, kind)]  # fmt: skip
+        for control in expected.values():
+            assert control.replace(" left empty", "").removesuffix(": any") in labels, page
 
 
 def test_a_fault_of_the_program_is_one_sentence_too(monkeypatch, capsys):

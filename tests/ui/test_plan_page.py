@@ -166,8 +166,9 @@ def test_a_what_if_beyond_the_budget_says_so():
         ({"deadline": "1s"}, "No plan ends within 1 s", "**Deadline** "),
         ({"budget": "", "deadline": ""}, "needs a limit or a task", "**Budget**, **Deadline**"),
         ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
-        ({"objective": "cheapest"}, "needs something to be done", "**Depth** 12"),
-        ({"gpu": "this machine's CPU", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
+        ({"objective": "cost"}, "needs something to be done", "**Depth** 12"),
+        ({"gpu": "p100-16gb-pcie"}, "no price known for p100", "**Own prices** 2.50"),
+        ({"gpu": "cpu", "budget": ""}, "This CPU was never calibrated", "`advisor calibrate --gpu cpu`"),
         ({"data": "/no/such/folder"}, "/no/such/folder", "`advisor data prepare "),
         ({"ratio_counts": "total"}, "there is no", ""),
     ],
@@ -180,13 +181,28 @@ def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_
     assert len(at.text_input) >= 6  # the form is still there to mend it
 
 
+def test_a_machine_of_ones_own_and_the_first_budget_are_met_in_the_words_of_the_page(calibrated):
+    at = app(gpu="cpu").run()
+    [said] = at.error
+    assert said.value.startswith("**Budget** needs a price") and "**Own prices** 0.50" in said.value
+    assert "--" not in said.value
+
+
+def test_a_link_names_the_choices_themselves_and_the_root_leads_to_the_plan():
+    at = ok(app(objective="cost", tokens="1B", spot="any", gpu="l4").run())
+    assert said_command(at).objective == "cost" and said_command(at).spot == "any"
+    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
+    frame.query_params.update({"objective": "cost", "tokens": "1B", "spot": "any", "gpu": "l4"})
+    assert said_command(ok(frame.run())) == said_command(at)
+
+
 def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
-    at = ok(app(gpu="this machine's CPU", budget="", deadline="20 min").run())
+    at = ok(app(gpu="cpu", budget="", deadline="20 min").run())
     assert "on this CPU" in sentence(at)
     assert ":green-badge[speed: interpolated]" in words(at)
     assert "this device's calibration" in words(at) and "calibrate --gpu cpu" not in words(at)
     frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
-    frame.query_params.update({"gpu": "this machine's CPU", "budget": "", "deadline": "20 min"})
+    frame.query_params.update({"gpu": "cpu", "budget": "", "deadline": "20 min"})
     ok(frame.run())
     launch = next(button for button in frame.button if button.label == "Launch…")
     ok(launch.click().run())

@@ -1,0 +1,53 @@
+"""Words written for the command line, said for a page: its controls instead of options, commands set as code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+PLAN = {
+    "--gpu any": "GPUs left empty", "--spot any": "Spot machines: any", "--budget": "Budget",
+    "--deadline": "Deadline", "--tokens": "Training tokens", "--gpus": "How many GPUs", "--gpu": "GPUs",
+    "--seq-len": "Context length", "--depth": "Depth", "--price": "Own prices", "--kwh-price": "Electricity",
+    "--spot": "Spot machines", "--data": "Data", "--sure": "Keep limits surely", "--objective": "Minimise",
+    "--ratio-counts": "The ratio counts", "--ratio": "Tokens per parameter", "--provider": "Providers",
+    "--micro-batch": "Micro-batch", "--power-cap": "Power cap", "--interruptions": "Interrupted every",
+}  # fmt: skip
+LAUNCH = {"--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)"}
+ANALYZE = {"--gpu": "Card", "--gpus": "Number of cards", "--price": "Price ($ per card and hour)"}
+OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE}  # by the page's module
+
+_CODE = r"`[^`]*`"
+_COMMAND = r"\badvisor (?:calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|profiles)\b[^;)\n]*"
+_OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
+
+
+def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str], str]) -> str:
+    """Markdown that says `text` with a page's `controls` in place of options; `literal` keeps words from being markup.
+
+    An option without a control is one of the command's alone, and marked as that.
+    """
+    done, end = [], 0
+    for found in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
+        done += [literal(text[end : found.start()]), _said(found[0], controls)]
+        end = found.end()
+    return "".join([*done, literal(text[end:])])
+
+
+def _said(found: str, controls: Mapping[str, str]) -> str:
+    if found.startswith("`"):
+        return found
+    if not found.startswith("-"):
+        command = found.rstrip(" .,")
+        return f"`{command}`{found[len(command) :]}"
+    option, _, rest = found.partition(" ")
+    if found in controls:
+        return f"**{controls[found]}**"
+    if option in controls:
+        return f"**{controls[option]}**" + (f" {rest}" if rest else "")
+    return f"`{found}` (in a terminal)"
+
+
+def in_words(text: str, controls: Mapping[str, str]) -> str:
+    """The same as plain text, for a table's cell."""
+    return in_controls(text, controls, str).replace("**", "").replace("`", "")
