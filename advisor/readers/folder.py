@@ -34,7 +34,7 @@ _CONFIG_NAMES = (
 _NO_LOGS = frozenset(
     (
         *(".py", ".md", ".markdown", ".rst", ".html", ".png", ".jpg", ".svg", ".pdf", ".ipynb", ".sh", ".yaml", ".yml"),
-        *(".toml", ".parquet", ".npy", ".npz", ".pkl", ".so", ".cfg", ".ini", ".model", ".lock", ".patch", ".wandb"),
+        *(".toml", ".parquet", ".npy", ".npz", ".pkl", ".so", ".cfg", ".ini", ".model", ".lock", ".patch"),
         *(".zip", ".tar", ".tgz"),
     )
 )
@@ -45,6 +45,8 @@ _DATA_NAMES = frozenset(
         *("run.json", "state.json"),
     )
 )
+
+_PRINTED = (wandb_folder.OUTPUT, wandb_folder.SUMMARY)
 
 
 class Chosen(Protocol):
@@ -92,15 +94,18 @@ def _own(folder: Path) -> RunTable:
 
 
 def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
-    """A W&B run: its history, else what it printed, else the summary; configuration, GPU and system metrics beside."""
+    """A W&B run: history, binary file, what it printed or summary, whichever has most rows; the rest beside it."""
     tables = []
-    for name in (wandb_folder.HISTORY, wandb_folder.OUTPUT, wandb_folder.SUMMARY):
-        path = files / name
+    binary = sorted((files.parent if files.name == "files" else folder).glob("*.wandb"))[:1]
+    for path in (files / wandb_folder.HISTORY, *binary, *(files / name for name in _PRINTED)):
         if path.is_file() and path.stat().st_size and (table := _read(path, best)) is not None:
             tables.append(table)
     if not tables:
-        raise AdvisorError(f"{folder} is a W&B run without history, output and summary", "its .wandb file is not read")
+        raise AdvisorError(f"{folder} is a W&B run without history, output and summary", "give what it printed")
     table = max(tables, key=lambda one: one.rows)
+    readings = next((one.telemetry for one in tables if one.telemetry is not None), None)
+    if readings is not None:
+        table = with_readings(table, readings)
     for other in tables:
         table = (
             table

@@ -21,6 +21,7 @@ from advisor.readers import (
     telemetry_file,
     tfevents,
     ultralytics,
+    wandb_file,
     wandb_folder,
 )
 from advisor.readers.chunks import Progress
@@ -55,6 +56,7 @@ _MODULES = (
     lightning_csv,
     keras_csv,
     wandb_folder,
+    wandb_file,
     tfevents,
     mlperf,
     mlflow_files,

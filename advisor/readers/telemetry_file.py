@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,18 +111,21 @@ def _parquet(paths: list[Path]) -> Telemetry:
 
 def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
+    telemetry = system_metrics(_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
+    if telemetry is None:
+        raise AdvisorError(f"{path} holds no system metrics of a card")
+    return telemetry, len(telemetry["unix_seconds"]), ()
+
+
+def system_metrics(objects: Iterable[Mapping[str, Any]]) -> Telemetry | None:
+    """W&B's system metrics, an object per reading with its `_timestamp`; None where none is of a card."""
     rows: list[tuple[float, int, str, float]] = []
-    count = 0
-    for chunk in chunks(path):
-        for line in chunk.text.split(b"\n"):
-            found = _object(line)
-            time = as_number(found.get("_timestamp")) or as_number(found.get("_runtime"))
-            if time is None:
-                continue
-            count += 1
+    for found in objects:
+        time = as_number(found.get("_timestamp")) or as_number(found.get("_runtime"))
+        if time is not None:
             rows += _readings(found, time)
     if not rows:
-        raise AdvisorError(f"{path} holds no system metrics of a card")
+        return None
     moments = sorted({(time, card) for time, card, _, _ in rows})
     place = {moment: row for row, moment in enumerate(moments)}
     telemetry: Telemetry = {
@@ -131,7 +134,7 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     }
     for time, card, column, value in rows:
         telemetry.setdefault(column, np.full(len(moments), np.nan))[place[(time, card)]] = value
-    return telemetry, len(moments), ()
+    return telemetry
 
 
 def _readings(found: Mapping[str, Any], time: float) -> list[tuple[float, int, str, float]]:

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run folder with `files/`, or single files of it. The binary `.wandb` file is not read.
+"""Weights & Biases: a run folder with `files/`, or single files of it; its binary file is `wandb_file`'s.
 
 `files/output.log` is what the program printed, in that program's own format; `config.yaml` its settings as
 {desc, value}; `wandb-summary.json` the last value of each metric; `wandb-history.jsonl` (old clients, exports) rows;
@@ -54,11 +54,11 @@ def read_summary(path: Path) -> RunTable:
     if seconds:
         facts["total_seconds"] = seconds
     notes = ("only the last value of each metric: ask for the history to see the run",)
-    return _table(path, rows_of([raw], _summary_name), facts=facts, notes=notes)
+    return _table(path, rows_of([raw], metric_name), facts=facts, notes=notes)
 
 
-def _summary_name(key: str) -> Named | None:
-    """W&B counts its own calls in `_step`; the program's own step is surer, wherever it stands."""
+def metric_name(key: str) -> Named | None:
+    """What a metric is. W&B counts its own calls in `_step`; the program's own step is surer, wherever it stands."""
     if key in _STEP_KEYS:
         return Named(column="step", kind="count", unit=None, rank=_STEP_KEYS.index(key))
     if key.startswith("_wandb"):

@@ -1,0 +1,174 @@
+"""The binary `run-ID.wandb` file that W&B's client writes: history, settings, system metrics, console and exit code.
+
+A log of LevelDB (log_format.md there) behind a header of seven bytes (":W&B", 0xBEE1, version 0): blocks of 32 KiB,
+records in pieces of type full, first, middle or last, each with the CRC-32 of its type and data. A record is a protobuf
+`Record`. Field numbers: wandb_internal.proto; header and checksum: wandb/sdk/internal/datastore.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import parse_json
+from advisor.readers.chunks import open_binary
+from advisor.readers.config_names import facts_of_settings
+from advisor.readers.events import EventScanner
+from advisor.readers.json_rows import JsonRows
+from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, VARINT, Damaged, fields, signed
+from advisor.readers.run_table import RunTable, Status
+from advisor.readers.telemetry_file import system_metrics
+from advisor.readers.wandb_folder import NAME as FOLDER_NAME
+from advisor.readers.wandb_folder import metric_name
+
+NAME = "wandb_file"
+_HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
+_BLOCK, _PIECE = 32768, struct.Struct("<IHB")  # checksum, length, type
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_HISTORY, _CONFIG, _STATS, _OUTPUT, _OUTPUT_RAW, _RUN, _EXIT = 2, 4, 7, 3, 13, 17, 18  # fields of Record
+_MOST_STATS = 100_000  # readings every ten seconds of eleven days
+_MOST_SETTINGS = 20_000
+_OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
+
+
+def score(head: bytes, path: Path) -> float:
+    """The file's first four bytes."""
+    return 0.99 if head.startswith(_HEADER[:4]) else 0.0
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """What the records of one file hold."""
+
+    rows: JsonRows = field(default_factory=lambda: JsonRows(name_of=metric_name))
+    settings: dict[str, Any] = field(default_factory=dict)
+    stats: list[dict[str, Any]] = field(default_factory=list)
+    console: EventScanner = field(default_factory=EventScanner)
+    records: int = 0
+    exit_code: int | None = None
+
+
+def read(path: Path) -> RunTable:
+    """Read a `.wandb` file; damage ends it there, with a note. AdvisorError where nothing can be read."""
+    run, note = _Run(), ""
+    with open_binary(path) as file:
+        try:
+            for record in records(file):
+                _add(run, record)
+        except (Damaged, EOFError, OSError, zlib.error) as error:
+            if not run.records:
+                raise AdvisorError(f"{path} is no .wandb file that can be read: {error}") from error
+            note = f"{path.name}: {error}; what came before it is read"
+    gathered = run.rows.finish()
+    table = assemble(
+        gathered.records,
+        source=str(path),
+        format=FOLDER_NAME,
+        framework=None,
+        facts=facts_of_settings(run.settings),
+        events=run.console.finish(),
+        provenance=gathered.provenance,
+        notes=(*gathered.notes, *((note,) if note else ())),
+    )
+    # rows and events were placed by the numbers of their records, which are no lines of anything
+    events = tuple(dataclasses.replace(event, line=None) for event in table.events)
+    table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
+    return table if run.exit_code is None or table.status not in _OPEN else _ended(table, run.exit_code)
+
+
+def _ended(table: RunTable, code: int) -> RunTable:
+    status = Status.COMPLETED if code == 0 else Status.CRASHED
+    return dataclasses.replace(table, status=status, status_reason=f"the program ended with exit code {code}")
+
+
+def records(file: BinaryIO) -> Iterator[bytes]:
+    """The data of all whole records; ends at a torn last one. Raises Damaged at the first that fails its checksum."""
+    if file.read(len(_HEADER)) != _HEADER:
+        raise Damaged("it does not begin as W&B's files do")
+    position, pieces = len(_HEADER), []
+    while True:
+        room = _BLOCK - position % _BLOCK
+        if room < _PIECE.size:  # too little for another piece: padding
+            position += len(file.read(room))
+        head = file.read(_PIECE.size)
+        if len(head) < _PIECE.size:
+            return
+        checksum, length, kind = _PIECE.unpack(head)
+        data = file.read(length)
+        if len(data) < length:
+            return
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or zlib.crc32(data, zlib.crc32(bytes([kind]))) != checksum:
+            raise Damaged(f"the record at byte {position} fails its checksum")
+        position += _PIECE.size + length
+        pieces = [data] if kind in (_FULL, _FIRST) else [*pieces, data]
+        if sum(map(len, pieces)) > MAX_RECORD_BYTES:
+            raise Damaged(f"the record at byte {position} is too long")
+        if kind in (_FULL, _LAST):
+            yield b"".join(pieces)
+            pieces = []
+
+
+def _add(run: _Run, record: bytes) -> None:
+    run.records += 1
+    for number, wire, value in fields(record):
+        if wire != BYTES or not isinstance(value, bytes):
+            continue
+        if number == _HISTORY:
+            run.rows.add(_items(value, 1) | _history_step(value), run.records)
+        elif number in (_CONFIG, _RUN) and len(run.settings) < _MOST_SETTINGS:
+            for config in [value] if number == _CONFIG else _inner(value, 4):
+                run.settings |= _items(config, 1)
+        elif number == _STATS and len(run.stats) < _MOST_STATS:
+            run.stats.append(_items(value, 3) | {"_timestamp": _seconds(value)})
+        elif number in (_OUTPUT, _OUTPUT_RAW):
+            for line in _inner(value, 3):
+                text = line if line.endswith(b"\n") else line + b"\n"
+                run.console.feed(text, np.full(text.count(b"\n"), run.records))
+        elif number == _EXIT:
+            run.exit_code = next((signed(v) for n, w, v in fields(value) if (n, w) == (1, VARINT)), 0)
+
+
+def _inner(message: bytes, wanted: int) -> list[bytes]:
+    """The messages or texts in one field."""
+    return [v for n, w, v in fields(message) if (n, w) == (wanted, BYTES) and isinstance(v, bytes)]
+
+
+def _items(message: bytes, wanted: int) -> dict[str, Any]:
+    """Keys and JSON values of items: 1 key, 2 nested_key (repeated), 16 value_json."""
+    found = {}
+    for item in _inner(message, wanted):
+        key = _inner(item, 1)[-1:] or [b"/".join(_inner(item, 2))]
+        value = _inner(item, 16)[-1:]
+        if value and len(value[0]) < 2**16:  # longer ones are pictures and tables
+            found[key[0].decode("utf-8", "replace")] = _json(value[0])
+    return found
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return parse_json(text, "a value")
+    except AdvisorError:
+        return None
+
+
+def _history_step(history: bytes) -> dict[str, float]:
+    for step in _inner(history, 2):
+        return {"_step": next((float(signed(v)) for n, w, v in fields(step) if (n, w) == (1, VARINT)), 0.0)}
+    return {}
+
+
+def _seconds(stats: bytes) -> float | None:
+    """The Timestamp in field 2: 1 seconds, 2 nanoseconds."""
+    for stamp in _inner(stats, 2):
+        parts = {n: signed(v) for n, w, v in fields(stamp) if w == VARINT}
+        return parts.get(1, 0) + parts.get(2, 0) / 1e9
+    return None
