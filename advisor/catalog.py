@@ -33,6 +33,10 @@ REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 
 
+# Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).
+_FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
     """One card as its datasheet has it. Rates are dense (never 2:4 sparse) FLOP/s; None: not published."""
@@ -61,6 +65,17 @@ class GpuSpec:
     def memory_bytes(self) -> int:
         """What a program can count on: the driver's figure, else the marketed GB read as 1000³, its smallest sense."""
         return self.reported_memory_bytes or int(self.memory_gb * GIGA)
+
+    @property
+    def generation(self) -> str:
+        """The architecture; cards whose tensor units sum in fp32 at half rate, as those of GeForce do, are one apart.
+
+        That rate bounds their products, where power and clocks bound those of the others.
+        """
+        most, full = self.fp16_flops or self.bf16_flops, _FULL_RATE.get(self.architecture)
+        if not full or not most or not self.fp32_flops or most / self.fp32_flops > 0.75 * full:
+            return self.architecture
+        return f"{self.architecture} half-rate"
 
     @property
     def is_cuda(self) -> bool:

@@ -189,9 +189,9 @@ class Grounds:
     """What the estimated speed of a device rests on."""
 
     calibration: str | None  # id of its own; with one the published runs hardly count
-    architecture: str | None  # of the card; None: no card, or one without an entry
+    generation: str | None  # of the card (`GpuSpec.generation`); None: no card
     card_runs: int  # published runs of this very card
-    architecture_runs: int  # of its architecture, its own among them
+    generation_runs: int  # of its generation, its own among them
     all_runs: int
 
 

@@ -75,20 +75,23 @@ def written(mean: np.ndarray, covariance: np.ndarray) -> dict:
 
 
 def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
-    """Everything prior.yaml holds; spreads are chosen by what predicts left-out sources and GPUs best."""
+    """Everything prior.yaml holds; the spreads are those that predict left-out sources and GPUs best, at the width that
+    each would be given.
+    """
     shifts = matmul_shifts(known)
     ways = {"leave_one_source_out": runs.sources, "leave_one_gpu_out": runs.gpus}
     best = (-np.inf, 0.0, 0.0, {})
     for source_sd in SOURCE_SPREADS:
         for row_sd in ROW_SPREADS:
             held = {name: leave_out(runs, groups, shifts, source_sd, row_sd) for name, groups in ways.items()}
-            score = float(np.mean([h.density(np.hypot(source_sd, row_sd)) for h in held.values()]))
+            width = calibrated_discrepancy(list(held.values()))
+            score = float(np.mean([h.density(width) for h in held.values()]))
             best = max(best, (score, source_sd, row_sd, held), key=lambda b: b[0])
     _, source_sd, row_sd, held = best
     discrepancy = calibrated_discrepancy(list(held.values()))
     transfer = leave_out(runs, runs.gpus, shifts, source_sd, row_sd, known=True)
     transfer_discrepancy = calibrated_discrepancy([transfer])
-    held["leave_one_architecture_out"] = leave_out(runs, runs.architectures, shifts, source_sd, row_sd)
+    held["leave_one_generation_out"] = leave_out(runs, runs.generations, shifts, source_sd, row_sd)
     fitted = fit(runs, np.arange(len(runs.workloads)), shifts, source_sd, row_sd)
     return {
         "schema": PRIOR_SCHEMA,
@@ -96,8 +99,9 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
             "script": "benchmarks/fit_prior.py",
             "date": datetime.date.today().isoformat(),
             "runs": source,
-            "rows": len(runs.workloads),
-            "sources": len(set(runs.sources)),
+            "rows": len(runs.decoders),
+            "sources": len(set(runs.sources[runs.decoders])),
+            "encoder_rows": int(runs.encoder.sum()),
             "rates": "datasheet: dense peak of the precision, memory bandwidth, 5e-6 s per launch",
             "source_spread": source_sd,
             "row_spread": row_sd,
@@ -112,16 +116,17 @@ def document(runs: Runs, known: dict[str, GpuSpec], source: str) -> dict:
             "mean": round(float(fitted.mode[headroom_place(fitted.model)]), 4),
             "deviation": round(float(fitted.covariance[(headroom_place(fitted.model),) * 2] ** 0.5), 4),
         },
-        "architectures": {
-            name: architecture_entry(runs, fitted, name, shifts) for name in (*fitted.model.architectures, "unmeasured")
+        "rows_by_card": {str(card): int((runs.gpus == card).sum()) for card in sorted(set(runs.gpus))},
+        "generations": {
+            name: generation_entry(runs, fitted, name, shifts) for name in (*fitted.model.generations, "unmeasured")
         },
         "cross_covariance": cross_covariances(runs, fitted),
     }
 
 
 def cross_covariances(runs: Runs, fitted: Fitted) -> dict:
-    """Covariance of θ between every two entries of `architectures`: what a calibration on one tells about another."""
-    names = (*fitted.model.architectures, "unmeasured")
+    """Covariance of θ between every two entries of `generations`: what a calibration on one tells about another."""
+    names = (*fitted.model.generations, "unmeasured")
     found: dict[str, dict] = {}
     for label, on in (("eager", 0.0), ("compiled", 1.0)):
         picks = {name: selector(fitted.model, name, on, entry_headroom(runs, name)) for name in names}
@@ -135,14 +140,14 @@ def cross_covariances(runs: Runs, fitted: Fitted) -> dict:
 
 
 def entry_headroom(runs: Runs, name: str) -> float:
-    """The power headroom that an entry of `architectures` holds at: the mean of its rows."""
-    mine = runs.architectures == name
+    """The power headroom that an entry of `generations` holds at: the mean of its rows."""
+    mine = runs.generations == name
     return float(runs.headroom[mine].mean()) if mine.any() else 0.0
 
 
-def architecture_entry(runs: Runs, fitted: Fitted, name: str, shifts: dict[str, float]) -> dict:
-    """What is believed of cards of one architecture, at the power headroom of those that were measured."""
-    mine = runs.architectures == name
+def generation_entry(runs: Runs, fitted: Fitted, name: str, shifts: dict[str, float]) -> dict:
+    """What is believed of cards of one generation, at the power headroom of those that were measured."""
+    mine = runs.generations == name
     headroom = entry_headroom(runs, name)
     return {
         "rows": int(mine.sum()),
@@ -160,7 +165,7 @@ def keep_rows(runs: Runs, path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, KEPT_COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(runs.lines)
+        writer.writerows(runs.lines[place] for place in runs.decoders)
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
 """The hierarchical model of published runs that the prior is fitted with: rows in, beliefs and left-out errors out.
 
-    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_architecture + compiled · c - headroom · β
+    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_generation + compiled · c - headroom · β (+ w)
 
 x_k are the terms of advisor.predict.throughput at datasheet rates; μ, δ, c, β and u have Gaussian priors, so that what
 the rows do not say stays wide. headroom is the log of the watts a card may draw per peak TFLOP/s: with few it
 throttles. u is what a source's software and machines do to all its rows; a new run brings its own, which is why its
-spread goes into the discrepancy. Sources and GPUs enter as groups to be left out, never by name.
+spread goes into the discrepancy. Runs of encoders say how cards compare where no decoder was published: w, one for each
+term, is what encoders and their software do otherwise. They are fitted, never predicted. Sources and GPUs enter as
+groups to be left out, never by name.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +28,19 @@ sys.path.insert(0, str(ROOT))
 from advisor.catalog import GpuSpec, load_gpus  # noqa: E402
 from advisor.predict import comm  # noqa: E402
 from advisor.predict.batch import sharded_sizes  # noqa: E402
-from advisor.predict.prior import FASTEST, THROTTLED, bounded, datasheet_rates, power_headroom  # noqa: E402
+from advisor.predict.prior import (  # noqa: E402
+    FASTEST,
+    SOFTWARE_DEVIATION,
+    THROTTLED,
+    bounded,
+    datasheet_rates,
+    power_headroom,
+)
 from advisor.predict.rows import RowError, RowReader  # noqa: E402
 from advisor.predict.throughput import TERMS, Z80, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
 
+ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"
 KEPT_COLUMNS = (
     *("source", "repo_or_url", "gpu", "gpu_mem_gib", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
@@ -39,7 +49,7 @@ KEPT_COLUMNS = (
 # Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
 # less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
 # launches at 5 µs; the rest as in advisor.predict.prior.measured_prior.
-# (coefficient, sd of its log, sd of an architecture's deviation)
+# (coefficient, sd of its log, sd of a generation's deviation)
 BELIEFS = {
     "matmul": (1.35, 0.25, 0.20),
     "attention": (2.5, 0.4, 0.25),
@@ -74,8 +84,14 @@ class Runs:
     headroom: np.ndarray  # (n,) log of watts per TFLOP/s
     sources: np.ndarray
     gpus: np.ndarray
-    architectures: np.ndarray
+    generations: np.ndarray
+    encoder: np.ndarray  # bool
     lines: tuple[dict[str, str], ...]
+
+    @property
+    def decoders(self) -> np.ndarray:
+        """Places of the rows that predictions are judged by."""
+        return np.flatnonzero(~self.encoder)
 
 
 def cards() -> dict[str, GpuSpec]:
@@ -85,35 +101,51 @@ def cards() -> dict[str, GpuSpec]:
     return {**known, changes["key"]: dataclasses.replace(known[base], nvml_names=(), **changes)}
 
 
-def read_runs(path: Path, known: dict[str, GpuSpec]) -> Runs:
-    """Keep the rows that the model describes: dense decoders, bf16 or fp16, data parallel or sharded, not suspect."""
-    kept = []
+def read_runs(path: Path, known: dict[str, GpuSpec], encoders: Path = ENCODERS) -> Runs:
+    """Keep the rows that the model describes: dense decoders, bf16 or fp16, data parallel or sharded, not suspect.
+
+    `encoders` holds rows of the same columns, of encoders.
+    """
+    kept = [(w, line, False) for w, line in _workloads(path, known)]
+    kept += [(w, line, True) for w, line in _workloads(encoders, known, notes="")]
+    workloads = tuple(w for w, _, _ in kept)
+    steps = [w.step_tokens / w.gpus / float(line["tok_per_s_per_gpu"]) for w, line, _ in kept]
+    return Runs(
+        workloads=workloads,
+        log_step=np.log([step - hidden_not(w, known[w.gpu], step) for w, step in zip(workloads, steps, strict=True)]),
+        x=np.array([term_row(w, known[w.gpu], encoder=encoder) for w, _, encoder in kept]),
+        compiled=np.array([float(w.compile) for w in workloads]),
+        headroom=np.array([power_headroom(known[w.gpu], w.precision) for w in workloads]),
+        sources=np.array([line["source"] for _, line, _ in kept]),
+        gpus=np.array([w.gpu for w in workloads]),
+        generations=np.array([known[w.gpu].generation for w in workloads]),
+        encoder=np.array([encoder for _, _, encoder in kept]),
+        lines=tuple(line for _, line, _ in kept),
+    )
+
+
+def _workloads(
+    path: Path, known: dict[str, GpuSpec], notes: str | None = None
+) -> Iterator[tuple[Workload, dict[str, str]]]:
+    """Rows with a throughput that can be read, each with its line; `notes` stands in for the lines' own."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
         reader = RowReader(known, lines.fieldnames)
         for number, line in enumerate(lines, start=1):
-            workload = reader.read(list(line.values()), number)
+            said = line if notes is None else line | {"notes": notes}
+            workload = reader.read(list(said.values()), number)
             if isinstance(workload, RowError) or workload.precision == "fp32" or "SUSPECT" in line["notes"]:
                 continue
             if line["tok_per_s_per_gpu"]:
-                kept.append((workload, workload.step_tokens / workload.gpus / float(line["tok_per_s_per_gpu"]), line))
-    workloads = tuple(w for w, _, _ in kept)
-    return Runs(
-        workloads=workloads,
-        log_step=np.log([step - hidden_not(w, known[w.gpu], step) for w, step, _ in kept]),
-        x=np.array([term_row(w, known[w.gpu]) for w in workloads]),
-        compiled=np.array([float(w.compile) for w in workloads]),
-        headroom=np.array([power_headroom(known[w.gpu], w.precision) for w in workloads]),
-        sources=np.array([line["source"] for _, _, line in kept]),
-        gpus=np.array([w.gpu for w in workloads]),
-        architectures=np.array([known[w.gpu].architecture for w in workloads]),
-        lines=tuple(line for _, _, line in kept),
-    )
+                yield workload, line
 
 
-def term_row(w: Workload, spec: GpuSpec) -> np.ndarray:
-    """Terms of one workload, shape (k,), as a prediction would have them."""
-    return terms(sharded_sizes(sizes([w]), [w]), datasheet_rates(spec, w.precision))[0]
+def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray:
+    """Terms of one workload, shape (k,), as a prediction would have them; an encoder has no head over a vocabulary."""
+    z = sharded_sizes(sizes([w]), [w])
+    if encoder:
+        z = dataclasses.replace(z, head_matmul=0.0 * z.head_matmul, vocab=0.0 * z.vocab)
+    return terms(z, datasheet_rates(spec, w.precision))[0]
 
 
 def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
@@ -124,53 +156,61 @@ def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Which unknowns there are: μ, then δ per architecture, c, β, u per source; all Gaussian around `start`."""
+    """Which unknowns there are: μ, then δ per generation, c, β, w, u per source; all Gaussian around `start`."""
 
-    architectures: tuple[str, ...]
+    generations: tuple[str, ...]
     sources: tuple[str, ...]
     start: np.ndarray  # (p,) prior means
     deviations: np.ndarray  # (p,) prior standard deviations
 
 
-def make_model(
-    architectures: Sequence[str], sources: Sequence[str], shifts: dict[str, float], source_sd: float
-) -> Model:
+def make_model(generations: Sequence[str], sources: Sequence[str], shifts: dict[str, float], source_sd: float) -> Model:
     """Lay out the unknowns and what is believed of them before any row."""
     k, matmul = len(TERMS), TERMS.index("matmul")
     mean = np.log([BELIEFS[t][0] for t in TERMS])
     wide, between = (np.array([BELIEFS[t][i] for t in TERMS]) for i in (1, 2))
-    deltas = np.zeros((len(architectures), k))
-    deltas[:, matmul] = [shifts.get(a, 0.0) for a in architectures]
+    deltas = np.zeros((len(generations), k))
+    deltas[:, matmul] = [shifts.get(name, 0.0) for name in generations]
     fused = np.array(list(COMPILED.values()))
     return Model(
-        architectures=tuple(architectures),
+        generations=tuple(generations),
         sources=tuple(sources),
-        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], [HEADROOM[0]], np.zeros(len(sources))]),
+        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], [HEADROOM[0]], np.zeros(k + len(sources))]),
         deviations=np.concatenate(
-            [wide, np.tile(between, len(architectures)), fused[:, 1], [HEADROOM[1]], np.full(len(sources), source_sd)]
-        ),
+            [
+                wide,
+                np.tile(between, len(generations)),
+                fused[:, 1],
+                [HEADROOM[1]],
+                np.full(k, SOFTWARE_DEVIATION),
+                np.full(len(sources), source_sd),
+            ]
+        ),  # fmt: skip
     )
 
 
-def selector(model: Model, architecture: str, compiled: float, headroom: float) -> np.ndarray:
-    """The (k, p) matrix that makes θ of one device and compile setting from the unknowns."""
+def selector(model: Model, generation: str, compiled: float, headroom: float, *, encoder: bool = False) -> np.ndarray:
+    """The (k, p) matrix that makes θ of one device, compile setting and kind of model from the unknowns."""
     k = len(TERMS)
     made = np.zeros((k, len(model.start)))
     made[:, :k] = np.eye(k)
-    if architecture in model.architectures:
-        at = k * (1 + model.architectures.index(architecture))
+    if generation in model.generations:
+        at = k * (1 + model.generations.index(generation))
         made[:, at : at + k] = np.eye(k)
-    at = k * (1 + len(model.architectures))
+    at = k * (1 + len(model.generations))
     for i, name in enumerate(COMPILED):
         made[TERMS.index(name), at + i] = compiled
     for name in THROTTLED:
         made[TERMS.index(name), headroom_place(model)] = -headroom
+    if encoder:
+        at = headroom_place(model) + 1
+        made[:, at : at + k] = np.eye(k)
     return made
 
 
 def headroom_place(model: Model) -> int:
     """Where β stands among the unknowns."""
-    return len(TERMS) * (1 + len(model.architectures)) + len(COMPILED)
+    return len(TERMS) * (1 + len(model.generations)) + len(COMPILED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,11 +223,12 @@ class Fitted:
 def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: float, row_sd: float) -> Fitted:
     """MAP and Laplace covariance of the hierarchical model on the rows of `index`."""
     sources = sorted(set(runs.sources[index]))
-    model = make_model(sorted({str(a) for a in runs.architectures[index]}), sources, shifts, source_sd)
+    model = make_model(sorted({str(name) for name in runs.generations[index]}), sources, shifts, source_sd)
     x, y, n = runs.x[index], runs.log_step[index], len(index)
-    pick = np.array([selector(model, runs.architectures[i], runs.compiled[i], runs.headroom[i]) for i in index])
+    places = zip(runs.generations[index], runs.compiled[index], runs.headroom[index], runs.encoder[index], strict=True)
+    pick = np.array([selector(model, name, on, headroom, encoder=e) for name, on, headroom, e in places])
     source_at = len(model.start) - len(sources) + np.array([sources.index(s) for s in runs.sources[index]])
-    products = np.unique(pick[:, TERMS.index("matmul")], axis=0)  # one per card
+    products = np.unique(pick[~runs.encoder[index], TERMS.index("matmul")], axis=0)  # one per card
 
     def residual(p: np.ndarray) -> np.ndarray:
         modelled = np.log((x * np.exp(pick @ p)).sum(axis=1)) + p[source_at]
@@ -206,13 +247,13 @@ def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: floa
 
 
 def belief(
-    fitted: Fitted, architecture: str, compiled: float, headroom: float, shifts: dict[str, float]
+    fitted: Fitted, generation: str, compiled: float, headroom: float, shifts: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (k,) and covariance (k, k) of θ; an architecture without rows gets what all share, its own spread added."""
-    pick = selector(fitted.model, architecture, compiled, headroom)
+    """Mean (k,) and covariance (k, k) of θ; a generation without rows gets what all share, its own spread added."""
+    pick = selector(fitted.model, generation, compiled, headroom)
     mean, covariance = pick @ fitted.mode, pick @ fitted.covariance @ pick.T
-    if architecture not in fitted.model.architectures:
-        mean[TERMS.index("matmul")] += shifts.get(architecture, 0.0)
+    if generation not in fitted.model.generations:
+        mean[TERMS.index("matmul")] += shifts.get(generation, 0.0)
         covariance = covariance + np.diag([BELIEFS[t][2] ** 2 for t in TERMS])
         if headroom > 0:  # as load_prior does beyond the headroom of its "unmeasured" entry
             mean, covariance = bounded(mean, covariance)
@@ -243,15 +284,15 @@ def leave_out(
     """Predict each group's rows from a fit to all others.
 
     `known`: with what the fit learnt of each row's source from its other rows, as a calibration on another card would
-    have it; rows of sources without any are left out.
+    have it; rows of sources without any are left out. Encoders of the group are left out too, and never predicted.
     """
     errors, deviations = np.full(len(groups), np.nan), np.zeros(len(groups))
-    for group in sorted(set(groups)):
+    for group in sorted(set(groups[runs.decoders])):
         fitted = fit(runs, np.flatnonzero(groups != group), shifts, source_sd, row_sd)
-        for i in np.flatnonzero(groups == group):
+        for i in np.flatnonzero((groups == group) & ~runs.encoder):
             if known and runs.sources[i] not in fitted.model.sources:
                 continue
-            mean, covariance = belief(fitted, runs.architectures[i], runs.compiled[i], runs.headroom[i], shifts)
+            mean, covariance = belief(fitted, runs.generations[i], runs.compiled[i], runs.headroom[i], shifts)
             parts = runs.x[i] * np.exp(mean)
             share = parts / parts.sum()
             errors[i] = np.log(parts.sum()) - runs.log_step[i]
@@ -264,10 +305,10 @@ def leave_out(
 
 
 def matmul_shifts(known: dict[str, GpuSpec]) -> dict[str, float]:
-    """Log of how much further from peak an architecture's best measured product stays than the average one's."""
+    """Log of how much further from peak a generation's best measured product stays than the average one's."""
     shares: dict[str, list[float]] = {}
     for spec in known.values():
         if spec.mamf_bf16_flops and spec.bf16_flops:
-            shares.setdefault(spec.architecture, []).append(spec.mamf_bf16_flops / spec.bf16_flops)
+            shares.setdefault(spec.generation, []).append(spec.mamf_bf16_flops / spec.bf16_flops)
     average = np.log(np.mean([np.mean(shares[a]) for a in ("Ampere", "Hopper", "Blackwell")]))
     return {a: float(average - np.log(np.mean(s))) for a, s in sorted(shares.items())}

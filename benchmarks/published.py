@@ -6,7 +6,7 @@ Called by accuracy.py. Everything is computed anew from profiles/public_runs.csv
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import peers
@@ -17,14 +17,21 @@ from advisor.calibrate.fit import fit
 from advisor.catalog import GpuSpec
 from advisor.predict.batch import sharded_sizes
 from advisor.predict.memory import load_memory_model
-from advisor.predict.prior import CoefficientPrior, datasheet_rates
-from advisor.predict.throughput import Z80, Observation, predict_log, sizes
+from advisor.predict.prior import (
+    SOFTWARE_DEVIATION,
+    CoefficientPrior,
+    datasheet_rates,
+    measured_prior,
+    relative_to_datasheet,
+)
+from advisor.predict.throughput import Z80, Observation, Rates, predict_log, sizes
 from advisor.records import Estimate, Workload
 
 CALIBRATION_ROWS = 5
 DRAWS = 40  # random choices of those rows
 FEWEST_ROWS = 8  # of one source on one GPU, so that some are left to predict
 ROW_NOISE = 0.02  # of one published throughput: identical nodes differ by 3 %, medians of many steps by less
+USUAL_CEILING, USUAL_BANDWIDTH = 0.82, 0.88  # of the data sheet, where nobody published a card's best product
 GIB = 2**30
 
 
@@ -48,8 +55,8 @@ def section() -> str:
     """The section in Markdown."""
     known = prior_model.cards()
     runs = prior_model.read_runs(prior_model.ROOT / "profiles" / "public_runs.csv", known)
-    rows = [(w, known[w.gpu]) for w in runs.workloads]
-    speed = [*held_out_speed(runs, known), calibrated(runs, known), *peers_speed(runs, rows)]
+    rows = [(runs.workloads[i], known[runs.workloads[i].gpu]) for i in runs.decoders]
+    speed = [*held_out_speed(runs, known), *calibrated(runs, known), *peers_speed(runs, rows)]
     head = ["| predictor | rows | median / p90 | inside 80 % intervals |", "|---|---|---|---|"]
     return "\n".join(
         [
@@ -93,24 +100,54 @@ def _shipped() -> tuple[dict, tuple[float, float]]:
     return document, (document["provenance"]["source_spread"], document["provenance"]["row_spread"])
 
 
-def calibrated(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Line:
-    """Five random rows of one source on one GPU update a prior that never saw that source on that GPU."""
+def calibrated(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
+    """Five random rows of one source on one GPU as its calibration: what they update, and how right the others are.
+
+    First a prior that never saw that source on that GPU; then, as this trainer's calibrations have it, one that never
+    saw the source at all and doubts its software; last the physical floors that a CPU's calibration updates.
+    """
     pairs = np.array([f"{source}|{gpu}" for source, gpu in zip(runs.sources, runs.gpus, strict=True)])
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     chosen = np.random.default_rng(0)
-    errors, inside = [], []
-    for pair in sorted(set(pairs)):
+    for pair in sorted(set(pairs[runs.decoders])):
         places = np.flatnonzero(pairs == pair)
         if len(places) < FEWEST_ROWS:
             continue
-        prior = _prior_without(runs, known, pairs != pair, places)
-        spec = known[runs.workloads[places[0]].gpu]
+        priors = _priors(runs, known, pairs, places)
         for _ in range(DRAWS):
             order = chosen.permutation(places)
-            error, width = _updated(runs, spec, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
-            errors.append(error)
-            inside.append(np.abs(error) <= width)
-    name = f"the same, {CALIBRATION_ROWS} rows of that GPU and source as its calibration"
-    return Line(name=name, errors=np.abs(np.expm1(-np.concatenate(errors))), inside=np.concatenate(inside))
+            for name, prior in priors.items():
+                one = _updated(runs, known, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
+                found.setdefault(name, []).append(one)
+    for name, parts in found.items():
+        errors, widths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        yield Line(name=name, errors=np.abs(np.expm1(-errors)), inside=np.abs(errors) <= widths)
+
+
+def _priors(
+    runs: prior_model.Runs, known: dict[str, GpuSpec], pairs: np.ndarray, places: np.ndarray
+) -> dict[str, CoefficientPrior]:
+    """What the rows at `places` may update, by the name of its line."""
+    spec, precision = known[runs.workloads[places[0]].gpu], runs.workloads[places[0]].precision
+    without_pair = _prior_without(runs, known, pairs != pairs[places[0]], places)
+    without_source = _prior_without(runs, known, runs.sources != runs.sources[places[0]], places)
+    doubt = SOFTWARE_DEVIATION**2 * np.eye(len(without_source.mean))
+    floors, datasheet = measured_prior(), datasheet_rates(spec, precision)
+    ceilings = Rates(
+        matmul_flops=spec.mamf_bf16_flops or USUAL_CEILING * datasheet.matmul_flops,
+        bandwidth=USUAL_BANDWIDTH * datasheet.bandwidth,
+        launch_seconds=datasheet.launch_seconds,
+    )
+    several = f"{CALIBRATION_ROWS} rows"
+    return {
+        f"the same, {several} of that GPU and source as its calibration": without_pair,
+        f"{several} as calibration, its source left out on every GPU": replace(
+            without_source, covariance=without_source.covariance + doubt
+        ),
+        f"{several} as calibration, from physical floors alone": replace(
+            floors, mean=relative_to_datasheet(floors.mean, ceilings, datasheet)
+        ),
+    }
 
 
 def _prior_without(
@@ -119,20 +156,24 @@ def _prior_without(
     shifts, first = prior_model.matmul_shifts(known), places[0]
     fitted = prior_model.fit(runs, np.flatnonzero(kept), shifts, *_shipped()[1])
     compiled = float(np.mean(runs.compiled[places]))
-    mean, covariance = prior_model.belief(fitted, runs.architectures[first], compiled, runs.headroom[first], shifts)
+    mean, covariance = prior_model.belief(fitted, runs.generations[first], compiled, runs.headroom[first], shifts)
     return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=0.0, source="published runs")
 
 
 def _updated(
-    runs: prior_model.Runs, spec: GpuSpec, prior: CoefficientPrior, seen: Sequence[int], held: Sequence[int]
+    runs: prior_model.Runs,
+    known: dict[str, GpuSpec],
+    prior: CoefficientPrior,
+    seen: Sequence[int],
+    held: Sequence[int],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log errors of step time of the rows held back, and half the width of their intervals."""
     observations = [
         Observation(workload=runs.workloads[i], step_seconds=float(np.exp(runs.log_step[i])), noise=ROW_NOISE)
         for i in seen
     ]
-    precision = runs.workloads[seen[0]].precision
-    posterior = fit(observations, datasheet_rates(spec, precision), prior, drift=0.0)
+    one = runs.workloads[seen[0]]
+    posterior = fit(observations, datasheet_rates(known[one.gpu], one.precision), prior, drift=0.0)
     workloads = [runs.workloads[i] for i in held]
     predicted = predict_log(posterior, sharded_sizes(sizes(workloads), workloads))
     width = Z80 * np.hypot(predicted.deviation, ROW_NOISE)
@@ -141,7 +182,7 @@ def _updated(
 
 def peers_speed(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
     """Constant MFU, roofline and the packages on the same rows."""
-    measured = np.array([float(line["tok_per_s_per_gpu"]) for line in runs.lines])
+    measured = np.array([float(runs.lines[i]["tok_per_s_per_gpu"]) for i in runs.decoders])
     yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, rows, measured)
     yield _peer("roofline", peers.roofline, rows, measured)
     for name, made in (("llm-analysis 0.2.2, half of peak", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
@@ -158,7 +199,7 @@ def _peer(
 
 def memory_lines(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
     """Rows that state their memory, each against the quantity that the source measured."""
-    stated = [i for i, line in enumerate(runs.lines) if line["mem_gib_per_gpu"]]
+    stated = [i for i in runs.decoders if runs.lines[i]["mem_gib_per_gpu"]]
     measured = np.array([float(runs.lines[i]["mem_gib_per_gpu"]) * GIB for i in stated])
     ours = [memory_of(runs.workloads[i], runs.lines[i]["notes"]) for i in stated]
     yield Line(

@@ -71,12 +71,12 @@ def load_profile(
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
-    """The newest calibration of another card, one of the same architecture first; None without any."""
+    """The newest calibration of another card, one of the same generation first; None without any."""
     found = []
     for entry in store.list_calibrations():  # newest first
         other = find_gpu(entry.device_key) if entry.device_key != "cpu" else None
         if other is not None and other.key != spec.key:
-            found.append((other.architecture != spec.architecture, len(found), entry, other))
+            found.append((other.generation != spec.generation, len(found), entry, other))
     for _, _, entry, other in sorted(found, key=lambda f: f[:2]):
         if (learnt := _learnt(str(entry.path), other)) is not None:
             return learnt
@@ -283,7 +283,7 @@ def prior_profile(
     capped = spec
     if power_cap_watts and spec.tdp_watts:
         capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
-    prior: CoefficientPrior = load_prior(spec.architecture, precision, compile, capped)
+    prior: CoefficientPrior = load_prior(spec.generation, precision, compile, capped)
     if elsewhere is not None and elsewhere.precision == precision:
         prior = transferred(prior, spec, compile, elsewhere)
     rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)

@@ -13,13 +13,13 @@ from advisor.records import Grounds, Plan
 
 def grounds_of(profile: Profile) -> Grounds:
     """Count what a device's beliefs about speed were learnt from."""
-    architecture = profile.spec.architecture if profile.spec else None
-    card, alike, everything = published_runs(profile.key, architecture)
+    generation = profile.spec.generation if profile.spec else None
+    card, alike, everything = published_runs(profile.key, generation)
     return Grounds(
         calibration=profile.calibration_id,
-        architecture=architecture,
+        generation=generation,
         card_runs=card,
-        architecture_runs=alike,
+        generation_runs=alike,
         all_runs=everything,
     )
 
@@ -31,7 +31,7 @@ def briefly(grounds: Grounds | None) -> str:
     if grounds.calibration is not None:
         return "measured here"
     runs = "run" if grounds.card_runs == 1 else "runs"
-    return f"{grounds.card_runs} {runs} of it, {grounds.architecture_runs} of {grounds.architecture}"
+    return f"{grounds.card_runs} {runs} of it, {grounds.generation_runs} of {grounds.generation}"
 
 
 def in_words(plan: Plan) -> str | None:
@@ -41,10 +41,10 @@ def in_words(plan: Plan) -> str | None:
         return None
     if grounds.calibration is not None:
         return f"The speed was measured here ({grounds.calibration})."
-    others = grounds.all_runs - grounds.architecture_runs
+    others = grounds.all_runs - grounds.generation_runs
     text = (
         f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this card, "
-        f"{grounds.architecture_runs or 'none'} of its architecture ({grounds.architecture}), {others} of others."
+        f"{grounds.generation_runs or 'none'} of its generation ({grounds.generation}), {others} of others."
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:

@@ -1,4 +1,4 @@
-"""Beliefs about a device before any burst has run on it: profiles/prior.yaml, by architecture generation."""
+"""Beliefs about a device before any burst has run on it: profiles/prior.yaml, by generation (`GpuSpec.generation`)."""
 
 from __future__ import annotations
 
@@ -76,16 +76,18 @@ def power_headroom(spec: GpuSpec, precision: str) -> float | None:
     return math.log(spec.tdp_watts / (peak / 1e12)) if peak and spec.tdp_watts else None
 
 
-def load_prior(arch: str | None, precision: str, compile: bool | None, spec: GpuSpec | None = None) -> CoefficientPrior:
+def load_prior(
+    generation: str | None, precision: str, compile: bool | None, spec: GpuSpec | None = None
+) -> CoefficientPrior:
     """Beliefs about a card nobody has calibrated, relative to `datasheet_rates`, from profiles/prior.yaml.
 
-    `arch` is the catalog's architecture; one without published runs (or None) gets what all others have in common, with
-    the spread between architectures added. `compile` None: not known, both are possible. `spec` tells how its power
-    limit compares with that of its architecture's measured cards. AdvisorError if the file is unusable.
+    A generation without published runs (or None) gets what all others have in common, with the spread between them
+    added. `compile` None: not known, both are possible. `spec` tells how its power limit compares with that of its
+    generation's measured cards. AdvisorError if the file is unusable.
     """
     document = _prior_document()
-    known = document["architectures"]
-    name = arch if arch in known else "unmeasured"
+    known = document["generations"]
+    name = generation if generation in known else "unmeasured"
     beliefs = [
         (np.array(known[name][label]["mean"]), np.array(known[name][label]["covariance"]))
         for label, wanted in (("eager", compile is not True), ("compiled", compile is not False))
@@ -95,7 +97,7 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
     covariance = sum(c + np.outer(m - mean, m - mean) for m, c in beliefs) / len(beliefs)
     matmul = TERMS.index("matmul")
     if name == "unmeasured":
-        mean[matmul] += document["matmul_shifts"].get(arch, 0.0)
+        mean[matmul] += document["matmul_shifts"].get(generation, 0.0)
     headroom = power_headroom(spec, precision) if spec else None
     if headroom is not None:
         more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - known[name]["headroom"])
@@ -109,17 +111,17 @@ def load_prior(arch: str | None, precision: str, compile: bool | None, spec: Gpu
         mean=mean,
         covariance=covariance,
         discrepancy=float(document["discrepancy"]),
-        source=_source(document, arch, name),
+        source=_source(document, generation, name),
     )
 
 
-def published_runs(key: str, arch: str | None) -> tuple[int, int, int]:
-    """How many published runs the beliefs of `load_prior` rest on: of this very card, of its architecture, in all."""
+def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
+    """How many published runs the beliefs of `load_prior` rest on, those of encoders among them: of this very card, of
+    its generation, in all.
+    """
     document = _prior_document()
-    cards = document["held_out"]["leave_one_gpu_out"]["groups"]  # each left out once, with all its runs
-    card = cards[key]["rows"] if key in cards else 0
-    known = document["architectures"]
-    return card, known[arch]["rows"] if arch in known else 0, document["provenance"]["rows"]
+    by_card, known = document["rows_by_card"], document["generations"]
+    return by_card.get(key, 0), known[generation]["rows"] if generation in known else 0, sum(by_card.values())
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +139,7 @@ def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.nd
 
 # By how much (sd of logs) one trainer's coefficients differ from those of the published software, on every card alike:
 # like the spread between architectures, and judged as that is.
-_SOFTWARE_DEVIATION = 0.2
+SOFTWARE_DEVIATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,10 +173,10 @@ def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates
     datasheet = datasheet_rates(spec, precision) if spec is not None else None
     if spec is None or datasheet is None:
         return measured_prior()
-    prior = load_prior(spec.architecture, precision, compile, spec)
+    prior = load_prior(spec.generation, precision, compile, spec)
     moved = relative_to_datasheet(np.zeros(len(TERMS)), rates, datasheet)
     return replace(
-        prior, mean=prior.mean - moved, covariance=prior.covariance + _SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
+        prior, mean=prior.mean - moved, covariance=prior.covariance + SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
     )
 
 
@@ -185,9 +187,9 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     either. The discrepancy becomes the one that leaving a GPU out leaves when the software is known.
     """
     document = _prior_document()
-    there = load_prior(elsewhere.spec.architecture, elsewhere.precision, elsewhere.compile, elsewhere.spec)
-    software = _SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
-    cross = _cross(document, spec.architecture, elsewhere.spec.architecture, compile, prior) + software
+    there = load_prior(elsewhere.spec.generation, elsewhere.precision, elsewhere.compile, elsewhere.spec)
+    software = SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
+    cross = _cross(document, spec.generation, elsewhere.spec.generation, compile, prior) + software
     mean, after = _seen(there.mean, there.covariance + software, elsewhere)
     gain = cross @ np.linalg.inv(there.covariance + software)
     covariance = prior.covariance + software - gain @ (there.covariance + software - after) @ gain.T
@@ -208,10 +210,10 @@ def _seen(mean: np.ndarray, covariance: np.ndarray, elsewhere: Elsewhere) -> tup
 
 
 def _cross(document: dict, here: str, there: str, compile: bool, prior: CoefficientPrior) -> np.ndarray:
-    """Covariance between the two cards' coefficients; cards of one architecture share all that is believed of it."""
+    """Covariance between the two cards' coefficients; cards of one generation share all that is believed of it."""
     if here == there:
         return prior.covariance
-    known = document["architectures"]
+    known = document["generations"]
     one, other = (name if name in known else "unmeasured" for name in (here, there))
     table = document["cross_covariance"]["compiled" if compile else "eager"]
     if f"{one} {other}" in table:
@@ -225,12 +227,12 @@ def _positive(covariance: np.ndarray) -> np.ndarray:
     return (vectors * np.maximum(values, 1e-4)) @ vectors.T
 
 
-def _source(document: dict, arch: str | None, name: str) -> str:
-    rows = document["provenance"]["rows"]
-    dated = f"profiles/prior.yaml, {document['provenance']['date']}"
+def _source(document: dict, generation: str | None, name: str) -> str:
+    told = document["provenance"]
+    rows, dated = told["rows"] + told["encoder_rows"], f"profiles/prior.yaml, {told['date']}"
     if name == "unmeasured":
-        return f"{rows} published runs of other architectures, none of {arch or 'this device'} ({dated})"
-    own = document["architectures"][name]["rows"]
+        return f"{rows} published runs of other generations, none of {generation or 'this device'} ({dated})"
+    own = document["generations"][name]["rows"]
     return f"{rows} published runs, {own} of them on {name} ({dated})"
 
 

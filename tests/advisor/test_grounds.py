@@ -26,23 +26,26 @@ def prior():
     return yaml.safe_load((profiles_folder() / "prior.yaml").read_text())
 
 
-def test_runs_are_counted_once_by_card_by_architecture_and_in_all(prior):
-    everything = prior["provenance"]["rows"]
+def test_runs_are_counted_once_by_card_by_generation_and_in_all(prior):
+    """Decoders are the lines of public_runs.csv, 154; encoders those of public_encoder_runs.csv, 20 on ten cards."""
+    everything = prior["provenance"]["rows"] + prior["provenance"]["encoder_rows"]
+    assert everything == 154 + 20
     left_out = prior["held_out"]["leave_one_gpu_out"]["groups"]
-    assert sum(published_runs(key, None)[0] for key in left_out) == everything
-    assert sum(published_runs("", arch)[1] for arch in ("Volta", "Ampere", "Ada", "Hopper")) == everything
+    encoders_only = ("rtx-6000-ada", "a6000", "rtx-3090", "a10", "a100-40gb-pcie", "a100-80gb-pcie", "h100-80gb-pcie")
+    assert sum(published_runs(key, None)[0] for key in (*left_out, *encoders_only)) == everything
+    names = ("Volta", "Ampere", "Ampere half-rate", "Ada", "Ada half-rate", "Hopper")
+    assert sum(published_runs("", name)[1] for name in names) == everything
+    assert published_runs("rtx-6000-ada", "Ada") == (2, 2, everything)
     cards = load_gpus()
     assert len(cards.keys() & left_out.keys()) > len(left_out) / 2  # the counts are found by the catalog's keys
     for key, spec in cards.items():
-        card, alike, total = published_runs(key, spec.architecture)
+        card, alike, total = published_runs(key, spec.generation)
         assert 0 <= card <= alike <= total == everything
     assert published_runs("nobody-has-it", None)[:2] == (0, 0)
 
 
-def ground(architecture: str, card: int, alike: int, calibration: str | None = None) -> Grounds:
-    return Grounds(
-        calibration=calibration, architecture=architecture, card_runs=card, architecture_runs=alike, all_runs=9
-    )
+def ground(generation: str, card: int, alike: int, calibration: str | None = None) -> Grounds:
+    return Grounds(calibration=calibration, generation=generation, card_runs=card, generation_runs=alike, all_runs=9)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +70,9 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     assert rows and all(row.grounds == expected[row.gpu] for row in rows)
     assert plan.grounds == expected[plan.workload.gpu]
     text = in_words(plan)
-    assert f"{plan.grounds.architecture_runs} of its architecture ({plan.grounds.architecture})" in text
+    assert f"{plan.grounds.generation_runs} of its generation ({plan.grounds.generation})" in text
     assert "The best of 2 estimates is more likely too high than too low" in text
-    alone = in_words(replace(plan, search=None, grounds=expected["rtx-6000-ada"]))
+    alone = in_words(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("l4")))))
     assert "none of this card" in alone and "The best of" not in alone
     (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     assert load_plan(tmp_path / "plan.yaml") == plan

@@ -250,6 +250,7 @@ def test_the_choice_changes_where_it_is_said_to():
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
     goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
+    goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_hour=0.5),))
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
     market = open_market(goal, profiles, None)
     tight = find(market, market.limits)
