@@ -20,10 +20,12 @@ import numpy as np
 from advisor.calibrate import design, evidence
 from advisor.calibrate.fit import fit
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
+from advisor.errors import AdvisorError
 from advisor.predict.memory import MemoryModel
 from advisor.predict.throughput import Posterior, predict_log, sizes
 from advisor.records import Workload
 from advisor.store import Store
+from advisor.units import format_seconds
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape, to_dict
 
 SCHEMA = 1
@@ -92,7 +94,8 @@ def calibrate(
 ) -> dict[str, Any]:
     """Run a calibration within its budget and return its document, saved after every burst.
 
-    Raises AdvisorError when the worker cannot start or the store cannot be written. KeyboardInterrupt passes through
+    Raises AdvisorError when the worker cannot start, the store cannot be written or no burst could be measured.
+    KeyboardInterrupt passes through
     with everything measured so far on disk.
     """
     clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
@@ -111,11 +114,23 @@ def calibrate(
         document["rehearsal"] = _rehearsal(settings)
     try:
         _rounds(settings, worker, store, memory, document, clock, on_event)
+        if not evidence.completed(document["bursts"]):
+            raise _nothing_measured(settings)
         document["status"] = "complete"
     finally:
         _bill(document, settings, clock)
-        store.save_calibration(document)
+        if document["bursts"]:
+            store.save_calibration(document)
     return document
+
+
+def _nothing_measured(settings: Settings) -> AdvisorError:
+    least = describe(base_workload(settings, min(settings.depths)))
+    return AdvisorError(
+        f"nothing was measured: even {least} does not fit the memory that is free, or not the "
+        f"{format_seconds(settings.budget_seconds)} that were given",
+        "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",
+    )
 
 
 def _rehearsal(settings: Settings) -> dict[str, Any] | None:

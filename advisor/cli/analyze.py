@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from advisor import render
-from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD
+from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD, NamedPath, Number
 from advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=NamedPath())
 @click.option("--gpu", help="The card, if the log does not say: h100-80gb-sxm, l4, … or cpu.")
 @click.option("--gpus", type=click.IntRange(min=1), help="How many.")
 @click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the card.")
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--telemetry", type=EXISTING, help="nvidia-smi or other readings of the card.")
 @click.option("--plan", type=FILE, help="The plan.yaml it came from.")
 @click.option("--format", "format_", help="Read it as this format instead of guessing.")
-@click.option("--target-loss", type=float, help="Say whether the run will get there.")
+@click.option("--target-loss", type=Number(min=0), help="Say whether the run will get there.")
 @click.option("--target-usd", type=USD, help="Say whether the run stays within.")
 @click.option("--target-time", type=SECONDS, help="Say whether the run ends within.")
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from advisor import render, units
-from advisor.cli.params import FOLDER, NUMBERS
+from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
 
 
 @click.command()
@@ -16,25 +16,21 @@ from advisor.cli.params import FOLDER, NUMBERS
 @click.option(
     "--depths", type=NUMBERS, help="Depths to choose from: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU."
 )
-@click.option("--seq-len", type=click.IntRange(min=16), help="Context length. Default: 256 on a CPU, 2048 on a GPU.")
-@click.option(
-    "--vocab-size", type=click.IntRange(min=2), help="Default: the data's, else 4096 on a CPU, 32768 on a GPU."
-)
+@click.option("--seq-len", type=LENGTH, help="Context length. Default: 256 on a CPU, 2048 on a GPU.")
+@click.option("--vocab-size", type=VOCABULARY, help="Default: the data's, else 4096 on a CPU, 32768 on a GPU.")
 @click.option(
     "--data",
     type=FOLDER,
     help="Token folder from `advisor data prepare`; default: synthetic tokens.",
 )
-@click.option("--budget-seconds", type=click.FloatRange(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
+@click.option("--budget-seconds", type=Number(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option(
     "--compile/--no-compile", "compile_", default=None, help="torch.compile, as the full run will. Default: on a GPU."
 )
 @click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
-@click.option(
-    "--price", type=click.FloatRange(min=0), help="Dollars per hour of this machine, to say what the calibration cost."
-)
+@click.option("--price", type=Number(min=0), help="Dollars per hour of this machine, to say what the calibration cost.")
 @click.option("--fresh", is_flag=True, help="Start over even if an interrupted calibration could be continued.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, **options: Any) -> None:

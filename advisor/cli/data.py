@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER
+from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
 from advisor.errors import AdvisorError
 from advisor.render import print_json, progress, remark, show, table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
@@ -32,7 +32,7 @@ def command() -> None:
 @click.option("--tokenizer", type=FILE, help="Use this tokenizer.json instead of training one.")
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option(
-    "--validation-fraction", type=click.FloatRange(0, 0.5, min_open=True), default=0.01, show_default=True,
+    "--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
     help="Part of the text to hold out.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from advisor.catalog import GpuSpec, Price, cheapest_price, load_gpus, load_prices, require_gpu
+from advisor.errors import AdvisorError
 from advisor.render import print_json, show, table
 from advisor.units import (
     DAY,
@@ -41,6 +42,8 @@ def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as
     today = datetime.date.today()
     if refresh:
         _refresh(today)
+    if provider is not None:
+        _check_provider(provider)
     if gpu is None:
         specs = list(load_gpus().values())
         prices = {spec.key: cheapest_price(spec.key, count, provider) for spec in specs}
@@ -56,6 +59,12 @@ def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as
         print_json({**document, "prices": [_plain_price(offer, today) for offer in found]})
     else:
         show(table(["", ""], facts(spec)), "", *(offers_shown(found, count, today) if found else ["price: unknown"]))
+
+
+def _check_provider(name: str) -> None:
+    known = sorted({row.provider for row in load_prices()})
+    if name not in known:
+        raise AdvisorError(f"unknown provider {name!r}", f"known: {', '.join(known)}", exit_code=2)
 
 
 def _refresh(today: datetime.date) -> None:

@@ -8,7 +8,7 @@ import click
 
 from advisor.cli.device import check_is_here
 from advisor.cli.following import finish, follow
-from advisor.cli.params import FILE, NEW_FOLDER, USD
+from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
 from advisor.disk import read_yaml
 from advisor.launchers.base import RunHandle
 from advisor.launchers.guards import parse_loss_stop
@@ -23,7 +23,7 @@ from trainer.schema import RunConfig
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
-@click.option("--max-hours", type=float, help="Stop, with a checkpoint, after so many hours.")
+@click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="Stop if the loss is above LOSS from STEP on.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.units import parse_bytes, parse_seconds, parse_tokens, parse_usd
 
 MOST_NUMBERS = 1000
+MOST_OF_ANYTHING = 10_000_000
 
 
 class Unit(click.ParamType):
@@ -52,9 +54,45 @@ TOKENS = Unit("tokens", parse_tokens)
 BYTES = Unit("bytes", parse_bytes)
 NUMBERS = Unit("numbers", parse_numbers)
 
+
+class Number(click.FloatRange):
+    """A finite number within a range: NaN lies in every range that click knows, and infinity in most."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+class Whole(click.IntRange):
+    """A whole number from some least one on, within what computers count with: more digits are a slip of the hand."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = super().convert(value, param, ctx)
+        if number > MOST_OF_ANYTHING:
+            self.fail(f"{value} is more than any machine trains.", param, ctx)
+        return number
+
+
+class NamedPath(click.Path):
+    """A path that is not empty, as a Path: an empty one, from a variable that was never set, is the folder here."""
+
+    def __init__(self, **checks: Any):
+        super().__init__(**checks, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) == "":
+            self.fail("the path is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+SIZE = Whole(1)
+LENGTH = Whole(16)  # of a context
+VOCABULARY = Whole(2)
 # what is read must be there and of its kind; what is written must not be of the other kind (all else is exit code 2)
-EXISTING = click.Path(exists=True, path_type=Path)
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
-NEW_FOLDER = click.Path(file_okay=False, path_type=Path)
+EXISTING = NamedPath(exists=True)
+FILE = NamedPath(exists=True, dir_okay=False)
+FOLDER = NamedPath(exists=True, file_okay=False)
+NEW_FILE = NamedPath(dir_okay=False, writable=True)
+NEW_FOLDER = NamedPath(file_okay=False)

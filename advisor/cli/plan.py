@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from advisor import render
-from advisor.cli.params import FOLDER, NEW_FILE, NUMBERS, SECONDS, TOKENS, USD
+from advisor.cli.params import FOLDER, LENGTH, NEW_FILE, NUMBERS, SECONDS, SIZE, TOKENS, USD, VOCABULARY, Number
 from advisor.errors import AdvisorError
 from advisor.records import Goal, GpuPrice, Plan
 from advisor.units import parse_usd
@@ -29,14 +29,14 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
 @click.option("--deadline", type=SECONDS, help="Most time everything may take, as 90s, 30min or 8h.")
 @click.option("--sure", is_flag=True, help="Keep the intervals' high ends within the limits, not the expected values.")
 @click.option("--tokens", type=TOKENS, help="Training tokens, as 500M. Default: what the limits or the ratio allow.")
-@click.option("--depth", type=click.IntRange(min=1), help="Transformer blocks. Default: the best.")
+@click.option("--depth", type=SIZE, help="Transformer blocks. Default: the best.")
 @click.option("--data", type=FOLDER, help="Token folder from `advisor data prepare`.")
-@click.option("--ratio", type=click.FloatRange(min=0, min_open=True), help="Training tokens per counted parameter.")
+@click.option("--ratio", type=Number(min=0, min_open=True), help="Training tokens per counted parameter.")
 @click.option("--ratio-counts", type=click.Choice(RATIO_COUNTS), help="Which parameters --ratio counts.")
 @click.option("--inference-tokens", type=TOKENS, help="Tokens the model will serve: train a smaller one longer.")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
-@click.option("--seq-len", type=click.IntRange(min=16), help="Context length. Default: the calibration's.")
-@click.option("--vocab-size", type=click.IntRange(min=2), help="Default: the data's, else the calibration's.")
+@click.option("--seq-len", type=LENGTH, help="Context length. Default: the calibration's.")
+@click.option("--vocab-size", type=VOCABULARY, help="Default: the data's, else the calibration's.")
 @click.option(
     "--price",
     "prices",
@@ -60,18 +60,14 @@ RATIO_COUNTS = ("matrices+head", "total", "matrices")
     help="What is made least within the limits.",
 )
 @click.option("--kwh-price", type=USD, help="Dollars per kWh, added to the price.")
-@click.option(
-    "--grid-carbon", type=click.FloatRange(min=0), help="Grams of CO2e per kWh. Default: 475, the world's mean."
-)
-@click.option(
-    "--power-cap", type=click.FloatRange(min=0, min_open=True), help="Watts each GPU is limited to (nvidia-smi -pl)."
-)
+@click.option("--grid-carbon", type=Number(min=0), help="Grams of CO2e per kWh. Default: 475, the world's mean.")
+@click.option("--power-cap", type=Number(min=0, min_open=True), help="Watts each GPU is limited to (nvidia-smi -pl).")
 @click.option(
     "--interruptions",
     type=SECONDS,
     help="Mean time between interruptions, as 12h. Default: 4-48 h on spot machines, none elsewhere.",
 )
-@click.option("--micro-batch", type=click.IntRange(min=1), help="Sequences per device and forward pass.")
+@click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
@@ -162,7 +158,9 @@ def device_keys(asked: str) -> list[str]:
     from advisor.plan.market import ANY
 
     names = [name.strip() for name in asked.split(",") if name.strip()]
-    if ANY in names or not names:
+    if not names:
+        raise AdvisorError("--gpu names no card", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
+    if ANY in names:
         return [ANY]
     return list(dict.fromkeys(device_key(name) for name in names))
 

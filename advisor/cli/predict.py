@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from advisor import render
-from advisor.cli.params import FILE
+from advisor.cli.params import FILE, SIZE
 from advisor.errors import AdvisorError
 from advisor.records import Estimate, Prediction, Workload
 from advisor.units import (
@@ -34,7 +34,6 @@ ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes",
 ROWS_AT_ONCE, MOST_WORKERS = 10_000, 8
 Chunk = tuple[int, list[list[str]]]  # the number of its first row, the cells of each
 Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
-SIZE = click.IntRange(min=1)
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from advisor import render, units
-from advisor.cli.params import SECONDS, USD
+from advisor.cli.params import SECONDS, USD, Number
 from advisor.errors import AdvisorError
 
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
@@ -22,7 +22,7 @@ _LEAST_DEADLINE_SECONDS = 10.0
 
 @click.command()
 @click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here.")
-@click.option("--budget-seconds", type=click.FloatRange(min=10), help="For the calibration. Default: 90; 120 on a GPU.")
+@click.option("--budget-seconds", type=Number(min=10), help="For the calibration. Default: 90; 120 on a GPU.")
 @click.option("--deadline", type=SECONDS, default="90s", show_default=True, help="For the run that is then trained.")
 @click.option("--price", type=USD, help="Dollars per hour of this machine. Default: 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -31,7 +31,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
 
     Takes about four minutes. Needs no GPU, no account and no network.
     """
-    _refuse_hopeless(deadline)
+    _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.plan import recommend
     from advisor.outcome import review, to_document
@@ -61,7 +61,15 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     return 0
 
 
-def _refuse_hopeless(deadline: float) -> None:
+def _refuse_hopeless(gpu: str, deadline: float) -> None:
+    """What can be known to fail is refused before minutes are spent on it."""
+    from advisor.cli.device import device_key, first_card
+
+    if device_key(gpu) != "cpu" and first_card() is None:
+        raise AdvisorError(
+            f"there is no {gpu} here: this machine has no NVIDIA card",
+            "run this on the machine with the card, or try what is here: advisor quickstart",
+        )
     if deadline < _LEAST_DEADLINE_SECONDS:
         raise AdvisorError(
             f"no run ends within {units.format_seconds(deadline)}: starting it alone takes seconds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from advisor.cli.launch import after_start
-from advisor.cli.params import USD
+from advisor.cli.params import USD, Number
 from advisor.launchers.guards import parse_loss_stop
 from advisor.launchers.local import LocalLauncher
 from advisor.store import default_store
@@ -14,7 +14,7 @@ from advisor.store import default_store
 @click.command("resume")
 @click.argument("run")
 @click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
-@click.option("--max-hours", type=float, help="New limit on hours, earlier attempts included.")
+@click.option("--max-hours", type=Number(min=0, min_open=True), help="New limit on hours, earlier attempts included.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop on the loss, or `none`.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")

@@ -102,6 +102,13 @@ def test_a_card_that_is_not_here_is_an_error_that_says_what_is():
     assert "advisor calibrate --gpu cpu" in done.stderr
 
 
+def test_a_calibration_that_measured_nothing_says_so_and_leaves_nothing(advisor_home):
+    done = advisor("calibrate", "--gpu", "cpu", "--depths", "500", "--budget-seconds", "10")
+    assert done.returncode == 1
+    assert "nothing was measured: even depth 500" in done.stderr and "smaller --depths" in done.stderr
+    assert Store(advisor_home).list_calibrations() == []
+
+
 def test_an_unknown_card_is_refused_before_anything_runs():
     done = advisor("calibrate", "--gpu", "h2000")
     assert done.returncode == 2 and "h200" in done.stderr

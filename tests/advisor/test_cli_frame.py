@@ -82,13 +82,39 @@ def test_an_unknown_verb_gets_close_matches() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nope"], ["gpus", "--nope"], ["gpus", "--gpus", "none"], ["gpus", "l4", "l4"]]
+    "arguments",
+    [
+        ["--nope"],
+        ["gpus", "--nope"],
+        ["gpus", "--gpus", "none"],
+        ["gpus", "l4", "l4"],
+        ["plan", "--gpu", "l4", "--grid-carbon", "nan"],
+        ["plan", "--gpu", "l4", "--out", ""],
+        ["predict", "--micro-batch", "99999999999999999999"],
+        ["calibrate", "--price", "inf"],
+        ["analyze", ""],
+        ["analyze", "x.log", "--target-loss", "nan"],
+        ["launch", "/dev/null", "--max-hours", "inf"],
+    ],
 )
 def test_wrong_usage_exits_2_with_the_next_step(arguments: list[str]) -> None:
     done = advisor(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert "--help` shows how to call it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--gpu", ",", "--budget", "5"], "--gpu names no card"),
+        (["gpus", "--provider", "runpo"], "unknown provider 'runpo'"),
+        (["gpus", "l4", "--provider", "runpo"], "known: aws, "),
+    ],
+)
+def test_names_of_nothing_exit_2(arguments: list[str], words: str) -> None:
+    done = advisor(*arguments)
+    assert (done.returncode, done.stdout) == (2, "") and words in done.stderr
 
 
 def test_quickstart_refuses_a_deadline_that_no_run_meets_before_it_measures(advisor_home: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):
     wrong = [
         (("launch", tmp_path / "absent.yaml"), 2, "does not exist"),
         (("launch", plan(5), "--stop-loss", "soon"), 2, "is not STEP:LOSS"),
-        (("launch", plan(5), "--max-hours", "-1"), 2, "is not above zero"),
+        (("launch", plan(5), "--max-hours", "-1"), 2, "is not in the range x>0"),
         (("launch", plan(5), "--max-usd", "cheap"), 2, "cheap"),
         (("watch",), 2, "no run was started yet"),
         (("stop", "nothing"), 2, "no run is called nothing"),
