@@ -31,6 +31,7 @@ _NOW = datetime(2000, 1, 1, tzinfo=UTC)  # of plans of which only the numbers ar
 class Changes:
     """What is varied of a run. None: left as it is."""
 
+    gpu: str | None = None
     depth: int | None = None
     micro_batch: int | None = None
     seq_len: int | None = None
@@ -102,13 +103,16 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
     """The goal for which nothing is open: this run of the plan's search, with the changes.
 
     Tokens and global batch stay as they are when something else changes. Budget and deadline are left out, since a
-    what-if may break them; another number of GPUs is rented where the plan's own goal allows.
+    what-if may break them; other or more GPUs are rented where the plan's own goal allows, and a price that was given
+    for this card says nothing of another.
     """
     goal, model, changes = plan.goal, plan.run.model, changes or Changes()
-    moved = changes.gpus is not None and changes.gpus != choice.gpus
+    gpu, other_card = changes.gpu or choice.gpu, changes.gpu not in (None, choice.gpu)
+    moved = other_card or changes.gpus not in (None, choice.gpus)
+    price = None if other_card else goal.usd_per_hour
     return replace(
         goal,
-        gpu=choice.gpu,
+        gpu=gpu,
         gpus=changes.gpus or choice.gpus,
         counts=(),
         depth=changes.depth or choice.depth,
@@ -126,8 +130,8 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         objective="loss",
         spot="only" if choice.spot else "none",
         providers=goal.providers if moved or choice.provider is None else (choice.provider,),
-        usd_per_hour=goal.usd_per_hour if changes.usd_per_hour is None else changes.usd_per_hour,
-        prices=tuple(p for p in goal.prices if p.gpu == choice.gpu) if changes.usd_per_hour is None else (),
+        usd_per_hour=price if changes.usd_per_hour is None else changes.usd_per_hour,
+        prices=tuple(p for p in goal.prices if p.gpu == gpu) if changes.usd_per_hour is None else (),
     )
 
 
@@ -166,13 +170,14 @@ def effect(before: Goal, after: Goal, profile: Profile, data_meta: Mapping[str, 
     return difference(plans[0], plans[1], profile)
 
 
-def difference(plan: Plan, other: Plan, profile: Profile) -> Effect:
-    """Expected hours, dollars, bytes and loss of the other plan less those of the first, on one kind of device.
+def difference(plan: Plan, other: Plan, profile: Profile, other_profile: Profile | None = None) -> Effect:
+    """Expected hours, dollars, bytes and loss of the other plan less those of the first, on its device if another.
 
     Losses to a thousandth: finer than they are known, coarser than whole optimizer steps, which no two batches share.
     """
     before, after = plan.prediction, other.prediction
-    memory = [profile.memory.device_total_bytes(p.workload) for p in (plan, other)]
+    memory = [profile.memory.device_total_bytes(plan.workload)]
+    memory.append((other_profile or profile).memory.device_total_bytes(other.workload))
     loss = _less(after.loss, before.loss)
     recomputes = [p.run.activation_checkpointing == "full" for p in (plan, other)]
     return Effect(

