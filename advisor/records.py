@@ -259,6 +259,7 @@ class ScalingPoint:
     cost_usd: float | None
     efficiency: float  # tokens per second and GPU, relative to one
     provider: str | None = None  # None: one's own machine, or a price that was given
+    rented: int | None = None  # GPUs paid for, idle ones included; None: just these
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,9 @@ def bill_table(plan: Plan) -> Any:
     cells = [
         (name, format_estimate(value, formatter), value.basis if value else "-") for name, value, formatter in rows
     ]
+    if plan.usd_per_hour:
+        asked = [name for name, *_ in cells].index("cost")
+        cells.insert(asked, ("price an hour", format_usd(plan.usd_per_hour), plan.price_source))
     if prediction.disk_bytes:
         each, kept = format_bytes(prediction.checkpoint_bytes), format_bytes(prediction.disk_bytes)
         cells.append(("disk for checkpoints", f"{kept} ({each} each)", "exact"))
@@ -167,7 +170,7 @@ def choice_table(title: str, choices: Sequence[Choice], last: str) -> Any:
 def scaling_table(points: Sequence[ScalingPoint]) -> Any:
     """The chosen run on more and fewer GPUs."""
     columns = ("GPUs", "throughput", "per GPU", "time", "cost")
-    several = len({p.provider for p in points}) > 1
+    several = len({p.provider for p in points}) > 1 or any((p.rented or 0) > p.gpus for p in points)
     rows = [
         (
             str(p.gpus),
@@ -175,12 +178,17 @@ def scaling_table(points: Sequence[ScalingPoint]) -> Any:
             format_percent(p.efficiency),
             format_seconds(p.total_seconds),
             format_usd(p.cost_usd) if p.cost_usd is not None else None,
-            *((p.provider,) if several else ()),
+            *((_rented_from(p),) if several else ()),
         )
         for p in points
     ]
     title = "The same run on more and fewer GPUs"
     return render.table((*columns, "from") if several else columns, rows, title=title, right=columns)
+
+
+def _rented_from(point: ScalingPoint) -> str:
+    idle = f", {point.rented} rented" if (point.rented or 0) > point.gpus else ""
+    return f"{point.provider or 'as given'}{idle}"
 
 
 def machine(choice: Choice) -> str:

@@ -28,6 +28,7 @@ class Offer:
     spot: bool
     usd_per_hour: float | None  # of everything rented, idle GPUs included; None: unknown
     source: str
+    rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
 
 
 def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
@@ -60,8 +61,15 @@ def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...
     if not found:
         return None
     row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
-    source = _source(row, machines, spot)
-    return Offer(gpu=gpu, gpus=gpus, provider=row.provider, spot=spot, usd_per_hour=machines * price, source=source)
+    return Offer(
+        gpu=gpu,
+        gpus=gpus,
+        provider=row.provider,
+        spot=spot,
+        usd_per_hour=machines * price,
+        source=_source(row, machines, spot),
+        rented=round(machines * row.gpu_count),
+    )
 
 
 def _least_per_machine(gpu: str, gpus: int) -> int:

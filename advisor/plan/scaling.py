@@ -65,6 +65,7 @@ def _point(
         cost_usd=bill.cost_usd.value if bill.cost_usd else None,
         efficiency=rate / offer.gpus / per_gpu,
         provider=offer.provider,
+        rented=offer.rented,
     )
 
 
@@ -80,7 +81,7 @@ def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
             if (found := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
                 return found
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
-    return replace(mine, gpus=count, usd_per_hour=price)
+    return replace(mine, gpus=count, usd_per_hour=price, rented=None)
 
 
 def _burden(point: ScalingPoint) -> float:

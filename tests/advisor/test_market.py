@@ -21,7 +21,7 @@ from advisor.plan.answer import answer
 from advisor.plan.bills import Limits
 from advisor.plan.goal import rent
 from advisor.plan.market import best, find, open_market
-from advisor.plan.offers import offers_for
+from advisor.plan.offers import cheapest_offer, offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
 from advisor.plan.weigh import weigh
@@ -183,6 +183,15 @@ def test_near_misses_are_better_and_break_exactly_what_they_say(plan):
         }
         assert miss.score < plan.chosen.score
         assert [words for words, broken in over.items() if broken] == [miss.why.split(":")[0].split(",")[0]]
+
+
+def test_scaling_stays_at_the_plans_provider_and_says_where_it_cannot(plan):
+    for point in plan.search.scaling:
+        own = cheapest_offer(plan.workload.gpu, point.gpus, spot=False, providers=(plan.provider,))
+        assert (point.provider == plan.provider) == (own is not None)
+        assert point.rented is None or point.rented >= point.gpus
+    two = cheapest_offer("b200", 4, spot=False, providers=("nebius",))
+    assert two.rented == 8 and two.gpus == 4  # nebius rents one or eight of them
 
 
 def test_scaling_is_the_same_run_on_other_counts(plan):

@@ -492,6 +492,11 @@ def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fi
     assert len([c for c in again if "memory" not in c.rejected]) <= 1  # the best of them says enough
 
 
+def test_the_price_is_shown_with_where_and_when_it_was_asked(call):
+    [row] = [line for line in call("--gpu", "l4", "--budget", "5")[1].splitlines() if line.startswith("price an hour")]
+    assert "$0.49" in row and "runpod" in row and "2025-09 or later" in row
+
+
 def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(call):
     _, out, _ = call("--gpu", "l4", "--budget", "5")
     lines = [line.rstrip() for line in out.splitlines()]
