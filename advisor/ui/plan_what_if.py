@@ -74,7 +74,12 @@ def _remember(key: str, value: str | None) -> None:
 
 def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
     """Draw them, each with what it does alone: where it stands, or one notch further."""
-    st.selectbox("Card", plan_form.devices(), key=_CARD, help="The same run on another card, at its catalog price.")
+    st.selectbox(
+        "Card",
+        plan_form.devices(),
+        key=_CARD,
+        help="The same run on another card, at its catalog price. The sliders speak of the card that was chosen.",
+    )
     found = ranges(answered, choice)
     for name, label, words, explained in _SLIDERS:
         options, own = getattr(found, name), getattr(found.own, name)
