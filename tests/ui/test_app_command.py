@@ -1,6 +1,8 @@
 """`advisor app`: it answers on 127.0.0.1, on no other address, and to no other site's requests."""
 
 import socket
+import subprocess
+import sys
 import urllib.request
 
 import pytest
@@ -23,6 +25,17 @@ def test_it_answers_here_and_nowhere_else(advisor_home, tmp_path):
                 socket.create_connection((outer, port), timeout=5)
         assert _socket_answer(port, f"http://127.0.0.1:{port}") == 101  # its own page may open the socket
         assert _socket_answer(port, "http://elsewhere.example") == 403  # a page from elsewhere may not
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "advisor", "app", "--port", str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and f"port {port} of 127.0.0.1 cannot be used" in done.stderr
+    assert "advisor app --port " in done.stderr and "the app is at" not in done.stderr
 
 
 def _outer_addresses() -> list[str]:
