@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from advisor.calibrate.profiles import load_profile
-from advisor.catalog import cheapest_price
 from advisor.errors import AdvisorError
 from advisor.findings import measured
 from advisor.findings.case import Case, Finding, Insufficient, Severity
@@ -22,6 +21,7 @@ from advisor.findings.registry import judge
 from advisor.findings.savings import spent_seconds, worth_saying
 from advisor.findings.workload_of import infer
 from advisor.predict.profile import Profile
+from advisor.prices import cheapest_price
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.config_file import read_config

@@ -1,13 +1,12 @@
-"""GPU specifications and rental prices: exact rows with their sources, None where nothing is known.
+"""GPU specifications: exact rows with their sources, None where nothing is known.
 
-Reads profiles/gpus.csv and profiles/prices.csv (formats in profiles/README.md), and the user's own gpus.csv under
-ADVISOR_HOME. A name that could mean two cards is an error that lists them: never another card's number.
+Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A name that could
+mean two cards is an error that lists them: never another card's number.
 """
 
 from __future__ import annotations
 
 import csv
-import datetime
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -23,12 +22,6 @@ GPU_COLUMNS = (
     *("fp32_tflops", "tf32_dense_tflops", "fp16_dense_tflops", "bf16_dense_tflops", "fp8_dense_tflops", "tdp_w"),
     *("interconnect", "sm_count", "l2_mb", "mamf_bf16_tflops", "source", "notes"),
 )
-PRICE_COLUMNS = (
-    *("provider", "instance_type", "region", "region_role", "gpu", "gpu_count", "gpu_mem_gb", "vcpus", "ram_gb"),
-    *("on_demand_usd_per_hour", "spot_usd_per_hour", "spot_region", "snapshot_date", "source", "note"),
-)
-# offers of private hosts at one moment, not a list price that the next customer gets too
-MARKETPLACES = ("vast",)
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 
@@ -134,146 +127,6 @@ def require_gpu(name: str) -> GpuSpec:
     raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceRow:
-    """One rentable machine type in one region, as a price list had it. Dollars are for the whole machine."""
-
-    provider: str
-    instance_type: str
-    region: str
-    region_role: str
-    gpu: str
-    gpu_count: float  # below 1: a share of a GPU
-    on_demand_usd_per_hour: float | None
-    spot_usd_per_hour: float | None
-    snapshot_date: datetime.date | None  # None: the list carries no date
-    source: str
-    note: str
-    vcpus: float | None = None
-    ram_gb: float | None = None  # as marketed: most providers mean GiB
-
-    @property
-    def earliest(self) -> datetime.date | None:
-        """The first day the price can be of: the list's date, else what its note says of it; None where unknown."""
-        noted = re.search(r"(\d{4}-\d{2}) or later", self.note)
-        if self.snapshot_date or not noted:
-            return self.snapshot_date
-        return datetime.date.fromisoformat(f"{noted[1]}-01")
-
-    @property
-    def dated(self) -> str:
-        """The date in words."""
-        if self.snapshot_date:
-            return self.snapshot_date.isoformat()
-        return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """What some GPUs of one kind cost per hour, on demand, with the row that says so."""
-
-    row: PriceRow
-    gpus: int  # GPUs wanted
-    machines: int  # whole machines rented for them
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Of everything rented, GPUs that stay idle included."""
-        assert self.row.on_demand_usd_per_hour is not None
-        return self.machines * self.row.on_demand_usd_per_hour
-
-    @property
-    def usd_per_gpu_hour(self) -> float:
-        """The bill over the GPUs wanted."""
-        return self.usd_per_hour / self.gpus
-
-    def age_days(self, today: datetime.date) -> int | None:
-        """Days since the price list was read, the most they can be where it carries no date; None where unknown."""
-        return (today - self.row.earliest).days if self.row.earliest else None
-
-    @property
-    def source(self) -> str:
-        """Where the price comes from, in words: provider, machine, region, date."""
-        row = self.row
-        machines = f"{self.machines} x " if self.machines > 1 else ""
-        return f"{row.provider} {machines}{row.instance_type}, {row.region}, on demand, {row.dated}"
-
-
-def load_prices() -> tuple[PriceRow, ...]:
-    """Every price row: the user's live ones, and the shipped ones of providers that have none of those.
-
-    Raises AdvisorError with file and line for a broken row.
-    """
-    live = live_prices_path()
-    if not live.is_file():
-        return shipped_prices()
-    return _with_live(live, live.stat().st_mtime_ns)
-
-
-def shipped_prices() -> tuple[PriceRow, ...]:
-    """The dated snapshot alone, in the file's order."""
-    return _read_prices(profiles_folder() / "prices.csv")
-
-
-def live_prices_path() -> Path:
-    """Where `advisor gpus --refresh` keeps what it found."""
-    return advisor_home() / "cache" / "prices.csv"
-
-
-@cache
-def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
-    """`changed` only keeps apart what the file held at different times."""
-    live = _read_price_file(path)
-    fresh = {row.provider for row in live}
-    return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
-
-
-# Dollars per GPU and hour between which rents lie. Price lists hold 0.00 for "no spot", 700.0 for "not available" and
-# hosts without their card; the cheapest data-centre card asks some 0.1 cents per dense TFLOP/s.
-PRICE_RANGE = (0.05, 30.0)
-NOT_AVAILABLE = 700.0
-FLOOR_USD_PER_TFLOPS = 0.0008
-
-
-def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
-    """Why a row of a price list is no price, in words; None for a price. Shares of a card are judged by the share."""
-    for dollars in (row.on_demand_usd_per_hour, row.spot_usd_per_hour):
-        if dollars is not None and not (dollars > 0 and dollars != NOT_AVAILABLE):
-            return f"{dollars} means that there is none"
-    if row.on_demand_usd_per_hour is None and row.spot_usd_per_hour is None:
-        return "no price at all"
-    if row.on_demand_usd_per_hour is not None and row.spot_usd_per_hour == row.on_demand_usd_per_hour:
-        return "the spot price is the on-demand price"
-    if row.on_demand_usd_per_hour is None:
-        return None
-    per_gpu = row.on_demand_usd_per_hour / row.gpu_count
-    peak = cards[row.gpu].bf16_flops or cards[row.gpu].fp16_flops or 0.0
-    rented = row.provider not in MARKETPLACES and not row.gpu.startswith(_CONSUMER)
-    if per_gpu < (max(PRICE_RANGE[0], FLOOR_USD_PER_TFLOPS * peak / TERA) if rented else PRICE_RANGE[0] / 2):
-        return f"${per_gpu:.3f} per GPU-hour is a host without its card"
-    return f"${per_gpu:.0f} per GPU-hour is no rent" if per_gpu > PRICE_RANGE[1] else None
-
-
-_CONSUMER = ("rtx", "quadro", "a4000", "a5000", "a6000")
-
-
-def cheapest_price(gpu: str, gpus: int = 1, provider: str | None = None) -> Price | None:
-    """The smallest on-demand bill for `gpus` cards of this key; None when no price list has it.
-
-    One machine that holds them all goes before several, and its idle GPUs are paid for. Shares of a GPU and rows
-    without an on-demand price never count; a marketplace counts only when it is named or nobody else has the card.
-    """
-    rows = [row for row in load_prices() if row.gpu == gpu and (provider is None or row.provider == provider)]
-    offers = [
-        Price(row=row, gpus=gpus, machines=math.ceil(gpus / row.gpu_count))
-        for row in rows
-        if row.on_demand_usd_per_hour is not None and row.gpu_count >= 1
-    ]
-    listed = [offer for offer in offers if offer.row.provider not in MARKETPLACES]
-    single = [offer for offer in listed or offers if offer.machines == 1]
-    return min(single or listed or offers, key=lambda offer: offer.usd_per_hour, default=None)
-
-
 def _normal(name: str) -> str:
     """A name without case, punctuation and maker: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
     words = re.findall(r"[a-z0-9]+", name.lower())
@@ -305,7 +158,7 @@ def _shipped_gpus() -> dict[str, GpuSpec]:
 
 def _read_gpus(path: Path) -> dict[str, GpuSpec]:
     found: dict[str, GpuSpec] = {}
-    for line, row in _rows(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
+    for line, row in read_table(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")
         if spec.key in found:
             raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
@@ -315,14 +168,14 @@ def _read_gpus(path: Path) -> dict[str, GpuSpec]:
 
 def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
     def number(column: str, factor: float = 1.0) -> float | None:
-        return _number(row, column, factor, where)
+        return read_number(row, column, factor, where)
 
     def whole(column: str, factor: float = 1.0) -> int | None:
         value = number(column, factor)
         return None if value is None else round(value)
 
     memory_gb, bandwidth = number("memory_gb"), number("mem_bw_gbs", GIGA)
-    assert memory_gb is not None and bandwidth is not None  # required columns, checked by _rows
+    assert memory_gb is not None and bandwidth is not None  # required columns, checked by read_table
     return GpuSpec(
         key=row["key"],
         nvml_names=tuple(name.strip() for name in row["nvml_names"].split(";") if name.strip()),
@@ -346,40 +199,7 @@ def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
     )
 
 
-@cache
-def _read_prices(path: Path) -> tuple[PriceRow, ...]:
-    return _read_price_file(path)
-
-
-def _read_price_file(path: Path) -> tuple[PriceRow, ...]:
-    return tuple(
-        _price(row, f"{path}, line {line}")
-        for line, row in _rows(path, PRICE_COLUMNS, ("provider", "instance_type", "gpu", "gpu_count", "source"))
-    )
-
-
-def _price(row: Mapping[str, str], where: str) -> PriceRow:
-    count = _number(row, "gpu_count", 1.0, where)
-    assert count is not None  # a required column
-    date = row["snapshot_date"]
-    return PriceRow(
-        provider=row["provider"],
-        instance_type=row["instance_type"],
-        region=row["region"],
-        region_role=row["region_role"],
-        gpu=row["gpu"],
-        gpu_count=count,
-        on_demand_usd_per_hour=_number(row, "on_demand_usd_per_hour", 1.0, where),
-        spot_usd_per_hour=_number(row, "spot_usd_per_hour", 1.0, where),
-        snapshot_date=datetime.date.fromisoformat(date) if date else None,
-        source=row["source"],
-        note=row["note"],
-        vcpus=_number(row, "vcpus", 1.0, where),
-        ram_gb=_number(row, "ram_gb", 1.0, where),
-    )
-
-
-def _rows(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
+def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
     """Lines of a CSV file with their numbers; absent optional columns read as empty."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
@@ -393,7 +213,7 @@ def _rows(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterab
             yield reader.line_num, values
 
 
-def _number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
+def read_number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
     """A positive number, or None for an empty cell: a price or rate of 0 is a hole in a list, not a number."""
     text = row[column]
     if not text:

@@ -1,7 +1,7 @@
 """Today's rental prices into the user's cache: asked in a child process, known traps rejected, cards matched by name.
 
 The cache has the format of profiles/prices.csv; a provider in it replaces that provider's shipped rows
-(`catalog.load_prices`).
+(`prices.load_prices`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.catalog import (
-    PRICE_COLUMNS,
-    GpuSpec,
-    PriceRow,
-    gpus_named,
-    live_prices_path,
-    load_gpus,
-    price_problem,
-    shipped_prices,
-)
+from advisor.catalog import GpuSpec, gpus_named, load_gpus
 from advisor.disk import write_atomic
 from advisor.errors import AdvisorError
+from advisor.prices import PRICE_COLUMNS, PriceRow, live_prices_path, price_problem, shipped_prices
 
 BUDGET_SECONDS = 10.0
 _LEAVE_SECONDS = 2.0  # for starting Python and for printing what came last

@@ -7,8 +7,9 @@ import math
 from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
-from advisor.catalog import find_gpu, load_prices
+from advisor.catalog import find_gpu
 from advisor.predict.loss import effective_tokens
+from advisor.prices import load_prices
 from advisor.units import (
     format_count,
     format_number,

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from advisor.catalog import GpuSpec, Price, cheapest_price, load_gpus, load_prices, require_gpu
+from advisor.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.errors import AdvisorError
+from advisor.prices import Price, cheapest_price, load_prices
 from advisor.render import print_json, show, table
 from advisor.units import (
     DAY,

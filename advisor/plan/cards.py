@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.catalog import GpuSpec, Price, cheapest_price
+from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
 from advisor.plan.front import non_dominated
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
+from advisor.prices import Price, cheapest_price
 from advisor.records import Estimate, Prediction, Workload
 from trainer.schema import ModelShape
 

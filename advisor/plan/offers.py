@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from advisor.catalog import MARKETPLACES, PriceRow, find_gpu, load_prices
+from advisor.catalog import find_gpu
 from advisor.errors import AdvisorError, close_matches
 from advisor.predict.comm import GPUS_PER_NODE, read_link
+from advisor.prices import MARKETPLACES, PriceRow, load_prices
 from advisor.records import Goal
 
 # Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard

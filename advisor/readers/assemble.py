@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
-from advisor.readers.axis import Axis, axis_of, row_numbers
+from advisor.readers.axis import Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.records import Records, has_loss
-from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable, Status
+from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable, Status
 from advisor.readers.status import DECISIVE, status_of
 
 _ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
@@ -47,7 +47,8 @@ def assemble(
         notes.append(axis.note)
     found = attempts(records, axis.values, phase_names)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
-    step = axis.values if axis.printed else row_numbers(records)
+    by_epoch = None if axis.printed else steps_by_epoch(records, dict(facts or {}))
+    step = axis.values if axis.printed else row_numbers(records) if by_epoch is None else by_epoch
     columns = {**records.columns, "step": step} if len(records) else {}
     kept = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     table = RunTable(
@@ -55,7 +56,7 @@ def assemble(
         format=format,
         framework=framework,
         columns=_columns(columns, kept, pieces),
-        provenance=_provenance(provenance or {}, columns, axis),
+        provenance=_provenance(provenance or {}, columns, axis, by_epoch is not None),
         phases=_phases(pieces, found),
         facts=dict(facts or {}),
         rows=whole.losses or (whole.evals if whole.train else 0),
@@ -105,10 +106,12 @@ def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[
     return out
 
 
-def _provenance(told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis) -> dict[str, str]:
+def _provenance(
+    told: Mapping[str, str], columns: Mapping[str, np.ndarray], axis: Axis, by_epoch: bool
+) -> dict[str, str]:
     out = {name: told.get(name, "as printed") for name in columns if name in COLUMNS}
     if not axis.printed and columns:
-        out["step"] = "number of the row: the log prints no step"
+        out["step"] = "from the epoch: the log prints no step" if by_epoch else ROW_NUMBERS
     elif axis.note:
         out["step"] = axis.note
     out["phase"] = "from steps that start again"
@@ -260,7 +263,7 @@ def _with_events(
 def _status(table: RunTable, events: Sequence[Event]) -> tuple[Status, str]:
     """How the run ended, by steps where both the last and the planned one are printed, else by epochs."""
     steps, epochs = _main_values(table, "step"), _main_values(table, "epoch")
-    printed = not table.provenance.get("step", "").startswith("number of")
+    printed = table.provenance.get("step") != ROW_NUMBERS
     planned, planned_epochs = (_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs"))
     if planned is not None and (printed or not len(table)):
         moves = np.diff(steps)

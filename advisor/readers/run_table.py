@@ -61,6 +61,9 @@ TELEMETRY_COLUMNS = {
 }
 
 
+ROW_NUMBERS = "number of the row: the log prints no step"  # provenance of steps that are none
+
+
 class Status(StrEnum):
     """How a run ended, as far as its log shows."""
 
@@ -123,6 +126,11 @@ class RunTable:
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the column of steps holds steps; False where its rows are merely numbered."""
+        return self.provenance.get("step") != ROW_NUMBERS
 
     def column(self, name: str) -> np.ndarray:
         """The column, all NaN where the log has none."""

@@ -6,9 +6,10 @@ import datetime
 
 import streamlit as st
 
-from advisor.catalog import GpuSpec, load_gpus, load_prices, require_gpu
+from advisor.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.cli.gpus import facts, offer_notes, offer_rows, offers
 from advisor.plan.cards import CardRow, card_rows, unbeaten
+from advisor.prices import load_prices
 from advisor.report import charts
 from advisor.ui import loaders
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import streamlit as st
 
-from advisor.catalog import live_prices_path
 from advisor.cli.plan import load_profiles, read_data, recommend
 from advisor.plan import curves, explore
 from advisor.predict.profile import Profile
+from advisor.prices import live_prices_path
 from advisor.records import Choice, Goal, Plan
 from advisor.ui import loaders
 

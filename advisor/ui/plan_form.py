@@ -7,8 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from advisor.catalog import load_gpus, load_prices
+from advisor.catalog import load_gpus
 from advisor.cli.plan import RATIO_COUNTS, command, goal_from
+from advisor.prices import load_prices
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
 

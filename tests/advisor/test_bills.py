@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import load_prices, require_gpu
+from advisor.catalog import require_gpu
 from advisor.plan import recipe
 from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import Device, Field, make_field
@@ -20,6 +20,7 @@ from advisor.plan.trial import make_bill, make_trial
 from advisor.plan.weigh import promising, weigh
 from advisor.predict.batch import predict_batch
 from advisor.predict.power import measured_power
+from advisor.prices import load_prices
 from advisor.records import Estimate, Goal, Workload
 from tests.advisor.devices import big_gpu, small_cpu
 

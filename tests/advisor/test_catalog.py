@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.catalog import cheapest_price, find_gpu, load_gpus, load_prices, peak_flops, require_gpu
+from advisor.catalog import find_gpu, load_gpus, peak_flops, require_gpu
 from advisor.errors import AdvisorError
+from advisor.prices import cheapest_price, load_prices
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalog import cheapest_price, live_prices_path, load_gpus, load_prices, price_problem, shipped_prices
+from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
 from advisor.live_prices import _card, _row, _spot_joined, _thinned, refresh_prices
 from advisor.price_hunt import FIELDS
+from advisor.prices import cheapest_price, live_prices_path, load_prices, price_problem, shipped_prices
 
 TODAY = datetime.date(2026, 11, 21)
 GOOD = dict(instance_name="g6.xlarge", location="us-east-1", price=0.81, cpu=4, memory=16.0, gpu_count=1,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import flops
-from advisor.catalog import cheapest_price
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
+from advisor.prices import cheapest_price
 from advisor.readers.run_table import FACTS
 from tests.advisor.findings import build
 
