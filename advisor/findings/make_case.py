@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.catalog import cheapest_price
 from advisor.findings.case import Case
 from advisor.findings.givens import number
 from advisor.findings.workload_of import Inferred, infer
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
+from advisor.prices import cheapest_price
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan, Prediction, Workload
 
