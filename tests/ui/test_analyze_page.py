@@ -115,7 +115,7 @@ def test_a_zip_of_a_run_folder_is_one_run():
         ),
         ("empty.log", b"", "empty"),
         ("evil.zip", packed({"../../outside.log": LINES.encode()}), "leads out of its folder"),
-        ("nested.zip", packed({"run.zip": packed({"run.log": LINES.encode()})}), "holds another zip archive"),
+        ("nested.zip", packed({"run.zip": packed({"run.log": LINES.encode()})}), "holds another archive"),
         ("cut.zip", packed({"run.log": LINES.encode()})[:-40], "damaged zip"),
     ],
 )
