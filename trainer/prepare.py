@@ -139,9 +139,7 @@ def _refuse_occupied(out: Path, before: dict[str, Any] | None) -> None:
     if others:
         raise PrepareError(f"{out} is not a token folder: it holds {', '.join(others[:3])}", "name another --out")
     if before:
-        made = (
-            f"{before['tokens']:,} tokens of {'; '.join(before['sources'])}, vocabulary {before['vocab_size']:,}"
-        )
+        made = f"{before['tokens']:,} tokens of {'; '.join(before['sources'])}, vocabulary {before['vocab_size']:,}"
         raise PrepareError(f"{out} holds other data: {made}", "name another --out, or replace it with --force")
 
 
