@@ -14,11 +14,12 @@ from advisor.errors import AdvisorError
 from advisor.findings import measured
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
-from advisor.findings.givens import planned_steps, price, steps_done
+from advisor.findings.givens import number, planned_steps, price, steps_done
 from advisor.findings.make_case import make_case
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
 from advisor.findings.savings import spent_seconds, worth_saying
+from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.predict.profile import Profile
 from advisor.prices import cheapest_price
@@ -218,18 +219,46 @@ def _places(case: Case, store: Store) -> list[Place]:
 
 
 def _what_happened(case: Case) -> str:
+    run = case.run
+    ends = dict.fromkeys(_loss(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
+    losses = f", loss {' to '.join(ends)}" if ends else ""
+    ended, far = run.status.value.replace("_", " "), _how_far(case)
+    if run.status is Status.UNKNOWN:
+        ended = far or "no training step"
+    elif run.status is Status.COMPLETED:
+        ended += f" after {far}" if far else ", no step printed"
+    else:
+        ended += f" after {far}" if far else " before the first step"
+    reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
+    return f"{run.framework or run.format}: {ended}{losses}{reason}"
+
+
+def _how_far(case: Case) -> str:
+    """How much of the run its log shows: steps, else epochs, else rows; empty where it shows nothing."""
     run, done, planned = case.run, steps_done(case.run), planned_steps(case)
     if run.status is Status.COMPLETED and planned and done and done < planned:
         done = planned  # the last rows are not printed by every framework
-    steps = "no training step" if not done else f"{format_count(done)} steps"
     if done and planned and planned > done:
-        steps = f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
-    losses = ""
-    if run.first_loss is not None and run.last_loss is not None:
-        losses = f", loss {format_number(run.first_loss)} to {_loss(run.last_loss)}"
-    ended = "" if run.status is Status.UNKNOWN else f"{run.status.value.replace('_', ' ')} after "
-    reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
-    return f"{run.framework or run.format}: {ended}{steps}{losses}{reason}"
+        return f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
+    if done:
+        return _several(done, "step")
+    epochs = finite(measured.main_column(run, "epoch"))
+    if not run.counts_steps and len(epochs):
+        whole = bool(np.all(epochs == np.round(epochs)))
+        reached = float(epochs.max() - epochs.min()) + 1 if whole else float(epochs.max())
+        of = number(run.facts, "planned_epochs")
+        if of and run.status is Status.COMPLETED:
+            reached = of  # the last records are not printed by every framework
+        shown = f"{format_number(reached)} of {format_number(of)} epochs" if of and of > reached else ""
+        return shown or _several(reached, "epoch")
+    if not run.counts_steps and len(run):
+        return _several(run.rows or len(run), "row")
+    return ""
+
+
+def _several(count: float, thing: str) -> str:
+    number_ = format_count(count) if count == int(count) else format_number(count)
+    return f"{number_} {thing}{'' if count == 1 else 's'}"
 
 
 def _short(text: str, most: int = 160) -> str:

@@ -168,6 +168,8 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
 def detect_steps_missing(case: Case) -> Verdict:
     """Steps declared against steps done: a run that ended early, or went on too long."""
     planned, done = planned_steps(case), steps_done(case.run)
+    if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):
+        return _never_began(planned)
     if planned is None or done is None:
         return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
     if done > planned * (2 - _DONE) + 1:
@@ -195,6 +197,22 @@ def detect_steps_missing(case: Case) -> Verdict:
                  "resume from the last checkpoint"),
         threshold=f"under {_DONE:.1%} of the declared steps",
     )  # fmt: skip
+
+
+def _never_began(planned: float) -> Finding:
+    return Finding(
+        code="steps_missing",
+        severity=Severity.WARNING,
+        title=f"The log ends before the first of {planned:,.0f} steps",
+        evidence=(Evidence(text="settings, but neither a step nor an error"),),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the run was still starting when the log was copied, or was killed without a word",
+            "its steps are printed elsewhere",
+        ),
+        actions=("look whether the process lives and what it waits for (data, compilation, other ranks): py-spy dump",),
+        threshold="steps planned, none printed",
+    )
 
 
 def _print_gap(run: RunTable) -> float:

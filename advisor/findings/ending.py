@@ -25,7 +25,7 @@ def _where(case: Case) -> str:
     """At which step of how many the run ended, in words; empty where the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     if done is None:
-        return " before the first step"
+        return "" if len(case.run) else " before the first step"
     return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
 
 
@@ -127,7 +127,10 @@ def detect_exception(case: Case) -> Verdict:
                 "the newest checkpoint may be torn: verify it",
             )
             if full
-            else ("mend what the message names and resume from the newest checkpoint",)
+            else (
+                "mend what the message names and "
+                + ("resume from the newest checkpoint" if len(case.run) else "start again: nothing was lost yet"),
+            )
         ),
         threshold="the log's own message",
     )

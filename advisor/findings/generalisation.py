@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, row_noise, tail
-from advisor.findings.givens import nats_per_unit
+from advisor.findings.givens import nats_per_unit, planned_steps, steps_done
 from advisor.findings.spend import cost_of_steps
 
 _FEWEST_EVALS = 3
@@ -111,16 +111,17 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     evals, low, end = worst.evals, worst.low, worst.end
     step, last = float(evals.step[worst.best]), float(evals.step[-1])
     waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
-    hours, usd = cost_of_steps(case, last - step) if evals.counted else (None, None)
     # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
-    whole = nats_per_unit(case.run) is not None and len(rises) > sets / 2
-    bad = whole and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    a_part = nats_per_unit(case.run) is None
+    hours, usd = cost_of_steps(case, last - step) if evals.counted and not a_part else (None, None)
+    bad = not a_part and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
     of_set = f" of {worst.name}" if sets > 1 else ""
     others = ", ".join(f"{one.name} +{one.relative:.0%} since step {one.evals.step[one.best]:g}" for one in rises)
     return Finding(
         code="overfitting",
-        severity=Severity.ERROR if bad else Severity.WARNING,
-        title=f"Overfitting: validation loss{of_set} is best at step {step:g} ({low:.4g}) and {end:.4g} at the end",
+        severity=Severity.ERROR if bad else Severity.NOTE if a_part else Severity.WARNING,
+        title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
+        f"({low:.4g}) and {end:.4g} at the end",
         evidence=(
             Evidence(
                 text=f"validation loss{of_set} {low:.5g} → {end:.5g} (+{worst.relative:.0%})",
@@ -131,14 +132,17 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
             *((Evidence(text=f"{len(rises)} of {sets} sets rise: {others}"),) if sets > 1 else ()),
             Evidence(text=f"{waste:.0%} of the run came after its best evaluation", first_step=step, last_step=last),
         ),
-        confidence=Confidence.HIGH if len(evals) >= 5 else Confidence.MEDIUM,
+        confidence=Confidence.LOW if a_part else Confidence.HIGH if len(evals) >= 5 else Confidence.MEDIUM,
         causes=(
+            *(("the other parts of the loss pay for it: the measure that counts decides",) if a_part else ()),
             "too many passes over too little data",
             "a model too large for the data, without dropout or weight decay",
             "validation data of another kind than the training data",
         ),
         actions=(
-            f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
+            "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
+            if a_part
+            else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
             "more data, fewer epochs, dropout of 0.1 to 0.2, or a smaller model",
         ),
         saved_hours=hours,
@@ -273,7 +277,7 @@ def detect_scores_at_chance(case: Case) -> Verdict:
     return Finding(
         code="scores_at_chance",
         # a model that has learnt something still guesses at what is hard for it
-        severity=Severity.WARNING if len(at_chance) > len(scores) / 2 else Severity.NOTE,
+        severity=Severity.WARNING if len(at_chance) > len(scores) / 2 and not _early(case) else Severity.NOTE,
         title=f"{len(at_chance)} of {len(scores)} scores at chance: {shown}",
         evidence=tuple(_score_evidence(name, value, step) for name, (value, step) in at_chance.items()),
         confidence=Confidence.HIGH,
@@ -281,6 +285,12 @@ def detect_scores_at_chance(case: Case) -> Verdict:
         actions=("report the loss (bits per byte) instead, which moves long before such scores do",),
         threshold="inside the 95 % interval of guessing: p ± 1.96 √(p(1 − p)/n), n questions of the benchmark",
     )
+
+
+def _early(case: Case) -> bool:
+    """Whether the log shows less than half of the run: scores at chance are no surprise there."""
+    done, planned = steps_done(case.run), planned_steps(case)
+    return done is not None and planned is not None and done < planned / 2
 
 
 def _score_evidence(name: str, value: float, step: float | None) -> Evidence:

@@ -77,7 +77,9 @@ def from_scratch(case: Case) -> bool | None:
 
 
 def planned_steps(case: Case) -> float | None:
-    """Steps the run was meant to do: declared by its log, else by its plan."""
+    """Steps the run was meant to do: declared by its log, else by its plan. None where its rows count none."""
+    if not case.run.counts_steps:
+        return None
     declared = number(case.run.facts, "planned_steps")
     if declared and declared > 0:
         return declared
@@ -85,13 +87,18 @@ def planned_steps(case: Case) -> float | None:
 
 
 def steps_done(run: RunTable) -> float | None:
-    """Optimizer steps done, by the largest printed step of the main phase."""
-    steps = run.column("step")[main_rows(run)]
-    steps = steps[np.isfinite(steps)]
-    if not len(steps):
+    """Optimizer steps done, by the largest printed step of the main phase; None where rows are merely numbered."""
+    if not run.counts_steps:
         return None
-    first, last = float(steps.min()), float(steps.max())
-    return last + 1 if first == 0 else last  # counted from 0: step 9 is the tenth
+    rows = main_rows(run)
+    steps = run.column("step")[rows]
+    trained = np.isfinite(run.column("loss")[rows]) | np.isfinite(run.column("loss_is_nan")[rows])
+    known = np.isfinite(steps)
+    if not known.any():
+        return None
+    last = float(steps[known].max())
+    # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
+    return last + 1 if (steps[known & trained] == 0).any() else last
 
 
 def price(case: Case) -> float | None:

@@ -21,6 +21,7 @@ from advisor.findings.money import (
     detect_work_done_twice,
 )
 from advisor.findings.out_of_memory import detect_out_of_memory
+from advisor.findings.overlap import EXPECTED
 from advisor.findings.pauses import detect_periodic_pauses, detect_stalls
 from advisor.findings.phases import (
     detect_fast_first_step,
@@ -30,7 +31,7 @@ from advisor.findings.phases import (
     detect_short_backward,
 )
 from advisor.findings.rates import detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic
-from advisor.findings.savings import worth_saying
+from advisor.findings.savings import whole_run_seconds, worth_saying
 from advisor.findings.throttling import detect_straggler, detect_throttling
 from advisor.findings.throughput import detect_bound, detect_software_bound
 from advisor.findings.timing import detect_data_stall, detect_warm_up
@@ -66,8 +67,23 @@ _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     """What all detectors say of a case: findings, the worst and dearest first, and what could not be judged."""
     verdicts = [detector(case) for detector in DETECTORS]
-    findings = [_tempered(v) for v in verdicts if isinstance(v, Finding)]
+    whole = whole_run_seconds(case)
+    findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
+
+
+def _within(finding: Finding, whole_seconds: float | None) -> Finding:
+    """No saving is larger than the run; what interruptions may cost is no part of it."""
+    saved = finding.saved_hours
+    if saved is None or whole_seconds is None or finding.code in EXPECTED or saved.high * 3600 <= whole_seconds:
+        return finding
+    most = whole_seconds / 3600
+    hours = dataclasses.replace(
+        saved, value=min(saved.value, most), low=min(saved.low, most), high=min(saved.high, most)
+    )
+    per_hour = finding.saved_usd.value / saved.value if finding.saved_usd is not None and saved.value > 0 else None
+    usd = hours.scaled(per_hour) if per_hour is not None else finding.saved_usd
+    return dataclasses.replace(finding, saved_hours=hours, saved_usd=usd)
 
 
 def _tempered(finding: Finding) -> Finding:

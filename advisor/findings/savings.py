@@ -9,12 +9,12 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.case import Case
 from advisor.findings.givens import number, planned_steps, price
-from advisor.findings.measured import FROM_CLOCK, main_column, step_times
+from advisor.findings.measured import FROM_CLOCK, main_column, step_times, telemetry
 from advisor.records import Basis, Estimate
 
 HOUR = 3600.0
-_LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than a cent is not worth anybody's reading
-_LEAST_USD = 0.01
+_LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
+_LEAST_USD = 0.05
 
 
 class Saved(TypedDict):
@@ -28,7 +28,7 @@ NOTHING_KNOWN: Saved = {"saved_hours": None, "saved_usd": None}
 
 
 def worth_saying(hours: Estimate | None, usd: Estimate | None) -> bool:
-    """Whether a saving is a minute or a cent at least; False where none is known."""
+    """Whether a saving is a minute or five cents at least; False where none is known."""
     return (hours is not None and hours.value >= _LEAST_HOURS) or (usd is not None and usd.value >= _LEAST_USD)
 
 
@@ -52,10 +52,16 @@ def spent_seconds(case: Case) -> float | None:
     if len(stamps) > 1 and stamps.max() > stamps.min():
         return max(float(stamps.max() - stamps.min()), total or 0.0)
     if times is None or steps is None or times.source == FROM_CLOCK:
-        return total  # as the log sums itself up
+        return total or _watched_seconds(case)  # as the log sums itself up, else as long as readings were taken
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
     return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+
+
+def _watched_seconds(case: Case) -> float | None:
+    """From the first to the last reading of the devices; None without them."""
+    stamps = series.finite(telemetry(case, "unix_seconds"))
+    return float(stamps.max() - stamps.min()) or None if len(stamps) > 1 else None
 
 
 def whole_run_seconds(case: Case) -> float | None:

@@ -261,3 +261,55 @@ def test_an_archive_of_a_run_folder_says_what_the_folder_says(store, tmp_path, k
     assert found.verdict == folder.verdict and found.findings == folder.findings
     assert found.run.source == str(archive) and found.run.format == "training-advisor"
     assert analyse(archive, Given(usd_per_gpu_hour=3.0), store).case.usd_per_hour == 3.0
+
+
+def told(tmp_path, store, text, name="run.log"):
+    path = tmp_path / name
+    path.write_text(text)
+    return analyse(path, Given(), store)
+
+
+def test_what_happened_is_said_in_what_the_log_counts(store, tmp_path):
+    def first(text, name="run.log"):
+        return told(tmp_path, store, text, name).verdict[0].partition(": ")[2].partition(" (")[0]
+
+    epochs = "epoch,loss,val_loss\n" + "".join(f"{i},{3 - i / 10},{3.1 - i / 10}\n" for i in range(12))
+    assert first(epochs, "log.csv") == "12 epochs, loss 3 to 1.9"
+    # records of a Trainer, five per epoch: no step is printed, so none is counted
+    rows = [f"{{'loss': {3 - i / 10:.2f}, 'learning_rate': 1e-05, 'epoch': {i / 5}}}" for i in range(1, 11)]
+    ended = "{'train_runtime': 60.0, 'train_samples_per_second': 2.0, 'train_loss': 2.5, 'epoch': 2.0}"
+    assert first("\n".join([*rows, ended])) == "completed after 2 epochs, loss 2.9 to 2"
+    banner = "***** Running training *****\n  Num Epochs = 4\n  Total optimization steps = 400\n"
+    assert first(banner + "\n".join(rows)) == "incomplete after 200 of 400 steps"
+    assert first("step 0/50 (0.00%) | loss: 6.930000 | lrm: 1.00 | dt: 10.00ms | tok/sec: 5") == (
+        "incomplete after 1 of 50 steps"
+    )
+
+
+def test_records_placed_by_their_epoch_are_priced_and_foretold(store, tmp_path):
+    rows = [f"{{'loss': {3 - i / 10:.2f}, 'learning_rate': 1e-05, 'epoch': {i / 5}}}" for i in range(1, 11)]
+    banner = "***** Running training *****\n  Num Epochs = 4\n  Total optimization steps = 400\n"
+    found = told(tmp_path, store, banner + "\n".join(rows))
+    assert found.run.column("step").tolist() == [20.0 * i for i in range(1, 11)]  # 100 steps an epoch
+    missing = next(one for one in found.findings if one.code == "steps_missing")
+    assert missing.title.startswith("The log ends at step 200 of 400 (50.0%)")
+
+
+def test_an_untrained_model_evaluated_first_is_no_step(store, tmp_path):
+    history = [{"step": 0, "eval_loss": 3.9, "epoch": 0.0}]
+    history += [{"step": 10 * i, "loss": 3 - i / 10, "learning_rate": 1e-5, "epoch": i / 5} for i in range(1, 6)]
+    state = {"log_history": history, "global_step": 50, "max_steps": 50, "num_train_epochs": 1}
+    found = told(tmp_path, store, json.dumps(state), "trainer_state.json")
+    assert "completed after 50 steps, loss 2.9 to 2.5" in found.verdict[0]
+
+
+def test_readings_of_a_device_tell_how_long_it_was_watched(store, tmp_path):
+    lines = [f"2026/03/01 10:{i // 60:02d}:{i % 60:02d}.000, 95 %, 300.0 W" for i in range(121)]
+    found = told(tmp_path, store, "timestamp, utilization.gpu [%], power.draw [W]\n" + "\n".join(lines), "gpu.csv")
+    assert found.spent_hours == pytest.approx(120 / 3600)
+
+
+def test_a_run_that_prints_no_step_is_not_called_well(store, tmp_path):
+    found = told(tmp_path, store, "***** Running training *****\n  Num Epochs = 4\n  Total optimization steps = 400\n")
+    assert "before the first step" in found.verdict[0]
+    assert found.verdict[2].startswith("The log ends before the first of 400 steps")

@@ -114,8 +114,8 @@ def test_next_to_nothing_is_not_worth_saying():
     def hours(value):
         return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
 
-    assert not worth_saying(None, None) and not worth_saying(hours(59 / 3600), hours(0.009))
-    assert worth_saying(hours(1 / 60), None) and worth_saying(hours(1 / 3600), hours(0.01))
+    assert not worth_saying(None, None) and not worth_saying(hours(59 / 3600), hours(0.04))
+    assert worth_saying(hours(1 / 60), None) and worth_saying(hours(1 / 3600), hours(0.05))
 
 
 def test_pauses_that_cost_next_to_nothing_are_a_note():
@@ -126,3 +126,13 @@ def test_pauses_that_cost_next_to_nothing_are_a_note():
         findings, _ = judge(dataclasses.replace(build.case(build.run(seconds=seconds)), profile=None, expected=None))
         found[length] = next(one for one in findings if one.code == "periodic_pauses")
     assert found[10.0].severity is Severity.WARNING and found[0.1].severity is Severity.NOTE
+
+
+def test_no_finding_saves_more_than_the_run():
+    # all losses are NaN: everything was in vain, but not more than everything, however noisy the steps
+    noisy = 60 * np.exp(0.5 * np.random.default_rng(0).standard_normal(400))
+    nan = np.full(400, np.nan)
+    case_ = build.case(build.run(seconds=noisy, loss=nan, loss_is_nan=1.0))
+    findings, _ = judge(case_)
+    saved = next(one.saved_hours for one in findings if one.code == "loss_not_finite")
+    assert saved.low <= saved.value <= saved.high <= noisy.sum() / 3600 * (1 + 1e-9)

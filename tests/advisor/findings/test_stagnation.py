@@ -144,10 +144,11 @@ def test_one_validation_loss_far_above_is_a_gap():
     assert isinstance(detect_overfitting(learning_case(near)), Insufficient)
 
 
-def test_a_part_of_a_loss_that_rises_is_no_error():
+def test_a_part_of_a_loss_that_rises_is_a_note_that_saves_nothing():
     table = learning_run(loss=np.linspace(1.1, 0.7, STEPS), eval_loss=overfitted(4.8), facts={"loss_unit": "boxes"})
     found = detect_overfitting(learning_case(table))
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and found.saved_hours is None
+    assert "measure that counts" in found.actions[0]
 
 
 def test_without_evaluations_overfitting_cannot_be_judged():
