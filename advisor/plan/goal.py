@@ -19,7 +19,7 @@ from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal
-from advisor.units import format_seconds, format_usd
+from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
 
 # Tokens per counted parameter. nanochat since March 2026: 12 per matrix and head parameter (its own runs of 1e18 to
@@ -32,6 +32,8 @@ MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (sources §4.3); 
 # Context length and vocabulary where neither goal, data nor calibration says: what a calibration would measure.
 SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
+LEAST_CAP = 0.2  # of a card's power limit; drivers take some 25 to 60 % at least
+LEAST_BETWEEN_INTERRUPTIONS = 60.0  # seconds; a run that is stopped more often never gets past its start-up
 DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device was never calibrated
 
 
@@ -143,6 +145,13 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
     the value and the option to change.
     """
     _check_numbers(goal)
+    if cap_is_too_low(goal, profile):
+        raise AdvisorError(
+            f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
+            f"{format_watts(profile.spec.tdp_watts)}",
+            "`nvidia-smi -q -d POWER` shows what a card accepts",
+            exit_code=2,
+        )
     power = power_of(profile)
     _check_money(goal, price, power)
     ratio, counts = FAMILY_RATIO[goal.family]
@@ -170,6 +179,12 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
         calibrated=profile.calibrated,
     )
+
+
+def cap_is_too_low(goal: Goal, profile: Profile) -> bool:
+    """Whether no driver would set the goal's power cap on this card."""
+    limit = profile.spec.tdp_watts if profile.spec else None
+    return goal.power_cap_watts is not None and limit is not None and goal.power_cap_watts < LEAST_CAP * limit
 
 
 def power_of(profile: Profile) -> PowerModel | None:
@@ -206,6 +221,12 @@ def _check_numbers(goal: Goal) -> None:
     for option, value in positive.items():
         if value is not None and not value > 0:
             raise AdvisorError(f"{option} {value}: must be more than 0", exit_code=2)
+    if goal.interruption_seconds is not None and goal.interruption_seconds < LEAST_BETWEEN_INTERRUPTIONS:
+        raise AdvisorError(
+            f"--interruptions {goal.interruption_seconds:g}: no run gets done that is stopped more than once a minute",
+            "give the mean time between interruptions, as 12h",
+            exit_code=2,
+        )
     for option, value in {"--price": goal.usd_per_hour, "--kwh-price": goal.usd_per_kwh}.items():
         if value is not None and value < 0:
             raise AdvisorError(f"{option} {value}: must not be negative", exit_code=2)

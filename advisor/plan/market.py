@@ -17,7 +17,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.plan.bills import Limits
 from advisor.plan.field import Device, Field, make_field
-from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, make_brief, rent
+from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, cap_is_too_low, make_brief, rent
 from advisor.plan.offers import Offer, check_providers, offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.trial import make_bill
@@ -265,6 +265,9 @@ def devices_of(
     """Devices with at least one offer, and in words what was left out."""
     found: list[Device] = []
     unpriced, apart, left_out = [], [], []  # apart: rented, but not so many together or not on these terms
+    if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
+        left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
+        profiles = [p for p in profiles if p.key not in high]
     for profile in profiles:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
         wide = replace(goal, spot="only" if goal.spot == "only" else "any")

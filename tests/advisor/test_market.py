@@ -256,6 +256,14 @@ def test_the_choice_changes_where_it_is_said_to():
     assert held.chosen.score <= 1.005 * beyond.chosen.score
 
 
+def test_cards_that_cannot_be_capped_so_far_are_left_out():
+    """A fifth of the data sheets' 700, 400 and 72 W: 60 W is too little for the first two."""
+    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
+    market = open_market(replace(GOAL, power_cap_watts=60.0), profiles, None)
+    assert {offer.gpu for offer in market.field.offers} == {"l4"}
+    assert "cannot be limited to 60 W: h100-80gb-sxm, a100-80gb-sxm" in market.left_out
+
+
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
     goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
