@@ -121,7 +121,8 @@ def detect_shift(case: Case) -> Verdict:
         evidence=(
             Evidence(
                 text=f"median {format_seconds(float(np.exp(biggest.before)))} before, "
-                f"{format_seconds(float(np.exp(biggest.after)))} after; {len(worse)} such changes",
+                f"{format_seconds(float(np.exp(biggest.after)))} after"
+                + (f"; {len(worse)} such changes" if len(worse) > 1 else ""),
                 first_step=step,
             ),
             *evidence,

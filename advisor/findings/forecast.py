@@ -21,6 +21,7 @@ from advisor.findings.spend import mean_step_seconds
 from advisor.predict.batch import predict_batch
 from advisor.predict.intervals import known, product, sum_independent, sum_shared
 from advisor.predict.profile import Profile
+from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate, Workload
 
 HOUR = 3600.0
@@ -137,6 +138,8 @@ def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
 def final_loss(case: Case) -> LossForecast:
     """The training loss at the last planned step, or in words why none is foretold."""
     planned, nats = planned_steps(case), nats_per_unit(case.run)
+    if planned is None and case.run.status is Status.COMPLETED:
+        return LossForecast(final_loss=None, reason="the run is over")
     if planned is None or planned < 10:
         return LossForecast(final_loss=None, reason="the number of steps planned is not known")
     if planned > _MOST_STEPS:

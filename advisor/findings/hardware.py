@@ -100,9 +100,11 @@ def _power_sign(case: Case) -> tuple[bool, str] | None:
     return share < _IDLE_POWER_SHARE, f"the card draws {format_watts(watts)}, {format_percent(share)} of its limit"
 
 
-def _power_share(case: Case) -> float | None:
-    """Median power of a card as a share of its limit; None where either is unknown."""
+def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
+    """Median power of a card as a share of its limit, some readings left out; None where either is unknown."""
     spec, watts = measured.card(case), measured.telemetry(case, "power_watts")
+    if left_out is not None and len(watts):
+        watts = np.delete(watts, left_out)
     if spec is None or not spec.tdp_watts or not len(watts):
         return None
     return series.median(watts) / spec.tdp_watts
@@ -136,7 +138,12 @@ def detect_utilization(case: Case) -> Verdict:
         return _idle_by_power(case) or Insufficient(
             code="utilization", missing="device telemetry: utilisation and power (nvidia-smi, trainer's telemetry)"
         )
-    middle, power, share = series.median(busy), _power_share(case), measured.mfu(case)
+    idle = measured.idle_stretches(case)  # minutes on end in which nothing ran are another finding
+    left_out = np.concatenate(idle) if idle else np.zeros(0, int)
+    busy = np.delete(busy, left_out)
+    if len(series.finite(busy)) < 10:
+        return None
+    middle, power, share = series.median(busy), _power_share(case, left_out), measured.mfu(case)
     idle_power = power is not None and power <= _LOW_POWER
     if middle >= _BUSY_UTILIZATION and (idle_power or (share is not None and share < _LOW_MFU)):
         return _busy_but_slow(case, middle, power, share)

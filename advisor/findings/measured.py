@@ -16,6 +16,8 @@ from advisor.readers.run_table import RunTable
 from advisor.records import Estimate
 
 BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
+IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
+IDLE_UTILIZATION = 0.02
 _SAME_COUNT = 0.001
 _CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
 # Where the seconds of a step come from, best first.
@@ -207,6 +209,20 @@ def telemetry(case: Case, name: str) -> np.ndarray:
     columns = case.run.telemetry or {}
     values = columns.get(name)
     return values if values is not None and np.isfinite(values).any() else np.empty(0)
+
+
+def idle_stretches(case: Case) -> list[np.ndarray]:
+    """Readings, as indices, of each stretch of minutes in which no kernel ran on one card; empty without telemetry."""
+    busy, clock, cards = (telemetry(case, name) for name in ("utilization", "unix_seconds", "gpu"))
+    if not len(busy) or len(clock) != len(busy):
+        return []
+    found = []
+    for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
+        mine = np.flatnonzero(cards == card) if np.isfinite(card) else np.arange(len(busy))
+        for first, last in series.stretches(busy[mine] <= IDLE_UTILIZATION):
+            if clock[mine[last]] - clock[mine[first]] >= IDLE_SECONDS:
+                found.append(mine[first : last + 1])
+    return found
 
 
 def memory_used_share(case: Case) -> tuple[float | None, float | None]:

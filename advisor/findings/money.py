@@ -15,9 +15,7 @@ from advisor.units import format_percent, format_seconds, format_usd
 _HOUR = 3600.0
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
-_IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
 _IDLE_SHARE = 0.05
-_IDLE_UTILIZATION = 0.02
 _TIME_TOLERANCE = 0.10
 _TWICE = 0.01  # of the steps
 
@@ -89,15 +87,11 @@ def detect_idle_device(case: Case) -> Verdict:
     busy, clock = measured.telemetry(case, "utilization"), measured.telemetry(case, "unix_seconds")
     if not len(busy) or len(clock) != len(busy):
         return Insufficient(code="idle_device", missing="device telemetry: utilisation with time stamps")
-    idle, whole = 0.0, 0.0
-    cards = measured.telemetry(case, "gpu")
+    cards, whole = measured.telemetry(case, "gpu"), 0.0
     for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
-        mine = cards == card if np.isfinite(card) else np.ones(len(busy), bool)
-        stamps, kernels = clock[mine], busy[mine]
+        stamps = clock[cards == card] if np.isfinite(card) else clock
         whole += float(np.nanmax(stamps) - np.nanmin(stamps))
-        for first, last in series.stretches(kernels <= _IDLE_UTILIZATION):
-            length = float(stamps[last] - stamps[first])
-            idle += length if length >= _IDLE_SECONDS else 0.0
+    idle = sum(float(clock[rows[-1]] - clock[rows[0]]) for rows in measured.idle_stretches(case))
     if whole <= 0 or idle / whole < _IDLE_SHARE:
         return None
     count = max(1, len(np.unique(series.finite(cards)))) if len(cards) else 1
@@ -108,7 +102,7 @@ def detect_idle_device(case: Case) -> Verdict:
         severity=Severity.WARNING,
         title=f"Nothing ran on the device for {format_seconds(idle / count)}{cost}: "
         f"{format_percent(idle / whole)} of the time watched",
-        evidence=(Evidence(text=f"utilisation at most 2 % for {format_seconds(_IDLE_SECONDS)} or longer"),),
+        evidence=(Evidence(text=f"utilisation at most 2 % for {format_seconds(measured.IDLE_SECONDS)} or longer"),),
         confidence=Confidence.HIGH,
         causes=("set-up, download or tokenising on the rented machine", "left running after the end", "a hung process"),
         actions=("prepare data before renting; stop the machine when the run ends",),

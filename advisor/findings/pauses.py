@@ -107,11 +107,11 @@ def _pause_cause(case: Case, found: Pauses) -> tuple[str, tuple[str, ...]]:
         return "evaluation and checkpoint", (f"evaluate and save every {2 * every:g} steps, on fewer tokens",)
     if by_eval:
         return "evaluation", (
-            f"eval.every_steps: {2 * every:g}",
+            f"evaluate every {2 * every:g} steps",
             "evaluate on fewer tokens, without generating samples",
         )
     if by_save:
-        return "checkpoint", (f"checkpoint.every_steps: {2 * every:g}", "write checkpoints asynchronously")
+        return "checkpoint", (f"save every {2 * every:g} steps", "write checkpoints asynchronously")
     if _GC_SECONDS[0] <= float(np.median(found.excess_seconds)) <= _GC_SECONDS[1]:
         return "perhaps Python's garbage collection", (
             "gc.freeze() and gc.disable() after start-up, gc.collect() rarely",

@@ -67,11 +67,11 @@ def _watched_seconds(case: Case) -> float | None:
 def whole_run_seconds(case: Case) -> float | None:
     """Seconds of the whole planned run at the pace so far; None where no pace is known.
 
-    Without a number of planned steps the run is what was done.
+    Without a number of planned steps, or of steps at all, the run is what was done.
     """
     spent, done = spent_seconds(case), steps_covered(case)
     if spent is None or not done:
-        return None
+        return spent
     return spent * max(1.0, (planned_steps(case) or done) / done)
 
 

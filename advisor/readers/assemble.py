@@ -65,6 +65,8 @@ def assemble(
     )
     table = _with_main_phase(table, found, axis)
     notes += _told(found, table)
+    if not table.counts_steps and len(table):
+        notes.append("the log prints no step: steps are the numbers of its rows")
     return _with_events(
         dataclasses.replace(table, notes=tuple(dict.fromkeys(notes))),
         [*events, *_restart_events(found, records)],

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings import hardware, throttling
+from advisor.findings import hardware, money, throttling
 from advisor.findings.case import Finding, Insufficient, Severity
 from tests.advisor.findings import build
 
@@ -154,3 +154,17 @@ def test_straggler_by_clock_and_without_data():
     assert isinstance(found, Finding) and found.title.startswith("GPU 1")
     assert isinstance(throttling.detect_straggler(build.case(build.healthy(two), two)), Insufficient)
     assert throttling.detect_straggler(build.case()) is None  # one card waits for nobody
+
+
+def test_minutes_without_a_kernel_are_one_finding_and_not_two():
+    # 600 readings a second apart: ten minutes, the last six of them idle; before, the card is busy
+    busy = np.where(np.arange(600) < 240, 0.95, 0.0)
+    power = np.where(busy > 0.5, 350.0, 60.0)
+    idle_later = build.case(build.healthy(telemetry=build.telemetry(600, utilization=busy, power_watts=power)))
+    assert hardware.detect_utilization(idle_later) is None
+    found = money.detect_idle_device(idle_later)
+    assert "60 %" in found.title or "59.9 %" in found.title
+    # waiting in between, never for minutes, is what it was
+    waits = np.where(np.arange(600) % 4 == 0, 0.95, 0.0)
+    waiting = build.case(build.healthy(telemetry=build.telemetry(600, utilization=waits, power_watts=100.0)))
+    assert hardware.detect_utilization(waiting).code == "gpu_waits" and money.detect_idle_device(waiting) is None

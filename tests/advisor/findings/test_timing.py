@@ -85,7 +85,7 @@ def test_evaluations_seen_in_step_times():
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
     # ten pauses of 30 s beside 1,000 s
     assert found.title == "Every 100 steps one takes 30 s longer: 23.1 % of the time (evaluation)"
-    assert "eval.every_steps: 200" in found.actions
+    assert "evaluate every 200 steps" in found.actions
     assert found.saved_hours.high == pytest.approx(300 / 3600, rel=0.02)
 
 
