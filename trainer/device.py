@@ -15,8 +15,15 @@ import psutil
 import torch
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# of the CPU's allocator, of Triton loading a kernel, of cuBLAS making a handle: none has a type of its own
+_OUT_OF_MEMORY_WORDS = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "Triton Error [CUDA]: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
 _PROC_STATUS, _PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of the GNU C library
+_CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -137,11 +144,20 @@ def release_memory(context: DeviceContext) -> None:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that memory, of the device or of the host, was exhausted.
 
-    CUDA and Python have types for it; PyTorch's CPU allocator only raises RuntimeError with its name in it.
+    PyTorch's allocator of device memory and Python have types for it. What CUDA itself, its matrix library or Triton
+    cannot get beside that allocator comes with a number or as words, PyTorch's CPU allocator only as words. The
+    compiler wraps what happens while it compiles.
     """
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, torch.OutOfMemoryError | MemoryError):
+            return True
+        if getattr(inner, "error_code", None) == _CUDA_OUT_OF_MEMORY and isinstance(inner, torch.AcceleratorError):
+            return True
+        if isinstance(inner, RuntimeError) and any(words in str(inner) for words in _OUT_OF_MEMORY_WORDS):
+            return True
+        inner = getattr(inner, "inner_exception", None) or inner.__cause__
+    return False
 
 
 def _keep_freed_memory() -> None:
@@ -210,5 +226,7 @@ def _driver_version() -> str | None:
         return None
     try:
         return pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
     finally:
         pynvml.nvmlShutdown()

@@ -171,9 +171,10 @@ class EnergyMeter:
         return (self._last[0] - before[0]) / 1000 / (self._last[1] - before[1])
 
     def _read(self) -> tuple[int, float] | None:
-        if self._source is None:
+        readings = [] if self._source is None else self._source.read_slow()
+        if not readings:  # no source, or one that sees no card
             return None
-        values = dict(zip(self._source.columns, self._source.read_slow()[0], strict=True))
+        values = dict(zip(self._source.columns, readings[0], strict=True))
         millijoules = values["energy_millijoules"]
         return None if millijoules is None else (millijoules, time.monotonic())
 

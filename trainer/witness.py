@@ -26,11 +26,17 @@ class ReferenceKernel:
             modern = torch.cuda.get_device_capability(device) >= _CUDA_CAPABILITY_BF16
             dtype = torch.bfloat16 if modern else torch.float16
         generator = torch.Generator().manual_seed(0)  # data-dependent clocks: never zeros
-        self._left = torch.randn(size, size, generator=generator).to(device, dtype)
-        self._right = torch.randn(size, size, generator=generator).to(device, dtype)
+        # rounded before they are copied: the device's allocator would keep the room of fp32 copies
+        self._left = torch.randn(size, size, generator=generator).to(dtype).to(device)
+        self._right = torch.randn(size, size, generator=generator).to(dtype).to(device)
         self._out = torch.empty_like(self._left)
         self._device = device
         self.measure()  # the first call pays for set-up
+
+    @property
+    def held_bytes(self) -> int:
+        """Device memory the kernel's matrices take, which no run without it has."""
+        return self._left.nbytes + self._right.nbytes + self._out.nbytes
 
     @torch.no_grad()
     def measure(self) -> float:

@@ -3,8 +3,9 @@
     {"op": "ceilings", "precision": "bf16", "seconds": 3}
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
-Every answer has `kind`; how a burst ended is a value in it (`outcome`). After running out of memory on CUDA the
-process ends, since what the allocator then holds would falsify the next burst; the caller starts another.
+Every answer has `kind`; how a burst ended is a value in it (`outcome`). After running out of memory, and after any
+error of a card, the process ends, since what the allocator then holds would falsify the next burst, and a card's error
+stays with the process: the answer then says `"last": true`, and the caller starts another.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _STEADY_WITHIN = 0.10  # of the median of the last steps (sources §7.3, with fe
 _LEAST_WARMUP = 2
 _WARMUP_SHARE = 0.4  # of the burst's limit: whatever is left must suffice to time some steps
 _REFERENCE_EVERY_SECONDS = 0.33
-_LONG_STEP_SECONDS = 0.25  # from here on refilling the caches does not show: 20 MiB at 10 GB/s are 2 ms
+_LONG_STEP_SECONDS = 0.25  # from here on refilling a CPU's caches does not show: 20 MiB at 10 GB/s are 2 ms
+_CARD_STEPS_BETWEEN = 4  # steps of a card between two reference kernels: the one after a wait is not like the others
 _DIGITS = 6
 
 
@@ -63,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     _send(answers, server.hello())
     for line in sys.stdin:
         answer = server.answer(json.loads(line))
-        _send(answers, answer)
+        _send(answers, answer | {"last": server.spoiled})
         if server.spoiled:
             return
 
@@ -113,7 +115,8 @@ class _Server:
         except (RuntimeError, MemoryError, DataError) as error:
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = f"{type(error).__name__}: {error}"[:500]
-            self.spoiled = outcome is Outcome.OUT_OF_MEMORY and self._context.is_cuda
+            cards_error = self._context.is_cuda and not isinstance(error, DataError)
+            self.spoiled = outcome is Outcome.OUT_OF_MEMORY or cards_error
         losses = [r.loss for r in (*timings.warmup, *timings.timed)]
         if outcome is Outcome.COMPLETED and not all(abs(x) < float("inf") for x in losses):
             outcome, reason = Outcome.DIVERGED, "the loss stopped being finite"
@@ -136,23 +139,34 @@ class _Server:
         self._energy.watts()  # from here on
         self._time(trainer, timings, request["least_steps"], min(limit, time.perf_counter() + request["seconds"]))
         watts = self._energy.watts()
-        facts |= _memory_facts(context) | {"watts": None if watts is None else round(watts, 1)}
+        facts |= _memory_facts(context, self._reference.held_bytes) | {
+            "watts": None if watts is None else round(watts, 1)
+        }
         facts["eval_seconds"] = _evaluation(trainer)
 
     def _time(self, trainer: Trainer, timings: _Timings, least: int, end: float) -> None:
         """Timed steps until `end`, the reference kernel before them, every third of a second, and after them.
 
-        The kernel pushes the model out of the caches: a short step right after it is slow and does not count.
+        The kernel pushes the model out of a CPU's caches: a short step right after it is slow and does not count. A
+        card's step right after it never counts: nothing was given to the card in advance, as in a run it is.
         """
-        referred = -float("inf")
+        cuda, cold_step, due_step, referred = self._context.is_cuda, 0, 0, -float("inf")
+
+        def keep(record: StepRecord | None) -> None:
+            if record is None:  # a card's, still on its way
+                return
+            if record.step != cold_step or (not cuda and record.seconds > _LONG_STEP_SECONDS):
+                timings.timed.append(record)
+
         while len(timings.timed) < least or time.perf_counter() < end:
-            cold = time.perf_counter() - referred > _REFERENCE_EVERY_SECONDS
-            if cold:
+            if time.perf_counter() - referred > _REFERENCE_EVERY_SECONDS and trainer.steps_done >= due_step:
+                keep(trainer.flush())
                 timings.reference_seconds.append(self._refer(trainer))
                 referred = time.perf_counter()
-            record = _one_step(trainer)
-            if not cold or record.seconds > _LONG_STEP_SECONDS:
-                timings.timed.append(record)
+                cold_step = trainer.steps_done + 1
+                due_step = trainer.steps_done + (_CARD_STEPS_BETWEEN if cuda else 1)
+            keep(trainer.step())
+        keep(trainer.flush())
         timings.reference_seconds.append(self._refer(trainer))
 
     def _refer(self, trainer: Trainer) -> float:
@@ -178,7 +192,7 @@ def _evaluation(trainer: Trainer) -> float | None:
 
 
 def _one_step(trainer: Trainer) -> StepRecord:
-    """One step with its record read at once: between bursts nothing may stay on its way."""
+    """One step with its record read at once: the next may still compile, or not be wanted."""
     record = trainer.step()
     record = trainer.flush() or record
     assert record is not None
@@ -195,15 +209,16 @@ def _steady(warmup: list[StepRecord], most: int) -> bool:
     return max(last[-2:]) <= (1 + _STEADY_WITHIN) * statistics.median(last)
 
 
-def _memory_facts(context: DeviceContext) -> dict[str, Any]:
+def _memory_facts(context: DeviceContext, held_bytes: int) -> dict[str, Any]:
+    """Peaks of the burst; `held_bytes` of a card are the worker's own and taken off."""
     peak = peak_memory(context)
-    used = None
+    allocated, reserved, used = peak.allocated_peak_bytes, peak.reserved_peak_bytes, None
     if context.is_cuda:
         free, total = torch.cuda.mem_get_info(context.device)
-        used = total - free
+        allocated, reserved, used = allocated - held_bytes, reserved - held_bytes, total - free - held_bytes
     return {
-        "allocated_peak_bytes": peak.allocated_peak_bytes,
-        "reserved_peak_bytes": peak.reserved_peak_bytes,
+        "allocated_peak_bytes": allocated,
+        "reserved_peak_bytes": reserved,
         "resident_peak_bytes": peak.resident_peak_bytes,
         "device_used_bytes": used,
     }

@@ -99,7 +99,10 @@ class Worker:
         return self.ready
 
     def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Send one request and wait for its answer; raises WorkerDied, after which `start` starts another."""
+        """Send one request and wait for its answer; raises WorkerDied, after which `start` starts another.
+
+        A worker that says that this was its last answer is waited for: until it is gone it holds its memory.
+        """
         self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
@@ -107,7 +110,10 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise self._died("the worker was gone") from error
-        return self._receive(timeout)
+        answer = self._receive(timeout)
+        if answer.pop("last", False):
+            self.close()
+        return answer
 
     def close(self) -> None:
         """End the process; a second call does nothing."""

@@ -168,6 +168,17 @@ def test_a_burst_that_cannot_run_is_an_outcome_and_the_worker_lives():
         assert worker.pid == first
 
 
+def test_after_running_out_of_memory_another_worker_serves_at_once():
+    rows_of_petabytes = to_dict(make_shape("nanochat", depth=1, vocab_size=1 << 42, seq_len=64))
+    with Worker("cpu") as worker:
+        worker.start()
+        first = worker.pid
+        answer = worker.ask(burst(model=rows_of_petabytes), timeout=60)
+        assert answer["outcome"] == "out_of_memory" and "last" not in answer
+        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        assert worker.pid != first
+
+
 def test_a_worker_that_does_not_answer_has_timed_out():
     with Worker("cpu") as worker:
         worker.start()

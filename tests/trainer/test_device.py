@@ -61,9 +61,10 @@ def test_resident_peak_sees_memory_that_was_given_back_and_can_be_reset():
     held = bytearray(200 << 20)
     held[::4096] = b"x" * len(held[::4096])
     del held
+    now = psutil.Process().memory_info().rss  # before the peak is read: reading takes pages of its own
     after = peak_memory(CPU).resident_peak_bytes
     assert after - before > 150 << 20
-    assert after >= psutil.Process().memory_info().rss
+    assert after >= now
     assert peak_memory(CPU).allocated_peak_bytes is None
     reset_peak_memory(CPU)
     assert peak_memory(CPU).resident_peak_bytes <= after
@@ -75,10 +76,31 @@ def test_exhausted_memory_is_recognised_and_nothing_else():
     assert is_out_of_memory(failure.value)
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    beside_the_allocator = torch.AcceleratorError("CUDA error")
+    assert not is_out_of_memory(beside_the_allocator)
+    beside_the_allocator.error_code = 2  # cudaErrorMemoryAllocation
+    assert is_out_of_memory(beside_the_allocator)
+    assert is_out_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
+    assert not is_out_of_memory(RuntimeError("Triton Error [CUDA]: invalid argument"))
     with pytest.raises(RuntimeError) as failure:
         torch.ones(2) @ torch.ones(3)
     assert not is_out_of_memory(failure.value)
     assert not is_out_of_memory(ValueError("DefaultCPUAllocator"))
+
+
+def test_exhausted_memory_is_recognised_inside_what_the_compiler_makes_of_it():
+    def exhausted(graph, inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def broken(graph, inputs):
+        raise ValueError("not a kernel")
+
+    for backend, expected in ((exhausted, True), (broken, False)):
+        torch.compiler.reset()
+        with pytest.raises(RuntimeError) as failure:
+            torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+        assert not isinstance(failure.value, torch.OutOfMemoryError)
+        assert is_out_of_memory(failure.value) is expected
 
 
 def test_a_process_limited_in_memory_meets_the_same_exception():

@@ -294,6 +294,22 @@ def test_mean_power_is_the_counters_difference_over_the_time(tmp_path):
     assert meter.watts() is None and EnergyMeter(None).watts() is None
 
 
+def test_a_source_that_sees_no_card_has_no_energy():
+    class NoCards:
+        columns = GPU_COLUMNS
+
+        def describe(self):
+            return []
+
+        def read_power(self):
+            return []
+
+        def read_slow(self):
+            return []
+
+    assert EnergyMeter(NoCards()).watts() is None
+
+
 def test_a_quantity_a_card_does_not_offer_is_asked_once_and_a_busy_one_again():
     asked = []
 
