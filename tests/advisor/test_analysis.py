@@ -215,6 +215,15 @@ def test_notes_alone_are_no_alarm(store):
     assert found.verdict[2].startswith(("no error and no warning", "nothing"))
 
 
+def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):
+    given = Given(config=tokens(tmp_path))
+    runs = [analyse(write_log(tmp_path / f"{seconds}.log", seconds=seconds), given, store) for seconds in (0.5, 0.6)]
+    found = contrast(runs)
+    assert [len(group.runs) for group in found.groups] == [1, 1] and found.differences
+    assert found.speeds[0].verdict == "regression: slower"
+    assert any("the same configuration" in note for note in found.notes)
+
+
 def test_a_log_too_short_to_compare_is_named_with_what_would_help(store, tmp_path):
     long, short = (write_log(tmp_path / f"{name}.log", steps=steps) for name, steps in (("long", 50), ("short", 1)))
     runs = [analyse(log, Given(), store) for log in (long, short)]
