@@ -57,6 +57,11 @@ class Worker:
         self.close()
 
     @property
+    def log(self) -> Path | None:
+        """Where the process's standard error goes."""
+        return self._log
+
+    @property
     def pid(self) -> int | None:
         """The process's id; None while none runs."""
         return self._process.pid if self._process is not None else None
@@ -164,21 +169,23 @@ class Rehearsal:
     checkpoint_seconds: float
 
 
-def rehearse(config: RunConfig, timeout: float) -> Rehearsal | None:
+def rehearse(config: RunConfig, timeout: float, log: Path | None = None) -> Rehearsal | None:
     """Run `python -m trainer` for the configured steps in a temporary folder; None when it does not complete.
 
-    The steady step is the fastest of its steps: what the first ones take beyond it counts as overhead.
+    What it says is appended to `log`: why it did not complete, for one. The steady step is the fastest of its steps:
+    what the first ones take beyond it counts as overhead.
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         folder = Path(name)
         (folder / "run.yaml").write_text(dump_config(config), encoding="utf-8")
         command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", name]
-        began = time.perf_counter()
-        try:
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        wall = time.perf_counter() - began
+        with open(log or os.devnull, "ab") as output:
+            began = time.perf_counter()
+            try:
+                done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                return None
+            wall = time.perf_counter() - began
         if done.returncode != 0:
             return None
         log = load_run_log(folder / "log.jsonl")

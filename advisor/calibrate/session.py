@@ -95,8 +95,7 @@ def calibrate(
     """Run a calibration within its budget and return its document, saved after every burst.
 
     Raises AdvisorError when the worker cannot start, the store cannot be written or no burst could be measured.
-    KeyboardInterrupt passes through
-    with everything measured so far on disk.
+    KeyboardInterrupt passes through with everything measured so far on disk.
     """
     clock = Clock(began=time.monotonic(), budget_seconds=settings.budget_seconds)
     ready = worker.start()
@@ -104,18 +103,16 @@ def calibrate(
     if document is None:
         document = _new_document(settings, ready, store)
         on_event(Event(text="ceilings: matrix products, memory, launches", elapsed_seconds=clock.elapsed))
-        request = {
-            "op": "ceilings",
-            "precision": settings.precision,
-            "seconds": _CEILING_SHARE * settings.budget_seconds,
-        }
-        document["ceilings"] = worker.ask(request, timeout=120)
+        document["ceilings"] = _ceilings(settings, worker)
         on_event(Event(text="rehearsal: a run's start and end", elapsed_seconds=clock.elapsed))
-        document["rehearsal"] = _rehearsal(settings)
+        document["rehearsal"] = _rehearsal(settings, worker.log)
+        if document["rehearsal"] is None:
+            why = f": {worker.log} says why" if worker.log else ""
+            on_event(Event(text=f"the rehearsal did not complete{why}", elapsed_seconds=clock.elapsed))
     try:
         _rounds(settings, worker, store, memory, document, clock, on_event)
         if not evidence.completed(document["bursts"]):
-            raise _nothing_measured(settings)
+            raise _nothing_measured(settings, document["bursts"])
         document["status"] = "complete"
     finally:
         _bill(document, settings, clock)
@@ -124,7 +121,23 @@ def calibrate(
     return document
 
 
-def _nothing_measured(settings: Settings) -> AdvisorError:
+def _ceilings(settings: Settings, worker: Worker) -> dict[str, Any]:
+    seconds = _CEILING_SHARE * settings.budget_seconds
+    try:
+        return worker.ask({"op": "ceilings", "precision": settings.precision, "seconds": seconds}, timeout=120)
+    except WorkerDied as death:
+        raise AdvisorError(
+            f"the device's own speed could not be measured: {death.reason}",
+            f"read {worker.log}" if worker.log else "run `python -m trainer.worker` to see why",
+        ) from death
+
+
+def _nothing_measured(settings: Settings, bursts: list[dict[str, Any]]) -> AdvisorError:
+    if failed := [b for b in bursts if b["outcome"] == "failed"]:
+        return AdvisorError(
+            f"nothing was measured: every burst failed, the last with: {failed[-1]['reason']}",
+            "python -m trainer.worker meets the same without the advisor; --no-compile where the compiler is the cause",
+        )
     least = describe(base_workload(settings, min(settings.depths)))
     return AdvisorError(
         f"nothing was measured: even {least} does not fit the memory that is free, or not the "
@@ -133,7 +146,7 @@ def _nothing_measured(settings: Settings) -> AdvisorError:
     )
 
 
-def _rehearsal(settings: Settings) -> dict[str, Any] | None:
+def _rehearsal(settings: Settings, log: Path | None) -> dict[str, Any] | None:
     """A real run of three steps of the smallest model: what a run costs besides its steps; None if it failed."""
     workload = base_workload(settings, min(settings.depths))
     config = replace(
@@ -144,7 +157,7 @@ def _rehearsal(settings: Settings) -> dict[str, Any] | None:
         checkpoint=CheckpointConfig(every_seconds=None, final=True),
         telemetry=TelemetryConfig(),
     )
-    rehearsed = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + _LATE_SECONDS)
+    rehearsed = rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + _LATE_SECONDS, log=log)
     return None if rehearsed is None else asdict(rehearsed)
 
 
@@ -171,7 +184,8 @@ def _rounds(
             on_event(Event(text=f"burst {len(bursts) + 1}: {describe(workload)}", elapsed_seconds=clock.elapsed))
             bursts.append(run_burst(worker, settings, workload, limit=clock.left))
             store.save_calibration(document)
-        if clock.left <= 0:
+        hopeless = len(bursts) >= _ROUND and all(b["outcome"] == "failed" for b in bursts)
+        if clock.left <= 0 or hopeless:
             return
 
 

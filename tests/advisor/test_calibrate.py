@@ -25,6 +25,7 @@ from advisor.predict.profile import HeldOutSummary
 from advisor.records import Basis, Workload
 from advisor.store import Store
 from tests.advisor.devices import small_cpu
+from trainer.prepare import prepare
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape, to_dict
 
 SECONDS = 20  # a quiet machine needs 8; another test beside this one on two cores makes it more
@@ -107,6 +108,16 @@ def test_a_calibration_that_measured_nothing_says_so_and_leaves_nothing(advisor_
     assert done.returncode == 1
     assert "nothing was measured: even depth 500" in done.stderr and "smaller --depths" in done.stderr
     assert Store(advisor_home).list_calibrations() == []
+
+
+def test_bursts_that_all_fail_say_why_and_do_not_use_up_the_budget(tmp_path):
+    (tmp_path / "text.txt").write_text("\n".join(f"{i} and {i * i}" for i in range(20_000)))
+    prepare([tmp_path / "text.txt"], tmp_path / "tokens", vocab_size=512)
+    began = time.monotonic()
+    done = advisor("calibrate", *TINY, "--data", str(tmp_path / "tokens"), "--budget-seconds", "60")
+    assert done.returncode == 1 and time.monotonic() - began < 50
+    assert "every burst failed" in done.stderr and "needs a vocabulary of 512" in done.stderr
+    assert "the rehearsal did not complete" in done.stderr
 
 
 def test_an_unknown_card_is_refused_before_anything_runs():

@@ -96,6 +96,8 @@ def test_rates_are_the_best_product_and_the_copy_that_misses_the_cache():
     }
     rates = evidence.rates_of(ceilings)
     assert (rates.matmul_flops, rates.bandwidth, rates.launch_seconds) == (4000.0, 20.0, 2e-6)
+    ceilings["copy"][0]["seconds"] = [10.0]  # as slow as its launch: a card's small copy
+    assert evidence.rates_of(ceilings).bandwidth == 20.0
 
 
 def test_metered_bursts_say_what_the_device_draws():
