@@ -57,6 +57,8 @@ class Formatter:
         place = _supported_place((high - low) / factor)
         middle, bottom, top = (self._pad(_number(abs(x) / factor, place, self.finest)) for x in (value, low, high))
         prefixes = [self._signed_prefix(x) for x in (value, low, high)]
+        if middle == bottom == top and len(set(prefixes)) == 1:  # no finer than a cent
+            return f"{prefixes[0]}{middle}{suffix}"
         dash = "-" if low >= 0 else " to "
         shown_top = top if low >= 0 else prefixes[2] + top
         return f"{prefixes[0]}{middle}{suffix} ({prefixes[1]}{bottom}{dash}{shown_top}{suffix})"

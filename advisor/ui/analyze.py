@@ -183,9 +183,14 @@ def _worded(text: str) -> str:
 
 
 def dearest_first(findings: tuple[Finding, ...]) -> list[Finding]:
-    """What saves most money first, then most hours; the rest as the analysis ordered it, by severity."""
+    """What saves most money first, then most hours; the rest as the analysis ordered it, by severity.
+
+    A saving too small to be worth words does not count.
+    """
 
     def order(finding: Finding) -> tuple[float, float]:
+        if not words.saving(finding):
+            return 0.0, 0.0
         usd, hours = finding.saved_usd, finding.saved_hours
         return -(usd.value if usd else 0.0), -(hours.value if hours else 0.0)
 

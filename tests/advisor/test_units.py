@@ -203,3 +203,9 @@ def test_any_text_is_a_number_or_one_clear_error(text: str) -> None:
 @given(st.integers(min_value=0, max_value=10**12))
 def test_whole_tokens_read_back_exactly(tokens: int) -> None:
     assert parse_tokens(str(tokens)) == parse_tokens(f"{tokens:,}") == tokens
+
+
+def test_an_interval_within_a_cent_is_one_number():
+    tiny = Estimate(value=0.0112, low=0.0104, high=0.0119, basis=Basis.PRIOR)
+    assert format_estimate(tiny, format_usd) == "$0.01"
+    assert "(" in format_estimate(tiny.scaled(100), format_usd)
