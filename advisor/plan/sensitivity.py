@@ -13,8 +13,9 @@ import numpy as np
 
 from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import SOUND
-from advisor.plan.market import Market, Pick, find, make_choice
+from advisor.plan.market import Market, Pick, choose, find, make_choice
 from advisor.plan.search import LEVEL
+from advisor.plan.weigh import Pool
 from advisor.predict.loss import DATA_CONSTRAINED
 from advisor.predict.memory import EstimateArrays
 from advisor.records import Choice
@@ -22,6 +23,7 @@ from advisor.units import format_number, format_percent, format_seconds, format_
 
 WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
 BETTER = 0.005  # of the score: what is less of an improvement is called none
+USED_UP = 0.9  # of a limit: from here on it is what ends the run, whole steps and whole micro-batches apart
 SLOWEST = 0.5  # of the estimated tokens/s; beyond that the estimate is no longer what is in doubt
 _LATER = (0.25, 1.0, 3.0)  # of the deadline: how much later is tried to save money
 _HALVINGS = 7  # of the interval searched for the slowest speed at which a choice holds: under 1 %
@@ -40,18 +42,21 @@ class Sensitivity:
 def sensitivity(market: Market, plan: Choice, pick: Pick) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
     settled, limits = market.brief.settled, market.limits
-    if not settled and limits.budget_usd is not None:
+    # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
+    wider = not settled or (market.goal.objective == "loss" and market.goal.depth is None and market.brief.limited)
+    if wider and limits.budget_usd is not None:
         more = nice(limits.budget_usd / 4)
         yield _more(market, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
         half = limits.budget_usd / 2
         if (less := find(market, replace(limits, budget_usd=half))) is not None:
             yield _less(market, plan, less, replace(limits, budget_usd=half), format_usd(half))
-    if not settled and market.brief.limited and limits.deadline_seconds is not None:
+    if wider and market.brief.limited and limits.deadline_seconds is not None:
         yield _more(market, plan, *_later(limits, 1 / 4))
+    if not settled and market.brief.limited and limits.deadline_seconds is not None:
         cheaper = (_cheaper(market, plan, *_later(limits, share)) for share in _LATER)
         yield from [item for item in cheaper if item is not None][:1]
     if not settled or len(market.field.devices) > 1:
-        yield _slower(market, plan, pick, settled)
+        yield _slower(market, plan, pick)
 
 
 def _later(limits: Limits, share: float) -> tuple[Limits, str]:
@@ -77,17 +82,29 @@ def _more(market: Market, plan: Choice, limits: Limits, words: str) -> Sensitivi
     """What a wider limit buys."""
     found = find(market, limits)
     if found is None or found.score * (1 + BETTER) >= plan.score:
-        other = "the deadline" if limits.deadline_seconds == market.limits.deadline_seconds else "the budget"
-        both = None not in (limits.deadline_seconds, limits.budget_usd)
-        why = f": {other} binds" if both else ": the data are used up" if market.brief.unique_tokens else ""
+        why = _why_nothing(market, plan, limits)
         return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
     choice = make_choice(market, found)
     return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
 
 
+def _why_nothing(market: Market, plan: Choice, wider: Limits) -> str:
+    """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
+    end, now = "high" if wider.sure else "value", market.limits
+    if wider.deadline_seconds == now.deadline_seconds:
+        name, taken, limit = "the deadline", plan.total_seconds, now.deadline_seconds
+    else:
+        name, taken, limit = "the budget", plan.cost_usd, now.budget_usd
+    if limit is not None and taken is not None and getattr(taken, end) > USED_UP * limit:
+        return f": {name} binds"
+    return ": the data are used up" if market.brief.unique_tokens else ""
+
+
 def _less(market: Market, plan: Choice, found: Pick, limits: Limits, words: str) -> Sensitivity:
     choice = make_choice(market, found)
-    return Sensitivity(text=f"{words} would still buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
+    alike = found.score <= plan.score * (1 + BETTER)
+    buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
+    return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
 
 
 def _cheaper(market: Market, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
@@ -126,7 +143,7 @@ def cheapest_as_good(market: Market, score: float, limits: Limits) -> Pick | Non
                 score=float(scores[row, 0]))  # fmt: skip
 
 
-def _slower(market: Market, plan: Choice, pick: Pick, settled: bool) -> Sensitivity:
+def _slower(market: Market, plan: Choice, pick: Pick) -> Sensitivity:
     """How much slower than estimated the plan's kind of device may be before another choice is better."""
     field = market.field
     mine = field.device == field.device[pick.place]
@@ -137,11 +154,9 @@ def _slower(market: Market, plan: Choice, pick: Pick, settled: bool) -> Sensitiv
         """The best other choice at this speed if it is better than the plan's own; None if the plan's holds."""
         slowed = _slowed(market, mine, speed)
         own = find(slowed, market.limits, allowed=same)
-        found = [p for p in (others, find(slowed, market.limits, allowed=mine & ~same)) if p is not None]
-        if not found:
-            return None
-        first = min(found, key=lambda p: _worth(p, settled))
-        return first if own is None or _worth(own, settled) > LEVEL * _worth(first, settled) else None
+        found = [p for p in (own, others, find(slowed, market.limits, allowed=mine & ~same)) if p is not None]
+        first = _preferred(slowed, found) if found else own
+        return None if first is own else first
 
     name = "this machine" if plan.gpu == "cpu" else plan.gpu
     if rival(SLOWEST) is None:
@@ -169,11 +184,19 @@ def _slowed(market: Market, mine: np.ndarray, speed: float) -> Market:
     return replace(market, field=replace(market.field, step=slower))
 
 
-def _worth(pick: Pick, settled: bool) -> float:
-    """What choices are compared by, lower is better: the score, or for settled work the price, or the time."""
-    if not settled:
-        return pick.score
-    return pick.seconds if math.isnan(pick.usd) else pick.usd
+def _preferred(market: Market, picks: list[Pick]) -> Pick:
+    """The one of these that the goal is after, ties and all."""
+    pool = Pool(
+        place=np.array([p.place for p in picks]),
+        steps=np.array([p.steps for p in picks]),
+        seconds=np.array([p.seconds for p in picks]),
+        usd=np.array([p.usd for p in picks]),
+        score=np.array([p.score for p in picks]),
+        loss=np.full(len(picks), np.nan),
+        against=np.zeros(len(picks), dtype=int),
+        overrun=np.zeros(len(picks)),
+    )
+    return picks[choose(market, pool)]
 
 
 def _change(plan: Choice, other: Choice) -> str:

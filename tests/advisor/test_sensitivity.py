@@ -1,0 +1,80 @@
+"""What a choice is said to depend on, where the goal settles the work or the data end it: against planning anew."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.plan.alternatives import plan_choice
+from advisor.plan.answer import answer
+from advisor.plan.market import best, open_market
+from advisor.plan.sensitivity import Sensitivity, sensitivity
+from advisor.plan.weigh import weigh
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+PROFILES = [prior_profile(require_gpu(key)) for key in ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")]
+GOAL = Goal(gpu="any", counts=(1, 2, 4, 8), budget_usd=20.0, deadline_seconds=8 * 3600.0)
+DATA = {"tokens": 10**7, "validation_tokens": 10**6, "vocab_size": 32768, "bytes_per_token": 4.0}
+
+
+def slower(profile: Profile, share: float) -> Profile:
+    theta = profile.posterior.theta - math.log(1 - share)
+    return replace(profile, posterior=replace(profile.posterior, theta=theta))
+
+
+def said(goal: Goal, data=None) -> tuple[Plan, list[Sensitivity]]:
+    plan = answer(goal, PROFILES, now=NOW, data_meta=data)
+    market = open_market(goal, PROFILES, data)
+    pick = best(market, weigh(market.field, market.limits, spot=False))
+    return plan, list(sensitivity(market, plan_choice(market, plan, pick), pick))
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"objective": "time", "depth": 12},  # the price of the fastest machine must not speak against it
+        {"objective": "cost", "depth": 12, "budget_usd": None},
+        {"ratio": 40.0},  # a cheaper, shallower model is not better
+        {"tokens": 2 * 10**9},
+    ],
+)
+def test_settled_work_goes_elsewhere_only_where_it_is_said_to(wishes):
+    goal = replace(GOAL, **wishes)
+    plan, items = said(goal)
+    slow = next(item for item in items if "this choice holds" in item.text).slower
+    mine = plan.workload.gpu
+    kind = (mine, plan.workload.gpus, plan.chosen.depth)
+
+    def at(share: float) -> tuple[str, int, int]:
+        profiles = [slower(p, share) if p.key == mine else p for p in PROFILES]
+        found = answer(goal, profiles, now=NOW)
+        return found.workload.gpu, found.workload.gpus, found.chosen.depth
+
+    if slow is None:
+        assert at(0.45) == kind
+        return
+    assert at(slow + 0.02) != kind
+    assert slow < 0.02 or at(slow - 0.02) == kind
+
+
+def test_a_settled_ratio_still_gets_deeper_for_more_money():
+    goal = replace(GOAL, ratio=40.0)
+    plan, items = said(goal)
+    more = next(item for item in items if item.text.startswith("+$5"))
+    deeper = answer(replace(goal, budget_usd=25.0), PROFILES, now=NOW).chosen.depth
+    assert more.depth == deeper >= plan.chosen.depth
+
+
+def test_it_is_the_data_that_end_the_run_and_not_a_limit_that_is_hardly_touched():
+    plan, items = said(replace(GOAL, data="corpus"), DATA)
+    assert plan.prediction.cost_usd.value < 0.5 * 20 and plan.chosen.epochs > 15
+    more = [item.text for item in items if "would buy next to nothing" in item.text]
+    assert len(more) == 2 and all(text.endswith("the data are used up") for text in more)
+    assert any("$10 would still buy the same quality" in item.text for item in items)
