@@ -69,9 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--raw", type=Path, default=ROOT / "benchmarks" / "raw")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
+    parser.add_argument("--sessions-only", action="store_true", help="leave out published runs and speed")
     options = parser.parse_args()
     sessions = [read_session(p) for p in sorted(options.raw.glob("*.yaml"))]
-    text = report(sessions) + "\n" + published.section() + "\n" + speed(options.raw / "speed")
+    text = report(sessions)
+    if not options.sessions_only:
+        text += "\n" + published.section() + "\n" + speed(options.raw / "speed")
     write_atomic(options.out, text)
     print(text)
 

@@ -1,11 +1,13 @@
 """Measure how right a calibration is: calibrate small, then train what it has not seen, up to twice the depth and
 batch.
 
-    python benchmarks/held_out.py --out benchmarks/raw [--device cpu] [--seed 0]
+    python benchmarks/held_out.py --out benchmarks/raw [--device cpu] [--seed 0] [--home DIR]
 
 Writes one raw file per session: the calibration document, and under `held_out` one entry per burst of configurations
-outside it, interleaved and repeated, each with the reference kernel beside it. `benchmarks/accuracy.py` reads these
-files; nothing is judged here. On a CPU a session takes about four minutes.
+outside it, interleaved and repeated, each with the reference kernel beside it; under `chosen` the recommended one,
+re-measured; on a card also, under `edge`, the largest that is said to fit, and under `variants` the recommended one in
+other software settings. `benchmarks/accuracy.py` reads these files; nothing is judged here. With --home the calibration
+is kept there too, as `advisor calibrate` would. On a CPU a session takes about four minutes.
 """
 
 from __future__ import annotations
@@ -13,14 +15,17 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from advisor.calibrate import design
 from advisor.calibrate.detect import fillable_bytes, resolve_key
+from advisor.calibrate.evidence import workload_from_dict
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
 from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
@@ -30,6 +35,7 @@ from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
 from advisor.records import Workload
 from advisor.store import Store
+from advisor.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +69,10 @@ CUDA = Session(
     vocab_size=32768,
     compile=True,
     calibrate_seconds=120.0,
-    held_seconds=150.0,
+    held_seconds=100.0,  # new shapes are compiled anew, so that most are visited once
     held_count=12,
 )
+_SHOWN = 200  # characters of a reason
 
 
 def main() -> None:
@@ -74,48 +81,75 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--home", type=Path, help="keep the calibration in this folder too")
     options = parser.parse_args()
-    path = measure(options.device, options.out, options.seed)
+    path = measure(options.device, options.out, options.seed, home=options.home)
     print(path)
 
 
-def measure(device: str, out: Path, seed: int, session: Session | None = None) -> Path:
+def measure(device: str, out: Path, seed: int, session: Session | None = None, home: Path | None = None) -> Path:
     """Calibrate, measure held-out configurations, re-measure the recommended one; gives the raw file's path.
 
-    The file is whole after each part, so that a time limit costs only what was not yet measured.
+    The file is whole after each burst, so that a time limit costs only what was not yet measured; during the
+    calibration itself it is the one in `home`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as home, Worker(device, log=out / "worker.log") as worker:
-        os.environ.setdefault("ADVISOR_HOME", home)
+    with tempfile.TemporaryDirectory() as scratch, Worker(device, log=out / "worker.log") as worker:
+        os.environ.setdefault("ADVISOR_HOME", scratch)
         found = worker.start().device
         session = session or (CUDA if found["type"] == "cuda" else CPU)
         settings = settings_for(session, found, seed)
-        document = calibrate(settings, worker, Store(Path(home)), load_memory_model(), _say, resume=False)
-        document |= {"kind": "accuracy-session", "held_out": [], "chosen": [], "edge": []}
+        store = Store(home or Path(scratch))
+        document = calibrate(settings, worker, store, load_memory_model(), _say, resume=False)
+        document |= {"kind": "accuracy-session", "chosen": [], "edge": [], "variants": [], "held_out": []}
         path = out / f"{document['id']}-seed{seed}.yaml"
         profile = profile_of(document)
-        rng = random.Random(seed)
-        parts = {
-            "chosen": lambda: _repeat(worker, settings, recommended(profile, settings), 3),
-            "held_out": lambda: hold_out(settings, session, profile, worker, rng),
-            "edge": lambda: edge(settings, profile, worker) if settings.device == "cuda" else [],
-        }
+        parts = {"chosen": _repeat(worker, settings, recommended(profile, settings), 3)}
+        if settings.device == "cuda":
+            parts |= {"edge": edge(settings, profile, worker), "variants": variants(settings, profile, worker)}
+        parts["held_out"] = hold_out(settings, session, profile, worker, random.Random(seed))
         for name, part in parts.items():
-            document[name] = part()
-            write_atomic(path, dump_yaml(document))
+            for burst in part:
+                document[name].append(burst)
+                write_atomic(path, dump_yaml(document))
+                print(f"{name}: {in_words(burst, settings.gpu)}", flush=True)
     return path
 
 
-def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) -> list[dict[str, Any]]:
-    return [run_burst(worker, settings, workload, limit=30.0) for _ in range(times)]
+def in_words(burst: dict[str, Any], gpu: str) -> str:
+    """One burst on a line: what it was, how it ended, what it measured."""
+    what = describe(workload_from_dict(burst["workload"], gpu))
+    if burst["outcome"] != "completed":
+        return f"{what}: {burst['outcome']}, {str(burst['reason'])[:_SHOWN]}"
+    said = [f"step {format_seconds(statistics.median(burst['step_seconds']))}"]
+    if burst["allocated_peak_bytes"] is not None:
+        said.append(f"{format_bytes(burst['allocated_peak_bytes'])} allocated")
+        said.append(f"{format_bytes(burst['reserved_peak_bytes'])} reserved")
+    if burst["watts"] is not None:
+        said.append(f"{burst['watts']:.0f} W")
+    return f"{what}: {', '.join(said)}, {burst['seconds']:.1f} s in all"
 
 
-def edge(settings: Settings, profile: Profile, worker: Worker) -> list[dict[str, Any]]:
+def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) -> Iterator[dict[str, Any]]:
+    for _ in range(times):
+        yield run_burst(worker, settings, workload, limit=30.0)
+
+
+def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[dict[str, Any]]:
     """One burst at the largest micro-batch that is said to fit, at twice the calibrated depth: it must not run out."""
     base = base_workload(settings, 2 * max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(10**9)]
     fitting = [p.workload for p in predict_batch(profile, options) if p.fits]
-    return _repeat(worker, settings, fitting[-1], 1) if fitting else []
+    if fitting:
+        yield from _repeat(worker, settings, fitting[-1], 1)
+
+
+def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[dict[str, Any]]:
+    """The recommended configuration uncompiled, in fp16 with loss scaling, recomputing its blocks, and with Muon."""
+    chosen = recommended(profile, settings)
+    changes = ({"compile": False}, {"precision": "fp16"}, {"activation_checkpointing": "full"}, {"optimizer": "muon"})
+    for change in changes:
+        yield from _repeat(worker, settings, replace(chosen, **change), 1)
 
 
 def settings_for(session: Session, found: Any, seed: int) -> Settings:
@@ -142,10 +176,10 @@ def settings_for(session: Session, found: Any, seed: int) -> Settings:
 
 def hold_out(
     settings: Settings, session: Session, profile: Profile, worker: Worker, rng: random.Random
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Bursts of configurations outside the calibration, up to twice its depth and micro-batch, in shuffled rounds."""
     chosen = held_configurations(settings, session, profile, rng)
-    bursts: list[dict[str, Any]] = []
+    measured = 0
     end = time.monotonic() + session.held_seconds
     while time.monotonic() < end:
         rng.shuffle(chosen)
@@ -153,11 +187,10 @@ def hold_out(
             left = end - time.monotonic()
             if predict_batch(profile, [workload])[0].step_seconds.value * 6 > left:
                 continue
-            print(f"held out: {describe(workload)}", flush=True)
-            bursts.append(run_burst(worker, settings, workload, limit=left))
-        if not bursts or end - time.monotonic() < 3:
-            break
-    return bursts
+            yield run_burst(worker, settings, workload, limit=left)
+            measured += 1
+        if not measured or end - time.monotonic() < 3:
+            return
 
 
 def held_configurations(settings: Settings, session: Session, profile: Profile, rng: random.Random) -> list[Workload]:
