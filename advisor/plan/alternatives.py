@@ -16,10 +16,11 @@ from advisor.plan.weigh import Against, Pool, Weighed, weigh
 from advisor.records import Choice, Plan
 from advisor.units import format_seconds, format_usd
 
-ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 BOLD = 1.02  # times the best score that a larger model may have and still be the aggressive option
 FRONT_SHOWN = 12  # besides the plan
 SMALLEST_SHARE = 0.05  # of the plan's price: nobody who asks for a run of $20 looks for one of cents
+ALIKE = 1.005  # times the best score of a front whose runs all train as well as each other
+SAME = 0.02  # of dollars and hours: how near a run comes to the plan that is the plan again
 MISSES_SHOWN = 5
 
 
@@ -65,9 +66,9 @@ def options(market: Market, plan: Choice) -> tuple[Choice, ...]:
     """
     found = []
     if (safe := _conservative(market)) is not None:
-        why = "keeps the limits 9 times out of 10, with 15 % of memory free" if _limited(market) else "15 % memory free"
-        found.append(make_choice(market, safe, name="conservative", why=f"{why}, on demand"))
-    found.append(replace(plan, why="expected to keep the limits" if _limited(market) else plan.why))
+        found.append(safe)
+    kept = "keeps the limits 9 times out of 10, as asked" if market.limits.sure else "expected to keep the limits"
+    found.append(replace(plan, why=kept if _limited(market) else plan.why))
     bold, why = _aggressive(market, plan)
     if bold is not None:
         found.append(make_choice(market, bold, name="aggressive", why=why))
@@ -85,23 +86,40 @@ def front(market: Market, weighed: Weighed, plan: Choice) -> tuple[tuple[Choice,
     pool = pool.rows(non_dominated(np.stack([usd, pool.seconds, pool.score], axis=1)))
     pool = _antichain(pool, plan)
     size = len(pool) + 1
-    rows = [make_choice(market, pick_of(pool, row)) for row in _worth_showing(pool, plan)]
+    rows = [make_choice(market, pick_of(pool, row)) for row in _worth_showing(market, pool, plan)]
     rows.append(replace(plan, name="", why="the plan"))
     return tuple(sorted(rows, key=_by_price)), size
 
 
-def _worth_showing(pool: Pool, plan: Choice) -> list[int]:
-    """Places of a few runs of a front: the best for each price, and the best for each time."""
+def _worth_showing(market: Market, pool: Pool, plan: Choice) -> list[int]:
+    """Places of a few runs of a front: the best for each price, and the best for each time.
+
+    Where all train equally well the prices and times themselves. What comes to the plan's own dollars and hours with
+    the same model on the same machine says nothing new.
+    """
     usd = np.where(np.isnan(pool.usd), 0.0, pool.usd)
+    new, together = ~_as_the_plan(market, pool, usd, plan), np.zeros(len(pool))
+    if len(pool) and pool.score.max() <= ALIKE * min(pool.score.min(), plan.score):
+        line = best_by_group(together, usd, pool.seconds)
+        line = line[new[line]]
+        return sorted(line[spread_out(usd[line], FRONT_SHOWN)].tolist()) if len(line) else []
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
-    large = (usd >= SMALLEST_SHARE * paid) & (pool.seconds >= SMALLEST_SHARE * plan.total_seconds.value)
-    together = np.zeros(len(pool))
+    large = (usd >= SMALLEST_SHARE * paid) & (pool.seconds >= SMALLEST_SHARE * plan.total_seconds.value) & new
     found: set[int] = set()
     for effort in (usd, pool.seconds):
         line = best_by_group(together, effort, pool.score)
         line = line[large[line]]
         found.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
     return sorted(found)
+
+
+def _as_the_plan(market: Market, pool: Pool, usd: np.ndarray, plan: Choice) -> np.ndarray:
+    """Bool: the plan's model on the plan's machine for all but its dollars and hours, a larger micro-batch say."""
+    kind = (plan.gpu, plan.gpus, plan.spot)
+    mine = np.array([(o.gpu, o.gpus, o.spot) == kind for o in market.field.offers])[market.field.offer[pool.place]]
+    mine &= market.field.depth[pool.place] == plan.depth
+    paid = plan.cost_usd.value if plan.cost_usd else 0.0
+    return mine & (abs(usd - paid) <= SAME * paid) & (abs(pool.seconds / plan.total_seconds.value - 1) <= SAME)
 
 
 def _by_price(choice: Choice) -> tuple[float, float]:
@@ -132,13 +150,16 @@ def _fits_otherwise(market: Market, pool: Pool) -> np.ndarray:
     return (pool.against == Against.MEMORY) & np.isin(kind[pool.place], np.unique(kind[market.field.fits]))
 
 
-def _conservative(market: Market) -> Pick | None:
-    memory = np.array([d.profile.device_memory_bytes or math.inf for d in market.field.devices])[market.field.device]
-    spot = np.array([offer.spot for offer in market.field.offers])[market.field.offer]
-    allowed = market.field.fits & (market.field.memory.high <= ROOMY * memory)
-    if market.goal.spot != "only":
-        allowed &= ~spot
-    return find(market, replace(market.limits, sure=True), allowed=allowed)
+def _conservative(market: Market) -> Choice | None:
+    safe = replace(market, field=market.safe)
+    spot = np.array([offer.spot for offer in safe.field.offers], dtype=bool)[safe.field.offer]
+    allowed = np.full(len(safe.field), True) if market.goal.spot == "only" else ~spot
+    pick = find(safe, replace(market.limits, sure=True), allowed=allowed)
+    if pick is None:
+        return None
+    why = "keeps the limits 9 times out of 10, with 15 % of memory free" if _limited(market) else "15 % memory free"
+    terms = "a spot machine as asked" if safe.offer(pick.place).spot else "on demand"
+    return make_choice(safe, pick, name="conservative", why=f"{why}, {terms}")
 
 
 def _aggressive(market: Market, plan: Choice) -> tuple[Pick | None, str]:

@@ -21,7 +21,7 @@ from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, cap_is_too_l
 from advisor.plan.offers import Offer, check_providers, offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.trial import make_bill
-from advisor.plan.weigh import Pool, Weighed, promising, weigh
+from advisor.plan.weigh import Pool, Weighed, promising, roomy, weigh
 from advisor.predict.batch import predict_batch
 from advisor.predict.loss import predict_loss
 from advisor.predict.profile import Profile
@@ -40,6 +40,7 @@ class Market:
 
     goal: Goal
     field: Field  # spot machines included, whether or not the goal wants them
+    safe: Field  # the same of what has memory to spare: what is faster for lack of that beats nothing here
     limits: Limits
     left_out: tuple[str, ...]
 
@@ -89,7 +90,9 @@ def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str,
         )
     brief = devices[0].brief
     limits = Limits(deadline_seconds=brief.deadline_seconds, budget_usd=goal.budget_usd, sure=goal.sure)
-    return Market(goal=goal, field=field.rows(promising(field)), limits=limits, left_out=tuple(left_out))
+    safe = field.rows(roomy(field))
+    best_of = {"field": field.rows(promising(field)), "safe": safe.rows(promising(safe))}
+    return Market(goal=goal, limits=limits, left_out=tuple(left_out), **best_of)
 
 
 def plan_in(market: Market, pick: Pick, *, now: datetime, data_meta: Mapping[str, Any] | None) -> Plan:

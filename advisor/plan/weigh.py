@@ -18,6 +18,7 @@ from advisor.plan.goal import MOST_EPOCHS, Brief
 from advisor.plan.trial import LEAST_STEPS, THINNEST
 
 RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets tried, of the recommended one
+ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 _ROWS_AT_ONCE = 8192  # with all their budgets they stay in a core's cache
 _NEAR = 1.5  # times over a limit that still counts as a near miss
 
@@ -90,6 +91,12 @@ def promising(field: Field) -> np.ndarray:
     rate = field.step_tokens / field.step.value
     group = (field.offer * 1024 + field.depth) * 2 + field.fits
     return np.sort(best_by_group(group, -rate, field.step_tokens))
+
+
+def roomy(field: Field) -> np.ndarray:
+    """Bool: what fits with memory to spare."""
+    memory = np.array([d.profile.device_memory_bytes or np.inf for d in field.devices])[field.device]
+    return field.fits & (field.memory.high <= ROOMY * memory)
 
 
 def settled_tokens(brief: Brief, counted: np.ndarray) -> np.ndarray | None:

@@ -1,0 +1,66 @@
+"""What else could be done beside a plan: the named options and the front, where the shared market tests do not look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.plan.answer import answer
+from advisor.records import Goal, Plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+GOAL = Goal(gpu="any", counts=(1, 2, 4, 8), deadline_seconds=8 * 3600.0)
+
+
+def ask(*keys: str, **wishes) -> Plan:
+    goal = replace(GOAL, **wishes)
+    return answer(goal, [prior_profile(require_gpu(key)) for key in keys], now=NOW)
+
+
+def test_a_plan_that_is_safe_already_is_the_conservative_one_too():
+    """Its memory, time and price leave room, so nothing dearer is safer."""
+    plan = ask("v100-16gb-sxm2", "a4000", objective="cost", depth=12)
+    safe, balanced = plan.search.options[:2]
+    held = balanced.device_bytes.high / (balanced.device_bytes.value + balanced.headroom_bytes)
+    assert held < 0.85 and balanced.total_seconds.high < 8 * 3600
+    assert (safe.name, safe.gpu, safe.gpus) == ("conservative", balanced.gpu, balanced.gpus)
+    assert safe.cost_usd.value <= 1.02 * balanced.cost_usd.value
+
+
+@pytest.mark.parametrize("key", ["rtx-3090", "rtx-4090", "a100-80gb-sxm"])
+def test_memory_to_spare_does_not_cost_a_tiny_batch(key):
+    """A smaller micro-batch leaves memory free; accumulation keeps the tokens per step what the laws ask for."""
+    plan = ask(key, counts=(), gpu=key, usd_per_hour=1.0)
+    safe = next(o for o in plan.search.options if o.name == "conservative")
+    own = plan.chosen.tokens / plan.run.steps
+    assert 0.5 * own <= safe.tokens / safe.steps <= 2 * own
+
+
+def test_settled_work_shows_what_less_money_and_more_time_would_do():
+    """All runs train the same, so the table goes from the plan's price to a small part of it."""
+    plan = ask("l4", "h100-80gb-sxm", "b200", objective="time", depth=12, budget_usd=20.0)
+    front = plan.search.front
+    assert len(front) >= 5
+    dollars, hours = zip(*[(c.cost_usd.value, c.total_seconds.value) for c in front], strict=True)
+    assert list(dollars) == sorted(dollars) and dollars[0] < 0.5 * dollars[-1]
+    assert list(hours) == sorted(hours, reverse=True) and hours[0] > 3 * hours[-1]
+
+
+@pytest.mark.parametrize("wishes", [{"budget_usd": 20.0}, {"budget_usd": 25.0}, {"objective": "cost", "depth": 12}])
+def test_the_front_does_not_show_the_plan_twice(wishes):
+    plan = ask("l4", "h200-141gb-sxm", "b200", **wishes)
+    [own] = [c for c in plan.search.front if c.why == "the plan"]
+    for c in plan.search.front:
+        if c is not own and (c.gpu, c.gpus, c.depth) == (own.gpu, own.gpus, own.depth):
+            assert abs(c.cost_usd.value / own.cost_usd.value - 1) > 0.02 or (
+                abs(c.total_seconds.value / own.total_seconds.value - 1) > 0.02
+            )
+
+
+def test_options_are_not_called_on_demand_where_only_spot_is_wanted():
+    plan = ask("b200", "a100-40gb-sxm", "h100-80gb-sxm", spot="only", budget_usd=20.0)
+    assert all(o.spot and "on demand" not in o.why for o in plan.search.options)
