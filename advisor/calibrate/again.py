@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
+from advisor.calibrate.session import describe, settings_of
 from advisor.calibrate.session import measure_one as add_bursts
-from advisor.calibrate.session import settings_of
 from advisor.errors import AdvisorError
 from advisor.predict.profile import Profile
 from advisor.records import Workload
@@ -17,7 +17,8 @@ _SECONDS = 8.0
 def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
     """Run bursts of one workload on this machine, add them to the profile's calibration and fit anew.
 
-    Raises AdvisorError when the profile has no calibration to add to, or the worker does not find its device.
+    Raises AdvisorError when the profile has no calibration to add to, the worker does not find its device, or the
+    workload does not run on it: then it must not be recommended.
     """
     if profile.calibration_id is None:
         raise AdvisorError(
@@ -33,4 +34,10 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
                 "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
             )
         add_bursts(workload, worker, store, document, _SECONDS)
+    last = document["bursts"][-1]
+    if last["outcome"] != "completed":
+        raise AdvisorError(
+            f"{describe(workload)} does not run here: {last['outcome']}, {last['reason']}",
+            f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}",
+        )
     return profile_of(document, store.observations(profile.key))

@@ -380,7 +380,7 @@ def _bill(document: dict[str, Any], settings: Settings, clock: Clock) -> None:
 def measure_one(workload: Workload, worker: Worker, store: Store, document: dict[str, Any], seconds: float) -> None:
     """Add bursts of one configuration to a calibration, so that predictions of it become measurements.
 
-    Bursts repeat until `seconds` are spent, at least twice; the document is saved after each.
+    Bursts repeat until `seconds` are spent, at least twice, or one fails; the document is saved after each.
     """
     settings = settings_of(document)
     end = time.monotonic() + seconds
@@ -390,6 +390,8 @@ def measure_one(workload: Workload, worker: Worker, store: Store, document: dict
             return
         document["bursts"].append(run_burst(worker, settings, workload, limit=max(left, 10.0)))
         store.save_calibration(document)
+        if document["bursts"][-1]["outcome"] != "completed":
+            return  # it would end so again
 
 
 def settings_of(document: dict[str, Any]) -> Settings:

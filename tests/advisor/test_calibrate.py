@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.calibrate.again import measure_one
 from advisor.calibrate.detect import resolve_key
 from advisor.calibrate.evidence import completed
 from advisor.calibrate.measure import Worker, WorkerDied
@@ -188,6 +190,19 @@ def test_after_running_out_of_memory_another_worker_serves_at_once():
         assert answer["outcome"] == "out_of_memory" and "last" not in answer
         assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
         assert worker.pid != first
+
+
+def test_a_choice_that_does_not_run_is_no_recommendation(calibrated, tmp_path):
+    shutil.copytree(calibrated[0] / "calibrations", tmp_path / "calibrations")
+    store = Store(tmp_path)
+    profile = load_profile("cpu", store)
+    shape = make_shape("nanochat", depth=1, vocab_size=1 << 42, seq_len=64)
+    too_large = Workload(shape=shape, micro_batch=4, gpu="cpu", precision="fp32")
+    with pytest.raises(AdvisorError, match="does not run here: out_of_memory") as refused:
+        measure_one(profile, too_large, store)
+    assert "--micro-batch 2" in refused.value.hint
+    bursts = store.newest_calibration("cpu")["bursts"]
+    assert [b["outcome"] for b in bursts].count("out_of_memory") == 1
 
 
 def test_a_worker_that_does_not_answer_has_timed_out():
