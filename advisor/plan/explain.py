@@ -150,19 +150,21 @@ def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:
         hint = "a shorter --seq-len, a smaller --micro-batch or --depth, or a device with more memory"
         return f"nothing fits the memory of {brief.goal.gpu}: {_describe(smallest)} needs {_memory(smallest)}", hint
     late = [trial for trial in firsts if trial.obstacle is not Obstacle.MEMORY]
+    end = "high" if brief.goal.sure else "value"  # what the limits are held against
     settled = fixed_tokens(brief, 1) is not None
     what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"
     if any(trial.obstacle is Obstacle.MONEY for trial in late):
-        cheapest = min(late, key=lambda trial: trial.bill.cost_usd.high)
-        needs, enough = cheapest.bill.cost_usd, feasible_budget(cheapest.bill.cost_usd.high)
+        cheapest = min(late, key=lambda trial: getattr(trial.bill.cost_usd, end))
+        needs = cheapest.bill.cost_usd
+        enough = feasible_budget(getattr(needs, end))
         words = format_estimate(needs, format_usd)
         limit = format_usd(brief.goal.budget_usd)
         return f"no plan costs {limit} or less: {_describe(cheapest)} needs {words}{what}", f"feasible with {enough}"
-    fastest = min(late, key=lambda trial: trial.bill.clock.total_seconds.high)
+    fastest = min(late, key=lambda trial: getattr(trial.bill.clock.total_seconds, end))
     total = fastest.bill.clock.total_seconds
     limit = format_seconds(brief.deadline_seconds)
     words = format_estimate(total, format_seconds)
-    hint = f"feasible with {feasible_deadline(total.high)}" + (" or fewer --tokens" if settled else "")
+    hint = f"feasible with {feasible_deadline(getattr(total, end))}" + (" or fewer --tokens" if settled else "")
     return f"no plan ends within {limit}: {_describe(fastest)} needs {words}{what}", hint
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from advisor.plan.bills import Bills
 from advisor.plan.explain import feasible_budget, feasible_deadline
+from advisor.plan.field import SOUND
 from advisor.plan.market import Market
 from advisor.plan.trial import LEAST_STEPS
 from advisor.plan.weigh import settled_tokens
@@ -14,44 +15,57 @@ from advisor.units import format_bytes, format_seconds, format_usd
 
 
 def explain(market: Market) -> tuple[str, str]:
-    """Message and hint; needs are stated with their intervals' high ends, so that the hint holds."""
+    """Message and hint; needs are what the limits are held against: expected values, high ends where to be sure."""
     wanted = np.array([market.spot or not offer.spot for offer in market.field.offers])[market.field.offer]
     places = np.nonzero(market.field.fits & wanted)[0]
     if not len(places):
         return _memory(market, wanted)
-    bills = Bills(market.field.rows(places))
-    settled = settled_tokens(market.brief, market.field.counted[places])
-    if settled is None:
-        steps = np.full((len(places), 1), float(LEAST_STEPS))
-    else:
-        steps = np.maximum(1.0, np.rint(settled[:, None] / bills.step_tokens))
-    seconds, high = bills.seconds(steps), bills.seconds_high(steps)
-    usd_high = bills.usd_high(seconds, high)[:, 0]
+    places, bills, steps = _least(market, places)
+    settled = market.brief.settled
+    seconds = bills.seconds(steps)
+    end = bills.seconds_high(steps) if market.limits.sure else seconds
+    needed = end[:, 0]
+    usd_needed = (bills.usd_high(seconds, end) if market.limits.sure else bills.usd(seconds))[:, 0]
     late, dear = (ratio[:, 0] for ratio in bills.overruns(steps, market.limits))
-    what = "" if settled is not None else f" for the least worth doing ({LEAST_STEPS} steps)"
+    up_to = "up to " if market.limits.sure else ""
+    what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"
     fewer = " or fewer --tokens" if market.goal.tokens is not None else ""
     if late.min() > 1:
-        fastest = int(high[:, 0].argmin())
-        needs = format_seconds(float(high[fastest, 0]))
+        fastest = int(needed.argmin())
+        needs = format_seconds(float(needed[fastest]))
         message = f"no plan ends within {format_seconds(market.limits.deadline_seconds)}: the fastest, "
-        message += f"{_describe(market, places[fastest])}, needs up to {needs}{what}"
-        return message, f"feasible with {feasible_deadline(float(high[fastest, 0]))}{fewer}"
+        message += f"{_describe(market, places[fastest])}, needs {up_to}{needs}{what}"
+        return message, f"feasible with {feasible_deadline(float(needed[fastest]))}{fewer}"
     if dear.min() > 1:
-        cheapest = int(usd_high.argmin())
-        needs = format_usd(float(usd_high[cheapest]))
+        cheapest = int(usd_needed.argmin())
+        needs = format_usd(float(usd_needed[cheapest]))
         message = f"no plan costs {format_usd(market.limits.budget_usd)} or less: the cheapest, "
-        message += f"{_describe(market, places[cheapest])}, needs up to {needs}{what}"
-        return message, f"feasible with {feasible_budget(float(usd_high[cheapest]))}{fewer}"
+        message += f"{_describe(market, places[cheapest])}, needs {up_to}{needs}{what}"
+        return message, f"feasible with {feasible_budget(float(usd_needed[cheapest]))}{fewer}"
     in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
-    fastest, cheapest = in_budget[high[in_budget, 0].argmin()], in_time[usd_high[in_time].argmin()]
+    fastest, cheapest = in_budget[needed[in_budget].argmin()], in_time[usd_needed[in_time].argmin()]
     money, time = format_usd(market.limits.budget_usd), format_seconds(market.limits.deadline_seconds)
     message = (
         f"no plan keeps both {time} and {money}{what}: for {money} the fastest, {_describe(market, places[fastest])}, "
-        f"takes up to {format_seconds(float(high[fastest, 0]))}; within {time} the cheapest, "
-        f"{_describe(market, places[cheapest])}, costs up to {format_usd(float(usd_high[cheapest]))}"
+        f"takes {up_to}{format_seconds(float(needed[fastest]))}; within {time} the cheapest, "
+        f"{_describe(market, places[cheapest])}, costs {up_to}{format_usd(float(usd_needed[cheapest]))}"
     )
-    either = f"{feasible_deadline(float(high[fastest, 0]))} or {feasible_budget(float(usd_high[cheapest]))}"
+    either = f"{feasible_deadline(float(needed[fastest]))} or {feasible_budget(float(usd_needed[cheapest]))}"
     return message, f"feasible with {either}{fewer}"
+
+
+def _least(market: Market, places: np.ndarray) -> tuple[np.ndarray, Bills, np.ndarray]:
+    """Rows, their bills and the fewest steps worth doing; without rows whose global batch is too large for these."""
+    field = market.field.rows(places)
+    bills, settled = Bills(field), settled_tokens(market.brief, field.counted)
+    if settled is None:
+        steps = np.full((len(field), 1), float(LEAST_STEPS))
+    else:
+        steps = np.maximum(1.0, np.rint(settled[:, None] / bills.step_tokens))
+    sound = bills.batch_is_sound(steps, market.brief, SOUND)[:, 0]
+    if sound.all() or not sound.any():
+        return places, bills, steps
+    return places[sound], Bills(field.rows(sound)), steps[sound]
 
 
 def _memory(market: Market, wanted: np.ndarray) -> tuple[str, str]:
