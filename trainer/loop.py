@@ -264,7 +264,7 @@ class Trainer:
         return self._to_device(tokens), self._to_device(targets)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
-        """From pinned memory the copy runs beside the previous step's work."""
+        """From pinned memory the copy only queues behind the previous step's work: the CPU goes on."""
         if not self.context.is_cuda:
             return tensor
         return tensor.pin_memory().to(self.context.device, non_blocking=True)
