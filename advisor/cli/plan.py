@@ -113,6 +113,9 @@ def goal_from(options: dict[str, Any]) -> Goal:
 
     if options["ratio_counts"] and not options["ratio"]:
         raise AdvisorError("--ratio-counts says what --ratio counts, and there is no --ratio", exit_code=2)
+    if options["ratio"] and options["inference_tokens"]:
+        hint = "leave one out: --inference-tokens works the ratio out"
+        raise AdvisorError("--ratio and --inference-tokens both settle the tokens per parameter", hint, exit_code=2)
     data, keys = options["data"], device_keys(options["gpu"])
     numbers = options["gpus"] or (COUNTS if keys == [ANY] or len(keys) > 1 else (1,))
     alone, by_card = read_prices(options["prices"])

@@ -109,7 +109,8 @@ def search_tables(search: SearchReport, *, several: bool) -> Iterator[Any]:
     yield from ("", option_table(search.options))
     if several:
         yield SCORE
-        title = f"Best for each price and each time ({search.front_size} runs are beaten by no other)"
+        runs = "1 run is" if search.front_size == 1 else f"{search.front_size} runs are"
+        title = f"Best for each price and each time ({runs} beaten by no other)"
         yield from ("", choice_table(title, search.front, "remark"))
     if search.near_misses:
         yield from ("", choice_table("Better but for one thing", search.near_misses, "ruled out by"))
@@ -182,7 +183,7 @@ def scaling_table(points: Sequence[ScalingPoint]) -> Any:
         )
         for p in points
     ]
-    title = "The same run on more and fewer GPUs"
+    title = "The same run on more and fewer GPUs, each at its fastest micro-batch"
     return render.table((*columns, "from") if several else columns, rows, title=title, right=columns)
 
 

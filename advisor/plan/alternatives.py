@@ -14,7 +14,7 @@ from advisor.plan.market import Market, Pick, find, make_choice, pick_of
 from advisor.plan.search import LEVEL
 from advisor.plan.weigh import Against, Pool, Weighed, weigh
 from advisor.records import Choice, Plan
-from advisor.units import format_seconds, format_usd
+from advisor.units import format_percent, format_seconds, format_usd
 
 BOLD = 1.02  # times the best score that a larger model may have and still be the aggressive option
 FRONT_SHOWN = 12  # besides the plan
@@ -211,12 +211,16 @@ def _antichain(pool: Pool, plan: Choice) -> Pool:
 
 def _what_rules_out(market: Market, choice: Choice, against: Against) -> str:
     limits: Limits = market.limits
-    end = "high" if limits.sure else "value"
+    end, up_to = ("high", "up to ") if limits.sure else ("value", "")
     if against is Against.MONEY:
-        return f"over budget: {format_usd(getattr(choice.cost_usd, end))} of {format_usd(limits.budget_usd)}"
+        needs, limit = getattr(choice.cost_usd, end), limits.budget_usd
+        assert limit is not None
+        if (words := format_usd(needs)) == format_usd(limit):
+            return f"over budget by {format_percent(needs / limit - 1)}"
+        return f"over budget: {up_to}{words} of {format_usd(limit)}"
     if against is Against.TIME:
         needs = format_seconds(getattr(choice.total_seconds, end))
-        return f"too slow: {needs} of {format_seconds(limits.deadline_seconds)}"
+        return f"too slow: {up_to}{needs} of {format_seconds(limits.deadline_seconds)}"
     if against is Against.SPOT:
         return "a spot machine: --spot any allows it"
     assert choice.device_bytes is not None and choice.headroom_bytes is not None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
+from advisor.plan.offers import spot_range
 from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.profile import FIT_MARGIN, Profile
@@ -95,6 +96,13 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
         yield "the device's memory is unknown, so nothing is said about whether this fits"
     if brief.usd_per_hour is None:
         yield f"the cost is unknown ({brief.price_source}): give --price"
+    yield from _money_warnings(brief, chosen)
+    deepest = max(brief.depths)
+    if brief.goal.depth is None and shape.depth == deepest and chosen.ratio > brief.ratio and deepest > 1:
+        yield (
+            f"depth {deepest} is the deepest that was looked at, and sees more tokens than recommended: a deeper one "
+            f"may be better, --depth {round(1.25 * deepest)} asks for it"
+        )
 
 
 def inputs(brief: Brief, profile: Profile) -> Iterator[str]:
@@ -193,6 +201,8 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
         return f"{tokens} tokens: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
     if fixed_tokens(brief, 1) is not None:
         asked = "asked for" if brief.goal.ratio is not None else f"the custom for {brief.goal.family}"
+        if brief.goal.inference_tokens is not None:
+            asked = "for what it is to serve"
         return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
     limits = describe_limits(brief)
     return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
@@ -250,6 +260,22 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
             "--sure plans for the high end"
         )
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
+
+
+def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
+    """What may make the bill larger than the estimate's own interval says."""
+    cost, rent, goal = chosen.bill.cost_usd, brief.usd_per_hour, brief.goal
+    span = spot_range(goal.gpu, goal.gpus) if brief.spot and brief.provider else None
+    if span is not None and cost is not None and rent:
+        low, high = (format_usd(side) for side in span)
+        said = (
+            f"the lists ask {low} to {high} an hour, up to {format_usd(cost.value * max(1.0, span[1] / rent))} in all"
+        )
+        yield f"the price of a spot machine moves: {said if low != high else 'only one list has it, as of one moment'}"
+    if brief.usd_per_kwh and brief.provider is not None:
+        yield f"--kwh-price is added to {brief.provider}'s rent: on a card of your own say --price 0"
+    elif brief.usd_per_kwh:
+        yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
 
 
 def _price_of(brief: Brief, seconds: float) -> str:

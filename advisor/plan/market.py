@@ -285,7 +285,8 @@ def devices_of(
         brief = make_brief(mine, profile, data_meta, rent(first, mine))
         found.append(Device(profile=profile, brief=brief, offers=offers))
     if unpriced:
-        left_out.append(f"no price known for {', '.join(unpriced)}")
+        kind = "spot price" if goal.spot == "only" else "price"
+        left_out.append(f"no {kind} known for {', '.join(unpriced)}")
     if apart:
         left_out.append(f"nobody rents so many together, or on these terms: {', '.join(apart)}")
     return found, left_out

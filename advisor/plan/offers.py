@@ -53,12 +53,7 @@ def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...
     One machine holds them all, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
     side by side never count: what joins them is no link that a step time could be predicted with.
     """
-    rows = [row for row in _rows_by_gpu().get(gpu, ()) if not providers or row.provider in providers]
-    least = _least_per_machine(gpu, gpus)
-    priced = [(row, row.spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in rows]
-    found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= least]
-    if not providers:
-        found = [entry for entry in found if entry[0].provider not in MARKETPLACES] or found
+    found = _bills(gpu, gpus, spot=spot, providers=providers)
     if not found:
         return None
     row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
@@ -71,6 +66,23 @@ def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...
         source=_source(row, machines, spot),
         rented=round(machines * row.gpu_count),
     )
+
+
+def spot_range(gpu: str, gpus: int) -> tuple[float, float] | None:
+    """The least and the most that the lists ask an hour for so many GPUs on spot machines, idle ones left out."""
+    found = [gpus * price / row.gpu_count for row, _, price in _bills(gpu, gpus, spot=True)]
+    return (min(found), max(found)) if found else None
+
+
+def _bills(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = ()) -> list[tuple[PriceRow, int, float]]:
+    """Rows that `gpus` cards can be had by, with the machines of it that this takes and the price of one an hour."""
+    rows = [row for row in _rows_by_gpu().get(gpu, ()) if not providers or row.provider in providers]
+    least = _least_per_machine(gpu, gpus)
+    priced = [(row, row.usual_spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in rows]
+    found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= least]
+    if providers:
+        return found
+    return [entry for entry in found if entry[0].provider not in MARKETPLACES] or found
 
 
 def _least_per_machine(gpu: str, gpus: int) -> int:

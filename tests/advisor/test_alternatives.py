@@ -64,3 +64,17 @@ def test_the_front_does_not_show_the_plan_twice(wishes):
 def test_options_are_not_called_on_demand_where_only_spot_is_wanted():
     plan = ask("b200", "a100-40gb-sxm", "h100-80gb-sxm", spot="only", budget_usd=20.0)
     assert all(o.spot and "on demand" not in o.why for o in plan.search.options)
+
+
+def test_near_misses_by_less_than_is_shown_say_by_how_much():
+    plan = ask("v100-16gb-sxm2", "a4000", budget_usd=0.05)
+    over = [c.why for c in plan.search.near_misses if c.why.startswith("over budget")]
+    assert over and all("$0.05 of $0.05" not in why for why in over)
+
+
+def test_a_choice_made_to_be_sure_says_so():
+    plan = ask("l4", "h200-141gb-sxm", budget_usd=20.0, sure=True)
+    balanced = next(o for o in plan.search.options if o.name == "balanced")
+    assert balanced.cost_usd.high <= 20 and "9 times out of 10" in balanced.why
+    beyond = [c.why for c in plan.search.near_misses if c.why.startswith(("over budget:", "too slow:"))]
+    assert beyond and all("up to" in why for why in beyond)

@@ -410,6 +410,7 @@ def test_the_terminal_shows_all_of_it(call):
         (("--gpu", "l4", "--price", "l4=cheap", "--budget", "5"), "--price l4=cheap"),
         (("--gpu", "any"), "needs a limit or a task"),
         (("--gpu", "l4", "--provider", "gpc", "--budget", "5"), "unknown provider"),
+        (("--gpu", "l4", "--ratio", "20", "--inference-tokens", "1B", "--budget", "5"), "both settle the tokens"),
     ],
 )
 def test_usage_errors(call, arguments, words):

@@ -1,0 +1,60 @@
+"""What is rented for a plan, and what is said of its price. Prices are rows of profiles/prices.csv."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.plan.answer import answer
+from advisor.plan.offers import cheapest_offer, spot_range
+from advisor.prices import load_prices
+from advisor.records import Goal, Plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def ask(key: str, **wishes) -> Plan:
+    goal = replace(Goal(gpu=key, deadline_seconds=8 * 3600.0), **wishes)
+    return answer(goal, [prior_profile(require_gpu(key))], now=NOW)
+
+
+def test_no_run_is_planned_on_an_outlier_among_spot_prices():
+    """AWS's p4d at 2.4655 of 21.957642 dollars is one zone's; the next offer for eight is Azure's at 5.904469."""
+    [outlier] = [row for row in load_prices() if row.spot_usd_per_hour != row.usual_spot_usd_per_hour]
+    assert (outlier.instance_type, outlier.spot_usd_per_hour) == ("p4d.24xlarge", 2.4655)
+    offer = cheapest_offer("a100-40gb-sxm", 8, spot=True)
+    assert (offer.provider, offer.usd_per_hour) == ("azure", 5.904469)
+    assert cheapest_offer("a100-40gb-sxm", 8, spot=False).usd_per_hour <= 21.957642
+
+
+def test_a_spot_plan_says_what_its_price_may_become():
+    plan = ask("h100-80gb-sxm", spot="only", budget_usd=20.0, gpus=8)
+    low, high = spot_range("h100-80gb-sxm", 8)
+    assert plan.usd_per_hour == pytest.approx(low) and high > 1.5 * low
+    [said] = [w for w in plan.warnings if "spot machine moves" in w]
+    at_most = plan.prediction.cost_usd.value * high / low
+    assert f"up to ${at_most:.0f} in all" in said or f"up to ${at_most:.1f}0 in all" in said
+    assert not any("spot" in w for w in ask("h100-80gb-sxm", budget_usd=20.0).warnings)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"usd_per_kwh": 0.3}, "is added to runpod's rent"),
+        ({"usd_per_kwh": 0.3, "usd_per_hour": 0.0}, "counted for the devices alone"),
+    ],
+)
+def test_what_a_tariff_pays_for_is_said(wishes, words):
+    assert any(words in w for w in ask("rtx-4090", **wishes).warnings)
+
+
+def test_the_edge_of_the_depths_looked_at_is_named():
+    """More tokens than recommended at the deepest: there is something beyond it."""
+    plan = ask("b200", gpus=8, deadline_seconds=24 * 3600.0)
+    assert plan.chosen.depth == 32 and plan.ratio > 12
+    assert any("--depth 40 asks for it" in w for w in plan.warnings)
+    assert not any("deepest" in w for w in ask("b200", gpus=8, deadline_seconds=24 * 3600.0, depth=32).warnings)
