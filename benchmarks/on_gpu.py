@@ -136,7 +136,7 @@ def run_stage(stage: Stage, out: Path, end: float) -> Result:
     """Run one stage; what it says goes to the screen and to OUT/NAME.txt."""
     began = time.monotonic()
     stop = min(began + stage.seconds, end)
-    if stop - began < _LEAST_SECONDS:
+    if end - began < _LEAST_SECONDS:
         return Result(stage=stage.name, outcome="skipped")
     print(f"== {stage.name}, at most {stop - began:.0f} s", flush=True)
     code: int | None = None
@@ -207,13 +207,8 @@ def bundle(out: Path, target: Path) -> None:
     with tarfile.open(partial, "w:gz") as archive:
         for path in sorted(out.rglob("*")):
             inside = path.relative_to(out)
-            if (
-                not path.is_file()
-                or _LEFT_OUT & set(inside.parts)
-                or path.resolve() in (target.resolve(), partial.resolve())
-            ):
-                continue
-            if path.stat().st_size <= _LARGEST_BUNDLED_BYTES:
+            unwanted = _LEFT_OUT & set(inside.parts) or path.name in (target.name, partial.name)
+            if path.is_file() and not unwanted and path.stat().st_size <= _LARGEST_BUNDLED_BYTES:
                 archive.add(path, arcname=str(inside))
     partial.replace(target)
 
