@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 import published
-from baselines import constant_mfu, straight_line
+from baselines import constant_mfu, step_flops, straight_line
 from timing import in_words
 
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
-from advisor.calibrate.profiles import memory_observations
+from advisor.calibrate.profiles import memory_observations, profile_of
 from advisor.disk import read_yaml, write_atomic
 from advisor.predict.memory import corrected, load_memory_model
+from advisor.predict.power import datasheet_power
 from advisor.predict.throughput import Observation, Posterior
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,7 +144,7 @@ def _device(sessions: Sequence[Session], device: str) -> str:
         "\n### Leave one calibrated configuration out\n",
         *_table("session", "configurations", "median / p90", "80 % intervals hold"),
         *[_loo_row(s) for s in sessions],
-        *(_memory(sessions) if device == "cuda" else []),
+        *([*_memory(sessions), *_power(sessions)] if device == "cuda" else []),
         "",
     ]
     return "\n".join(lines)
@@ -208,6 +209,30 @@ def _memory(sessions: Sequence[Session]) -> list[str]:
         tried = [*s.document["held_out"], *s.document["chosen"], *s.document.get("edge", [])]
         died = sum(b["outcome"] == "out_of_memory" for b in tried)
         lines.append(f"| {s.name} | {len(held)} | {_pair(allocated)} | {_pair(reserved)} | {died} |")
+    return lines
+
+
+def _power(sessions: Sequence[Session]) -> list[str]:
+    """Watts of held-out configurations by their MFU: the data sheet's belief, and the line through the calibration."""
+    lines = [
+        "\n### Power of the board while held-out configurations train, by its energy counter\n",
+        *_table("session", "bursts", "MFU", "watts", "from the data sheet: median / p90", "calibrated: median / p90"),
+    ]
+    for s in sessions:
+        profile = profile_of(s.document)
+        spec, peak = profile.spec, profile.peak_flops(profile.precision)
+        metered = [b for b in evidence.completed([*s.document["held_out"], *s.document["chosen"]]) if b["watts"]]
+        if spec is None or not peak or not metered or profile.costs.power is None:
+            continue
+        watts = np.array([b["watts"] for b in metered])
+        runs = [evidence.workload_from_dict(b["workload"], spec.key) for b in metered]
+        seconds = [statistics.median(b["step_seconds"]) for b in metered]
+        mfu = np.array([step_flops(w) / t / peak for w, t in zip(runs, seconds, strict=True)])
+        sheet = datasheet_power(spec.tdp_watts)
+        errors = [np.abs(m.sides(mfu)[1] / watts - 1) if m else None for m in (sheet, profile.costs.power)]
+        cells = ["-" if e is None else _pair(e) for e in errors]
+        spans = f"{mfu.min():.0%}-{mfu.max():.0%} | {watts.min():.0f}-{watts.max():.0f}"
+        lines.append(f"| {s.name} | {len(metered)} | {spans} | {cells[0]} | {cells[1]} |")
     return lines
 
 
