@@ -117,6 +117,8 @@ def main() -> None:
         (out / "stages.json").write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
         if options.bundle:
             bundle(out, options.bundle)
+    if (out / "accuracy.md").is_file():  # again, last: it is what was asked
+        print((out / "accuracy.md").read_text(encoding="utf-8"))
     for result in results:
         print(f"{result.stage}: {result.outcome}, {result.seconds:.0f} s", flush=True)
     sys.exit(0 if all(result.outcome == "done" for result in results) else 1)
