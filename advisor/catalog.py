@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -94,6 +94,18 @@ def load_gpus() -> dict[str, GpuSpec]:
     shipped = _shipped_gpus()
     own = advisor_home() / "gpus.csv"
     return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
+
+
+def load_published_gpus() -> dict[str, GpuSpec]:
+    """All known cards, and one that published tables name and nobody rents: an H100 with 96 GB of HBM2e at 500 W.
+
+    Its facts are those of the tables' own description; what that leaves out is as on the SXM card.
+    """
+    gpus = load_gpus()
+    key, rates = "h100-96gb-hbm2e", {"memory_gb": 96.0, "memory_bytes_per_second": 2.4e12, "tdp_watts": 500.0}
+    said = {"source": "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md", "notes": "not for rent"}
+    spec = replace(gpus["h100-80gb-sxm"], key=key, nvml_names=(), reported_memory_bytes=None, **rates, **said)
+    return {key: spec, **gpus}
 
 
 def find_gpu(name: str) -> GpuSpec | None:

@@ -23,7 +23,6 @@ from prior_model import (
     HeldOut,
     Runs,
     belief,
-    cards,
     fit,
     headroom_place,
     leave_out,
@@ -32,7 +31,7 @@ from prior_model import (
     selector,
 )
 
-from advisor.catalog import GpuSpec
+from advisor.catalog import GpuSpec, load_published_gpus
 from advisor.predict.prior import PRIOR_SCHEMA
 from advisor.predict.throughput import TERMS
 
@@ -175,7 +174,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "profiles" / "prior.yaml")
     parser.add_argument("--keep", type=Path, default=kept, help="where the rows used are copied to")
     chosen = parser.parse_args()
-    known = cards()
+    known = load_published_gpus()
     runs = read_runs(chosen.runs, known)
     if chosen.runs.resolve() != chosen.keep.resolve():
         keep_rows(runs, chosen.keep)

@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from advisor.catalog import GpuSpec, load_gpus  # noqa: E402
+from advisor.catalog import GpuSpec  # noqa: E402
 from advisor.predict import comm  # noqa: E402
 from advisor.predict.batch import sharded_sizes  # noqa: E402
 from advisor.predict.prior import (  # noqa: E402
@@ -66,11 +66,6 @@ COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1
 # What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
-# "H100 96GB HBM2e 500W" of the torchtitan tables, no card one can rent: facts from the table's own description.
-EXTRA_CARD = (
-    "h100-80gb-sxm",
-    {"key": "h100-96gb-hbm2e", "memory_gb": 96.0, "memory_bytes_per_second": 2.4e12, "tdp_watts": 500.0},
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +87,6 @@ class Runs:
     def decoders(self) -> np.ndarray:
         """Places of the rows that predictions are judged by."""
         return np.flatnonzero(~self.encoder)
-
-
-def cards() -> dict[str, GpuSpec]:
-    """The catalog and the one unrentable card that published tables use."""
-    known = load_gpus()
-    base, changes = EXTRA_CARD
-    return {**known, changes["key"]: dataclasses.replace(known[base], nvml_names=(), **changes)}
 
 
 def read_runs(path: Path, known: dict[str, GpuSpec], encoders: Path = ENCODERS) -> Runs:

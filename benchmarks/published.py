@@ -14,7 +14,7 @@ import prior_model
 import yaml
 
 from advisor.calibrate.fit import fit
-from advisor.catalog import GpuSpec
+from advisor.catalog import GpuSpec, load_published_gpus
 from advisor.predict.batch import sharded_sizes
 from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
@@ -53,7 +53,7 @@ class Line:
 
 def section() -> str:
     """The section in Markdown."""
-    known = prior_model.cards()
+    known = load_published_gpus()
     runs = prior_model.read_runs(prior_model.ROOT / "profiles" / "public_runs.csv", known)
     rows = [(runs.workloads[i], known[runs.workloads[i].gpu]) for i in runs.decoders]
     speed = [*held_out_speed(runs, known), *calibrated(runs, known), *peers_speed(runs, rows)]

@@ -176,10 +176,10 @@ class RowAnswers:
     """Turns rows of cells into lines of JSON, and remembers what it answered: published tables repeat rows."""
 
     def __init__(self, columns: list[str]):
-        from advisor.catalog import load_gpus
+        from advisor.catalog import load_published_gpus
         from advisor.predict.rows import RowReader
 
-        self._reader = RowReader(load_gpus(), columns)
+        self._reader = RowReader(load_published_gpus(), columns)
         # by identity, which costs no hash of a dozen fields: rows alike are one object, which the reader keeps
         self._texts: dict[int, str] = {}
 
@@ -217,18 +217,22 @@ def _answer_in_worker(chunk: Chunk) -> Answer:
 
 def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, str, bool | None]]:
     """Of each workload its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
-    from advisor.calibrate.profiles import load_profile
+    from advisor.calibrate.profiles import load_profile, prior_profile
+    from advisor.catalog import load_gpus, load_published_gpus
     from advisor.predict.batch import predict_batch
     from advisor.store import default_store
 
+    unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
     groups: dict[tuple, list[int]] = {}
     for place, w in workloads.items():
         groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(place)
     for (gpu, family, precision, compile_), places in groups.items():
+        settings = {"precision": precision, "compile": compile_}
         try:
-            profile = load_profile(
-                gpu, default_store(), family=family, precision=precision, compile=compile_, transfer=False
-            )
+            if gpu in unrented:
+                profile = prior_profile(unrented[gpu], **settings)
+            else:
+                profile = load_profile(gpu, default_store(), family=family, transfer=False, **settings)
         except AdvisorError as error:
             rest = json.dumps({"error": f"not predicted: {error.message}"}, ensure_ascii=False)[1:]
             yield from ((place, rest, None) for place in places)

@@ -163,3 +163,17 @@ def test_a_large_table_takes_seconds(tmp_path: Path):
     assert [f.pop("row") for f in found] == list(range(1, 20_001))  # whichever process answered them
     assert all(found[i] == found[i % len(lines)] for i in range(20_000))
     assert time.monotonic() - started < 20
+
+
+def test_every_row_that_the_accuracy_is_measured_on_is_answered():
+    """Each of the kept rows, the card that nobody rents included: within twice and half of the measured."""
+    path = profiles_folder() / "public_runs.csv"
+    found = list(map(json.loads, predict("--rows", str(path)).stdout.splitlines()))
+    lines = list(csv.DictReader(path.open(encoding="utf-8")))
+    assert len(found) == len(lines) and not [answer for answer in found if "error" in answer]
+    for answer, line in zip(found, lines, strict=True):
+        assert 0.5 < answer["tokens_per_second"]["value"] / float(line["tok_per_s_total"]) < 2
+    grand = [(a, line) for a, line in zip(found, lines, strict=True) if line["gpu"].startswith("H100 96GB")]
+    assert grand
+    for answer, line in grand:  # 62 to 82 GiB measured
+        assert 0.75 < answer["peak_reserved_bytes"]["value"] / 2**30 / float(line["mem_gib_per_gpu"]) < 1.25
