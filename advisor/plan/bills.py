@@ -83,12 +83,12 @@ class Bills:
         self._gpus = field.gpus[:, None].astype(float)
         rented = np.array([o.provider is not None for o in field.offers])[field.offer][:, None]
         storage = np.where(rented, STORAGE_USD_PER_BYTE_HOUR * (recipe.KEPT_CHECKPOINTS + 1) * state, 0.0)
-        self.usd_per_second = self._rent = (field.usd_per_hour[:, None] + storage) / 3600
+        self._rent = (field.usd_per_hour[:, None] + storage) / 3600
+        self._tariff = np.zeros_like(self._rent)  # dollars of energy per second of the loop
         if self.usd_per_kwh:
-            low, watts, high = (side[:, None] for side in field.watts)
+            _, watts, high = (side[:, None] for side in field.watts)
             self._tariff = watts * self.usd_per_kwh / 3.6e6
             self._watts_above = np.log(high / watts)
-            self.usd_per_second = self._rent + self._tariff
 
     def seconds(self, steps: np.ndarray) -> np.ndarray:
         """Expected seconds of everything, for `steps` of shape (n, k)."""
@@ -97,29 +97,33 @@ class Bills:
 
     def seconds_high(self, steps: np.ndarray) -> np.ndarray:
         """The high end of the 80 % interval of `seconds`: shared errors add up, others join in quadrature."""
+        before = np.sqrt(self._start_above**2 + self._compile_above**2 + self._setup_above**2)
+        return self.seconds(steps) + np.hypot(self._loop_above(steps), before)
+
+    def usd(self, seconds: np.ndarray) -> np.ndarray:
+        """Expected dollars of a bill of so many expected seconds; NaN where the price is unknown."""
+        return seconds * self._rent + (seconds - self.fixed) * self._tariff
+
+    def usd_high(self, steps: np.ndarray) -> np.ndarray:
+        """The high end of the dollars' interval."""
+        rent = self.seconds_high(steps) * self._rent
+        if not self.usd_per_kwh:
+            return rent
+        loop = self.seconds(steps) - self.fixed
+        spread = np.exp(np.hypot(np.log1p(self._loop_above(steps) / loop), self._watts_above))
+        return rent + loop * self._tariff * spread
+
+    def _loop_above(self, steps: np.ndarray) -> np.ndarray:
+        """Seconds from the loop's expected end to its interval's high one; see `wallclock.loop_seconds`."""
         evals = self._evals(steps)
         working = steps * self.step.value + evals
         count = self._checkpoints(working)
         slower = np.log(self.step.high / self.step.value)
         spread = np.exp(np.hypot(slower, math.log(1 + EVAL_SPREAD))) - 1
         above = steps * (self.step.high - self.step.value) + evals * spread
-        busy, (lost, most_lost) = working + count * self._write, self._lost
-        others = self._start_above**2 + self._compile_above**2 + self._setup_above**2
-        others = others + (count * self._write_above) ** 2
-        others = others + (busy * (most_lost - lost)) ** 2
-        return self.fixed + busy * (1 + lost) + np.sqrt(above**2 + others)
-
-    def usd(self, seconds: np.ndarray) -> np.ndarray:
-        """Expected dollars of a bill of so many expected seconds; NaN where the price is unknown."""
-        return seconds * self.usd_per_second
-
-    def usd_high(self, seconds: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """The high end of the dollars' interval."""
-        rent = high * self._rent
-        if not self.usd_per_kwh:
-            return rent
-        spread = np.exp(np.hypot(np.log(high / seconds), self._watts_above))
-        return rent + seconds * self._tariff * spread
+        lost, most_lost = self._lost
+        more_lost = (working + count * self._write) * (most_lost - lost)
+        return np.sqrt(above**2 + (count * self._write_above) ** 2 + more_lost**2)
 
     def keeps(self, steps: np.ndarray, limits: Limits) -> np.ndarray:
         """Bool (n, k): whether runs of so many steps keep the limits."""
@@ -137,7 +141,7 @@ class Bills:
         late = end / limits.deadline_seconds if limits.deadline_seconds else np.zeros_like(end)
         if limits.budget_usd is None:
             return late, np.zeros_like(end)
-        usd = self.usd_high(seconds, end) if limits.sure else self.usd(seconds)
+        usd = self.usd_high(steps) if limits.sure else self.usd(seconds)
         return late, usd / limits.budget_usd
 
     def most_steps(self, limits: Limits) -> np.ndarray:
@@ -147,7 +151,8 @@ class Bills:
         if limits.deadline_seconds is not None:
             allowed = np.minimum(allowed, limits.deadline_seconds)
         if limits.budget_usd is not None:
-            allowed = np.minimum(allowed, limits.budget_usd / self.usd_per_second)
+            spared = self.fixed * self._tariff  # what starts draws next to nothing
+            allowed = np.minimum(allowed, (limits.budget_usd + spared) / (self._rent + self._tariff))
         most = np.floor(allowed / per_step)
         if self.unique_tokens:
             most = np.minimum(most, np.maximum(1.0, MOST_EPOCHS * self.unique_tokens // self.step_tokens))

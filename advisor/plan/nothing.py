@@ -25,7 +25,7 @@ def explain(market: Market) -> tuple[str, str]:
     seconds = bills.seconds(steps)
     end = bills.seconds_high(steps) if market.limits.sure else seconds
     needed = end[:, 0]
-    usd_needed = (bills.usd_high(seconds, end) if market.limits.sure else bills.usd(seconds))[:, 0]
+    usd_needed = (bills.usd_high(steps) if market.limits.sure else bills.usd(seconds))[:, 0]
     late, dear = (ratio[:, 0] for ratio in bills.overruns(steps, market.limits))
     up_to = "up to " if market.limits.sure else ""
     what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"

@@ -11,7 +11,7 @@ from advisor.plan.goal import MOST_EPOCHS, Brief
 from advisor.predict.energy import JOULES_PER_KWH, energy_kwh, run_cost_usd
 from advisor.predict.loss import allocation_score, predict_loss
 from advisor.predict.profile import Profile
-from advisor.predict.wallclock import disk_bytes, state_bytes, wall_clock
+from advisor.predict.wallclock import disk_bytes, loop_seconds, state_bytes, wall_clock
 from advisor.records import Candidate, Estimate, Prediction, WallClock
 from trainer.schema import CheckpointConfig, DataConfig, ModelShape, RunConfig
 
@@ -170,7 +170,7 @@ def make_bill(brief: Brief, profile: Profile, prediction: Prediction, steps: int
         setup=brief.setup,
     )
     watts = run_watts(brief, prediction)
-    kwh = energy_kwh(clock.total_seconds, watts)
+    kwh = energy_kwh(loop_seconds(clock), watts)
     disk = disk_bytes(run)
     storage_usd_per_hour = disk * brief.storage_usd_per_byte_hour
     rent = None if brief.usd_per_hour is None else brief.usd_per_hour + storage_usd_per_hour

@@ -85,6 +85,12 @@ class Setup:
         return self.provisioning_seconds.value + self.download_seconds.value
 
 
+def loop_seconds(clock: WallClock) -> Estimate:
+    """Steps, evaluations, checkpoints and interruptions: while devices draw power that telemetry meters."""
+    parts = [sum_shared(clock.steps_seconds, clock.evals_seconds), clock.checkpoints_seconds]
+    return sum_independent(*parts, *([clock.interruptions_seconds] if clock.interruptions_seconds else []))
+
+
 def run_seconds(clock: WallClock) -> Estimate:
     """What a run folder can show of a bill: everything but the machine's order and its downloads, which come before."""
     before = [part for part in (clock.provisioning_seconds, clock.download_seconds) if part is not None]

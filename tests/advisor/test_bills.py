@@ -91,7 +91,7 @@ def test_every_number_of_a_row_equals_the_single_plans(name, number, steps):
     assert same(profile.memory.device_total_bytes(w), row.memory.value[0], row.memory.high[0])
     assert bool(row.fits[0]) == prediction.fits and row.step_tokens[0] == w.step_tokens
     assert same(bill.clock.total_seconds, seconds[0, 0], high[0, 0])
-    assert same(bill.cost_usd, bills.usd(seconds)[0, 0], bills.usd_high(seconds, high)[0, 0])
+    assert same(bill.cost_usd, bills.usd(seconds)[0, 0], bills.usd_high(s)[0, 0])
     tokens = steps * w.step_tokens
     if tokens > 300:
         assert recipe.recommended_batches(row.batch_scale, np.array([tokens]))[0] == pytest.approx(

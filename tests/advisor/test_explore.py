@@ -165,7 +165,7 @@ def test_any_goal_reads_back_from_its_command_line(
     numbers = tuple(sorted(counts)) or usual
     goal = Goal(
         gpu=gpu, gpus=numbers[0], counts=numbers if len(numbers) > 1 else (), budget_usd=budget,
-        deadline_seconds=deadline, tokens=tokens, inference_tokens=tokens, depth=depth, ratio=ratio, sure=sure,
+        deadline_seconds=deadline, tokens=tokens, inference_tokens=None if ratio else tokens, depth=depth, ratio=ratio, sure=sure,
         ratio_counts="total" if ratio or family != "nanochat" else "matrices+head", compile=compile, family=family,
         usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_hour=v) for k, v in prices.items()),
         seq_len=512, vocab_size=4096, micro_batch=3, global_batch_tokens=tokens, precision="fp32", optimizer="muon",
