@@ -165,13 +165,13 @@ def test_any_goal_reads_back_from_its_command_line(
     numbers = tuple(sorted(counts)) or usual
     goal = Goal(
         gpu=gpu, gpus=numbers[0], counts=numbers if len(numbers) > 1 else (), budget_usd=budget,
-        deadline_seconds=deadline, tokens=tokens, inference_tokens=None if ratio else tokens, depth=depth, ratio=ratio, sure=sure,
+        deadline_seconds=deadline, tokens=tokens, inference_tokens=None if ratio else tokens, depth=depth, ratio=ratio,
         ratio_counts="total" if ratio or family != "nanochat" else "matrices+head", compile=compile, family=family,
         usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_hour=v) for k, v in prices.items()),
         seq_len=512, vocab_size=4096, micro_batch=3, global_batch_tokens=tokens, precision="fp32", optimizer="muon",
         activation_checkpointing="full", spot="only", objective="cost", providers=("aws", "lambda"),
         usd_per_hour=kwh if gpu in ("cpu", "l4") else None, data=str(awkward_folder),
-        power_cap_watts=kwh, grid_grams_per_kwh=ratio, interruption_seconds=deadline,
+        power_cap_watts=kwh, grid_grams_per_kwh=ratio, interruption_seconds=deadline, sure=sure,
     )  # fmt: skip
     assert read_back(plan_command(goal)) == goal
 
