@@ -140,7 +140,7 @@ def _priors(
     )
     several = f"{CALIBRATION_ROWS} rows"
     return {
-        f"the same, {several} of that GPU and source as its calibration": without_pair,
+        f"the same, {several} of that GPU and source as its calibration (the source's other GPUs known)": without_pair,
         f"{several} as calibration, its source left out on every GPU": replace(
             without_source, covariance=without_source.covariance + doubt
         ),

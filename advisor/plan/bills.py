@@ -72,7 +72,7 @@ class Bills:
         self._write_above = state / column([r.low for r in rates]) - self._write
         forward = column([c.forward_fraction for c in costs])
         self._forward = forward * self.step.value / field.grad_accum[:, None]
-        setups = [self._setup(o.provider is not None, d) for o, d in zip(field.offers, self._owners(), strict=True)]
+        setups = [self._setup(o.ordered, d) for o, d in zip(field.offers, self._owners(), strict=True)]
         setup = np.array([s.seconds if s else 0.0 for s in setups])[field.offer][:, None]
         above = [s.provisioning_seconds.high - s.provisioning_seconds.value if s else 0.0 for s in setups]
         slow = [s.download_seconds.high - s.download_seconds.value if s else 0.0 for s in setups]

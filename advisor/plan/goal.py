@@ -12,7 +12,7 @@ from typing import Any
 
 from advisor import flops
 from advisor.errors import AdvisorError
-from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, offers_for
+from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, is_ordered, offers_for
 from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.intervals import known
 from advisor.predict.power import PowerModel, datasheet_power
@@ -82,7 +82,8 @@ class Brief:
     @property
     def setup(self) -> Setup | None:
         """What a machine that must be rented first takes before the run; None where it is at hand."""
-        return rented_setup(token_bytes(self)) if self.provider is not None and not self.calibrated else None
+        ordered = is_ordered(self.goal.gpu, self.provider, self.usd_per_hour)
+        return rented_setup(token_bytes(self)) if ordered and not self.calibrated else None
 
     @property
     def storage_usd_per_byte_hour(self) -> float:

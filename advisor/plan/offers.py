@@ -31,6 +31,16 @@ class Offer:
     source: str
     rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
 
+    @property
+    def ordered(self) -> bool:
+        """Whether it is a machine that must be ordered: a provider's, or a card that a price was given for."""
+        return is_ordered(self.gpu, self.provider, self.usd_per_hour)
+
+
+def is_ordered(gpu: str, provider: str | None, usd_per_hour: float | None) -> bool:
+    """As `Offer.ordered`."""
+    return provider is not None or bool(usd_per_hour and gpu != "cpu")
+
 
 def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
     """Offers for `gpus` cards of one key that the goal allows; without any price one offer of unknown price.

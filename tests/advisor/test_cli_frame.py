@@ -231,3 +231,13 @@ def test_number_lists_refused(text: str) -> None:
 def test_parameters_keep_defaults_and_read_text() -> None:
     assert SECONDS.convert(90.0, None, None) == 90.0
     assert SECONDS.convert("1h30m", None, None) == 5400.0
+
+
+def test_machines_that_no_link_joins_are_listed_with_a_word_on_it():
+    from advisor.cli.gpus import _GPUS_PER_NODE, offer_notes, offers
+    from advisor.predict import comm
+
+    notes = offer_notes(offers("h200-141gb-sxm", 8, None))
+    assert "verda: 8 machines that no fast link joins, never planned on" in notes
+    assert not any("no fast link" in note for note in offer_notes(offers("h200-141gb-sxm", 1, None)))
+    assert _GPUS_PER_NODE == comm.GPUS_PER_NODE

@@ -256,6 +256,18 @@ def test_the_choice_changes_where_it_is_said_to():
     assert held.chosen.score <= 1.005 * beyond.chosen.score
 
 
+def test_a_given_price_is_for_a_card_that_must_be_ordered_too():
+    """The catalog's own price, given by hand, makes the same bill but for the provider's disk."""
+    goal = replace(GOAL, gpu="l4", counts=(), gpus=1, deadline_seconds=None, budget_usd=None, depth=12, tokens=10**9)
+    profile = [prior_profile(require_gpu("l4"))]
+    listed = answer(goal, profile, now=NOW)
+    given = answer(replace(goal, usd_per_hour=listed.usd_per_hour), profile, now=NOW)
+    assert given.prediction.wall_clock == listed.prediction.wall_clock
+    assert given.prediction.wall_clock.provisioning_seconds is not None
+    own = answer(replace(goal, usd_per_hour=0.0), profile, now=NOW)
+    assert own.prediction.wall_clock.provisioning_seconds is None
+
+
 def test_cards_that_cannot_be_capped_so_far_are_left_out():
     """A fifth of the data sheets' 700, 400 and 72 W: 60 W is too little for the first two."""
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
