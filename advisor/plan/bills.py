@@ -84,6 +84,9 @@ class Bills:
         rented = np.array([o.provider is not None for o in field.offers])[field.offer][:, None]
         storage = np.where(rented, STORAGE_USD_PER_BYTE_HOUR * (recipe.KEPT_CHECKPOINTS + 1) * state, 0.0)
         self._rent = (field.usd_per_hour[:, None] + storage) / 3600
+        most = np.array([o.most_usd_per_hour or 0.0 for o in field.offers])[field.offer][:, None] + storage
+        moves = most / 3600 > self._rent
+        self._rent_above = np.log(np.where(moves, most / 3600, 1.0) / np.where(moves, self._rent, 1.0))
         self._tariff = np.zeros_like(self._rent)  # dollars of energy per second of the loop
         if self.usd_per_kwh:
             _, watts, high = (side[:, None] for side in field.watts)
@@ -106,10 +109,12 @@ class Bills:
 
     def usd_high(self, steps: np.ndarray) -> np.ndarray:
         """The high end of the dollars' interval."""
-        rent = self.seconds_high(steps) * self._rent
+        seconds = self.seconds(steps)
+        slower = np.log(self.seconds_high(steps) / seconds)
+        rent = seconds * self._rent * np.exp(np.hypot(slower, self._rent_above))
         if not self.usd_per_kwh:
             return rent
-        loop = self.seconds(steps) - self.fixed
+        loop = seconds - self.fixed
         spread = np.exp(np.hypot(np.log1p(self._loop_above(steps) / loop), self._watts_above))
         return rent + loop * self._tariff * spread
 

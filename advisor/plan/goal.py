@@ -46,6 +46,7 @@ class RunPrice:
     provider: str | None = None  # None: one's own machine, or a price that was given
     spot: bool = False
     interruption_seconds: Estimate | None = None  # mean time between interruptions; None: never
+    most_usd_per_hour: float | None = None  # where the price moves; None: it does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Brief:
     ratio_counts: str
     depths: tuple[int, ...]
     usd_per_hour: float | None
+    most_usd_per_hour: float | None
     usd_per_kwh: float
     price_source: str
     provider: str | None
@@ -124,6 +126,7 @@ def rent(offer: Offer, goal: Goal) -> RunPrice:
         provider=offer.provider,
         spot=offer.spot,
         interruption_seconds=interruptions(goal, spot=offer.spot),
+        most_usd_per_hour=offer.most_usd_per_hour,
     )
 
 
@@ -168,6 +171,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         ratio_counts=goal.ratio_counts if goal.ratio else counts,
         depths=_depths(goal, profile),
         usd_per_hour=price.usd_per_hour,
+        most_usd_per_hour=price.most_usd_per_hour,
         usd_per_kwh=goal.usd_per_kwh or 0.0,
         price_source=price.source,
         provider=price.provider,

@@ -228,6 +228,7 @@ def offer_brief(device: Device, offer: Offer) -> Brief:
         device.brief,
         goal=replace(device.brief.goal, gpu=offer.gpu, gpus=offer.gpus),
         usd_per_hour=price.usd_per_hour,
+        most_usd_per_hour=price.most_usd_per_hour,
         price_source=price.source,
         provider=price.provider,
         spot=price.spot,

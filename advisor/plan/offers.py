@@ -30,6 +30,7 @@ class Offer:
     usd_per_hour: float | None  # of everything rented, idle GPUs included; None: unknown
     source: str
     rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
+    most_usd_per_hour: float | None = None  # a spot price moves: the most in any region; None: as above
 
     @property
     def ordered(self) -> bool:
@@ -67,6 +68,8 @@ def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...
     if not found:
         return None
     row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
+    machine = (row.provider, row.instance_type)
+    most = max(n * p for other, n, p in found if (other.provider, other.instance_type) == machine) if spot else None
     return Offer(
         gpu=gpu,
         gpus=gpus,
@@ -75,6 +78,7 @@ def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...
         usd_per_hour=machines * price,
         source=_source(row, machines, spot),
         rented=round(machines * row.gpu_count),
+        most_usd_per_hour=most,
     )
 
 

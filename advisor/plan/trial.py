@@ -12,7 +12,7 @@ from advisor.predict.energy import JOULES_PER_KWH, energy_kwh, run_cost_usd
 from advisor.predict.loss import allocation_score, predict_loss
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import disk_bytes, loop_seconds, state_bytes, wall_clock
-from advisor.records import Candidate, Estimate, Prediction, WallClock
+from advisor.records import Basis, Candidate, Estimate, Prediction, WallClock
 from trainer.schema import CheckpointConfig, DataConfig, ModelShape, RunConfig
 
 LEAST_STEPS = 20  # below this nothing is learnt and the schedule means nothing: the limit is too tight
@@ -173,7 +173,10 @@ def make_bill(brief: Brief, profile: Profile, prediction: Prediction, steps: int
     kwh = energy_kwh(loop_seconds(clock), watts)
     disk = disk_bytes(run)
     storage_usd_per_hour = disk * brief.storage_usd_per_byte_hour
-    rent = None if brief.usd_per_hour is None else brief.usd_per_hour + storage_usd_per_hour
+    rent = None
+    if brief.usd_per_hour is not None:
+        price, most = (usd + storage_usd_per_hour for usd in (brief.usd_per_hour, brief.most_usd_per_hour or 0.0))
+        rent = Estimate(value=price, low=price, high=max(price, most), basis=Basis.MEASURED)
     return Bill(
         run=run,
         clock=clock,

@@ -27,7 +27,7 @@ def energy_kwh(seconds: Estimate, watts: Estimate | None) -> Estimate | None:
 
 
 def run_cost_usd(
-    seconds: Estimate, usd_per_hour: float | None, kwh: Estimate | None = None, usd_per_kwh: float | None = None
+    seconds: Estimate, usd_per_hour: Estimate | None, kwh: Estimate | None = None, usd_per_kwh: float | None = None
 ) -> Estimate | None:
     """Dollars of a run: rent by the hour (all devices together) plus energy at a tariff.
 
@@ -36,5 +36,5 @@ def run_cost_usd(
     """
     if usd_per_hour is None or (usd_per_kwh and kwh is None):
         return None
-    rent = seconds.scaled(usd_per_hour / 3600)
+    rent = product(seconds, usd_per_hour).scaled(1 / 3600)
     return sum_shared(rent, kwh.scaled(usd_per_kwh)) if kwh and usd_per_kwh else rent

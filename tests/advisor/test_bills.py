@@ -28,7 +28,9 @@ GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)
 
 
 def offer(gpus: int, usd_per_hour: float = 3.0, *, gpu: str = "h200-141gb-sxm", spot: bool = False) -> Offer:
-    return Offer(gpu=gpu, gpus=gpus, provider="p", spot=spot, usd_per_hour=usd_per_hour * gpus, source="p")
+    most = 1.4 * usd_per_hour * gpus if spot else None
+    return Offer(gpu=gpu, gpus=gpus, provider="p", spot=spot, usd_per_hour=usd_per_hour * gpus, source="p",
+                 most_usd_per_hour=most)  # fmt: skip
 
 
 def device(profile=None, goal: Goal = GOAL, data_meta=None, offers=None) -> Device:

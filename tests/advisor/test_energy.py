@@ -18,7 +18,7 @@ def test_energy_of_the_published_runs():
 def test_unknown_power_stays_unknown():
     assert datasheet_power(None) is None and measured_power([], [], 700.0) is None
     assert energy_kwh(known(3600.0), None) is None
-    assert run_cost_usd(known(3600.0), 0.0, None, 0.30) is None
+    assert run_cost_usd(known(3600.0), known(0.0), None, 0.30) is None
     assert run_cost_usd(known(3600.0), None) is None
 
 
@@ -34,10 +34,10 @@ def test_cost_is_rent_plus_energy():
     seconds = Estimate(value=7200.0, low=6480.0, high=7920.0, basis=Basis.MEASURED)
     kwh = energy_kwh(seconds, known(1000.0))
     assert kwh.value == pytest.approx(2.0) and kwh.low == pytest.approx(1.8) and kwh.high == pytest.approx(2.2)
-    cost = run_cost_usd(seconds, 3.0, kwh, 0.25)
+    cost = run_cost_usd(seconds, known(3.0), kwh, 0.25)
     assert cost.value == pytest.approx(6.0 + 0.5)
     assert (cost.low, cost.high) == (pytest.approx(5.4 + 0.45), pytest.approx(6.6 + 0.55))
-    assert run_cost_usd(seconds, 0.0).value == 0.0
+    assert run_cost_usd(seconds, known(0.0)).value == 0.0
 
 
 def test_power_follows_the_load_and_stops_at_the_cap():

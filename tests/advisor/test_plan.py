@@ -165,6 +165,17 @@ def test_stated_interruptions_set_the_checkpoints_and_are_billed():
     assert rough.prediction.wall_clock.total_seconds.value > calm.prediction.wall_clock.total_seconds.value
 
 
+def test_a_spot_price_is_a_range_in_the_bill():
+    """Twice the price at most: the dollars' high end is twice the value, joined with the time's own in quadrature."""
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=True, usd_per_hour=2.0, source="p", most_usd_per_hour=4.0)
+    goal = replace(GPU, tokens=10**9, depth=12, spot="only")
+    found = make_plan(goal, big_gpu(), now=NOW, price=rent(offer, goal)).prediction
+    total, cost = found.wall_clock.total_seconds, found.cost_usd
+    longer, dearer = math.log(total.high / total.value), math.log(2.0)
+    assert cost.high / cost.value == pytest.approx(math.exp(math.hypot(longer, dearer)), rel=0.01)
+    assert cost.value / cost.low == pytest.approx(total.value / total.low)
+
+
 def test_a_power_cap_saves_energy_and_is_doubted_where_the_card_was_calibrated_without():
     free, capped = (plan_gpu(tokens=10**9, depth=12, power_cap_watts=cap) for cap in (None, 200.0))
     assert capped.prediction.power_watts.value == capped.prediction.power_watts.high == 200.0
