@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.plan.bills import Limits
 from advisor.plan.field import Device, Field, make_field
 from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, cap_is_too_low, make_brief, rent
-from advisor.plan.offers import Offer, check_providers, offers_for
+from advisor.plan.offers import Offer, check_providers, offers_for, rows_by_gpu
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.trial import make_bill
 from advisor.plan.weigh import Pool, Weighed, promising, roomy, weigh
@@ -272,13 +272,14 @@ def devices_of(
     if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
         profiles = [p for p in profiles if p.key not in high]
+    rows = rows_by_gpu()
     for profile in profiles:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
         wide = replace(goal, spot="only" if goal.spot == "only" else "any")
-        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count))
+        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows))
         if not any(goal.spot != "none" or not offer.spot for offer in offers):
             if goal.budget_usd is not None or len(profiles) > 1:
-                (apart if offers_for(wide, profile.key, 1) else unpriced).append(profile.key)
+                (apart if offers_for(wide, profile.key, 1, rows) else unpriced).append(profile.key)
                 continue
             offers = tuple(_unpriced(profile.key, count) for count in counts)
         mine = _goal_on(goal, profile, several=len(profiles) > 1)

@@ -6,6 +6,7 @@ A dearer provider of the same machine takes as long and trains the same, so noth
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.catalog import find_gpu
@@ -43,10 +44,14 @@ def is_ordered(gpu: str, provider: str | None, usd_per_hour: float | None) -> bo
     return provider is not None or bool(usd_per_hour and gpu != "cpu")
 
 
-def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
+RowsByGpu = Mapping[str, Sequence[PriceRow]]
+
+
+def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -> tuple[Offer, ...]:
     """Offers for `gpus` cards of one key that the goal allows; without any price one offer of unknown price.
 
     A price that was given is the only offer. Marketplaces count only when they are named or nobody else has the card.
+    `rows` are `rows_by_gpu()`, for whoever asks many times.
     """
     given = next((p.usd_per_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_hour)
     if given is not None:
@@ -55,16 +60,19 @@ def offers_for(goal: Goal, gpu: str, gpus: int) -> tuple[Offer, ...]:
         source = "your own machine"
         return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=source),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    return tuple(offer for spot in kinds if (offer := cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers)))
+    found = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows) for spot in kinds)
+    return tuple(offer for offer in found if offer is not None)
 
 
-def cheapest_offer(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = ()) -> Offer | None:
+def cheapest_offer(
+    gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = (), rows: RowsByGpu | None = None
+) -> Offer | None:
     """The smallest bill for `gpus` cards, on demand or spot; None when no price list has it.
 
     One machine holds them all, its idle GPUs paid for; beyond a node several whole nodes do. Machines of fewer GPUs
     side by side never count: what joins them is no link that a step time could be predicted with.
     """
-    found = _bills(gpu, gpus, spot=spot, providers=providers)
+    found = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
     if not found:
         return None
     row, machines, price = min(found, key=lambda entry: entry[1] * entry[2])
@@ -88,11 +96,14 @@ def spot_range(gpu: str, gpus: int) -> tuple[float, float] | None:
     return (min(found), max(found)) if found else None
 
 
-def _bills(gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = ()) -> list[tuple[PriceRow, int, float]]:
+def _bills(
+    gpu: str, gpus: int, *, spot: bool, providers: tuple[str, ...] = (), rows: RowsByGpu | None = None
+) -> list[tuple[PriceRow, int, float]]:
     """Rows that `gpus` cards can be had by, with the machines of it that this takes and the price of one an hour."""
-    rows = [row for row in _rows_by_gpu().get(gpu, ()) if not providers or row.provider in providers]
+    by_gpu = rows_by_gpu() if rows is None else rows
+    listed = [row for row in by_gpu.get(gpu, ()) if not providers or row.provider in providers]
     least = _least_per_machine(gpu, gpus)
-    priced = [(row, row.usual_spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in rows]
+    priced = [(row, row.usual_spot_usd_per_hour if spot else row.on_demand_usd_per_hour) for row in listed]
     found = [(row, math.ceil(gpus / row.gpu_count), p) for row, p in priced if p is not None and row.gpu_count >= least]
     if providers:
         return found
@@ -116,7 +127,8 @@ def check_providers(providers: tuple[str, ...]) -> None:
             raise AdvisorError(f"unknown provider {name!r}", f"{hint}known: {', '.join(sorted(known))}", exit_code=2)
 
 
-def _rows_by_gpu() -> dict[str, list[PriceRow]]:
+def rows_by_gpu() -> dict[str, list[PriceRow]]:
+    """All prices by the card's key."""
     found: dict[str, list[PriceRow]] = {}
     for row in load_prices():
         found.setdefault(row.gpu, []).append(row)
