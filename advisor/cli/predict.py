@@ -17,7 +17,7 @@ import click
 from advisor import render
 from advisor.cli.params import FILE, SIZE
 from advisor.errors import AdvisorError
-from advisor.records import Estimate, Prediction, Workload
+from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.units import (
     format_bytes,
     format_count,
@@ -51,7 +51,16 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--grad-accum", type=SIZE, default=1, show_default=True, help="Micro-batches per optimizer step.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
-@click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
+@click.option(
+    "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True
+)
+@click.option(
+    "--sharding",
+    type=click.Choice(("none", "optimizer", "full")),
+    default="none",
+    show_default=True,
+    help="What the devices hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
+)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -89,6 +98,10 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     if missing := [f"--{name.replace('_', '-')}" for name in NEEDED if not given[name]]:
         example = "--gpu l4 --depth 12 --micro-batch 8 --seq-len 2048 --vocab-size 32768"
         raise AdvisorError(f"{', '.join(missing)} not given", f"for example: advisor predict {example}", exit_code=2)
+    sharding, checkpointing = options["sharding"], options["activation_checkpointing"]
+    if sharding != "none" and options["gpus"] == 1:
+        raise AdvisorError(f"--sharding {sharding} needs several devices", "say how many: --gpus 8", exit_code=2)
+    elsewhere = sharding != "none" or checkpointing == "selective"  # what this project's trainer does not do
     workload = Workload(
         shape=make_shape(
             options["family"],
@@ -103,10 +116,13 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         gpus=options["gpus"],
         precision=precision or profile.precision,
         compile=profile.compile if options["compile_"] is None else options["compile_"],
-        activation_checkpointing=options["activation_checkpointing"],
+        activation_checkpointing=checkpointing,
         optimizer=options["optimizer"],
+        sharding=sharding,
+        software=Software() if elsewhere else None,
     )
-    return predict_batch(profile, [workload])[0], profile.sources
+    others = ("published software: the trainer here neither shards nor checkpoints selectively",)
+    return predict_batch(profile, [workload])[0], (*profile.sources, *(others if elsewhere else ()))
 
 
 def plain(prediction: Prediction) -> dict[str, Any]:

@@ -66,6 +66,21 @@ def test_a_table_for_people_names_the_basis_and_the_sources():
     assert "561 M parameters" in done.stdout and "prior" in done.stdout and "published runs" in done.stdout
 
 
+def test_a_model_too_large_for_one_card_fits_when_its_state_is_shared_out():
+    """LLaMA 7B: 16 bytes a parameter are 100 GiB whole and an eighth of it on each of 8 cards (sources §2)."""
+    words = ("--gpu", "h100-80gb-sxm", "--gpus", "8", "--family", "llama", "--depth", "32", "--seq-len", "4096",
+             "--vocab-size", "32768", "--micro-batch", "1", "--activation-checkpointing", "full", "--json")  # fmt: skip
+    whole, shared = predict(*words), predict(*words, "--sharding", "full")
+    assert whole.returncode == 3 and shared.returncode == 0
+    found = [json.loads(done.stdout) for done in (whole, shared)]
+    saved = found[0]["peak_allocated_bytes"]["value"] - found[1]["peak_allocated_bytes"]["value"]
+    assert saved == pytest.approx(16 * found[0]["parameters"] * 7 / 8, rel=0.15)
+    assert any("neither shards nor" in source for source in found[1]["sources"])
+    plain, selective = (json.loads(predict(*words[:-2], kind, "--json", "--sharding", "full").stdout)
+                        for kind in ("none", "selective"))  # fmt: skip
+    assert plain["step_seconds"]["value"] < selective["step_seconds"]["value"] < found[1]["step_seconds"]["value"]
+
+
 def test_what_does_not_fit_is_exit_code_3():
     done = predict(*D20[:4], "--micro-batch", "512", *D20[6:], "--json")
     assert (done.returncode, json.loads(done.stdout)["fits"]) == (3, False)
