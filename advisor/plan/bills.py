@@ -166,8 +166,8 @@ class Bills:
             over = self.overrun(steps, limits)
             room = allowed * (1 - over) / per_step
             steps = np.clip(steps + np.where(over > 1, -np.ceil(-room), np.floor(room)), 1, most)
-        kept = self.keeps(steps, limits)
-        return np.where(kept, steps, np.where(self.keeps(0.999 * steps - 1, limits), np.floor(0.999 * steps - 1), 0.0))
+        fewer = np.maximum(np.floor(0.999 * steps - 1), 0.0)
+        return np.where(self.keeps(steps, limits), steps, np.where(self.keeps(fewer, limits), fewer, 0.0))
 
     def tokens(self, steps: np.ndarray) -> np.ndarray:
         return steps * self.step_tokens
