@@ -25,7 +25,7 @@ from advisor.launchers.process import (
 from advisor.store import Store
 
 _STATE, _OUTPUT = "calibrating.json", "calibrating.log"
-_CANCEL_SECONDS = 30.0
+_CANCEL_SECONDS = 20.0  # for each way to ask
 _LINES_SHOWN = 4
 
 
@@ -89,9 +89,11 @@ def cancel(store: Store) -> None:
     process = _process(read_json(path, "calibration's state"))
     if not is_alive(process):
         return
-    os.kill(process.pid, signal.SIGINT)
-    if not wait_until_gone(process, _CANCEL_SECONDS):
-        raise AdvisorError("the calibration does not stop", f"end it by hand: kill {process.pid}")
+    for number in (signal.SIGINT, signal.SIGTERM):  # who is started by nohup or in the background ignores the first
+        os.kill(process.pid, number)
+        if wait_until_gone(process, _CANCEL_SECONDS):
+            return
+    raise AdvisorError("the calibration does not stop", f"end it by hand: kill -9 {process.pid}")
 
 
 def cost_usd(usd_per_hour: float, seconds: float) -> float:

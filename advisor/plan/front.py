@@ -42,8 +42,9 @@ def spread_out(values: np.ndarray, count: int) -> np.ndarray:
     if len(values) <= count:
         return np.arange(len(values))
     logs = np.log(np.maximum(values, 1e-12))
-    wanted = np.linspace(logs.min(), logs.max(), count)
-    return np.unique(np.abs(logs[:, None] - wanted).argmin(axis=0))
+    wanted = np.linspace(logs.min(), logs.max(), count)[1:-1]
+    between = np.abs(logs[:, None] - wanted).argmin(axis=0)
+    return np.unique(np.concatenate([[values.argmin(), values.argmax()], between]).astype(int))
 
 
 def _beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:

@@ -8,12 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from advisor.calibrate import background
 from advisor.calibrate.again import measure_one
 from advisor.calibrate.detect import resolve_key
 from advisor.calibrate.evidence import completed
@@ -228,3 +231,20 @@ def test_without_calibration_a_card_has_a_wide_prior_and_a_cpu_has_none(tmp_path
 def test_a_calibration_beside_other_work_is_not_to_be_planned_on(median: float, doubted: bool) -> None:
     held = HeldOutSummary(configurations=5, median=median, p90=2 * median, coverage=0.2)
     assert ("do not plan on this calibration" in quality(replace(small_cpu(), held_out=held))) is doubted
+
+
+def test_cancelling_ends_a_calibration_that_ignores_interrupts(advisor_home, monkeypatch):
+    """As one is that an app started by nohup starts."""
+    monkeypatch.setattr(background, "_CANCEL_SECONDS", 1.0)
+    script = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as deaf:
+        deaf.stdout.readline()
+        started = psutil.Process(deaf.pid).create_time()
+        reaper = threading.Thread(target=deaf.wait)  # else it stays a zombie, which is not gone
+        reaper.start()
+        state = {"schema": 1, "pid": deaf.pid, "process_started": started, "started": "2026-11-21T12:00:00+00:00",
+                 "budget_seconds": 60.0}  # fmt: skip
+        (advisor_home / "calibrating.json").write_text(json.dumps(state))
+        background.cancel(Store(advisor_home))
+        reaper.join()
+    assert deaf.returncode == -signal.SIGTERM

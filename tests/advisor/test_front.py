@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from advisor.plan.front import best_by_group, non_dominated, spread_out
@@ -40,6 +40,7 @@ def test_fronts_of_groups(rows):
     assert found == expected
 
 
+@example([1.0, 0.0010000000000000002, 0.001], 2)
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200), st.integers(2, 20))
 def test_a_selection_keeps_both_ends(numbers, count):
     chosen = np.array(numbers)[spread_out(np.array(numbers), count)]
