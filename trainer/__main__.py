@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from trainer.schema import ConfigError, Outcome, load_config
@@ -42,5 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_CODES[Outcome.FAILED]
 
 
+def leave(code: int) -> None:
+    """End the process; one of several at once, for threads of gloo may abort it while the interpreter is taken down."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        sys.exit(code)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -59,7 +59,8 @@ def run(config: RunConfig, out_dir: str | Path) -> Outcome:
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = _in_words(error)
         journal.final(outcome, reason)
-    if dist.is_initialized() and outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED):
+    ended_together = outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED)
+    if dist.is_initialized() and dist.get_backend() == "nccl" and ended_together:
         dist.destroy_process_group()  # after an error others may wait in a collective: leaving at once ends them
     return outcome
 
