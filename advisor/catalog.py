@@ -24,6 +24,7 @@ GPU_COLUMNS = (
 )
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
+GPUS_PER_NODE = 8
 
 
 # Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).

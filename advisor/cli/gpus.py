@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, require_gpu
 from advisor.errors import AdvisorError
 from advisor.prices import Price, cheapest_price, load_prices
 from advisor.render import print_json, show, table
@@ -23,7 +23,6 @@ from advisor.units import (
     format_watts,
 )
 
-_GPUS_PER_NODE = 8  # as in predict/comm, which takes numpy to load
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
 
 
@@ -195,7 +194,7 @@ def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]
 def offer_notes(found: list[Price]) -> list[str]:
     """What is to be known of providers' prices, one line each."""
     notes = [(offer.row.provider, offer.row.note.removeprefix(UNDATED).removeprefix("; ")) for offer in found]
-    apart = [offer for offer in found if offer.machines > 1 and offer.row.gpu_count < _GPUS_PER_NODE]
+    apart = [offer for offer in found if offer.machines > 1 and offer.row.gpu_count < GPUS_PER_NODE]
     return [
         *(f"{o.row.provider}: {o.machines} machines that no fast link joins, never planned on" for o in apart),
         *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),

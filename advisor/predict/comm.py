@@ -14,14 +14,13 @@ from functools import cache
 
 import numpy as np
 
-from advisor.catalog import GpuSpec
+from advisor.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.predict.memory import EstimateArrays
 from advisor.predict.throughput import all_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
-GPUS_PER_NODE = 8
 # Share of the nominal rate in one direction that collectives reach: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
 # (sources §3.4). The interval is a judged factor either way: topology and message size move the share that much.
 _EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}

@@ -234,10 +234,10 @@ def test_parameters_keep_defaults_and_read_text() -> None:
 
 
 def test_machines_that_no_link_joins_are_listed_with_a_word_on_it():
-    from advisor.cli.gpus import _GPUS_PER_NODE, offer_notes, offers
+    from advisor.cli.gpus import GPUS_PER_NODE, offer_notes, offers
     from advisor.predict import comm
 
     notes = offer_notes(offers("h200-141gb-sxm", 8, None))
     assert "verda: 8 machines that no fast link joins, never planned on" in notes
     assert not any("no fast link" in note for note in offer_notes(offers("h200-141gb-sxm", 1, None)))
-    assert _GPUS_PER_NODE == comm.GPUS_PER_NODE
+    assert GPUS_PER_NODE == comm.GPUS_PER_NODE
