@@ -58,6 +58,8 @@ NUMBERS = Unit("numbers", parse_numbers)
 class Number(click.FloatRange):
     """A finite number within a range: NaN lies in every range that click knows, and infinity in most."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):

@@ -11,7 +11,7 @@ from advisor.plan.market import Market
 from advisor.plan.trial import LEAST_STEPS
 from advisor.plan.weigh import settled_tokens
 from advisor.predict.profile import FIT_MARGIN
-from advisor.units import format_bytes, format_seconds, format_usd
+from advisor.units import format_bytes, format_seconds, format_usd, format_usd_rate
 
 
 def explain(market: Market) -> tuple[str, str]:
@@ -38,8 +38,10 @@ def explain(market: Market) -> tuple[str, str]:
         return message, f"feasible with {feasible_deadline(float(needed[fastest]))}{fewer}"
     if dear.min() > 1:
         cheapest = int(usd_needed.argmin())
-        needs = format_usd(float(usd_needed[cheapest]))
-        message = f"no plan costs {format_usd(market.limits.budget_usd)} or less: the cheapest, "
+        asked, needed_usd = market.limits.budget_usd, float(usd_needed[cheapest])
+        in_words = format_usd if format_usd(asked) != format_usd(needed_usd) else format_usd_rate  # finer than a cent
+        needs = in_words(needed_usd)
+        message = f"no plan costs {in_words(asked)} or less: the cheapest, "
         message += f"{_describe(market, places[cheapest])}, needs {up_to}{needs}{what}"
         return message, f"feasible with {feasible_budget(float(usd_needed[cheapest]))}{fewer}"
     in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
