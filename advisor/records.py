@@ -145,7 +145,7 @@ class GpuPrice:
     """What the user pays for one GPU of a kind, in place of the catalog's price."""
 
     gpu: str
-    usd_per_hour: float
+    usd_per_gpu_hour: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class Goal:
     data: str | None = None  # token folder
     ratio: float | None = None  # tokens per counted parameter
     ratio_counts: str = "matrices+head"  # matrices+head | total | matrices: which parameters the ratio counts
-    usd_per_hour: float | None = None  # per GPU; None: the catalog's price, 0 on one's own machine
+    usd_per_gpu_hour: float | None = None  # None: the catalog's price, 0 on one's own machine
     usd_per_kwh: float | None = None
     micro_batch: int | None = None
     global_batch_tokens: int | None = None
@@ -302,7 +302,7 @@ class Plan:
     spot: bool = False
     search: SearchReport | None = None
     grounds: Grounds | None = None  # of the predicted speed
-    schema: int = 1
+    schema: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)

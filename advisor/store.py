@@ -221,12 +221,27 @@ def load_plan(path: str | Path) -> Plan:
         newer = f"the plan {path} was written by a newer version (schema {schema})"
         raise AdvisorError(newer, "upgrade training-advisor")
     try:
-        plan = record_from_dict(Plan, raw)
+        plan = record_from_dict(Plan, _upgraded(raw))
     except ConfigError as error:
         raise _bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a whole one") from error
     if problems := plan.run.problems():
         raise _bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "mend these settings")
     return plan
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """A plan of schema 1 as one of schema 2, which names the prices that were given per GPU by what they are."""
+    goal = raw.get("goal")
+    if raw.get("schema", 1) != 1 or not isinstance(goal, dict):
+        return raw
+    goal = _price_per_gpu(goal)
+    if isinstance(prices := goal.get("prices"), list):
+        goal["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
+    return raw | {"goal": goal, "schema": 2}
+
+
+def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
+    return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}
 
 
 # Run folders

@@ -135,7 +135,7 @@ def goal_from(options: dict[str, Any]) -> Goal:
         data=str(data.expanduser().resolve()) if data else None,
         ratio=options["ratio"],
         ratio_counts=options["ratio_counts"] or ("matrices+head" if options["family"] == "nanochat" else "total"),
-        usd_per_hour=alone,
+        usd_per_gpu_hour=alone,
         usd_per_kwh=options["kwh_price"],
         micro_batch=options["micro_batch"],
         global_batch_tokens=options["global_batch"],
@@ -180,7 +180,7 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
         except AdvisorError as error:
             raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
         if equals:
-            by_card.append(GpuPrice(gpu=name if name == "cpu" else require_gpu(name).key, usd_per_hour=usd))
+            by_card.append(GpuPrice(gpu=name if name == "cpu" else require_gpu(name).key, usd_per_gpu_hour=usd))
         else:
             alone = usd
     return alone, tuple(by_card)

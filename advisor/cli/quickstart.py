@@ -112,7 +112,7 @@ def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any
         gpu=profile.key,
         data=str(data.resolve()),
         deadline_seconds=deadline,
-        usd_per_hour=price if price is not None else 0.0,
+        usd_per_gpu_hour=price if price is not None else 0.0,
         precision=profile.precision,
         compile=profile.compile,
     )

@@ -24,7 +24,7 @@ def _options(goal: Goal) -> Iterator[str]:
         if value is not None:
             yield from (option, value)
     for price in goal.prices:
-        yield from ("--price", f"{price.gpu}={_number(price.usd_per_hour)}")
+        yield from ("--price", f"{price.gpu}={_number(price.usd_per_gpu_hour)}")
     for provider in goal.providers:
         yield from ("--provider", provider)
     if goal.sure:
@@ -47,7 +47,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--family": _unless(goal.family, "nanochat"),
         "--seq-len": _number(goal.seq_len),
         "--vocab-size": _number(goal.vocab_size),
-        "--price": _number(goal.usd_per_hour),
+        "--price": _number(goal.usd_per_gpu_hour),
         "--spot": _unless(goal.spot, "none"),
         "--objective": _unless(goal.objective, "loss"),
         "--kwh-price": _number(goal.usd_per_kwh),

@@ -37,7 +37,7 @@ class Changes:
     seq_len: int | None = None
     tokens: int | None = None
     gpus: int | None = None
-    usd_per_hour: float | None = None  # per GPU
+    usd_per_gpu_hour: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class Ranges:
     seq_len: tuple[int, ...]
     tokens: tuple[int, ...]
     gpus: tuple[int, ...]
-    usd_per_hour: tuple[float, ...]  # per GPU
+    usd_per_gpu_hour: tuple[float, ...]
     own: Changes  # the run itself
 
 
@@ -109,7 +109,7 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
     goal, model, changes = plan.goal, plan.run.model, changes or Changes()
     gpu, other_card = changes.gpu or choice.gpu, changes.gpu not in (None, choice.gpu)
     moved = other_card or changes.gpus not in (None, choice.gpus)
-    price = None if other_card else goal.usd_per_hour
+    price = None if other_card else goal.usd_per_gpu_hour
     return replace(
         goal,
         gpu=gpu,
@@ -130,8 +130,8 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         objective="loss",
         spot="only" if choice.spot else "none",
         providers=goal.providers if moved or choice.provider is None else (choice.provider,),
-        usd_per_hour=price if changes.usd_per_hour is None else changes.usd_per_hour,
-        prices=tuple(p for p in goal.prices if p.gpu == gpu) if changes.usd_per_hour is None else (),
+        usd_per_gpu_hour=price if changes.usd_per_gpu_hour is None else changes.usd_per_gpu_hour,
+        prices=tuple(p for p in goal.prices if p.gpu == gpu) if changes.usd_per_gpu_hour is None else (),
     )
 
 
@@ -149,14 +149,14 @@ def ranges(plan: Plan, choice: Choice) -> Ranges:
         seq_len=tuple(sorted({*_SEQ_LENS, seq_len})),
         tokens=tuple(sorted({choice.tokens, *(round(choice.tokens * 2 ** (half / 2)) for half in _HALF_OCTAVES)})),
         gpus=(1,) if choice.gpu == "cpu" else tuple(sorted({*_COUNTS, choice.gpus})),
-        usd_per_hour=tuple(sorted(rents)),
+        usd_per_gpu_hour=tuple(sorted(rents)),
         own=Changes(
             depth=choice.depth,
             micro_batch=choice.micro_batch,
             seq_len=seq_len,
             tokens=choice.tokens,
             gpus=choice.gpus,
-            usd_per_hour=price,
+            usd_per_gpu_hour=price,
         ),
     )
 

@@ -232,7 +232,7 @@ def _check_numbers(goal: Goal) -> None:
             "give the mean time between interruptions, as 12h",
             exit_code=2,
         )
-    for option, value in {"--price": goal.usd_per_hour, "--kwh-price": goal.usd_per_kwh}.items():
+    for option, value in {"--price": goal.usd_per_gpu_hour, "--kwh-price": goal.usd_per_kwh}.items():
         if value is not None and value < 0:
             raise AdvisorError(f"{option} {value}: must not be negative", exit_code=2)
     if goal.budget_usd is not None and not goal.budget_usd > 0:

@@ -53,7 +53,7 @@ def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -
     A price that was given is the only offer. Marketplaces count only when they are named or nobody else has the card.
     `rows` are `rows_by_gpu()`, for whoever asks many times.
     """
-    given = next((p.usd_per_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_hour)
+    given = next((p.usd_per_gpu_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_gpu_hour)
     if given is not None:
         return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=given * gpus, source="given"),)
     if gpu == "cpu":

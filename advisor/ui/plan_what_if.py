@@ -32,7 +32,7 @@ _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("micro_batch", "Micro-batch", str, "Sequences per GPU and forward pass. The global batch stays if it can."),
     ("seq_len", "Context length", str, "Tokens per sequence. Training tokens and the global batch stay."),
     ("gpus", "GPUs", str, "Data parallel. The global batch stays; the catalog's price for so many is taken."),
-    ("usd_per_hour", "$ per GPU and hour", format_usd_rate, "A price of your own, for a machine that is at hand: "
+    ("usd_per_gpu_hour", "$ per GPU and hour", format_usd_rate, "A price of your own, for a machine that is at hand: "
      "nothing is added for ordering it, fetching software, and storage."),
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ def test_a_plan_that_is_safe_already_is_the_conservative_one_too():
 @pytest.mark.parametrize("key", ["rtx-3090", "rtx-4090", "a100-80gb-sxm"])
 def test_memory_to_spare_does_not_cost_a_tiny_batch(key):
     """A smaller micro-batch leaves memory free; accumulation keeps the tokens per step what the laws ask for."""
-    plan = ask(key, counts=(), gpu=key, usd_per_hour=1.0)
+    plan = ask(key, counts=(), gpu=key, usd_per_gpu_hour=1.0)
     safe = next(o for o in plan.search.options if o.name == "conservative")
     own = plan.chosen.tokens / plan.run.steps
     assert 0.5 * own <= safe.tokens / safe.steps <= 2 * own

@@ -145,7 +145,7 @@ def test_offers_are_the_cheapest_machine_of_each_kind():
     dearer = cheapest_offer("h100-80gb-sxm", 8, spot=False, providers=("aws",))
     assert dearer.provider == "aws" and dearer.usd_per_hour > on_demand.usd_per_hour
     assert offers_for(GOAL, "tpu-v4", 1) == () and offers_for(GOAL, "cpu", 1)[0].usd_per_hour == 0.0
-    [given_price] = offers_for(replace(GOAL, usd_per_hour=2.5), "tpu-v4", 4)
+    [given_price] = offers_for(replace(GOAL, usd_per_gpu_hour=2.5), "tpu-v4", 4)
     assert given_price.usd_per_hour == 10.0 and given_price.source == "given"
 
 

@@ -85,7 +85,7 @@ def test_a_change_moves_what_it_should_and_nothing_else(plan, balanced):
     half = explore.effect(before, explore.pinned(plan, balanced, Changes(tokens=balanced.tokens // 2)), profile, None)
     assert half.seconds < 0 and half.usd < 0 and half.loss > 0
     assert half.device_bytes == 0  # memory knows nothing of the number of steps
-    double = explore.pinned(plan, balanced, Changes(usd_per_hour=2 * balanced.usd_per_hour / balanced.gpus))
+    double = explore.pinned(plan, balanced, Changes(usd_per_gpu_hour=2 * balanced.usd_per_hour / balanced.gpus))
     dearer = explore.effect(before, double, profile, None)
     assert dearer.usd > 0 and dearer.loss == 0
     same = explore.effect(before, before, profile, None)
@@ -129,7 +129,7 @@ def test_the_command_line_gives_the_same_plan(advisor_home, capsys):
     goal = Goal(gpu="l4,rtx-4090", gpus=1, counts=(1, 2, 4, 8), budget_usd=7.5, deadline_seconds=36000.0, spot="any")
     assert read_back(plan_command(goal)) == goal
     mine = recommend(goal)
-    for said in (goal, explore.pinned(mine, mine.search.options[0], Changes(depth=14, usd_per_hour=0.35))):
+    for said in (goal, explore.pinned(mine, mine.search.options[0], Changes(depth=14, usd_per_gpu_hour=0.35))):
         with pytest.raises(SystemExit, match="0"):
             main(shlex.split(plan_command(said))[1:] + ["--json"])
         theirs = json.loads(capsys.readouterr().out)
@@ -167,10 +167,10 @@ def test_any_goal_reads_back_from_its_command_line(
         gpu=gpu, gpus=numbers[0], counts=numbers if len(numbers) > 1 else (), budget_usd=budget,
         deadline_seconds=deadline, tokens=tokens, inference_tokens=None if ratio else tokens, depth=depth, ratio=ratio,
         ratio_counts="total" if ratio or family != "nanochat" else "matrices+head", compile=compile, family=family,
-        usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_hour=v) for k, v in prices.items()),
+        usd_per_kwh=kwh, prices=tuple(GpuPrice(gpu=k, usd_per_gpu_hour=v) for k, v in prices.items()),
         seq_len=512, vocab_size=4096, micro_batch=3, global_batch_tokens=tokens, precision="fp32", optimizer="muon",
         activation_checkpointing="full", spot="only", objective="cost", providers=("aws", "lambda"),
-        usd_per_hour=kwh if gpu in ("cpu", "l4") else None, data=str(awkward_folder),
+        usd_per_gpu_hour=kwh if gpu in ("cpu", "l4") else None, data=str(awkward_folder),
         power_cap_watts=kwh, grid_grams_per_kwh=ratio, interruption_seconds=deadline, sure=sure,
     )  # fmt: skip
     assert read_back(plan_command(goal)) == goal

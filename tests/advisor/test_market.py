@@ -108,7 +108,7 @@ def test_spot_machines_only_when_wanted(plan):
 
 
 def test_a_given_price_wins_and_a_provider_is_kept():
-    cheap = ask(prices=(GpuPrice(gpu="rtx-4090", usd_per_hour=0.01),), budget_usd=0.64)
+    cheap = ask(prices=(GpuPrice(gpu="rtx-4090", usd_per_gpu_hour=0.01),), budget_usd=0.64)
     assert cheap.workload.gpu == "rtx-4090" and cheap.price_source == "given" and cheap.provider is None
     assert ask(providers=("gcp",)).provider == "gcp"
     with pytest.raises(AdvisorError, match="unknown provider 'gpc'") as caught:
@@ -261,10 +261,10 @@ def test_a_given_price_is_for_a_card_that_must_be_ordered_too():
     goal = replace(GOAL, gpu="l4", counts=(), gpus=1, deadline_seconds=None, budget_usd=None, depth=12, tokens=10**9)
     profile = [prior_profile(require_gpu("l4"))]
     listed = answer(goal, profile, now=NOW)
-    given = answer(replace(goal, usd_per_hour=listed.usd_per_hour), profile, now=NOW)
+    given = answer(replace(goal, usd_per_gpu_hour=listed.usd_per_hour), profile, now=NOW)
     assert given.prediction.wall_clock == listed.prediction.wall_clock
     assert given.prediction.wall_clock.provisioning_seconds is not None
-    own = answer(replace(goal, usd_per_hour=0.0), profile, now=NOW)
+    own = answer(replace(goal, usd_per_gpu_hour=0.0), profile, now=NOW)
     assert own.prediction.wall_clock.provisioning_seconds is None
 
 
@@ -279,7 +279,7 @@ def test_cards_that_cannot_be_capped_so_far_are_left_out():
 def test_more_time_can_be_cheaper():
     """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
     goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
-    goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_hour=0.5),))
+    goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_gpu_hour=0.5),))
     profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
     market = open_market(goal, profiles, None)
     tight = find(market, market.limits)

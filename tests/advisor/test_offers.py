@@ -45,7 +45,7 @@ def test_a_spot_plan_says_what_its_price_may_become():
     ("wishes", "words"),
     [
         ({"usd_per_kwh": 0.3}, "is added to runpod's rent"),
-        ({"usd_per_kwh": 0.3, "usd_per_hour": 0.0}, "counted for the devices alone"),
+        ({"usd_per_kwh": 0.3, "usd_per_gpu_hour": 0.0}, "counted for the devices alone"),
     ],
 )
 def test_what_a_tariff_pays_for_is_said(wishes, words):

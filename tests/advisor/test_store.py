@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from advisor.disk import disk_errors, read_yaml, write_atomic
 from advisor.errors import AdvisorError
 from advisor.ledger import MIGRATIONS
-from advisor.records import Basis, Estimate, Guards, LaunchRecord, RunRow, ScoreRow
+from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow
 from advisor.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
 from advisor.store import write_run_config as write_config
 from tests.advisor.plans import guess, small_plan, small_run
@@ -95,6 +95,18 @@ def test_a_plan_of_a_newer_version_says_so(store, tmp_path):
         load_plan(path)
     with pytest.raises(AdvisorError, match="No such file"):
         load_plan(tmp_path / "absent.yaml")
+
+
+def test_a_plan_of_schema_1_keeps_the_prices_that_were_given(store, tmp_path):
+    """It called a GPU's price `usd_per_hour`, as the price of all of them is called in the same file."""
+    goal = Goal(gpu="l4", gpus=4, usd_per_gpu_hour=0.5, prices=(GpuPrice(gpu="l4", usd_per_gpu_hour=0.4),))
+    plan = small_plan(goal=goal, usd_per_hour=1.6)
+    path = store.save_plan(plan, tmp_path / "plan.yaml")
+    path.write_text(path.read_text().replace("usd_per_gpu_hour", "usd_per_hour").replace("schema: 2", "schema: 1"))
+    assert path.read_text().count("usd_per_hour") == 3
+    assert load_plan(path) == plan
+    path.write_text(path.read_text().replace("\nschema: 1\n", "\n"))
+    assert load_plan(path) == plan
 
 
 # Writing

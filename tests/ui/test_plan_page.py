@@ -141,7 +141,7 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
         recommend(before).chosen.tokens,
         after.micro_batch,
     )
-    assert before.usd_per_hour == 0.3 and after.usd_per_hour is None  # the price was for the other card
+    assert before.usd_per_gpu_hour == 0.3 and after.usd_per_gpu_hour is None  # the price was for the other card
     plan = recommend(after)
     assert format_estimate(plan.prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
     table = next(m.value for m in at.markdown if "as chosen" in m.value)
