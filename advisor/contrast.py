@@ -17,10 +17,10 @@ from advisor.findings import measured
 from advisor.findings.curves import curve
 from advisor.findings.learning_rate import phase_of_schedule
 from advisor.findings.shown import Point, points
+from advisor.laws.phase import phase_problem
 from advisor.records import Basis, Estimate
 
 AXES = ("tokens", "hours", "usd")
-_SAME_PHASE = 1.25  # ratio of learning rates over their peaks up to which losses may be compared (comparison.py)
 _WINDOW = 0.02  # of a run's rows about a point: one row is noise
 _LEAST_ROWS = 5
 _DRAWS = 2000
@@ -209,12 +209,7 @@ def _phase_problem(runs: list[Analysis], curves: dict, at: float) -> str | None:
         place, _, step = curves[id(one)]
         here = step[max(0, int(np.searchsorted(place, at * (1 + 1e-9), side="right")) - 1)]
         shares.append(phase_of_schedule(one.run, float(here)))
-    if any(share is None for share in shares):
-        return None  # no log of rates: nothing speaks against it, nothing for it
-    low, high = min(shares), max(shares)
-    if high <= _SAME_PHASE * max(low, 1e-12):
-        return None
-    return f"not comparable: learning rates at {low:.0%} and {high:.0%} of their peaks"
+    return phase_problem(shares)
 
 
 def _speeds(members: dict[str, list[Analysis]], draw: np.random.Generator) -> list[SpeedChange]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from advisor.laws.phase import phase_problem, same_phase
 from trainer.runlog import Record, RunLog
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-SAME_PHASE = 0.1  # learning rates differ by less than this share of the peak: one phase (sources §4.5)
 _SMOOTHED_SHARE = 0.02  # of a run's steps before the point, averaged: one step's loss is noise
 
 
@@ -110,19 +110,15 @@ def loss_points(log: RunLog, *, usd_per_hour: float | None, most: int = 400) -> 
 
 def _at_tokens(runs: Sequence[tuple[str, RunLog]], tokens: int) -> Point:
     standings = tuple(_standing(run_id, log, _index_at(log.steps, tokens)) for run_id, log in runs)
-    factors = [standing.rate_factor for standing in standings]
-    same = max(factors) - min(factors) <= SAME_PHASE
-    phases = ", ".join(f"{s.run_id} at {100 * s.rate_factor:.0f} %" for s in standings)
-    problem = None if same else f"not in the same learning-rate phase: {phases} of the peak"
-    return Point(at="tokens", value=tokens, runs=standings, comparable=same, problem=problem)
+    problem = phase_problem([s.rate_factor for s in standings], [s.run_id for s in standings])
+    return Point(at="tokens", value=tokens, runs=standings, comparable=problem is None, problem=problem)
 
 
 def _at_share(runs: Sequence[tuple[str, RunLog]], share: float) -> Point:
     standings = tuple(
         _standing(run_id, log, max(0, round(share * log.headers[-1]["config"]["steps"]) - 1)) for run_id, log in runs
     )
-    factors = [standing.rate_factor for standing in standings]
-    same = max(factors) - min(factors) <= SAME_PHASE
+    same = same_phase([standing.rate_factor for standing in standings])
     problem = None if same else "their schedules differ in form, not only in length"
     return Point(at="schedule", value=share, runs=standings, comparable=same, problem=problem)
 

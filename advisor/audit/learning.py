@@ -9,6 +9,7 @@ from advisor.audit.budget import bytes_per_token
 from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
+from advisor.laws.phase import phase_problem
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
 from advisor.units import format_count, format_number, format_percent, format_tokens
 
@@ -192,11 +193,10 @@ def better(q: Question) -> Judgement:
     """Judge "Run A beats run B" by losses: beyond the noise of a printed loss, at the same phase of the schedule."""
     mine, other = q.get("value"), q.get("other")
     words = f"{mine.text} against {other.text} nats, each ±{NOISE_NATS:g}"
-    phases = q.get("phase"), q.get("other_phase")
-    if None not in phases and abs(phases[0].middle - phases[1].middle) > 0.05:
-        so = f"learning rates at {phases[0].text} and {phases[1].text} of their peaks: not losses of one kind"
+    phases = [phase and phase.middle for phase in (q.get("phase"), q.get("other_phase"))]
+    if problem := phase_problem(phases):
         return does_not_follow(
-            so, words, threshold="equal steps compare only at the same phase of the schedule (Tissue et al. 2024)"
+            problem, words, threshold="equal steps compare only at the same phase of the schedule (Tissue et al. 2024)"
         )
     if mine.high + NOISE_NATS < other.low:
         return holds(f"{other.low - mine.high:.2f} nats better, beyond the noise", words)

@@ -1,8 +1,7 @@
-"""What must not be compared: runs at different phases of their schedules, and logs that hold more than one run."""
+"""Logs that hold more than one run, and steps that were not run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -10,67 +9,15 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows, row_noise
 from advisor.findings.givens import planned_steps, steps_done
-from advisor.findings.learning_rate import phase_of_schedule
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 from advisor.units import format_seconds, format_usd
 
-_SAME_PHASE = 1.25  # ratio of learning rates over their peaks up to which two losses may be compared
 _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
 _NOISES = 6.0  # standard deviations of a row: another run's level
 _RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
 _DONE = 0.995  # of the planned steps counts as done: off by one, last row not printed
-
-
-@dataclass(frozen=True, kw_only=True)
-class PhaseOfTwo:
-    """Two runs at one step, each with its learning rate as a share of its peak."""
-
-    step: float
-    first: float
-    second: float
-
-    @property
-    def comparable(self) -> bool:
-        low, high = sorted((self.first, self.second))
-        return high <= _SAME_PHASE * max(low, 1e-12)
-
-
-def phases_at(first: RunTable, second: RunTable, step: float | None = None) -> PhaseOfTwo | None:
-    """Both runs' phases at `step` (None: the last one both have); None where a log has no learning rates there."""
-    ends = [curve(run, "learning_rate").step for run in (first, second)]
-    if not all(len(end) for end in ends):
-        return None
-    at = step if step is not None else float(min(end[-1] for end in ends))
-    a, b = phase_of_schedule(first, at), phase_of_schedule(second, at)
-    return None if a is None or b is None else PhaseOfTwo(step=at, first=a, second=b)
-
-
-def judge_comparison(
-    first: RunTable, second: RunTable, step: float | None = None, *, names: tuple[str, str] = ("A", "B")
-) -> Verdict:
-    """Whether two runs' losses at the same step may be compared: both must be at the same learning-rate phase."""
-    phases = phases_at(first, second, step)
-    if phases is None:
-        return Insufficient(code="different_lr_phase", missing="learning rates of both runs at the step compared")
-    if phases.comparable:
-        return None
-    lower, higher = (names[0], names[1]) if phases.first < phases.second else (names[1], names[0])
-    return Finding(
-        code="different_lr_phase",
-        severity=Severity.WARNING,
-        title=f"At step {phases.step:g} the runs are at different phases: {phases.first:.0%} and {phases.second:.0%} "
-        "of their peak learning rates",
-        evidence=(
-            Evidence(text=f"{names[0]} {phases.first:.4g}, {names[1]} {phases.second:.4g} of the peak",
-                     first_step=phases.step, last_step=phases.step),
-        ),
-        confidence=Confidence.HIGH,
-        causes=(f"{lower} has decayed further: its loss is lower for that reason alone",),
-        actions=(f"compare final losses, or {higher} decayed from this step on; at equal step only at equal phase",),
-        threshold=f"learning rates over their peaks within {_SAME_PHASE:g}× (sources §4.5, comparison rule)",
-    )  # fmt: skip
 
 
 def detect_merged_runs(case: Case) -> Verdict:

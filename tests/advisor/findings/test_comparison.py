@@ -1,4 +1,4 @@
-"""Phases of schedules, merged logs, and steps that were not run."""
+"""Merged logs, and steps that were not run."""
 
 from __future__ import annotations
 
@@ -7,35 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.comparison import detect_merged_runs, detect_steps_missing, judge_comparison, phases_at
-from advisor.findings.schedule import shares
+from advisor.findings.case import Finding, Severity
+from advisor.findings.comparison import detect_merged_runs, detect_steps_missing
 from advisor.readers.run_table import Phase, Status
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
-
-
-def nanochat(steps: int):
-    """A trapezoid that decays over its last 20 %, as both runs of sources §4.5."""
-    return learning_run(
-        steps, learning_rate=0.02 * shares("wsd", steps, final_share=0.0, decay_share=0.2), eval_loss=None
-    )
-
-
-def test_runs_at_different_phases_must_not_be_compared():
-    # d16 at multiplier 0.3125 at step 12,000 of 12,800; d24 of 33,600 steps still at 1.0
-    found = judge_comparison(nanochat(12_800), nanochat(33_600), 12_001, names=("d16", "d24"))
-    assert isinstance(found, Finding) and "31% and 100%" in found.title and "d16 has decayed" in found.causes[0]
-
-
-def test_runs_at_the_same_phase_may():
-    assert judge_comparison(nanochat(12_800), nanochat(33_600), 8_000) is None
-    assert judge_comparison(nanochat(12_800), nanochat(12_800)) is None
-
-
-def test_without_rates_a_comparison_cannot_be_judged():
-    bare = learning_run(learning_rate=None)
-    assert phases_at(bare, nanochat(2000)) is None
-    assert isinstance(judge_comparison(bare, nanochat(2000)), Insufficient)
 
 
 def test_one_run_is_not_merged():
