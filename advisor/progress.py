@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from advisor.laws.intervals import Z80
 from advisor.predict.intervals import known, sum_independent, sum_shared
 from advisor.predict.wallclock import checkpoint_count, eval_count, run_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 KEPT_STEPS = 2000  # of the newest attempt: enough to see slow drift, cheap to look at every second
 PACE_STEPS = 100  # the pace is the median over these
 LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
-Z80 = 1.2816  # half an 80 % interval of a normal distribution, in standard deviations
 
 # Assumptions where the run itself says too little, stated so that they can be argued with:
 FEW_STEPS_SPREAD = 0.15  # log spread of single steps assumed below FEW_STEPS

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from advisor.catalog import GpuSpec  # noqa: E402
+from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.predict import comm  # noqa: E402
 from advisor.predict.batch import sharded_sizes  # noqa: E402
 from advisor.predict.prior import (  # noqa: E402
@@ -37,7 +38,7 @@ from advisor.predict.prior import (  # noqa: E402
     power_headroom,
 )
 from advisor.predict.rows import RowError, RowReader  # noqa: E402
-from advisor.predict.throughput import TERMS, Z80, sizes, terms  # noqa: E402
+from advisor.predict.throughput import TERMS, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
 
 ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"

@@ -15,6 +15,7 @@ import yaml
 
 from advisor.calibrate.fit import fit
 from advisor.catalog import GpuSpec, load_published_gpus
+from advisor.laws.intervals import Z80
 from advisor.predict.batch import sharded_sizes
 from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
@@ -24,7 +25,7 @@ from advisor.predict.prior import (
     measured_prior,
     relative_to_datasheet,
 )
-from advisor.predict.throughput import Z80, Observation, Rates, predict_log, sizes
+from advisor.predict.throughput import Observation, Rates, predict_log, sizes
 from advisor.records import Estimate, Workload
 
 CALIBRATION_ROWS = 5

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
+from advisor.laws.intervals import Z80
 from advisor.predict.batch import sharded_sizes
 from advisor.predict.prior import CoefficientPrior
 from advisor.predict.throughput import (
     TERMS,
-    Z80,
     Observation,
     Posterior,
     Rates,

@@ -20,12 +20,13 @@ from advisor.findings.givens import (
     vocabulary,
 )
 from advisor.findings.spend import cost_of_steps
+from advisor.laws.intervals import Z80
 from advisor.predict.loss import CHINCHILLA, MOST_EPOCHS, PARAMETER_RANGE, TOKEN_RANGE, effective_tokens
 from advisor.readers.run_table import Status
 
 _FREE_EPOCHS, _WASTEFUL_EPOCHS, _OVERFIT_EPOCHS = 4.0, 16.0, 40.0  # sources §4.3
 _FLOOR_BYTES_PER_TOKEN = 4.4  # of the tokenizer behind the law's E (sources §4.1)
-_FLOOR_MARGIN = 0.03 * 1.2816 + 0.06 * 1.8172  # E's standard error, and what another corpus moves (predict/loss.py)
+_FLOOR_MARGIN = 0.03 * Z80 + 0.06 * 1.8172  # E's standard error, and what another corpus moves (predict/loss.py)
 _LAW_VOCAB = 16_000
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}

@@ -18,6 +18,7 @@ from advisor.findings.savings import spent_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of
 from advisor.findings.spend import mean_step_seconds
+from advisor.laws.intervals import Z80
 from advisor.predict.batch import predict_batch
 from advisor.predict.intervals import known, product, sum_independent, sum_shared
 from advisor.predict.profile import Profile
@@ -28,7 +29,6 @@ HOUR = 3600.0
 _PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
 _MOST_STEPS = 5_000_000  # of a plan to be believed: its schedule is laid out step by step
 _COMPLETE = 0.995  # of the steps: the last rows may not have been printed
-_Z80 = 1.2816
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
     middle = median(seen.value)
     half = _PAUSE_SPREAD
     if len(seen) >= 3 and middle > 0:
-        half = _Z80 * float(np.std(np.log(np.maximum(seen.value, 1e-9)))) / math.sqrt(len(seen))
+        half = Z80 * float(np.std(np.log(np.maximum(seen.value, 1e-9)))) / math.sqrt(len(seen))
     ends = middle * math.exp(-half), middle * math.exp(half)
     return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(math.floor(count + 1e-9))
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from advisor.findings.curves import Curve
 from advisor.findings.schedule import Schedule
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 # Fitted on the public 100 M curves of Luo et al. 2025 (sources §4.5), peak 3e-4, rates taken absolutely there.
@@ -28,7 +29,6 @@ _SKIP = 0.1  # of the steps: the first part bends as no power law does
 _BINS = 60
 _LEAST_BINS = 8
 _MISFIT, _FREE_BINS = 0.02, 5.0  # nats by which the law itself errs, over about so many independent stretches
-_Z80 = 1.2816
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
     last = _design(travelled, annealed, np.array([len(schedule.shares) - 1]))[0]
     end = float(last @ (covariance @ target))
     half = float(np.hypot(_half_width(share_done(float(losses.step[-1]), schedule)) / nats,
-                          _Z80 * np.sqrt(max(0.0, last @ covariance @ last))))  # fmt: skip
+                          Z80 * np.sqrt(max(0.0, last @ covariance @ last))))  # fmt: skip
     return Estimate(value=end, low=end - half, high=end + half, basis=Basis.EXTRAPOLATED)
 
 

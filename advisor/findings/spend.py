@@ -9,6 +9,7 @@ import numpy as np
 from advisor.findings.case import Case
 from advisor.findings.givens import price
 from advisor.findings.measured import step_times
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 _SPREAD_FLOOR = 0.02  # nobody knows the mean of a run's steps better than this
@@ -16,7 +17,6 @@ _SPREAD_MOST = 2.0  # in logarithms; more is a broken clock, not a pace
 _FEW_ROWS, _FEW_ROWS_SPREAD = 20, 0.15
 _STRAGGLER_CAP = 5.0  # times the median: a longer stall is not a habit of the run
 _STRETCHES = 10  # of the run, whose medians show its drift
-_Z80 = 1.2816
 
 
 def mean_step_seconds(case: Case) -> Estimate | None:
@@ -33,7 +33,7 @@ def mean_step_seconds(case: Case) -> Estimate | None:
     half = _FEW_ROWS_SPREAD
     if len(seconds) >= _FEW_ROWS:
         medians = [math.log(float(np.median(part))) for part in np.array_split(seconds, _STRETCHES)]
-        half = min(_SPREAD_MOST, max(_SPREAD_FLOOR, _Z80 * float(np.std(medians))))
+        half = min(_SPREAD_MOST, max(_SPREAD_FLOOR, Z80 * float(np.std(medians))))
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from advisor import flops
+from advisor.laws.intervals import Z80
 from advisor.predict import comm
 from advisor.predict.batch import BACKWARD
 from advisor.predict.memory import EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
-from advisor.predict.throughput import ELEMENT_BYTES, Z80, Sizes, newton_schulz_flops, predict_log
+from advisor.predict.throughput import ELEMENT_BYTES, Sizes, newton_schulz_flops, predict_log
 
 
 def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 
@@ -83,7 +84,6 @@ _IRREDUCIBLE_ERROR, _EXPONENT_ERROR = 0.03, 0.02  # standard errors, Besiroglu e
 # Another corpus and tokenizer move the loss by more than the fit's own error. The law is 1.2 % and 2.2 % below the
 # two nanochat runs of sources §4.6 (d16 2.904, d24 2.62 nats); a few per cent more is a judgement, not a fit.
 _TRANSFER_ERROR = 0.06
-_Z80 = 1.2816  # half-width of an 80 % interval in standard deviations of a normal
 
 
 def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> Estimate | None:
@@ -101,7 +101,7 @@ def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_
         CHINCHILLA.parameter_term(parameters) * _EXPONENT_ERROR * math.log(parameters / _MIDDLE_PARAMETERS),
         CHINCHILLA.token_term(tokens) * _EXPONENT_ERROR * math.log(tokens / _MIDDLE_TOKENS),
     )
-    width = _Z80 * math.hypot(fit_error / value, _TRANSFER_ERROR)
+    width = Z80 * math.hypot(fit_error / value, _TRANSFER_ERROR)
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.PRIOR)
 
 

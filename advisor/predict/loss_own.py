@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from advisor.laws.intervals import Z80
 from advisor.predict.loss import CHINCHILLA, DATA_CONSTRAINED, LossLaw
-from advisor.predict.throughput import Z80
 from advisor.records import Basis, Estimate
 
 LEAST_RUNS = 2  # one run may have been an accident

@@ -19,12 +19,12 @@ import yaml
 
 from advisor.errors import AdvisorError
 from advisor.folders import profiles_folder
+from advisor.laws.intervals import Z80
 from advisor.predict.memory_line import Line
 from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
 
-_Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± this many standard deviations
 _GIB = float(1 << 30)
 _MEASURED_RANGE = (0.8, 1.25)  # how far beyond the smallest and largest measured peak still counts as interpolation
 
@@ -212,7 +212,7 @@ class MemoryModel:
         if readings := [r for r in readings if r is not None]:
             # What was measured is known; the interval keeps the spread that the line has around measurements.
             value = float(np.median(readings))
-            noise = _Z80 * self._measurement_noise(workload, measured) * value
+            noise = Z80 * self._measurement_noise(workload, measured) * value
             low, high = value - noise, value + noise
         return Estimate(value=value, low=low, high=high, basis=basis)
 
@@ -360,5 +360,5 @@ def _kind(w: Workload) -> tuple:
 
 
 def _interval(mean: np.ndarray, deviation: np.ndarray, *, floor: np.ndarray) -> EstimateArrays:
-    low = np.minimum(np.maximum(mean - _Z80 * deviation, floor), mean)
-    return EstimateArrays(value=mean, low=low, high=mean + _Z80 * deviation)
+    low = np.minimum(np.maximum(mean - Z80 * deviation, floor), mean)
+    return EstimateArrays(value=mean, low=low, high=mean + Z80 * deviation)

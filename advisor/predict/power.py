@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.predict.throughput import Z80
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 # Half of the limit where launches, data or bandwidth bound a step, nearly all of it where dense products do (sources

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor import flops
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate, Workload
 from trainer.schema import ModelShape
 
@@ -31,7 +32,6 @@ TERMS = (
     "step_overhead",  # launches per optimizer step
 )
 OPTIMIZER_BYTES = 28  # fused AdamW fp32: read p, g, m, v; write p, m, v (sources §3.2)
-Z80 = 1.2815515655446004  # standard normal quantile of 0.9: an 80 % interval is ± Z80 standard deviations
 _LENGTH_LOG2 = 1.0  # residuals of workloads a factor of two apart correlate by exp(-1/2)
 _ACCUMULATION_WEIGHT = 0.1
 # What the terms cannot know grows with the distance extrapolated (caches, kernels chosen by size): log deviation per
