@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+from advisor import flops
 from advisor.audit import signs
 from advisor.audit.budget import bytes_per_token
 from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
+from advisor.laws.hyperparameters import OFF_LAW, off_laws, peak_rates, times_off
 from advisor.laws.phase import phase_problem
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
 from advisor.units import format_count, format_number, format_percent, format_tokens
@@ -233,33 +235,30 @@ def _show_rate(rate: float) -> str:
 
 
 def learning_rate(q: Question) -> Judgement:
-    """A peak learning rate against published laws; they disagree severalfold: only the order of magnitude is judged."""
+    """A peak learning rate against published laws: they disagree severalfold, so only what is far off is judged."""
     s, known = q.setup, counts(q.setup)
     if known is None or s.tokens_of_a_step is None or s.steps is None or s.seq_len is None:
         return unknown("shape, steps or tokens of a step are not stated")
     tokens = s.steps * s.tokens_of_a_step
     shape = known.readings[0].shape
-    blocks = known.readings[0].matmul - shape.vocab_size * shape.width
-    step_law = 1.79 * blocks**-0.713 * tokens**0.307  # Step Law 2025 (sources §5.3)
-    compute = (6 * blocks + 12 * shape.depth * shape.width * s.seq_len) * tokens
-    deepseek = 0.3118 * compute**-0.1250  # DeepSeek LLM 2024 (sources §5.3)
-    low, high = sorted((step_law, deepseek))
-    words = f"Step Law {step_law:.2g}, DeepSeek {deepseek:.2g}"
+    rates, blocks = peak_rates(shape, tokens), flops.block_matrix_parameters(shape)
+    words = ", ".join(f"{name} {rate:.2g}" for name, rate in rates.items())
     words += f" for {format_count(blocks)} parameters in blocks and {format_tokens(tokens)} tokens"
     value = q.get("value").middle
-    if low / 10 <= value <= high * 3:
-        return holds("within an order of magnitude of the published laws", words)
-    factor = low / value if value < low else value / high
-    so = f"{factor:,.0f} times {'below' if value < low else 'above'} the nearest published law"
+    if not off_laws(value, rates):
+        return holds(f"within {OFF_LAW:g} times of the published laws", words)
+    times = times_off(value, rates)
+    side, factor = ("above", times) if times > 1 else ("below", 1 / times)
+    so = f"{factor:,.0f} times {side} the nearest published law"
     return does_not_follow(
         so,
         words,
         confidence=Confidence.MEDIUM,
         consequence="the same loss is reached in far fewer steps at a larger rate"
-        if value < low
+        if side == "below"
         else "the loss may diverge",
         actions=("try 3 and 10 times the rate for a few hundred steps",),
-        threshold="laws differ 2-5 times among each other; a tenth of the lowest is judged",
+        threshold=f"laws differ 2-5 times among each other; {OFF_LAW:g} times outside their band is judged",
     )
 
 

@@ -11,11 +11,10 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.curves import Curve, curve, tail
 from advisor.findings.givens import from_scratch, number, planned_steps, step_tokens, steps_done
 from advisor.findings.spend import cost_of_steps
+from advisor.laws.hyperparameters import LAW_PARAMETERS, OFF_LAW, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
 
 _MOVED = 0.1  # relative fall of a loss that no run with a learning rate of truly 0 shows
-_OFF = 4.0  # times outside the laws' band: they disagree by 2-3 among themselves (sources §5.3)
-_LAW_PARAMETERS = (20e6, 100e9)  # Step Law was fitted to 60 M … 1 B, DeepSeek's to about 3e17 … 2e19 FLOPs
 _WARM = 0.9  # of the peak at the first row: no warm-up
 _JUMP = 1.15  # times the first loss: the start was too hard
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
@@ -76,17 +75,6 @@ def _all_skipped(run: RunTable) -> bool:
     return len(skipped) > 0 and bool((skipped > 0).all())
 
 
-def peak_laws(non_embedding: float, tokens: float, training_flops: float) -> dict[str, float]:
-    """Peak AdamW learning rates of the published laws for pre-training from scratch (sources §5.3).
-
-    DeepSeek LLM 2024: 0.3118·C^−0.125; Step Law 2025: 1.79·N^−0.713·D^0.307, N without embeddings.
-    """
-    return {
-        "DeepSeek 2024": 0.3118 * training_flops**-0.125,
-        "Step Law 2025": 1.79 * non_embedding**-0.713 * tokens**0.307,
-    }
-
-
 def detect_learning_rate_off_law(case: Case) -> Verdict:
     """A peak learning rate far outside the band of published laws, for AdamW pre-training from scratch only."""
     peak, tokens = _peak(case), _planned_tokens(case)
@@ -97,14 +85,14 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
             missing="peak learning rate, optimizer, shape, planned tokens and a first loss that shows a fresh start",
         )
     size = flops.block_matrix_parameters(case.workload.shape)
-    fitted = _LAW_PARAMETERS[0] <= size <= _LAW_PARAMETERS[1]
+    fitted = LAW_PARAMETERS[0] <= size <= LAW_PARAMETERS[1]
     if not scratch or "adam" not in optimizer or not fitted or rate_is_zero(case.run):
         return None
-    laws = peak_laws(size, tokens, flops.flops_per_token(case.workload.shape) * tokens)
-    low, high = min(laws.values()), max(laws.values())
-    if low / _OFF <= peak <= high * _OFF:
+    laws = peak_rates(case.workload.shape, tokens)
+    if not off_laws(peak, laws):
         return None
-    side, off = ("above", peak / high) if peak > high else ("below", low / peak)
+    low, high, times = min(laws.values()), max(laws.values()), times_off(peak, laws)
+    side, off = ("above", times) if times > 1 else ("below", 1 / times)
     return Finding(
         code="learning_rate_off_law",
         severity=Severity.WARNING,
@@ -115,7 +103,7 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
         if side == "below"
         else ("a value of another optimizer (Muon, SGD) or of a far smaller model",),
         actions=(f"try {math.sqrt(low * high):.2g} in a short run, half and twice of it beside",),
-        threshold=f"sources §5.3: band of the laws for AdamW from scratch, widened {_OFF:g}× each way",
+        threshold=f"sources §5.3: band of the laws for AdamW from scratch, widened {OFF_LAW:g}× each way",
     )
 
 

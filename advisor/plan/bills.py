@@ -185,7 +185,7 @@ class Bills:
         """Whether the global batch is at most `overshoot` times what the laws recommend for these tokens."""
         if brief.goal.global_batch_tokens is not None or brief.goal.micro_batch is not None:
             return np.ones_like(steps, dtype=bool)
-        wanted = recipe.recommended_batches(self.field.batch_scale[:, None], self.tokens(steps))
+        wanted = recipe.recommended_batch(self.field.batch_scale[:, None], self.tokens(steps))
         return (self.step_tokens <= overshoot * wanted) | self.field.smallest[:, None]
 
     def _owners(self) -> list[Device]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.offers import spot_range
@@ -231,8 +232,8 @@ def _why_depth(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> str:
 
 def _why_batch(brief: Brief, chosen: Trial) -> str:
     workload = chosen.prediction.workload
-    band = recipe.batch_band(workload.shape, chosen.tokens)
-    laws = ", ".join(f"{name} {format_tokens(tokens)}" for name, tokens in band.laws)
+    band = batch_band(scale_flops(workload.shape), chosen.tokens)
+    laws = ", ".join(f"{name} {format_tokens(tokens)}" for name, tokens in band.named.items())
     text = f"{format_tokens(workload.step_tokens)} tokens per step"
     if brief.goal.global_batch_tokens is not None:
         text += " as asked"

@@ -15,6 +15,7 @@ import numpy as np
 
 from advisor import flops
 from advisor.errors import AdvisorError
+from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import Brief
 from advisor.plan.offers import Offer
@@ -154,7 +155,11 @@ def _layout(device: Device) -> _Layout:
     brief = device.brief
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
     sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
-    usual = [goal.global_batch_tokens or recipe.recommended_batch(s, brief.ratio * brief.counted(s)) for s in shapes]
+
+    def recommended(shape: ModelShape) -> float:
+        return float(recipe.recommended_batch(scale_flops(shape), brief.ratio * brief.counted(shape)))
+
+    usual = [goal.global_batch_tokens or recommended(s) for s in shapes]
     factors = (1.0,) if goal.global_batch_tokens else BATCH_FACTORS
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
     target = (
@@ -222,7 +227,7 @@ def _rows(device: Device, layout: _Layout, checkpointing: str, tables: _Tables) 
         counted=counted.astype(float),
         parameters=a.parameters.astype(float),
         state_bytes=state,
-        batch_scale=recipe.training_flops(a, 1.0),
+        batch_scale=scale_flops(a),
         smallest=layout.smallest,
         step=step,
         mfu=flops.flops_per_token(a) * step_tokens / step.value / (gpus * peak)

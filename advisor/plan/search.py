@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from advisor.errors import AdvisorError
+from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import explain, recipe
 from advisor.plan.explain import LEVEL
 from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
@@ -173,7 +174,7 @@ def _batch_tokens(brief: Brief, predictions: list[Prediction]) -> float:
         return brief.goal.global_batch_tokens
     shape = predictions[0].workload.shape
     best = max(_usable(predictions) or predictions, key=_rate)
-    return recipe.recommended_batch(shape, usual_tokens(brief, brief.counted(shape), best))
+    return float(recipe.recommended_batch(scale_flops(shape), usual_tokens(brief, brief.counted(shape), best)))
 
 
 def _near_batch(brief: Brief, predictions: list[Prediction], batch_tokens: float) -> list[Prediction]:

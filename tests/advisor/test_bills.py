@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
+from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import Device, Field, make_field
@@ -96,8 +97,8 @@ def test_every_number_of_a_row_equals_the_single_plans(name, number, steps):
     assert same(bill.cost_usd, bills.usd(seconds)[0, 0], bills.usd_high(s)[0, 0])
     tokens = steps * w.step_tokens
     if tokens > 300:
-        assert recipe.recommended_batches(row.batch_scale, np.array([tokens]))[0] == pytest.approx(
-            recipe.recommended_batch(w.shape, tokens)
+        assert recipe.recommended_batch(row.batch_scale, np.array([tokens]))[0] == pytest.approx(
+            recipe.recommended_batch(scale_flops(w.shape), tokens)
         )
 
 

@@ -18,6 +18,7 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
+from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.explain import sentence, verdict
 from advisor.plan.goal import RunPrice, find_price, rent
@@ -53,31 +54,10 @@ def data_of(tokens: int, vocab_size: int = 4096):
 # Recipe
 
 
-def test_batch_laws_give_the_handbooks_figures():
-    shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
-    laws = dict(recipe.batch_band(shape, 6.71e9).laws)
-    head = 6 * 65536 * 1024  # DeepSeek's C leaves it out; the handbook's 528 k has it in
-    assert recipe.training_flops(shape, 6.71e9) == pytest.approx(1.35e19 - head * 6.71e9, rel=0.005)
-    assert laws["DeepSeek"] == pytest.approx(528e3 * ((1.35e19 - head * 6.71e9) / 1.35e19) ** 0.3271, rel=0.005)
-    assert dict(recipe.batch_band(shape, 1e9).laws)["Step Law"] == pytest.approx(80e3, rel=0.01)
-    assert dict(recipe.batch_band(shape, 1e11).laws)["Step Law"] == pytest.approx(1.11e6, rel=0.01)
-    reference = 12 * 110_100_912
-    assert dict(recipe.batch_band(shape, reference).laws)["nanochat"] == 2**19
-
-
-@pytest.mark.parametrize(
-    ("scaling", "log2"), [(110_100_912, 19), (234_881_792, 19), (435_160_240, 20), (729_810_624, 20)]
-)
-def test_nanochat_batch_at_its_own_depths(scaling, log2):
-    """d12, d16, d20 and d24 at ratio 12, rounded to a power of two as nanochat does (sources §8 item 6)."""
-    shape = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=2048)
-    assert round(math.log2(dict(recipe.batch_band(shape, 12 * scaling).laws)["nanochat"])) == log2
-
-
 def test_learning_rate_of_the_published_run():
     """d16 at 6.71 B tokens: DeepSeek 1.27e-3, Step Law 2.2e-3 (sources §5.3); the lower one counts."""
     shape = make_shape("nanochat", depth=16, vocab_size=65536, seq_len=2048)
-    batch = recipe.batch_band(shape, 6.71e9).median
+    batch = batch_band(scale_flops(shape), 6.71e9).median
     assert recipe.learning_rate(shape, 6.71e9, batch) == pytest.approx(1.27e-3, rel=0.03)
     assert recipe.learning_rate(shape, 6.71e9, batch / 4) == pytest.approx(1.27e-3 / 2, rel=0.04)
 
@@ -98,8 +78,9 @@ def test_schedule_and_evaluation_are_valid(steps, tokens, micro_tokens):
 
 def test_short_runs_keep_their_steps():
     shape = make_shape("nanochat", depth=2, vocab_size=4096, seq_len=256)
-    assert recipe.recommended_batch(shape, 300_000) == 1000
-    assert recipe.recommended_batch(shape, 1e9) == recipe.batch_band(shape, 1e9).median
+    scale = scale_flops(shape)
+    assert recipe.recommended_batch(scale, 300_000) == 1000
+    assert recipe.recommended_batch(scale, 1e9) == batch_band(scale, 1e9).median
 
 
 # Limits

@@ -1,0 +1,98 @@
+"""Batch size and learning rate by published laws. Numbers or numpy arrays in, the same out.
+
+Both laws of a kind were fitted to AdamW pre-training from scratch with a decaying rate. They disagree by two to three
+among themselves, so what they say is a band.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from advisor.flops import block_matrix_parameters
+from trainer.schema import ModelShape
+
+Number = TypeVar("Number", float, np.ndarray)
+
+# Step Law was fitted to 60 M to 1 B parameters, DeepSeek's law to about 3e17 to 2e19 FLOPs; a factor beyond is allowed.
+LAW_PARAMETERS = (20e6, 100e9)  # in blocks
+OFF_LAW = 4.0  # times outside the laws' band: they disagree by 2 to 5 among themselves (sources §5.3)
+_NANOCHAT_D12_TOKENS = 12 * 110_100_912  # of nanochat's reference run: depth 12 at ratio 12 (sources §5.2)
+
+
+class Blocks(Protocol[Number]):
+    """What the scale of a model needs of its shape: whole numbers, or arrays of many shapes."""
+
+    depth: Number
+    width: Number
+    seq_len: Number
+
+
+def scale_flops(shape: Blocks) -> Number:
+    """DeepSeek's M = 72·L·d² + 12·L·d·T: FLOPs per token of the blocks, without embeddings and head (sources §1.2)."""
+    return 72.0 * shape.depth * shape.width**2 + 12 * shape.depth * shape.width * shape.seq_len
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchBand:
+    """Tokens per optimizer step by three laws (sources §5.2); far below a billion tokens each extrapolates."""
+
+    deepseek: Number  # DeepSeek LLM 2024: 0.2920·C^0.3271, C = M·D
+    step_law: Number  # Step Law 2025: 0.58·D^0.571
+    nanochat: Number  # nanochat 2026: 2^19·(D / D_d12)^0.383, the exponent from Power Lines (Bergsma et al. 2025)
+
+    @property
+    def median(self) -> Number:
+        """The middle one of the three."""
+        low, high = np.minimum(self.deepseek, self.step_law), np.maximum(self.deepseek, self.step_law)
+        return np.clip(self.nanochat, low, high)
+
+    @property
+    def named(self) -> dict[str, Number]:
+        """Each law's tokens by its name."""
+        return {"DeepSeek": self.deepseek, "Step Law": self.step_law, "nanochat": self.nanochat}
+
+    def on_plateau(self, tokens: float) -> bool:
+        """Whether a batch is as good as the median one: the optimum is about four times wide (Step Law)."""
+        return bool(self.median / 2 <= tokens <= self.median * 2)
+
+
+def batch_band(scale: Number, tokens: Number) -> BatchBand:
+    """What the laws recommend for models of `scale_flops` trained on so many tokens."""
+    logs = np.log(tokens)  # exponentials of one logarithm: a third of the time of powers, asked for millions of runs
+    return BatchBand(
+        deepseek=0.2920 * np.exp(0.3271 * (logs + np.log(scale))),
+        step_law=0.58 * np.exp(0.571 * logs),
+        nanochat=2**19 * np.exp(0.383 * (logs - np.log(_NANOCHAT_D12_TOKENS))),
+    )
+
+
+def deepseek_rate(scale: float, tokens: float) -> float:
+    """Peak AdamW learning rate by DeepSeek LLM 2024: 0.3118·C^−0.1250 with C = M·D of `scale_flops` (sources §5.3)."""
+    return 0.3118 * (scale * tokens) ** -0.1250
+
+
+def step_law_rate(non_embedding: float, tokens: float) -> float:
+    """Peak AdamW learning rate by Step Law 2025: 1.79·N^−0.713·D^0.307, N without embeddings (sources §5.3)."""
+    return 1.79 * non_embedding**-0.713 * tokens**0.307
+
+
+def peak_rates(shape: ModelShape, tokens: float) -> dict[str, float]:
+    """Peak AdamW learning rates for a shape trained on so many tokens, by the name of the law."""
+    return {
+        "DeepSeek": deepseek_rate(scale_flops(shape), tokens),
+        "Step Law": step_law_rate(block_matrix_parameters(shape), tokens),
+    }
+
+
+def times_off(rate: float, rates: dict[str, float]) -> float:
+    """How many times a peak rate is above the highest law (over 1) or below the lowest (under 1); 1 between them."""
+    low, high = min(rates.values()), max(rates.values())
+    return rate / min(max(rate, low), high)
+
+
+def off_laws(rate: float, rates: dict[str, float]) -> bool:
+    """Whether a peak learning rate is further from every law than the laws are from each other."""
+    return not 1 / OFF_LAW <= times_off(rate, rates) <= OFF_LAW
