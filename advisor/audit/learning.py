@@ -10,6 +10,7 @@ from advisor.audit.budget import bytes_per_token
 from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
+from advisor.laws.annealing import cosine
 from advisor.laws.hyperparameters import OFF_LAW, off_laws, peak_rates, times_off
 from advisor.laws.phase import phase_problem
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
@@ -223,7 +224,7 @@ def learning_rate_at(q: Question) -> Judgement:
         ends, words = (min(begin), max(begin)), f"warm-up, step {step:g} of {s.warmup_steps}"
     elif s.schedule == "cosine" and s.steps:
         done = (step - (s.warmup_steps or 0)) / (s.steps - (s.warmup_steps or 0))
-        rate = low + 0.5 * (s.learning_rate - low) * (1 + math.cos(math.pi * min(1.0, done)))
+        rate = low + (s.learning_rate - low) * float(cosine(min(1.0, done)))
         ends, words = (rate, rate), f"cosine at {done:.2%}".replace("%", " %")
     else:
         ends, words = (s.learning_rate, s.learning_rate), "constant"

@@ -11,6 +11,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.curves import Curve, curve, tail
 from advisor.findings.givens import from_scratch, number, planned_steps, step_tokens, steps_done
 from advisor.findings.spend import cost_of_steps
+from advisor.laws.annealing import FULL_DECAY_NATS, GAIN_SPREAD
 from advisor.laws.hyperparameters import LAW_PARAMETERS, OFF_LAW, off_laws, peak_rates, times_off
 from advisor.readers.run_table import RunTable, Status
 
@@ -18,8 +19,6 @@ _MOVED = 0.1  # relative fall of a loss that no run with a learning rate of trul
 _WARM = 0.9  # of the peak at the first row: no warm-up
 _JUMP = 1.15  # times the first loss: the start was too hard
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
-# nats a full decay brings: C·S2 of sources §4.5 (C 0.468, memory 1000 steps, peak 3e-4) ± a factor of two
-ANNEALING_GAIN = (0.07, 0.14, 0.28)
 
 
 def rate_is_zero(run: RunTable) -> bool:
@@ -215,12 +214,12 @@ def detect_never_decays(case: Case) -> Verdict:
     complete = case.run.status is Status.COMPLETED or bool(done and planned and done >= planned)
     if not complete and (planned is None or done is None or done < 0.5 * planned):
         return None  # cut short before any schedule decays: the run's status says it
-    low, middle, high = ANNEALING_GAIN
+    low, high = FULL_DECAY_NATS * (1 - GAIN_SPREAD), FULL_DECAY_NATS * (1 + GAIN_SPREAD)
     return Finding(
         code="ends_at_high_learning_rate",
         severity=Severity.WARNING if complete and scratch else Severity.NOTE,
         title=f"The run ends at {last / peak:.0%} of its peak learning rate"
-        + (f": about {middle:g} nats are left unused" if scratch else ""),
+        + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=(
             Evidence(text=f"learning rate {last:.3g} at the end, peak {peak:.3g}", last_step=float(rates.step[-1])),
         ),
@@ -229,7 +228,7 @@ def detect_never_decays(case: Case) -> Verdict:
         if complete
         else ("the run stopped before its decay",),
         actions=(
-            f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:g} to {high:g} nats in pre-training)",
+            f"decay to 10 % or less over the last 10 to 20 % of the steps ({low:.2f} to {high:.2f} nats from scratch)",
             "compare this loss only with runs at the same phase of their schedules",
         ),
         threshold=f"at least {_HIGH_PHASE:.0%} of the peak at the last step; gain by sources §4.5 (C·S2)",

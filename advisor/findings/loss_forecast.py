@@ -1,8 +1,6 @@
 """The loss a run will end with, from its first part and its schedule (sources §4.5). Pure.
 
-Tissue et al. 2024: L(s) = L0 + A·S1^−α − C·S2, with S1 the sum of learning rates and S2 the sum of their momentum-
-averaged falls. L0 and A are fitted to the run, C is pulled towards its prior, α is held. A raw power law in steps is
-0.1 nats wrong where this is 0.02: it does not know that the rate will fall.
+By the law of `laws/annealing`: L0 and A are fitted to the run, C is pulled towards its prior, α is held.
 """
 
 from __future__ import annotations
@@ -13,16 +11,10 @@ import numpy as np
 
 from advisor.findings.curves import Curve
 from advisor.findings.schedule import Schedule
+from advisor.laws.annealing import FALL_EXPONENT, GAIN_PER_SHARE, GAIN_SPREAD, annealing_sums
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
-# Fitted on the public 100 M curves of Luo et al. 2025 (sources §4.5), peak 3e-4, rates taken absolutely there.
-ALPHA, ANNEALING, MEMORY = 0.77, 0.468, 0.999
-_FITTED_PEAK = 3e-4
-# Rates here are shares of the peak: absolute ones would give a run at 6e-4 twice the gain. Public runs whatever their
-# peak (AdamW at 6e-4 and above, Muon) gain 1.0 to 1.6 times what the published C gives; the prior lies between.
-_GAIN = 1.2 * ANNEALING * _FITTED_PEAK
-_GAIN_DEVIATION = 0.4  # of the gain itself
 FIRST_SHARE, HALF_SHARE = 0.25, 0.5  # of the steps after warm-up
 _HALF_WIDTHS = {FIRST_SHARE: 0.05, HALF_SHARE: 0.03, 1.0: 0.015}  # nats, schedule known; sources §4.5
 _SKIP = 0.1  # of the steps: the first part bends as no power law does
@@ -37,17 +29,6 @@ class LossForecast:
 
     final_loss: Estimate | None
     reason: str  # what it rests on, or why there is none
-
-
-def annealing_sums(values: np.ndarray, warmup_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """S1 and S2 of a schedule (rates as shares of the peak) after each step; warm-up counts at the peak (Tissue)."""
-    from scipy.signal import lfilter  # slow to import, and only forecasts need it
-
-    flat = values.copy()
-    flat[:warmup_steps] = 1.0
-    falls = np.concatenate([[0.0], flat[:-1] - flat[1:]])
-    momentum = lfilter([1.0], [1.0, -MEMORY], falls)
-    return np.cumsum(flat), np.cumsum(momentum)
 
 
 def share_done(step: float, schedule: Schedule) -> float:
@@ -97,8 +78,8 @@ def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
     travelled, annealed = annealing_sums(schedule.shares, schedule.warmup_steps)
     design = _design(travelled, annealed, step)
     rows = np.hypot(noise, _MISFIT / nats) * np.sqrt(max(1.0, len(step) / _FREE_BINS))
-    gain = _GAIN / nats
-    prior = np.array([0.0, 0.0, 1 / (_GAIN_DEVIATION * gain) ** 2])
+    gain = GAIN_PER_SHARE / nats
+    prior = np.array([0.0, 0.0, 1 / (GAIN_SPREAD / Z80 * gain) ** 2])
     precision = design.T @ (design / rows[:, None] ** 2) + np.diag(prior)
     target = design.T @ (value / rows**2) + prior * np.array([0.0, 0.0, gain])
     covariance = np.linalg.inv(precision)
@@ -111,7 +92,7 @@ def _one(losses: Curve, schedule: Schedule, nats: float) -> Estimate | None:
 
 def _design(travelled: np.ndarray, annealed: np.ndarray, step: np.ndarray) -> np.ndarray:
     """Columns of L0, A and C at these steps; S1 over its end, so that A is in nats and the matrix well conditioned."""
-    return np.stack([np.ones(len(step)), (travelled[step] / travelled[-1]) ** -ALPHA, -annealed[step]], axis=1)
+    return np.stack([np.ones(len(step)), (travelled[step] / travelled[-1]) ** -FALL_EXPONENT, -annealed[step]], axis=1)
 
 
 def _bins(losses: Curve, schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

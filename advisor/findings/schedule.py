@@ -9,6 +9,7 @@ import numpy as np
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
 from advisor.findings.givens import number
+from advisor.laws.annealing import learning_rate_shares, planned_shares
 
 _FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one
 _FINALS = (0.0, 0.1)  # shares of the peak that schedules end at, where nothing says it
@@ -24,26 +25,6 @@ class Schedule:
     warmup_steps: int
     shares: np.ndarray
     declared: bool = True  # False: one of those that fit the rates seen
-
-
-def shares(
-    kind: str, steps: int, *, warmup_steps: int = 0, final_share: float = 0.1, decay_share: float = 0.2
-) -> np.ndarray:
-    """Rate over peak at each of `steps` steps of a cosine, linear, wsd (trapezoidal) or constant schedule."""
-    step = np.arange(steps, dtype=float)
-    progress = np.clip((step - warmup_steps) / max(1, steps - warmup_steps), 0, 1)
-    if kind == "cosine":
-        rate = final_share + (1 - final_share) * 0.5 * (1 + np.cos(np.pi * progress))
-    elif kind == "linear":
-        rate = 1 - (1 - final_share) * progress
-    elif kind == "wsd":
-        start = (1 - decay_share) * steps
-        rate = 1 - (1 - final_share) * np.clip((step - start) / max(1.0, steps - start), 0, 1)
-    elif kind == "constant":
-        rate = np.ones(steps)
-    else:
-        raise ValueError(f"schedule {kind!r} is not one of cosine, linear, wsd, constant")
-    return np.where(step < warmup_steps, (step + 1) / max(1, warmup_steps), rate)
 
 
 def kind_of(words: str) -> str | None:
@@ -76,9 +57,7 @@ def schedules_of(case: Case, steps: int) -> list[Schedule]:
 def _declared(case: Case, steps: int) -> Schedule | None:
     if case.plan is not None:
         plan = case.plan.run.schedule
-        made = shares(plan.name, steps, warmup_steps=plan.warmup_steps, final_share=plan.final_fraction,
-                      decay_share=plan.decay_fraction)  # fmt: skip
-        return Schedule(name=plan.name, warmup_steps=plan.warmup_steps, shares=made)
+        return Schedule(name=plan.name, warmup_steps=plan.warmup_steps, shares=planned_shares(plan, steps))
     facts = case.run.facts
     kind = kind_of(str(facts.get("schedule") or ""))
     if kind is None or kind == "wsd":  # how long it decays is not among the facts: recognised below
@@ -88,7 +67,7 @@ def _declared(case: Case, steps: int) -> Schedule | None:
     if warmup is None:
         warmup = _warmup_seen(seen.step, seen.value) if len(seen) >= _LEAST_SEEN else 0
     final = least / peak if peak and least is not None else 0.0
-    made = shares(kind, steps, warmup_steps=int(warmup), final_share=final)
+    made = learning_rate_shares(kind, steps, warmup_steps=int(warmup), final_share=final)
     return Schedule(name=kind, warmup_steps=int(warmup), shares=made)
 
 
@@ -104,7 +83,7 @@ def _known(steps: int, warmup: int) -> list[Schedule]:
     made += [("wsd", final, decay) for final in _FINALS for decay in _DECAYS]
     found = []
     for kind, final, decay in made:
-        values = shares(kind, steps, warmup_steps=warmup, final_share=final, decay_share=decay)
+        values = learning_rate_shares(kind, steps, warmup_steps=warmup, final_share=final, decay_share=decay)
         name = kind if kind == "constant" else f"{kind} to {final:.0%}"
         name += f" over the last {decay:.0%}" if kind == "wsd" else ""
         found.append(Schedule(name=name, warmup_steps=warmup, shares=values, declared=False))

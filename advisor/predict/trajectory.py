@@ -1,7 +1,7 @@
 """The loss a run is expected to show at every step, its learning-rate schedule taken into account (sources §4.5).
 
-Tissue et al. 2024: L(s) = L0 + A·S1^−α − C·S2, S1 the sum of learning rates, S2 the sum of their momentum-averaged
-falls. A raw power law in steps would promise a run at full learning rate what only a decayed one reaches. Pure.
+By the law of `laws/annealing`: a raw power law in steps would promise a run at full learning rate what only a decayed
+one reaches. Pure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.laws.annealing import FALL_EXPONENT, GAIN_PER_SHARE, GAIN_SPREAD, annealing_sums, planned_shares
 from advisor.predict.loss import CHINCHILLA
 from advisor.records import Basis, Estimate, Plan
 from trainer.schema import ScheduleConfig
 
-# As in findings/loss_forecast: fitted on the public 100 M curves of Luo et al. 2025 at a peak of 3e-4, rates taken as
-# shares of the peak; other public runs gain 1.0 to 1.6 times as much from annealing.
-_ALPHA, _MEMORY = 0.77, 0.999
-_GAIN_PER_SHARE = 1.2 * 0.468 * 3e-4
-_GAIN_SPREAD, _FALL_SPREAD = 0.5, 0.6  # 80 % half-widths of the gain and of the fall, relative: judged
+_FALL_SPREAD = 0.6  # 80 % half-width of the fall, relative: judged
 _POINTS = 200
 SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which a plan states its expected loss
 
@@ -84,15 +81,14 @@ def expected_trajectory(
     How fast it falls follows from the Chinchilla law's own slope at `tokens`; the part that only a falling learning
     rate brings comes when the rate falls. The band is the end's, wider before in proportion to what is still to come.
     """
-    shares = learning_rate_shares(schedule, steps)
-    travelled, annealed = annealing_sums(shares, schedule.warmup_steps)
+    travelled, annealed = annealing_sums(planned_shares(schedule, steps), schedule.warmup_steps)
     step = np.unique(np.round(np.geomspace(1, steps, _POINTS)).astype(int))
-    fall = CHINCHILLA.token_exponent * CHINCHILLA.token_term(tokens) / _ALPHA
-    to_fall = fall * ((travelled[step - 1] / travelled[-1]) ** -_ALPHA - 1)
-    to_anneal = _GAIN_PER_SHARE * (annealed[-1] - annealed[step - 1])
+    fall = CHINCHILLA.token_exponent * CHINCHILLA.token_term(tokens) / FALL_EXPONENT
+    to_fall = fall * ((travelled[step - 1] / travelled[-1]) ** -FALL_EXPONENT - 1)
+    to_anneal = GAIN_PER_SHARE * (annealed[-1] - annealed[step - 1])
     start = math.log(vocab_size)
     value = np.minimum(end.value + to_fall + to_anneal, start)
-    spread = np.hypot(_FALL_SPREAD * to_fall, _GAIN_SPREAD * to_anneal)
+    spread = np.hypot(_FALL_SPREAD * to_fall, GAIN_SPREAD * to_anneal)
     return Trajectory(
         step=step,
         value=value,
@@ -100,29 +96,3 @@ def expected_trajectory(
         basis=end.basis,
         high=np.minimum(value + np.hypot(end.high - end.value, spread), max(start, end.high)),
     )
-
-
-def learning_rate_shares(schedule: ScheduleConfig, steps: int) -> np.ndarray:
-    """Shares of the peak rate at every step, shape (steps,): the trainer's schedules, without torch."""
-    at = np.arange(steps, dtype=float)
-    final, warmup = schedule.final_fraction, schedule.warmup_steps
-    if schedule.name == "wsd":
-        decay = max(1, round(schedule.decay_fraction * steps))
-        shares = final + (1 - final) * np.clip((steps - at) / decay, 0, 1)
-    else:
-        progress = np.clip((at - warmup) / max(1, steps - warmup), 0, 1)
-        shares = final + (1 - final) * 0.5 * (1 + np.cos(np.pi * progress))
-    return np.where(at < warmup, (at + 1) / max(1, warmup), shares)
-
-
-def annealing_sums(shares: np.ndarray, warmup_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """S1 and S2 after each step, in shares of the peak rate; warm-up counts as if it were at the peak (Tissue)."""
-    flat = shares.copy()
-    flat[:warmup_steps] = 1.0
-    momentum, annealed, total = 0.0, np.empty(len(flat)), 0.0
-    falls = np.concatenate([[0.0], flat[:-1] - flat[1:]]).tolist()
-    for i, fall in enumerate(falls):
-        momentum = _MEMORY * momentum + fall
-        total += momentum
-        annealed[i] = total
-    return np.cumsum(flat), annealed

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from advisor.predict.loss import CHINCHILLA
 from advisor.predict.loss_own import calibrate_loss, inference_optimal, on_own_data, overtraining_factor
-from advisor.predict.trajectory import annealing_sums, expected_trajectory, learning_rate_shares
+from advisor.predict.trajectory import expected_trajectory
 from advisor.records import Basis, Estimate
-from trainer.optim import learning_rate_factor
 from trainer.schema import ScheduleConfig
 
 END = Estimate(value=2.8, low=2.6, high=3.0, basis=Basis.PRIOR)
@@ -69,21 +68,6 @@ def test_the_factor_is_sardanas_condition_at_equal_training_compute(trained: flo
     own_tokens = trained * math.sqrt(factor)  # √f more tokens on √f fewer parameters: the same 6·N·D
     assert factor >= 1
     assert factor == pytest.approx((1 + served / (3 * own_tokens)) ** (1 / 0.3526596), rel=1e-6)
-
-
-@pytest.mark.parametrize("schedule", [ScheduleConfig(warmup_steps=30), ScheduleConfig(name="wsd", warmup_steps=10)])
-def test_rates_are_the_trainers(schedule: ScheduleConfig):
-    wanted = [learning_rate_factor(schedule, step, 500) for step in range(500)]
-    assert learning_rate_shares(schedule, 500) == pytest.approx(np.array(wanted))
-
-
-def test_annealing_sums_of_a_constant_rate_and_of_one_fall():
-    travelled, annealed = annealing_sums(np.ones(100), 0)
-    assert travelled[-1] == 100 and not annealed.any()
-    shares = np.concatenate([np.ones(50), np.full(50, 0.5)])
-    _, annealed = annealing_sums(shares, 0)
-    assert annealed[49] == 0 and annealed[50] == pytest.approx(0.5)
-    assert annealed[-1] == pytest.approx(0.5 * (1 - 0.999**50) / 0.001)  # a geometric series
 
 
 def trajectory(**changes):

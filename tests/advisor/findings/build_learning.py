@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.schedule import shares
+from advisor.laws.annealing import learning_rate_shares
 from advisor.readers.run_table import RunTable
 from tests.advisor.findings.build import run
 
@@ -25,7 +25,7 @@ def healthy_loss(steps: int = STEPS, noise: float = 0.02, start: float = LN_V, e
 
 
 def healthy_rate(steps: int = STEPS, peak: float = 6e-4) -> np.ndarray:
-    return peak * shares("cosine", steps, warmup_steps=steps // 20, final_share=0.1)
+    return peak * learning_rate_shares("cosine", steps, warmup_steps=steps // 20, final_share=0.1)
 
 
 def healthy_norm(steps: int = STEPS) -> np.ndarray:

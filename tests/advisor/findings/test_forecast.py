@@ -12,7 +12,8 @@ from advisor.findings.case import Case
 from advisor.findings.curves import Curve
 from advisor.findings.forecast import Place, Targets, elsewhere, forecast, moved_workload
 from advisor.findings.loss_forecast import forecast_loss
-from advisor.findings.schedule import Schedule, kind_of, schedules_of, shares
+from advisor.findings.schedule import Schedule, kind_of, schedules_of
+from advisor.laws.annealing import learning_rate_shares
 from advisor.readers.run_table import RunTable, Status
 from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build import healthy, profile, workload
@@ -42,7 +43,7 @@ def multi_power_law(rate_shares: np.ndarray, steps: np.ndarray) -> np.ndarray:
 @functools.cache
 def partial(kind: str, steps: int, share: float, noise: float = 0.03) -> tuple[Curve, Schedule, float]:
     """The first `share` of the steps after warm-up as logged with noise, the schedule, and the true end."""
-    values = shares(kind, steps, warmup_steps=WARM_UP, final_share=0.1)
+    values = learning_rate_shares(kind, steps, warmup_steps=WARM_UP, final_share=0.1)
     place = np.linspace(100, WARM_UP + share * (steps - WARM_UP), 1000).astype(int)
     loss = multi_power_law(values, place) + noise * np.random.default_rng(1).standard_normal(len(place))
     end = float(multi_power_law(values, np.array([steps - 1]))[0])
@@ -101,7 +102,9 @@ def test_spikes_in_the_log_do_not_move_the_forecast():
 
 def test_several_possible_schedules_widen_the_interval():
     losses, first, _ = partial("wsd", 24_000, 0.5)
-    flat = Schedule(name="constant", warmup_steps=WARM_UP, shares=shares("constant", 24_000, warmup_steps=WARM_UP))
+    flat = Schedule(
+        name="constant", warmup_steps=WARM_UP, shares=learning_rate_shares("constant", 24_000, warmup_steps=WARM_UP)
+    )
     both, one = forecast_loss(losses, [first, flat]).final_loss, forecast_loss(losses, [first]).final_loss
     assert both is not None and one is not None
     assert both.high - both.low > one.high - one.low
@@ -117,7 +120,7 @@ def test_schedules_are_known_by_name(words, kind):
 
 
 def part_of(kind: str, done: int, steps: int = 2000, **facts) -> RunTable:
-    rates = 6e-4 * shares(kind, steps, warmup_steps=100, final_share=0.0)[:done]
+    rates = 6e-4 * learning_rate_shares(kind, steps, warmup_steps=100, final_share=0.0)[:done]
     return learning_run(done, learning_rate=rates, facts={"planned_steps": steps, **facts}, status=Status.INCOMPLETE)
 
 

@@ -14,7 +14,7 @@ from advisor.findings.learning_rate import (
     detect_no_warm_up,
     phase_of_schedule,
 )
-from advisor.findings.schedule import shares
+from advisor.laws.annealing import learning_rate_shares
 from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, healthy_rate, learning_case, learning_run
 
@@ -65,7 +65,7 @@ def test_a_jump_that_never_comes_back_is_an_error():
 
 
 def test_no_warm_up_is_a_note_unless_the_loss_jumps():
-    flat = 6e-4 * shares("cosine", STEPS, final_share=0.1)
+    flat = 6e-4 * learning_rate_shares("cosine", STEPS, final_share=0.1)
     found = detect_no_warm_up(learning_case(learning_run(learning_rate=flat)))
     assert isinstance(found, Finding) and found.severity is Severity.NOTE
     loss = healthy_loss()
@@ -81,7 +81,7 @@ def test_a_constant_rate_never_decays():
 
 def test_the_phase_of_a_schedule():
     # nanochat's pair of sources §4.5: d16 at multiplier 0.3125 at step 12,000 of 12,800 with a decay over 20 % to 0
-    rates = 0.02 * shares("wsd", 12_800, final_share=0.0, decay_share=0.2)
+    rates = 0.02 * learning_rate_shares("wsd", 12_800, final_share=0.0, decay_share=0.2)
     table = learning_run(12_800, learning_rate=rates, eval_loss=None)
     assert phase_of_schedule(table, 12_001) == pytest.approx(0.3125, abs=1e-3)
     assert phase_of_schedule(table, 20_000) is None
