@@ -7,14 +7,13 @@ usual network cards between nodes. Pure: numbers in, an Estimate or None out.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from advisor.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.hardware.links import Link, read_link
 from advisor.predict.memory import EstimateArrays
 from advisor.predict.throughput import all_parameters
 from advisor.records import Basis, Estimate, Workload
@@ -30,42 +29,6 @@ _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.
 _NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """What joins the GPUs of one node."""
-
-    kind: str  # nvlink | xgmi | roce | pcie
-    generation: str  # as in the catalog: nvlink4, pcie4x16
-    bytes_per_second: float  # nominal, one direction, per GPU
-    gpus: int = GPUS_PER_NODE  # that it joins
-
-    @property
-    def achieved(self) -> float:
-        """Bus bandwidth of a large collective, bytes/s."""
-        return self.bytes_per_second * _EFFICIENCY[self.kind]
-
-
-@cache
-def read_link(interconnect: str) -> Link | None:
-    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None where it names no rate.
-
-    Bridges between pairs of cards and links to the host processor are passed over: not every machine has the first, and
-    the second joins no GPUs.
-    """
-    for part in interconnect.split(";"):
-        found = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)
-        if not found or "bridge" in found[2] or "c2c" in found[2]:
-            continue
-        domain = re.search(r"NVL(\d+)", found[4])
-        return Link(
-            kind=found[1],
-            generation=found[1] + found[2],
-            bytes_per_second=float(found[3]) * 1e9 / 2,
-            gpus=int(domain[1]) if domain else GPUS_PER_NODE,
-        )
-    return None
 
 
 def all_reduce_seconds(size_bytes: float, gpus: int, bytes_per_second: float, latency_seconds: float = 0.0) -> float:
@@ -87,11 +50,16 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
     """
     link = read_link(spec.interconnect)
     if link is None or gpus <= link.gpus:
-        return link.achieved if link else None
+        return _achieved(link) if link else None
     network = _NETWORK_PER_GPU.get(link.generation)
     if network is None:
         return None
-    return min(link.achieved, GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
+    return min(_achieved(link), GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
+
+
+def _achieved(link: Link) -> float:
+    """Bus bandwidth of a large collective inside a node, bytes/s."""
+    return link.bytes_per_second * _EFFICIENCY[link.kind]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Communication: ring formulas against the handbook's worked example, links as the catalog words them, overlap."""
+"""Communication: ring formulas against the handbook's worked example, overlap."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor import flops
-from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.catalog import GpuSpec, require_gpu
 from advisor.predict.comm import (
     BUCKET_BYTES,
     all_reduce_seconds,
     bus_bytes_per_second,
     exposed_seconds,
-    read_link,
     reduce_scatter_seconds,
 )
 from advisor.records import Workload
@@ -51,27 +50,6 @@ def test_reduce_scatter_is_half_an_all_reduce_latency_included():
 def test_all_reduce_costs_at_most_two_passes_over_the_link(gpus: int, size: float):
     seconds = all_reduce_seconds(size, gpus, 1e9)
     assert size / 1e9 <= seconds < 2 * size / 1e9
-
-
-@pytest.mark.parametrize(
-    ("text", "generation", "gigabytes", "gpus"),
-    [
-        ("nvlink4 900", "nvlink4", 450, 8),
-        ("pcie4x16 64", "pcie4x16", 32, 8),
-        ("nvlink3-bridge 112.5; pcie4x16 64", "pcie4x16", 32, 8),
-        ("nvlink5 1800 (NVL72); nvlink-c2c 900", "nvlink5", 900, 72),
-        ("nvlink-c2c 900; nvlink4 900", "nvlink4", 450, 8),
-        ("roce 600 (24x100GbE, 21 in-node)", "roce", 300, 8),
-    ],
-)
-def test_link_is_read_past_bridges_and_host_links(text: str, generation: str, gigabytes: float, gpus: int):
-    link = read_link(text)
-    assert (link.generation, link.bytes_per_second, link.gpus) == (generation, gigabytes * 1e9, gpus)
-
-
-def test_every_catalog_interconnect_is_read_or_names_no_rate():
-    for spec in load_gpus().values():
-        assert (read_link(spec.interconnect) is None) == (not any(c.isdigit() for c in spec.interconnect))
 
 
 def test_one_gpu_communicates_nothing():

@@ -1,0 +1,40 @@
+"""What joins the GPUs of one machine, as the catalog words it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from advisor.catalog import GPUS_PER_NODE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What joins the GPUs of one node."""
+
+    kind: str  # nvlink | xgmi | roce | pcie
+    generation: str  # as in the catalog: nvlink4, pcie4x16
+    bytes_per_second: float  # nominal, one direction, per GPU
+    gpus: int = GPUS_PER_NODE  # that it joins
+
+
+@cache
+def read_link(interconnect: str) -> Link | None:
+    """Read the catalog's interconnect column ("nvlink4 900": both directions, GB/s); None where it names no rate.
+
+    Bridges between pairs of cards and links to the host processor are passed over: not every machine has the first, and
+    the second joins no GPUs.
+    """
+    for part in interconnect.split(";"):
+        match = re.match(r"\s*(nvlink|xgmi|roce|pcie)(\S*) (\d+(?:\.\d+)?)\b(.*)", part)
+        if not match or "bridge" in match[2] or "c2c" in match[2]:
+            continue
+        domain = re.search(r"NVL(\d+)", match[4])
+        return Link(
+            kind=match[1],
+            generation=match[1] + match[2],
+            bytes_per_second=float(match[3]) * 1e9 / 2,
+            gpus=int(domain[1]) if domain else GPUS_PER_NODE,
+        )
+    return None
