@@ -21,8 +21,8 @@ from advisor.findings.registry import judge
 from advisor.findings.savings import spent_seconds, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
+from advisor.hardware.offers import cheapest_offer
 from advisor.predict.profile import Profile
-from advisor.prices import cheapest_price
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.config_file import read_config
@@ -210,7 +210,7 @@ def _places(case: Case, store: Store) -> list[Place]:
         return []
     places = []
     for key in ELSEWHERE:
-        found = cheapest_price(key, 1)
+        found = cheapest_offer(key)
         if key == case.workload.gpu or found is None:
             continue
         profile = load_profile(key, store, family=case.workload.shape.family)

@@ -1,4 +1,4 @@
-"""Rental prices: rows of dated price lists with their sources, and what some cards cost by them.
+"""Rental prices: rows of dated price lists with their sources. What cards cost by them: `hardware/offers`.
 
 Reads profiles/prices.csv (format in profiles/README.md) and the live prices that `advisor gpus --refresh` keeps.
 """
@@ -6,7 +6,6 @@ Reads profiles/prices.csv (format in profiles/README.md) and the live prices tha
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,43 +58,16 @@ class PriceRow:
         spot, full = self.spot_usd_per_hour, self.on_demand_usd_per_hour
         return None if spot is not None and full is not None and spot < LEAST_SPOT_SHARE * full else spot
 
+    def age_days(self, today: datetime.date) -> int | None:
+        """Days since the price list was read, the most they can be where it carries no date; None where unknown."""
+        return (today - self.earliest).days if self.earliest else None
+
     @property
     def dated(self) -> str:
         """The date in words."""
         if self.snapshot_date:
             return self.snapshot_date.isoformat()
         return f"{self.earliest:%Y-%m} or later" if self.earliest else "undated"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """What some GPUs of one kind cost per hour, on demand, with the row that says so."""
-
-    row: PriceRow
-    gpus: int  # GPUs wanted
-    machines: int  # whole machines rented for them
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Of everything rented, GPUs that stay idle included."""
-        assert self.row.on_demand_usd_per_hour is not None
-        return self.machines * self.row.on_demand_usd_per_hour
-
-    @property
-    def usd_per_gpu_hour(self) -> float:
-        """The bill over the GPUs wanted."""
-        return self.usd_per_hour / self.gpus
-
-    def age_days(self, today: datetime.date) -> int | None:
-        """Days since the price list was read, the most they can be where it carries no date; None where unknown."""
-        return (today - self.row.earliest).days if self.row.earliest else None
-
-    @property
-    def source(self) -> str:
-        """Where the price comes from, in words: provider, machine, region, date."""
-        row = self.row
-        machines = f"{self.machines} x " if self.machines > 1 else ""
-        return f"{row.provider} {machines}{row.instance_type}, {row.region}, on demand, {row.dated}"
 
 
 def load_prices() -> tuple[PriceRow, ...]:
@@ -154,23 +126,6 @@ def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
 
 
 _CONSUMER = ("rtx", "quadro", "a4000", "a5000", "a6000")
-
-
-def cheapest_price(gpu: str, gpus: int = 1, provider: str | None = None) -> Price | None:
-    """The smallest on-demand bill for `gpus` cards of this key; None when no price list has it.
-
-    One machine that holds them all goes before several, and its idle GPUs are paid for. Shares of a GPU and rows
-    without an on-demand price never count; a marketplace counts only when it is named or nobody else has the card.
-    """
-    rows = [row for row in load_prices() if row.gpu == gpu and (provider is None or row.provider == provider)]
-    offers = [
-        Price(row=row, gpus=gpus, machines=math.ceil(gpus / row.gpu_count))
-        for row in rows
-        if row.on_demand_usd_per_hour is not None and row.gpu_count >= 1
-    ]
-    listed = [offer for offer in offers if offer.row.provider not in MARKETPLACES]
-    single = [offer for offer in listed or offers if offer.machines == 1]
-    return min(single or listed or offers, key=lambda offer: offer.usd_per_hour, default=None)
 
 
 @cache

@@ -8,8 +8,8 @@ from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.catalog import find_gpu
+from advisor.hardware.offers import listed_bills, unpriced
 from advisor.predict.loss import effective_tokens
-from advisor.prices import load_prices
 from advisor.units import (
     format_count,
     format_number,
@@ -187,11 +187,9 @@ def price(q: Question) -> Judgement:
     spec = find_gpu(s.gpu) if s.gpu else None
     if spec is None:
         return unknown("the card is not stated")
-    rows = [r for r in load_prices() if r.gpu == spec.key and r.on_demand_usd_per_hour and r.gpu_count >= 1]
-    named = [r for r in rows if s.machine and r.instance_type == s.machine] or rows
-    listed = sorted(r.on_demand_usd_per_hour / r.gpu_count * s.gpus for r in named)
+    listed = listed_bills(spec.key, s.gpus, s.machine)
     if not listed:
-        return unknown(f"no price list has {spec.key}")
+        return unknown(unpriced(spec.key, s.gpus).source)
     words = (
         f"{len(listed)} listed prices of {s.machine or spec.key}: {format_usd_rate(listed[0])} "
         f"to {format_usd_rate(listed[-1])}/h"

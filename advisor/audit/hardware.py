@@ -8,7 +8,8 @@ from advisor.audit import signs
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, show_bytes, unknown, wrong
 from advisor.catalog import GpuSpec, find_gpu, load_gpus, peak_flops
 from advisor.findings.case import Severity
-from advisor.prices import PriceRow, cheapest_price, load_prices
+from advisor.hardware.offers import cheapest_offer
+from advisor.prices import PriceRow, load_prices
 from advisor.units import format_bandwidth, format_flops, format_number, format_seconds, format_usd_rate, format_watts
 
 SPARSE = 2.0  # vendors print the rate with 2:4 sparsity, which training does not use: twice the dense one
@@ -156,7 +157,7 @@ def _half(spec: GpuSpec) -> float | None:
 def value_for_money(q: Question) -> Judgement:
     """Judge "Better performance for the money than that card": dense peak and bandwidth per dollar, by price lists."""
     mine, others = signs.spec_of(q.setup), _cards(q.get("than"))
-    bills = {s.key: cheapest_price(s.key) for s in ([mine] if mine else []) + others}
+    bills = {s.key: cheapest_offer(s.key) for s in ([mine] if mine else []) + others}
     if mine is None or bills[mine.key] is None:
         return unknown("the card or its price are not known")
     own, rows = _per_dollar(mine, bills[mine.key].usd_per_gpu_hour), []
@@ -177,8 +178,8 @@ def value_for_money(q: Question) -> Judgement:
     return does_not_follow("it depends on the workload: more peak for the money, less bandwidth, or the reverse", words)
 
 
-def _per_dollar(spec: GpuSpec, usd_per_hour: float) -> tuple[float, float]:
-    return (_half(spec) or 0.0) / usd_per_hour, spec.memory_bytes_per_second / usd_per_hour
+def _per_dollar(spec: GpuSpec, usd_per_gpu_hour: float) -> tuple[float, float]:
+    return (_half(spec) or 0.0) / usd_per_gpu_hour, spec.memory_bytes_per_second / usd_per_gpu_hour
 
 
 def number_format(q: Question) -> Judgement:

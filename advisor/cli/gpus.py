@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from advisor.catalog import GPUS_PER_NODE, GpuSpec, load_gpus, require_gpu
-from advisor.errors import AdvisorError
-from advisor.prices import Price, cheapest_price, load_prices
-from advisor.render import print_json, show, table
-from advisor.units import (
-    DAY,
-    format_bandwidth,
-    format_bytes,
-    format_flops,
-    format_seconds,
-    format_usd_rate,
-    format_watts,
+from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.offers import (
+    Offer,
+    ProviderOffers,
+    cheapest_offer,
+    check_providers,
+    offers_by_provider,
+    rows_by_gpu,
+    unpriced,
 )
-
-UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
+from advisor.render import print_json, show, table
+from advisor.report.cards import OFFER_NUMBERS, card_facts, catalog_row, offer_notes, offer_rows
 
 
 @click.command()
@@ -43,29 +40,35 @@ def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as
     today = datetime.date.today()
     if refresh:
         _refresh(today)
-    if provider is not None:
-        _check_provider(provider)
+    providers = () if provider is None else (provider,)
+    check_providers(providers)
     if gpu is None:
-        specs = list(load_gpus().values())
-        prices = {spec.key: cheapest_price(spec.key, count, provider) for spec in specs}
-        if as_json:
-            print_json([_plain(spec, prices[spec.key], today) for spec in specs])
-        else:
-            show(_list(specs, prices, count, today))
-        return
-    spec = require_gpu(gpu)
-    found = offers(spec.key, count, provider)
-    if as_json:
-        document = _plain(spec, cheapest_price(spec.key, count, provider), today)
-        print_json({**document, "prices": [_plain_price(offer, today) for offer in found]})
+        _show_all(count, providers, today, as_json)
     else:
-        show(table(["", ""], facts(spec)), "", *(offers_shown(found, count, today) if found else ["price: unknown"]))
+        _show_one(require_gpu(gpu), count, providers, today, as_json)
 
 
-def _check_provider(name: str) -> None:
-    known = sorted({row.provider for row in load_prices()})
-    if name not in known:
-        raise AdvisorError(f"unknown provider {name!r}", f"known: {', '.join(known)}", exit_code=2)
+def _show_all(count: int, providers: Sequence[str], today: datetime.date, as_json: bool) -> None:
+    rows = rows_by_gpu()
+    specs = list(load_gpus().values())
+    offers = {spec.key: cheapest_offer(spec.key, count, providers=providers, rows=rows) for spec in specs}
+    if as_json:
+        print_json([_plain(spec, offers[spec.key], today) for spec in specs])
+        return
+    dollars = "$/h" if count == 1 else f"$/h for {count}"
+    columns = ["gpu", "memory", "bandwidth", "bf16 dense", dollars, "price from"]
+    cells = [catalog_row(spec, offers[spec.key] or unpriced(spec.key, count, providers, rows), today) for spec in specs]
+    show(table(columns, cells, right=columns[1:5]))
+
+
+def _show_one(spec: GpuSpec, count: int, providers: Sequence[str], today: datetime.date, as_json: bool) -> None:
+    entries = offers_by_provider(spec.key, count, providers)
+    if as_json:
+        document = _plain(spec, cheapest_offer(spec.key, count, providers=providers), today)
+        print_json({**document, "prices": [price for entry in entries if (price := _plain_price(entry, today))]})
+    else:
+        nobodys = unpriced(spec.key, count, providers)
+        show(table(["", ""], card_facts(spec)), "", *offers_shown(entries, nobodys, today))
 
 
 def _refresh(today: datetime.date) -> None:
@@ -83,138 +86,46 @@ def _refresh(today: datetime.date) -> None:
         click.echo(f"  cards not told apart or not in the catalog: {', '.join(done.unmatched)}", err=True)
 
 
-def spot_range(price: Price) -> tuple[float, float] | None:
-    """Lowest and highest spot dollars per hour of the same machine over all regions listed; None without any."""
-    mine = (price.row.provider, price.row.instance_type)
-    found = [
-        price.machines * row.spot_usd_per_hour
-        for row in load_prices()
-        if (row.provider, row.instance_type) == mine and row.spot_usd_per_hour is not None
-    ]
-    return (min(found), max(found)) if found else None
-
-
-def offers(key: str, count: int, provider: str | None) -> list[Price]:
-    """Each provider's cheapest way to rent the cards, cheapest first."""
-    providers = sorted({row.provider for row in load_prices() if provider in (None, row.provider)})
-    found = [offer for name in providers if (offer := cheapest_price(key, count, name)) is not None]
-    return sorted(found, key=lambda offer: offer.usd_per_hour)
-
-
-def _plain(spec: GpuSpec, price: Price | None, today: datetime.date) -> dict:
+def _plain(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict:
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    return {**fields, "memory_bytes": spec.memory_bytes, "price": price and _plain_price(price, today)}
+    return {**fields, "memory_bytes": spec.memory_bytes, "price": offer and _plain_price(_beside(offer), today)}
 
 
-def _plain_price(price: Price, today: datetime.date) -> dict:
-    spread = spot_range(price)
+def _beside(offer: Offer) -> ProviderOffers:
+    """An offer on demand with the spot offer of the same provider."""
+    assert offer.provider is not None
+    spot = cheapest_offer(offer.gpu, offer.gpus, spot=True, providers=(offer.provider,))
+    return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
+
+
+def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict | None:
+    offer, on_demand, spot = entry.on_demand or entry.spot, entry.on_demand, entry.spot
+    if offer is None or offer.row is None:
+        return None
     return {
-        "usd_per_gpu_hour": price.usd_per_gpu_hour,
-        "usd_per_hour": price.usd_per_hour,
-        "spot_usd_per_hour": {"low": spread[0], "high": spread[1]} if spread else None,
-        "gpus": price.gpus,
-        "machines": price.machines,
-        "provider": price.row.provider,
-        "instance_type": price.row.instance_type,
-        "region": price.row.region,
-        "snapshot_date": price.row.snapshot_date,
-        "age_days": price.age_days(today),
-        "source": price.row.source,
-        "note": price.row.note,
+        "usd_per_gpu_hour": on_demand and on_demand.usd_per_gpu_hour,
+        "usd_per_hour": on_demand and on_demand.usd_per_hour,
+        "spot_usd_per_hour": spot and {"low": spot.usd_per_hour, "high": spot.most_usd_per_hour},
+        "gpus": offer.gpus,
+        "machines": offer.machines,
+        "provider": entry.provider,
+        "instance_type": offer.row.instance_type,
+        "region": offer.row.region,
+        "snapshot_date": offer.row.snapshot_date,
+        "age_days": offer.row.age_days(today),
+        "source": offer.row.source,
+        "note": offer.row.note,
     }
 
 
-def _list(specs: list[GpuSpec], prices: dict[str, Price | None], count: int, today: datetime.date):
-    dollars = "$/h" if count == 1 else f"$/h for {count}"
-    columns = ["gpu", "memory", "bandwidth", "bf16 dense", dollars, "price from"]
-    rows = [_list_row(spec, prices[spec.key], today) for spec in specs]
-    return table(columns, rows, right=columns[1:5])
-
-
-def _list_row(spec: GpuSpec, price: Price | None, today: datetime.date) -> list[str]:
-    return [
-        spec.key,
-        f"{spec.memory_gb:g} GB",
-        format_bandwidth(spec.memory_bytes_per_second),
-        format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
-        format_usd_rate(price.usd_per_hour) if price else "-",
-        f"{_from(price)}, {age_in_words(price, today)}" if price else "-",
-    ]
-
-
-def _from(price: Price) -> str:
-    rented = round(price.machines * price.row.gpu_count)
-    return price.row.provider + (f" (a machine of {rented})" if rented > price.gpus else "")
-
-
-def age_in_words(price: Price, today: datetime.date) -> str:
-    days = price.age_days(today)
-    if days is None:
-        return "undated"
-    return format_seconds(days * DAY) if price.row.snapshot_date else f"at most {format_seconds(days * DAY)}"
-
-
-def facts(spec: GpuSpec) -> list[tuple[str, str]]:
-    """Everything known of a card, as name and words."""
-    return [
-        ("key", spec.key),
-        ("driver names", "; ".join(spec.nvml_names)),
-        ("architecture", f"{spec.architecture}, compute capability {spec.compute_capability or 'unknown'}"),
-        ("memory", f"{spec.memory_gb:g} GB; the driver reports {format_bytes(spec.reported_memory_bytes)}"),
-        ("memory bandwidth", format_bandwidth(spec.memory_bytes_per_second)),
-        ("bf16 / fp16 dense", f"{format_flops(spec.bf16_flops)} / {format_flops(spec.fp16_flops)}"),
-        ("fp32 / tf32 dense", f"{format_flops(spec.fp32_flops)} / {format_flops(spec.tf32_flops)}"),
-        ("fp8 dense", format_flops(spec.fp8_flops)),
-        ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
-        ("power limit", format_watts(spec.tdp_watts)),
-        ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
-        ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
-        ("source", spec.source),
-        ("notes", spec.notes or "-"),
-    ]
-
-
-def offer_rows(found: list[Price], today: datetime.date) -> list[dict[str, str]]:
-    """Offers as columns of words; without the column for spot prices where there is none."""
-    spot = any(spot_range(offer) for offer in found)
-    return [
-        {
-            "provider": offer.row.provider,
-            "machine": (f"{offer.machines} x " if offer.machines > 1 else "") + offer.row.instance_type,
-            "region": offer.row.region,
-            "$/h": format_usd_rate(offer.usd_per_hour),
-            "$/GPU-h": format_usd_rate(offer.usd_per_gpu_hour),
-            **({"spot $/h": _spot_words(offer)} if spot else {}),
-            "price age": age_in_words(offer, today),
-        }
-        for offer in found
-    ]
-
-
-def offer_notes(found: list[Price]) -> list[str]:
-    """What is to be known of providers' prices, one line each."""
-    notes = [(offer.row.provider, offer.row.note.removeprefix(UNDATED).removeprefix("; ")) for offer in found]
-    apart = [offer for offer in found if offer.machines > 1 and offer.row.gpu_count < GPUS_PER_NODE]
-    return [
-        *(f"{o.row.provider}: {o.machines} machines that no fast link joins, never planned on" for o in apart),
-        *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
-    ]
-
-
-def _spot_words(offer: Price) -> str:
-    spread = spot_range(offer)
-    if spread is None:
-        return "-"
-    low, high = spread
-    return format_usd_rate(low) if low == high else f"{format_usd_rate(low)} to {format_usd_rate(high)}"
-
-
-def offers_shown(found: list[Price], count: int, today: datetime.date) -> Iterator[Any]:
+def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datetime.date) -> Iterator[Any]:
     """A table of offers, and what is to be known of them below it: long notes would squeeze the numbers."""
-    rows = offer_rows(found, today)
-    columns = list(rows[0])
-    cells = [list(row.values()) for row in rows]
-    yield table(columns, cells, title=f"on demand, for {count} GPU{'s' if count > 1 else ''}", right=columns[3:-1])
-    if notes := offer_notes(found):
+    count = nobodys.gpus
+    if rows := offer_rows(entries, today):
+        title = f"on demand, for {count} GPU{'s' if count > 1 else ''}"
+        yield table(list(rows[0]), [list(row.values()) for row in rows], title=title, right=OFFER_NUMBERS)
+    else:
+        yield f"price: unknown, {nobodys.source}"
+    if notes := offer_notes(entries, count):
         yield ""
         yield from notes

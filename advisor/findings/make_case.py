@@ -9,9 +9,9 @@ from typing import Any
 from advisor.findings.case import Case
 from advisor.findings.givens import number
 from advisor.findings.workload_of import Inferred, infer
+from advisor.hardware.offers import cheapest_offer, unpriced
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
-from advisor.prices import cheapest_price
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan, Prediction, Workload
 
@@ -26,8 +26,8 @@ def make_case(
     """Everything known about a run in one place.
 
     `given` holds what the user states, by the names of FACTS, and wins over the log; a plan's workload wins over what
-    the facts imply. `profile` is of the run's card (`infer` tells its key). Without a price the catalog's cheapest
-    one of the card is taken, and its source noted.
+    the facts imply. `profile` is of the run's card (`infer` tells its key). Without a price the cheapest offer for so
+    many cards is taken, and its source noted, or why there is none.
     """
     stated = {name: value for name, value in (given or {}).items() if value is not None}
     run = dataclasses.replace(run, facts={**run.facts, **stated})
@@ -66,5 +66,5 @@ def _price(run: RunTable, inferred: Inferred, plan: Plan | None) -> tuple[float 
     if inferred.gpu in (None, "cpu"):
         return None, ""
     gpus = inferred.workload.gpus if inferred.workload else int(number(run.facts, "world_size") or 1)
-    found = cheapest_price(inferred.gpu, max(1, gpus))
-    return (found.usd_per_hour, found.source) if found else (None, "")
+    offer = cheapest_offer(inferred.gpu, max(1, gpus)) or unpriced(inferred.gpu, max(1, gpus))
+    return offer.usd_per_hour, offer.source

@@ -9,10 +9,10 @@ import numpy as np
 
 from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.plan.front import non_dominated
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
-from advisor.prices import Price, cheapest_price
 from advisor.records import Estimate, Prediction, Workload
 from trainer.schema import ModelShape
 
@@ -28,7 +28,7 @@ class CardRow:
     spec: GpuSpec
     gpus: int
     calibrated: bool
-    price: Price | None
+    price: Offer | None
     prediction: Prediction | None  # at the micro-batch of `prediction.workload`
     usd_per_exaflop: Estimate | None  # of model FLOPs delivered
     usd_per_billion_tokens: Estimate | None
@@ -67,7 +67,7 @@ def _order(row: CardRow) -> tuple[int, float]:
 def _row(
     shape: ModelShape, spec: GpuSpec, profile_of: Callable[[str], Profile], gpus: int, provider: str | None
 ) -> CardRow:
-    price = cheapest_price(spec.key, gpus, provider)
+    price = cheapest_offer(spec.key, gpus, providers=(provider,) if provider else ())
     empty = CardRow(
         spec=spec,
         gpus=gpus,

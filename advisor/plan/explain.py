@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from advisor.hardware.offers import spot_range
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
-from advisor.plan.offers import spot_range
 from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.profile import FIT_MARGIN, Profile

@@ -15,10 +15,10 @@ import numpy as np
 
 from advisor import flops
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import Brief
-from advisor.plan.offers import Offer
 from advisor.predict.arrays import fits, step_seconds_many
 from advisor.predict.memory import EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays

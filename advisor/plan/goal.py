@@ -12,7 +12,8 @@ from typing import Any
 
 from advisor import flops
 from advisor.errors import AdvisorError
-from advisor.plan.offers import SPOT_MEAN_SECONDS, Offer, is_ordered, offers_for
+from advisor.hardware.offers import Offer, is_ordered
+from advisor.plan.offers import SPOT_MEAN_SECONDS, offers_for
 from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
 from advisor.predict.intervals import known
 from advisor.predict.power import PowerModel, datasheet_power

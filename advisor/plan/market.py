@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer, check_providers, rows_by_gpu
 from advisor.plan.bills import Limits
 from advisor.plan.field import Device, Field, make_field
 from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, RunPrice, cap_is_too_low, make_brief, rent
-from advisor.plan.offers import Offer, check_providers, offers_for, rows_by_gpu
+from advisor.plan.offers import offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.trial import make_bill
 from advisor.plan.weigh import Pool, Weighed, promising, roomy, weigh

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.plan.field import MICRO_BATCHES, OVERSHOOT, Device
 from advisor.plan.market import Market, Pick, offer_brief
-from advisor.plan.offers import Offer, cheapest_offer
 from advisor.plan.trial import make_bill
 from advisor.predict.batch import predict_batch
 from advisor.records import Goal, Plan, Prediction, ScalingPoint, Workload

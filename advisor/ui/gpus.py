@@ -7,18 +7,15 @@ import datetime
 import streamlit as st
 
 from advisor.catalog import GpuSpec, load_gpus, require_gpu
-from advisor.cli.gpus import facts, offer_notes, offer_rows, offers
+from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.plan.cards import CardRow, card_rows, unbeaten
-from advisor.prices import load_prices
 from advisor.report import charts
+from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, training_row
 from advisor.ui import loaders
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
 from advisor.units import (
-    format_bytes,
     format_estimate,
-    format_percent,
     format_rate,
-    format_tokens,
     format_usd_rate,
 )
 from trainer.schema import ModelShape, make_shape
@@ -40,7 +37,7 @@ def page() -> None:
     _chart(shown)
     today = datetime.date.today()
     picked = st.dataframe(
-        [_line(row) for row in shown],
+        [training_row(row) for row in shown],
         hide_index=True,
         column_config=right_aligned(NUMBERS),
         on_select="rerun",
@@ -63,8 +60,7 @@ def _controls() -> tuple[ModelShape, int, str | None]:
     lengths = [512, 1024, 2048, 4096, 8192]
     seq_len = columns[2].selectbox("Context length", lengths, index=2, help="Tokens per sequence.")
     gpus = columns[3].selectbox("GPUs", [1, 2, 4, 8], help="Data parallel, rented together.")
-    providers = sorted({row.provider for row in load_prices()})
-    provider = columns[4].selectbox("Provider", ["any", *providers], help="Whose prices.")
+    provider = columns[4].selectbox("Provider", ["any", *provider_names()], help="Whose prices.")
     shape = make_shape(family, depth=int(depth), vocab_size=32768, seq_len=seq_len)
     return shape, gpus, None if provider == "any" else provider
 
@@ -115,30 +111,17 @@ def _chart(rows: list[CardRow]) -> None:
         )
 
 
-def _line(row: CardRow) -> dict[str, str]:
-    prediction, price = row.prediction, row.price
-    return {
-        "GPU": row.spec.key,
-        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd_rate) if row.usd_per_exaflop else "-",
-        "Tokens/s": format_estimate(prediction.tokens_per_second, format_tokens) if prediction else row.problem or "-",
-        "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
-        "From": price.row.provider if price else "-",
-        "Memory": format_bytes(row.spec.memory_bytes),
-        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
-        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
-        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
-    }
-
-
 def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -> None:
     st.subheader(spec.key, anchor=False)
     left, right = side_by_side("gpu", (2, 3))
     with left:
-        pairs(facts(require_gpu(spec.key)), ("Specification", " "))
-    found = offers(spec.key, gpus, provider)
-    if found:
-        with right:
-            table(offer_rows(found, today), right=("$/h", "$/GPU-h", "spot $/h"))
-            st.caption(plain("  \n".join(offer_notes(found))))
-    else:
-        right.info("No price list has this card; give your own price on the page Plan.")
+        pairs(card_facts(require_gpu(spec.key)), ("Specification", " "))
+    providers = (provider,) if provider else ()
+    entries = offers_by_provider(spec.key, gpus, providers)
+    with right:
+        if rows := offer_rows(entries, today):
+            table(rows, right=OFFER_NUMBERS)
+        else:
+            st.info(f"{unpriced(spec.key, gpus, providers).source.capitalize()}; give your own price on the page Plan.")
+        if notes := offer_notes(entries, gpus):
+            st.caption(plain("  \n".join(notes)))

@@ -9,7 +9,7 @@ import streamlit as st
 
 from advisor.catalog import load_gpus
 from advisor.cli.plan import RATIO_COUNTS, command, goal_from
-from advisor.prices import load_prices
+from advisor.hardware.offers import provider_names
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
 
@@ -128,7 +128,7 @@ def _machines() -> dict[str, Any]:
         help="Numbers of GPUs to choose from.",
     )  # fmt: skip
     providers = columns[1].multiselect(
-        "Providers", sorted({row.provider for row in load_prices()}), key="provider", bind=QUERY, placeholder="any",
+        "Providers", provider_names(), key="provider", bind=QUERY, placeholder="any",
         help="Rent from these only.",
     )  # fmt: skip
     prices = columns[2].text_input(

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
+from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.bills import Bills, Limits
 from advisor.plan.field import Device, Field, make_field
 from advisor.plan.goal import Brief, make_brief, rent
-from advisor.plan.offers import Offer, cheapest_offer, offers_for
+from advisor.plan.offers import offers_for
 from advisor.plan.trial import make_bill, make_trial
 from advisor.plan.weigh import promising, weigh
 from advisor.predict.batch import predict_batch

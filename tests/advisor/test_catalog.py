@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from advisor.catalog import find_gpu, load_gpus, peak_flops, require_gpu
 from advisor.errors import AdvisorError
-from advisor.prices import cheapest_price, load_prices
 
 
 @pytest.mark.parametrize(
@@ -130,49 +127,3 @@ def test_a_broken_own_row_is_named_by_file_and_line(advisor_home: Path, text: st
         load_gpus()
     assert words in caught.value.message
     assert str(advisor_home / "gpus.csv") in caught.value.message
-
-
-def test_the_cheapest_price_is_a_whole_machine() -> None:
-    for gpu, gpus in (("l4", 1), ("l4", 3), ("h100-80gb-sxm", 8), ("h100-80gb-sxm", 16), ("v100-32gb-sxm2", 1)):
-        price = cheapest_price(gpu, gpus)
-        row = price.row
-        assert row.gpu == gpu and row.gpu_count * price.machines >= gpus
-        assert price.usd_per_hour == pytest.approx(price.machines * row.on_demand_usd_per_hour)
-        assert price.usd_per_gpu_hour == pytest.approx(price.usd_per_hour / gpus)
-        assert row.provider in price.source and row.instance_type in price.source
-        better = [
-            other
-            for other in load_prices()
-            if other.gpu == gpu
-            and other.provider != "vast"
-            and other.gpu_count >= gpus
-            and (other.on_demand_usd_per_hour or 1e9) < price.usd_per_hour
-        ]
-        assert better == []
-
-
-def test_idle_gpus_are_paid_for() -> None:
-    one = cheapest_price("v100-32gb-sxm2", 1)
-    assert one.row.gpu_count == 8
-    assert one.usd_per_gpu_hour == pytest.approx(8 * cheapest_price("v100-32gb-sxm2", 8).usd_per_gpu_hour)
-
-
-def test_prices_by_provider_and_unknown() -> None:
-    assert cheapest_price("l4", 1, "aws").row.provider == "aws"
-    assert cheapest_price("rtx-2080ti") is None
-    assert cheapest_price("l4", 1, "nobody") is None
-    # a marketplace offer only by name, or where nobody else has the card
-    assert cheapest_price("h100-80gb-sxm").row.provider != "vast"
-    assert cheapest_price("h100-80gb-sxm", 1, "vast").row.provider == "vast"
-    assert cheapest_price("a40").row.provider == "vast"
-
-
-def test_the_age_of_a_price() -> None:
-    aws = cheapest_price("l4", 1, "aws")
-    assert aws.row.snapshot_date == datetime.date(2026, 7, 20)
-    assert aws.age_days(datetime.date(2026, 8, 1)) == 12
-    noted = cheapest_price("l4", 1, "runpod")  # its list has no date, only a format that is from September 2025
-    assert noted.row.snapshot_date is None and noted.age_days(datetime.date(2026, 8, 1)) == 334
-    assert "2025-09 or later" in noted.source
-    silent = replace(noted, row=replace(noted.row, note=""))
-    assert silent.age_days(datetime.date(2026, 8, 1)) is None and "undated" in silent.source

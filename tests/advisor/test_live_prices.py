@@ -15,9 +15,10 @@ import pytest
 
 from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import cheapest_offer
 from advisor.live_prices import _card, _row, _spot_joined, _thinned, refresh_prices
 from advisor.price_hunt import FIELDS
-from advisor.prices import cheapest_price, live_prices_path, load_prices, price_problem, shipped_prices
+from advisor.prices import live_prices_path, load_prices, price_problem, shipped_prices
 
 TODAY = datetime.date(2026, 11, 21)
 GOOD = dict(instance_name="g6.xlarge", location="us-east-1", price=0.81, cpu=4, memory=16.0, gpu_count=1,
@@ -101,8 +102,8 @@ def test_one_broken_provider_does_not_break_the_rest(tmp_path: Path, monkeypatch
     assert {r.provider for r in done.rows} == {"aws"} and {"gcp", "azure"} <= set(done.failures)
     assert done.rejected == 1
     assert live_prices_path().is_file()
-    fresh = cheapest_price("l4", 1, "aws")
-    assert fresh.usd_per_hour == 0.55 and fresh.age_days(TODAY) == 0 and fresh.row.spot_usd_per_hour == 0.2
+    fresh = cheapest_offer("l4", providers=("aws",))
+    assert fresh.usd_per_hour == 0.55 and fresh.row.age_days(TODAY) == 0 and fresh.row.spot_usd_per_hour == 0.2
     others = {r for r in shipped_prices() if r.provider != "aws"}
     assert others <= set(load_prices()) and len(load_prices()) == len(others) + len(done.rows)
 

@@ -16,12 +16,13 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import cheapest_offer
 from advisor.plan.alternatives import plan_choice
 from advisor.plan.answer import answer
 from advisor.plan.bills import Limits
 from advisor.plan.goal import rent
 from advisor.plan.market import best, find, open_market
-from advisor.plan.offers import cheapest_offer, offers_for
+from advisor.plan.offers import offers_for
 from advisor.plan.search import LEVEL, make_plan
 from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
 from advisor.plan.weigh import weigh

@@ -18,11 +18,11 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.explain import sentence, verdict
 from advisor.plan.goal import RunPrice, find_price, rent
-from advisor.plan.offers import Offer
 from advisor.plan.search import MICRO_BATCHES, make_plan, refined_plan
 from advisor.predict.batch import predict_batch
 from advisor.predict.loss import allocation_score

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from advisor import flops
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
-from advisor.prices import cheapest_price
+from advisor.hardware.offers import cheapest_offer
 from advisor.readers.run_table import FACTS
 from tests.advisor.findings import build
 
@@ -105,7 +105,7 @@ def test_make_case_predicts_and_prices():
 def test_all_devices_are_paid_for_even_where_the_model_is_unknown():
     one, eight = (make_case(build.run(facts={"gpu": "h100-80gb-sxm", "world_size": count})) for count in (1, 8))
     assert one.workload is None and eight.workload is None
-    assert eight.usd_per_hour == cheapest_price("h100-80gb-sxm", 8).usd_per_hour > 5 * one.usd_per_hour
+    assert eight.usd_per_hour == cheapest_offer("h100-80gb-sxm", 8).usd_per_hour > 5 * one.usd_per_hour
 
 
 def test_a_profile_of_another_card_predicts_nothing():

@@ -1,0 +1,133 @@
+"""Cards and what renting them costs, as rows and words: for the terminal and the page alike. No arithmetic."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from advisor.catalog import GpuSpec
+from advisor.hardware.offers import Offer, ProviderOffers
+from advisor.prices import PriceRow
+from advisor.units import (
+    DAY,
+    format_bandwidth,
+    format_bytes,
+    format_estimate,
+    format_flops,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd_rate,
+    format_watts,
+)
+
+if TYPE_CHECKING:
+    from advisor.plan.cards import CardRow
+
+UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
+OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
+
+
+def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
+    """Everything known of a card, as name and words."""
+    return [
+        ("key", spec.key),
+        ("driver names", "; ".join(spec.nvml_names)),
+        ("architecture", f"{spec.architecture}, compute capability {spec.compute_capability or 'unknown'}"),
+        ("memory", f"{spec.memory_gb:g} GB; the driver reports {format_bytes(spec.reported_memory_bytes)}"),
+        ("memory bandwidth", format_bandwidth(spec.memory_bytes_per_second)),
+        ("bf16 / fp16 dense", f"{format_flops(spec.bf16_flops)} / {format_flops(spec.fp16_flops)}"),
+        ("fp32 / tf32 dense", f"{format_flops(spec.fp32_flops)} / {format_flops(spec.tf32_flops)}"),
+        ("fp8 dense", format_flops(spec.fp8_flops)),
+        ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
+        ("power limit", format_watts(spec.tdp_watts)),
+        ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
+        ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
+        ("source", spec.source),
+        ("notes", spec.notes or "-"),
+    ]
+
+
+def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
+    """A card of the catalog and its cheapest offer: key, memory, bandwidth, bf16 rate, dollars an hour, from whom."""
+    return [
+        spec.key,
+        f"{spec.memory_gb:g} GB",
+        format_bandwidth(spec.memory_bytes_per_second),
+        format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
+        "-" if offer.usd_per_hour is None else format_usd_rate(offer.usd_per_hour),
+        offer.source if offer.row is None else f"{_from(offer)}, {price_age(offer.row, today)}",
+    ]
+
+
+def _from(offer: Offer) -> str:
+    idle = offer.rented is not None and offer.rented > offer.gpus
+    return f"{offer.provider} (a machine of {offer.rented})" if idle else str(offer.provider)
+
+
+def price_age(row: PriceRow, today: datetime.date) -> str:
+    """How old a price is, in words."""
+    days = row.age_days(today)
+    if days is None:
+        return "undated"
+    return format_seconds(days * DAY) if row.snapshot_date else f"at most {format_seconds(days * DAY)}"
+
+
+def training_row(row: CardRow) -> dict[str, str]:
+    """A card, its rent and what training the model costs on it, as columns of words."""
+    prediction, price = row.prediction, row.price
+    return {
+        "GPU": row.spec.key,
+        "$ per exaFLOP": format_estimate(row.usd_per_exaflop, format_usd_rate) if row.usd_per_exaflop else "-",
+        "Tokens/s": format_estimate(prediction.tokens_per_second, format_tokens) if prediction else row.problem or "-",
+        "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
+        "From": price.provider or "-" if price else "-",
+        "Memory": format_bytes(row.spec.memory_bytes),
+        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
+        "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
+        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
+    }
+
+
+def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:
+    """What each provider asks, as columns of words; without the column for spot prices where there is none."""
+    shown = [(entry, offer) for entry in entries if (offer := entry.on_demand or entry.spot) and offer.row]
+    spot = any(entry.spot for entry, _ in shown)
+    return [
+        {
+            "provider": entry.provider,
+            "machine": _machine(offer),
+            "region": offer.row.region if offer.row else "-",
+            "$/h": format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
+            "$/GPU-h": format_usd_rate(offer.usd_per_gpu_hour) if entry.on_demand else "-",
+            **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
+            "price age": price_age(offer.row, today) if offer.row else "-",
+        }
+        for entry, offer in shown
+    ]
+
+
+def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
+    """What is to be known of providers' prices, one line each."""
+    apart = [entry.provider for entry in entries if not (entry.on_demand or entry.spot)]
+    other = [(entry.spot, entry.on_demand) for entry in entries if entry.spot and entry.on_demand]
+    rows = [offer.row for entry in entries if (offer := entry.on_demand or entry.spot) and offer.row]
+    notes = [(row.provider, row.note.removeprefix(UNDATED).removeprefix("; ")) for row in rows]
+    return [
+        *(f"{provider}: rents no {gpus} of them together" for provider in apart),
+        *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
+        *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
+    ]
+
+
+def _machine(offer: Offer) -> str:
+    assert offer.row is not None  # a provider's offer comes from its list
+    return (f"{offer.machines} x " if offer.machines > 1 else "") + offer.row.instance_type
+
+
+def _spot_words(spot: Offer | None) -> str:
+    if spot is None:
+        return "-"
+    low, high = format_usd_rate(spot.usd_per_hour), format_usd_rate(spot.most_usd_per_hour)
+    return low if low == high else f"{low} to {high}"
