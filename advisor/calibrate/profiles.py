@@ -78,13 +78,16 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
         if other is not None and other.key != spec.key:
             found.append((other.generation != spec.generation, len(found), entry, other))
     for _, _, entry, other in sorted(found, key=lambda f: f[:2]):
-        if (learnt := _learnt(str(entry.path), other)) is not None:
+        written = entry.path.stat()
+        learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other)
+        if learnt is not None:
             return learnt
     return None
 
 
 @lru_cache(maxsize=64)  # a search over all cards asks once for each
-def _learnt(path: str, spec: GpuSpec) -> Elsewhere | None:
+def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec) -> Elsewhere | None:
+    """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
     document = read_yaml(path, "calibration")
     if not evidence.completed(document["bursts"]):
         return None

@@ -160,3 +160,19 @@ def test_the_store_knows_of_other_cards(tmp_path: Path):
     assert not any("on l4" in source for source in alone.sources)
     assert (profile.posterior.theta != alone.posterior.theta).any()
     assert calibrated_elsewhere(require_gpu("l4"), store) is None  # its own is no other card's
+
+
+def test_a_calibration_that_went_on_is_learnt_from_anew(tmp_path: Path):
+    """The same file, first after a few bursts and then whole: what is believed of other cards follows it."""
+    store = Store(tmp_path)
+    session = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
+    document = yaml.load(session.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    document["device"] |= {"key": "l4", "type": "cuda"}
+    store.save_calibration(document | {"bursts": document["bursts"][:4]})
+    partial = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
+    store.save_calibration(document)
+    whole = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
+    assert (whole.theta != partial.theta).any()
+    fresh = Store(tmp_path / "another")
+    fresh.save_calibration(document)
+    assert whole.theta.tolist() == load_profile("h100-80gb-sxm", fresh, precision="fp32").posterior.theta.tolist()
