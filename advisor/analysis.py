@@ -1,4 +1,4 @@
-"""A log and what is known beside it, judged: the one function behind `advisor analyze`, the report and the page."""
+"""A run that was read and what is known beside it, judged."""
 
 from __future__ import annotations
 
@@ -23,14 +23,11 @@ from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.predict.profile import Profile
-from advisor.readers.archive import opened
-from advisor.readers.chunks import Progress
 from advisor.readers.config_file import read_config
-from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
-from advisor.store import PLAN, Store, is_run_folder, load_plan, read_launch
+from advisor.store import Store, load_plan
 from advisor.units import (
     format_count,
     format_estimate,
@@ -79,30 +76,8 @@ class Analysis:
         return self.case.run
 
 
-def analyse(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
-    """Read a log, a run's folder or an archive of it and judge it.
-
-    Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
-    """
-    with opened(path) as inside:
-        run = replace(read_run(inside, given.format, progress), source=str(path))
-        return judge_run(run, _with_folder(inside, given), store)
-
-
-def _with_folder(path: Path, given: Given) -> Given:
-    """What a run folder of ours says beside its log: its plan and its price."""
-    if not path.is_dir() or not is_run_folder(path):
-        return given
-    plan = given.plan or (path / PLAN if (path / PLAN).exists() else None)
-    launch = read_launch(path)
-    price = given.usd_per_gpu_hour
-    if price is None and launch is not None and launch.usd_per_hour is not None:
-        price = launch.usd_per_hour / launch.gpus
-    return replace(given, plan=plan, usd_per_gpu_hour=price)
-
-
 def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
-    """Judge a run that was read already."""
+    """Judge a run that was read; raises AdvisorError when what is given beside it cannot be read."""
     run, stated, plan = _with_what_is_given(run, given)
     profile = _profile(run, stated, plan, store)
     case = make_case(run, given=stated, profile=profile, plan=plan)

@@ -22,3 +22,23 @@ class AdvisorError(Exception):
 def close_matches(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """Names that look like `name`, best first, for "did you mean"."""
     return difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)
+
+
+def explain(error: Exception) -> tuple[str, str | None, int]:
+    """The message, hint and exit code of any exception: one sentence for people, whatever went wrong."""
+    if isinstance(error, AdvisorError):
+        return error.message, error.hint, error.exit_code
+    from trainer.schema import ConfigError
+
+    if isinstance(error, ConfigError):
+        problems = "".join(f"\n  {problem}" for problem in error.problems)
+        return f"the run configuration cannot be used:{problems}", "mend the settings named above", 2
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{where}", "check that the path exists, is writable and its disk is not full", 1
+    words = str(error).strip() or "no message"
+    return (
+        f"unexpected {type(error).__name__}: {words}",
+        "this is a fault of the program; the same command with ADVISOR_DEBUG=1 before it shows where",
+        1,
+    )

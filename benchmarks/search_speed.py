@@ -21,7 +21,6 @@ from pathlib import Path
 
 from timing import in_words, record, repeat
 
-from advisor.cli.plan import load_profiles
 from advisor.plan.answer import answer
 from advisor.plan.bills import Limits
 from advisor.plan.field import make_field
@@ -29,6 +28,7 @@ from advisor.plan.market import COUNTS, devices_of
 from advisor.plan.weigh import weigh
 from advisor.records import Goal
 from advisor.store import default_store
+from advisor.workflows.plan import load_profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import click
 
 import advisor
+from advisor import errors
 from advisor.errors import AdvisorError, close_matches
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -137,25 +138,10 @@ def report(error: Exception, *, as_json: bool) -> int:
 
 
 def explain(error: Exception) -> tuple[str, str | None, int]:
-    """The message, hint and exit code of any exception."""
-    if isinstance(error, AdvisorError):
-        return error.message, error.hint, error.exit_code
+    """The message, hint and exit code of any exception, those of the command line included."""
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx else "advisor"
         return error.format_message(), f"`{path} --help` shows how to call it", USAGE
     if isinstance(error, click.ClickException):
         return error.format_message(), None, error.exit_code
-    from trainer.schema import ConfigError
-
-    if isinstance(error, ConfigError):
-        problems = "".join(f"\n  {problem}" for problem in error.problems)
-        return f"the run configuration cannot be used:{problems}", "mend the settings named above", USAGE
-    if isinstance(error, OSError) and error.strerror:
-        where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{where}", "check that the path exists, is writable and its disk is not full", FAILED
-    words = str(error).strip() or "no message"
-    return (
-        f"unexpected {type(error).__name__}: {words}",
-        "this is a fault of the program; the same command with ADVISOR_DEBUG=1 before it shows where",
-        FAILED,
-    )
+    return errors.explain(error)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from advisor import render
 from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD, NamedPath, Number
-from advisor.errors import AdvisorError
-
-if TYPE_CHECKING:
-    from advisor.store import Store
 
 
 @click.command()
@@ -38,17 +34,18 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     W&B and many more. Several paths are compared with each other. A run started here may be given by its name, or
     as `latest`.
     """
-    from advisor.analysis import analyse, to_document
+    from advisor.analysis import to_document
     from advisor.contrast import contrast
     from advisor.report import terminal, write_reports
     from advisor.store import default_store
+    from advisor.workflows.analyze import analyze, located
 
     given, store = _given(options), default_store()
     analyses = []
-    for path in (_located(path, store) for path in paths):
+    for path in (located(path, store) for path in paths):
         with render.progress(f"reading {path.name}", None) as update:
             analyses.append(
-                analyse(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
+                analyze(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
             )
     against = contrast(analyses) if len(analyses) > 1 else None
     written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
@@ -62,16 +59,6 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
         render.show(*terminal.comparison(against), "")
     for path in written:
         render.show(f"written to {path}")
-
-
-def _located(path: Path, store: Store) -> Path:
-    """The path, or the folder of the run that is called so."""
-    if path.exists():
-        return path
-    try:
-        return store.find_run(str(path))
-    except AdvisorError as error:
-        raise AdvisorError(f"there is no file {path} ({error.message})", error.hint, exit_code=2) from error
 
 
 def _given(options: dict[str, Any]) -> Any:

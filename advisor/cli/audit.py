@@ -22,11 +22,11 @@ def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) 
     docs/file-formats.md describes; examples/reports has five. Speeds are held against the card's calibration, if there
     is one here, else against published runs.
     """
-    from advisor.audit.audit import audit
-    from advisor.audit.load import load_card
     from advisor.audit.page import markdown, text_lines
+    from advisor.store import default_store
+    from advisor.workflows.audit import audit_cards
 
-    audits = [audit(card, believe) for card in [load_card(path) for path in cards]]
+    audits = audit_cards(cards, default_store())
     if markdown_path is not None:
         from advisor.disk import write_atomic
 
@@ -38,20 +38,6 @@ def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) 
         return
     for one in audits:
         render.show("\n".join(text_lines(one)), "")
-
-
-def believe(spec: Any, setup: Any) -> Any:
-    """What is expected of a card for a configuration: its calibration here, else the prior; None where neither is."""
-    from advisor.calibrate.profiles import load_profile
-    from advisor.errors import AdvisorError
-    from advisor.store import default_store
-
-    try:
-        return load_profile(
-            spec.key, default_store(), family=setup.family, precision=setup.precision, compile=bool(setup.compile)
-        )
-    except AdvisorError:  # the datasheet gives no rate for this precision: nothing is expected of the card
-        return None
 
 
 def to_document(one: Any) -> dict[str, Any]:

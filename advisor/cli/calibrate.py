@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from advisor import render, units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
+
+if TYPE_CHECKING:
+    from advisor.calibrate.session import Event, Settings
+    from advisor.predict.profile import Profile
+    from advisor.workflows.calibrate import Calibrated, CalibrationOptions
 
 
 @click.command()
@@ -26,7 +32,7 @@ from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
 @click.option("--budget-seconds", type=Number(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option(
-    "--compile/--no-compile", "compile_", default=None, help="torch.compile, as the full run will. Default: on a GPU."
+    "--compile/--no-compile", "compile", default=None, help="torch.compile, as the full run will. Default: on a GPU."
 )
 @click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
@@ -35,73 +41,37 @@ from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool, **options: Any) -> None:
     """Measure this device: ceilings first, then training bursts where they narrow the decision most."""
-    document, profile, held = run(options)
-    summary = summarise(document, profile)
+    from advisor.workflows.calibrate import CalibrationOptions
+
+    done = run(CalibrationOptions(**options))
     if as_json:
-        render.print_json(summary)
+        render.print_json(summarise(done))
     else:
-        show(summary, document, profile, held)
+        show(done)
 
 
-def run(options: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
-    """Calibrate as the options say; gives the raw document, the profile fitted to it and its held-out errors."""
-    from advisor.calibrate.detect import device_for
-    from advisor.calibrate.measure import Worker
-    from advisor.calibrate.profiles import hold_each_out, profile_of
-    from advisor.calibrate.profiles import summary as held_out_summary
-    from advisor.calibrate.session import calibrate
-    from advisor.cli.plan import read_data
-    from advisor.predict.memory import load_memory_model
+def run(options: CalibrationOptions) -> Calibrated:
+    """Calibrate as the options say, with a bar for its time."""
     from advisor.store import default_store
+    from advisor.workflows.calibrate import calibrate
 
-    store, meta = default_store(), read_data(options["data"])
-    worker_log = store.home / "worker.log"
-    worker_log.parent.mkdir(parents=True, exist_ok=True)
-    with Worker(device_for(options["gpu"]), log=worker_log) as worker:
-        settings = resolve(options, worker.start().device, meta)
-        with render.progress("starting", settings.budget_seconds) as update:
+    with contextlib.ExitStack() as bar:  # drawn once the device, and with it the time limit, is known
+        shown: list[Any] = []
 
-            def on_event(event: Any) -> None:
-                update(completed=event.elapsed_seconds, description=event.text)
+        def on_start(settings: Settings) -> None:
+            shown.append(bar.enter_context(render.progress("starting", settings.budget_seconds)))
 
-            document = calibrate(settings, worker, store, load_memory_model(), on_event, resume=not options["fresh"])
-    held = hold_each_out(document)
-    document["held_out_error"] = held_out_summary(held) if held else None
-    store.save_calibration(document)
-    return document, profile_of(document, store.observations(settings.gpu)), held
+        def on_event(event: Event) -> None:
+            shown[0](completed=event.elapsed_seconds, description=event.text)
+
+        return calibrate(options, default_store(), on_start, on_event)
 
 
-def resolve(options: dict[str, Any], found: Any, meta: dict[str, Any] | None) -> Any:
-    """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
-    from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, fillable_bytes, resolve_key
-    from advisor.calibrate.session import Settings
-
-    defaults = CUDA_DEFAULTS if found["type"] == "cuda" else CPU_DEFAULTS
-    data = options["data"]
-    precision = options["precision"] if options["precision"] != "auto" else found["auto_precision"]
-    return Settings(
-        gpu=resolve_key(options["gpu"], found),
-        device=found["type"],
-        family=options["family"],
-        depths=options["depths"] or defaults.depths,
-        seq_len=options["seq_len"] or defaults.seq_len,
-        vocab_size=options["vocab_size"] or (meta and meta["vocab_size"]) or defaults.vocab_size,
-        data=str(data.resolve()) if data else None,
-        budget_seconds=options["budget_seconds"] or defaults.budget_seconds,
-        precision=precision,
-        compile=defaults.compile if options["compile_"] is None else options["compile_"],
-        activation_checkpointing=options["activation_checkpointing"],
-        optimizer=options["optimizer"],
-        memory_bytes=fillable_bytes(found),
-        most_micro_tokens=defaults.most_micro_tokens,
-        usd_per_hour=options["price"],
-    )
-
-
-def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:
+def summarise(done: Calibrated) -> dict[str, Any]:
     """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
     from advisor.predict.throughput import TERMS
 
+    document, profile = done.document, done.profile
     bursts = document["bursts"]
     rates = profile.posterior.rates
     deviations = profile.posterior.covariance.diagonal() ** 0.5
@@ -128,8 +98,9 @@ def summarise(document: dict[str, Any], profile: Any) -> dict[str, Any]:
     }
 
 
-def show(summary: dict[str, Any], document: dict[str, Any], profile: Any, held: Any, *, bursts: bool = True) -> None:
+def show(done: Calibrated, *, bursts: bool = True) -> None:
     """The same for a person; `bursts` has every configuration in a table."""
+    document, profile = done.document, done.profile
     rates, cost = profile.posterior.rates, document["cost"]
     money = "" if cost["usd"] is None else f", {units.format_usd(cost['usd'])}"
     render.show(
@@ -138,11 +109,9 @@ def show(summary: dict[str, Any], document: dict[str, Any], profile: Any, held: 
     )
     if bursts:
         columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
-        render.show(render.table(columns, _rows(document, held), right=columns[1:]))
-    render.show(
-        quality(profile),
-        f"calibration {document['id']}: {summary['bursts']} bursts in {units.format_seconds(cost['seconds'])}{money}",
-    )
+        render.show(render.table(columns, _rows(done), right=columns[1:]))
+    took = f"{len(document['bursts'])} bursts in {units.format_seconds(cost['seconds'])}{money}"
+    render.show(quality(profile), f"calibration {document['id']}: {took}")
 
 
 # a quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer
@@ -150,7 +119,7 @@ _SOUND_MEDIAN = 0.25
 _DOUBTFUL = "! do not plan on this calibration: something else was using the device; advisor calibrate repeats it"
 
 
-def quality(profile: Any) -> str:
+def quality(profile: Profile) -> str:
     """What leaving each configuration out says of the calibration, and whether to plan on it."""
     held = profile.held_out
     if held is None:
@@ -163,7 +132,7 @@ def quality(profile: Any) -> str:
     )
 
 
-def _rows(document: dict[str, Any], held: Any) -> list[tuple[str, ...]]:
+def _rows(done: Calibrated) -> list[tuple[str, ...]]:
     from advisor.calibrate.summary import burst_lines
 
     return [
@@ -174,5 +143,5 @@ def _rows(document: dict[str, Any], held: Any) -> list[tuple[str, ...]]:
             units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
             "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
         )
-        for line in burst_lines(document, held.errors if held else None)
+        for line in burst_lines(done.document, done.held_out.errors if done.held_out else None)
     ]

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
-from advisor.errors import AdvisorError
 from advisor.render import print_json, progress, remark, show, table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
-from trainer.token_folder import DataError, read_meta
+from advisor.workflows.data import prepare_data, read_data
 
 STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 SHOWN_SKIPPED = 5
@@ -54,23 +53,18 @@ def prepare(
     Without INPUTS the sources of Python's standard library are used: real text that every machine has. The same
     inputs and settings, prepared already, are not prepared again; a folder with other tokens is left alone.
     """
-    from trainer.prepare import prepare as prepare_tokens  # numpy and tokenizers: only where they are used
-
-    try:
-        with progress(STAGES["read"], total=100) as update:
-            meta = prepare_tokens(
-                list(inputs) or None,
-                out,
-                vocab_size=vocab_size,
-                tokenizer=tokenizer,
-                validation_fraction=validation_fraction,
-                text_key=text_key,
-                skip_bad=skip_bad,
-                force=force,
-                on_progress=_percent(update),
-            )
-    except DataError as error:
-        raise AdvisorError(error.message, error.hint) from error
+    with progress(STAGES["read"], total=100) as update:
+        meta = prepare_data(
+            list(inputs) or None,
+            out,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            validation_fraction=validation_fraction,
+            text_key=text_key,
+            skip_bad=skip_bad,
+            force=force,
+            on_progress=_percent(update),
+        )
     if tokenizer is None and meta["vocab_size"] < vocab_size:
         remark(
             f"the vocabulary has {format_count(meta['vocab_size'])} tokens, not {format_count(vocab_size)}: "
@@ -84,10 +78,8 @@ def prepare(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show_folder(folder: Path, as_json: bool) -> None:
     """Show what a token folder holds."""
-    try:
-        meta = read_meta(folder)
-    except DataError as error:
-        raise AdvisorError(error.message, error.hint) from error
+    meta = read_data(folder)
+    assert meta is not None  # there is a folder to read
     _report(folder, meta, as_json)
 
 

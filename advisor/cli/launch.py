@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from advisor.cli.device import check_is_here
 from advisor.cli.following import finish, follow
 from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
 from advisor.disk import read_yaml
+from advisor.hardware.here import check_is_here
 from advisor.launchers.base import RunHandle
 from advisor.launchers.guards import parse_loss_stop
 from advisor.launchers.local import LocalLauncher

@@ -82,7 +82,8 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
 def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     """The prediction for the options and what it rests on; AdvisorError where they do not make a configuration."""
     from advisor.calibrate.profiles import load_profile
-    from advisor.cli.device import device_key, warn_of_others
+    from advisor.cli.device import warn_of_others
+    from advisor.hardware.here import device_key
     from advisor.predict.batch import predict_batch
     from advisor.store import default_store
     from trainer.schema import make_shape

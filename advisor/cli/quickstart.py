@@ -33,19 +33,22 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     """
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
-    from advisor.cli.plan import recommend
+    from advisor.cli.calibrate import show
     from advisor.outcome import review, to_document
     from advisor.store import default_store
+    from advisor.workflows.calibrate import CalibrationOptions
+    from advisor.workflows.plan import recommend
 
     store = default_store()
     _say(1, "preparing text that every machine has: the Python standard library")
     data = _corpus(store.home, gpu)
     _say(2, "calibrating: short training bursts on this device")
-    document, profile, held = calibrate(_calibration_options(gpu, data, budget_seconds, price))
+    done = calibrate(CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price))
     if not as_json:
-        _show_calibration(document, profile, held)
+        show(done, bursts=False)
+        render.show("")
     _say(3, f"planning the best run that ends within {units.format_seconds(deadline)}")
-    plan = recommend(_goal(profile, data, deadline, price), measure=True)
+    plan = recommend(_goal(done.profile, data, deadline, price), store, measure=True, on_text=render.remark)
     plan_path = store.save_plan(plan)
     if not as_json:
         _show_plan(plan, plan_path)
@@ -54,16 +57,16 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(5, "comparing the run with its prediction")
     reviewed = review(store, str(run_dir), record=True)
     if as_json:
-        cost = {"calibration": document["cost"], "plan": plan_path, "run_dir": run_dir}
+        cost = {"calibration": done.document["cost"], "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})
     else:
-        _finish(reviewed, document, run_dir, plan_path)
+        _finish(reviewed, done.document, run_dir, plan_path)
     return 0
 
 
 def _refuse_hopeless(gpu: str, deadline: float) -> None:
     """What can be known to fail is refused before minutes are spent on it."""
-    from advisor.cli.device import device_key, first_card
+    from advisor.hardware.here import device_key, first_card
 
     if device_key(gpu) != "cpu" and first_card() is None:
         raise AdvisorError(
@@ -84,25 +87,13 @@ def _say(step: int, text: str) -> None:
 
 def _corpus(home: Path, gpu: str) -> Path:
     """The embedded corpus as a token folder in the user's store; made once."""
-    from advisor.cli.device import device_key
-    from trainer.prepare import prepare
-    from trainer.token_folder import DataError
+    from advisor.hardware.here import device_key
+    from advisor.workflows.data import prepare_data
 
     vocabulary = _VOCABULARY["cpu" if device_key(gpu) == "cpu" else "cuda"]
     folder = home / "data" / f"python-stdlib-{vocabulary}"
-    try:
-        prepare(None, folder, vocab_size=vocabulary, force=True)  # ours; another Python has another library
-    except DataError as error:
-        raise AdvisorError(error.message, error.hint) from error
+    prepare_data(None, folder, vocab_size=vocabulary, force=True)  # ours; another Python has another library
     return folder
-
-
-def _calibration_options(gpu: str, data: Path, budget_seconds: float | None, price: float | None) -> dict[str, Any]:
-    """`advisor calibrate` with its defaults, on the prepared data."""
-    from advisor.cli.calibrate import command as calibrate
-
-    defaults = calibrate.make_context("calibrate", []).params
-    return defaults | {"gpu": gpu, "data": data, "budget_seconds": budget_seconds, "price": price, "fresh": False}
 
 
 def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any:
@@ -116,13 +107,6 @@ def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any
         precision=profile.precision,
         compile=profile.compile,
     )
-
-
-def _show_calibration(document: dict[str, Any], profile: Any, held: Any) -> None:
-    from advisor.cli.calibrate import show, summarise
-
-    show(summarise(document, profile), document, profile, held, bursts=False)
-    render.show("")
 
 
 def _show_plan(plan: Any, path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import streamlit as st
 
-from advisor.analysis import Analysis, Given, analyse
+from advisor.analysis import Analysis, Given
 from advisor.catalog import load_gpus
 from advisor.findings.case import Finding, Severity
 from advisor.findings.forecast import Targets
@@ -20,6 +20,7 @@ from advisor.ui import loaders
 from advisor.ui.controls import ANALYZE, in_controls, in_words
 from advisor.ui.tables import pairs, plain, side_by_side
 from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, judge_uploads
+from advisor.workflows.analyze import analyze
 
 ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "orange", Severity.NOTE: "gray"}
@@ -110,7 +111,7 @@ def _judged(key: tuple[str, ...], given: Given, stamped: tuple[int, ...], _uploa
 @st.cache_resource(max_entries=4, show_spinner="reading the example")
 def _example(given: Given, stamped: tuple[int, ...]) -> Analysis:
     del stamped
-    return analyse(example_run(), given, loaders.store())
+    return analyze(example_run(), given, loaders.store())
 
 
 def _empty() -> None:

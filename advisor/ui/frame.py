@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from advisor.cli import explain
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, explain
 from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
 from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.ui.tables import plain

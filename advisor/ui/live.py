@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.analysis import Analysis, Given, analyse
+from advisor.analysis import Analysis, Given
 from advisor.errors import AdvisorError
 from advisor.launchers.device import Device, read_devices
 from advisor.predict.trajectory import Trajectory, plan_trajectory
@@ -27,6 +27,7 @@ from advisor.units import (
     format_tokens,
     format_watts,
 )
+from advisor.workflows.analyze import analyze
 from trainer.runlog import RunLogError, load_run_log
 
 JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
@@ -165,6 +166,6 @@ def _judged(folder: str, ended: int | None) -> Analysis | None:
     """The run as it stands, judged anew at most every 15 seconds; None where nothing can be said of it yet."""
     del ended  # in the key only: what is over is judged once more
     try:
-        return analyse(Path(folder), Given(), loaders.store())
+        return analyze(Path(folder), Given(), loaders.store())
     except AdvisorError:
         return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from advisor.cli.plan import load_profiles, read_data, recommend
 from advisor.plan import curves, explore
 from advisor.predict.profile import Profile
 from advisor.prices import live_prices_path
 from advisor.records import Choice, Goal, Plan
 from advisor.ui import loaders
+from advisor.workflows.data import read_data
+from advisor.workflows.plan import load_profiles, recommend
 
 World = tuple[object, ...]  # what answers rest on besides the goal; in the key of everything kept
 
@@ -44,7 +45,7 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
 def plan(goal: Goal, now: World) -> Plan:
     """The plan for a goal: the function behind `advisor plan`."""
     del now
-    return recommend(goal)
+    return recommend(goal, loaders.store())
 
 
 @st.cache_resource(max_entries=1024, show_spinner=False)

@@ -8,10 +8,10 @@ from typing import Any
 import streamlit as st
 
 from advisor.catalog import load_gpus
-from advisor.cli.plan import RATIO_COUNTS, command, goal_from
 from advisor.hardware.offers import provider_names
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
+from advisor.workflows.goal import RATIO_COUNTS, PlanOptions, goal_from
 
 QUERY = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
@@ -25,17 +25,12 @@ COUNTS = (1, 2, 4, 8, 16, 32)
 
 def goal() -> Goal:
     """Draw the form and read it; raises AdvisorError (exit code 2) for what cannot be meant."""
-    options = _defaults() | _limits() | _work()
+    options = _limits() | _work()
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
         options |= _model() | _machines() | _conditions()
     # read only now that all is drawn: a control that is not drawn forgets what it held
-    return goal_from(options | {name: read(options[name]) if options[name] else None for name, read in _READ.items()})
-
-
-def _defaults() -> dict[str, Any]:
-    """What the command assumes of everything that the form does not ask."""
-    with command.make_context("plan", []) as context:
-        return dict(context.params)
+    options |= {name: read(options[name]) if options[name] else None for name, read in _READ.items()}
+    return goal_from(PlanOptions(**options))
 
 
 def _limits() -> dict[str, Any]:

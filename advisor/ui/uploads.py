@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from advisor.analysis import Analysis, Given, analyse
+from advisor.analysis import Analysis, Given
 from advisor.errors import AdvisorError
 from advisor.store import Store
+from advisor.workflows.analyze import analyze
 
 MOST_FILES = 50
 MOST_MEGABYTES = 200  # of one file; a log of 200 MB holds a million steps
@@ -37,7 +38,7 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Anal
         paths = [_write(folder, upload) for upload in uploads]
         path = paths[0] if len(paths) == 1 else folder
         try:
-            found = analyse(path, given, store)
+            found = analyze(path, given, store)
         except AdvisorError as error:
             raise _in_their_words(error, folder, title) from None
     run = found.run

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from advisor.cli.plan import command
 from advisor.records import Basis, Candidate, Estimate, Goal, Plan, PlanPrediction, WallClock, Workload
+from advisor.workflows.goal import PlanOptions, goal_from
 from trainer.schema import CheckpointConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape
 
 SHAPE = make_shape("nanochat", depth=1, width=32, heads=2, vocab_size=64, seq_len=32)
+
+
+def goal_of(words: list[str]) -> Goal:
+    """The goal that `advisor plan` with these words plans for."""
+    with command.make_context("plan", words) as context:
+        beside = ("measure", "out", "as_json")  # what is done with the plan, not what is planned
+        return goal_from(PlanOptions(**{name: value for name, value in context.params.items() if name not in beside}))
 
 
 def guess(value: float, spread: float = 0.1, basis: Basis = Basis.EXTRAPOLATED) -> Estimate:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.analysis import Given, analyse, to_document
+from advisor.analysis import Given, to_document
 from advisor.contrast import contrast
 from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
@@ -21,6 +21,7 @@ from advisor.folders import example_run
 from advisor.report import words, write_reports
 from advisor.report.markdown import document
 from advisor.store import Store
+from advisor.workflows.analyze import analyze
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +51,7 @@ def advisor(*words, expect=0):
 
 
 def test_a_run_folder_is_read_with_its_plan_its_price_and_its_outcome(store):
-    found = analyse(example_run(), Given(), store)
+    found = analyze(example_run(), Given(), store)
     assert found.case.plan is not None and found.case.usd_per_hour == 0.0
     assert found.run.status == "completed" and found.run.rows == 501
     assert "completed after 501 steps" in found.verdict[0] or "completed after 501 of 501" in found.verdict[0]
@@ -61,7 +62,7 @@ def test_a_run_folder_is_read_with_its_plan_its_price_and_its_outcome(store):
 
 def test_what_is_given_wins_over_the_log_and_prices_the_loss_of_a_broken_run(store, tmp_path):
     log = write_log(tmp_path / "broken.log", nan_from=100)
-    found = analyse(log, Given(gpu="a100-80gb-sxm", gpus=2, usd_per_gpu_hour=1.5), store)
+    found = analyze(log, Given(gpu="a100-80gb-sxm", gpus=2, usd_per_gpu_hour=1.5), store)
     assert found.case.usd_per_hour == 3.0
     worst = found.findings[0]
     assert worst.code == "loss_not_finite" and worst.severity == "error"
@@ -91,7 +92,7 @@ def test_the_terminal_opens_with_three_lines(tmp_path):
 
 
 def test_reports_are_written_whole(store, tmp_path):
-    found = analyse(write_log(tmp_path / "run.log"), Given(gpu="l4"), store)
+    found = analyze(write_log(tmp_path / "run.log"), Given(gpu="l4"), store)
     html, md, table = (tmp_path / f"report.{suffix}" for suffix in ("html", "md", "csv"))
     assert write_reports([found], html=html, md=md, table=table) == [html, md, table]
     page = html.read_text()
@@ -106,7 +107,7 @@ def test_reports_are_written_whole(store, tmp_path):
 
 
 def test_no_heading_of_the_page_comes_twice(store, tmp_path):
-    write_reports([analyse(example_run(), Given(), store)], html=tmp_path / "r.html", md=None, table=None)
+    write_reports([analyze(example_run(), Given(), store)], html=tmp_path / "r.html", md=None, table=None)
     headings = re.findall(r"<h[23]>(.*?)</h[23]>", (tmp_path / "r.html").read_text().split("<script>")[0])
     assert len(headings) > 8 and len(set(headings)) == len(headings)
 
@@ -114,7 +115,7 @@ def test_no_heading_of_the_page_comes_twice(store, tmp_path):
 def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
     log = write_log(tmp_path / "run.log")
     log.write_text(log.read_text() + "RuntimeError: </script><script>alert(1)</script><img src=x onerror=alert(2)>\n")
-    found = analyse(log, Given(), store)
+    found = analyze(log, Given(), store)
     write_reports([found], html=tmp_path / "r.html", md=None, table=None)
     page = (tmp_path / "r.html").read_text()
     assert "alert(1)" not in page.replace("&lt;script&gt;alert(1)", "") and "<img src=x" not in page
@@ -123,7 +124,7 @@ def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
 def test_markdown_tables_survive_pipes(store, tmp_path):
     folder = tmp_path / "a|b"
     folder.mkdir()
-    text = document(analyse(write_log(folder / "run.log"), Given(), store))
+    text = document(analyze(write_log(folder / "run.log"), Given(), store))
     for block in re.findall(r"(?:^\|.*\n)+", text, re.M):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block
@@ -132,7 +133,7 @@ def test_markdown_tables_survive_pipes(store, tmp_path):
 def test_two_runs_are_compared_with_the_noise_in_mind(store, tmp_path):
     logs = [write_log(tmp_path / f"{name}.log", seed=seed, gain=gain)
             for name, seed, gain in (("a", 0, 0.0), ("same", 1, 0.0), ("better", 2, 0.1))]  # fmt: skip
-    runs = [analyse(log, Given(), store) for log in logs]
+    runs = [analyze(log, Given(), store) for log in logs]
     same = contrast([runs[0], runs[1]])
     last = [one for one in same.differences if one.axis == "step"][-1]
     assert last.difference.low < 0.005 and last.difference.high > -0.005  # nothing but noise of 0.02 / sqrt(8 rows)
@@ -143,7 +144,7 @@ def test_two_runs_are_compared_with_the_noise_in_mind(store, tmp_path):
 
 def test_slower_steps_are_a_regression_and_noise_is_none(store, tmp_path):
     fast, again, slow = (
-        analyse(write_log(tmp_path / f"{name}.log", seed=seed, seconds=seconds), Given(config=tokens(tmp_path)), store)
+        analyze(write_log(tmp_path / f"{name}.log", seed=seed, seconds=seconds), Given(config=tokens(tmp_path)), store)
         for name, seed, seconds in (("fast", 0, 0.5), ("again", 1, 0.5), ("slow", 2, 0.55))
     )
     # the third differs in nothing declared, so it would be a seed of the same group: declare another optimizer
@@ -163,7 +164,7 @@ def tokens(folder):
 
 
 def test_one_log_is_not_compared(store, tmp_path):
-    found = analyse(write_log(tmp_path / "run.log"), Given(), store)
+    found = analyze(write_log(tmp_path / "run.log"), Given(), store)
     with pytest.raises(AdvisorError, match="cannot compare"):
         contrast([found])
 
@@ -184,12 +185,12 @@ def test_bad_input_is_one_sentence(tmp_path):
 def test_the_document_of_a_hopeless_log_is_still_whole(store, tmp_path):
     log = tmp_path / "words.log"
     log.write_text("epoch=1 loss=2.5\nepoch=2 loss=2.4\n")
-    told = to_document(analyse(log, Given(), store))
+    told = to_document(analyze(log, Given(), store))
     assert told["rows"] == 2 and told["cost"]["usd"] is None
 
 
 def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store, tmp_path):
-    found = analyse(write_log(tmp_path / "run.log", nan_from=100), Given(gpu="l4"), store)
+    found = analyze(write_log(tmp_path / "run.log", nan_from=100), Given(gpu="l4"), store)
     worst = found.findings[0]
     twice = replace(found, findings=(worst, replace(worst, code="overfitting")))
     twice = replace(twice, savings=savings(found.case, twice.findings))
@@ -203,21 +204,21 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
 
 
 def test_a_machine_that_costs_nothing_saves_hours_and_no_dollars(store, tmp_path):
-    found = analyse(write_log(tmp_path / "run.log", nan_from=100), Given(usd_per_gpu_hour=0.0), store)
+    found = analyze(write_log(tmp_path / "run.log", nan_from=100), Given(usd_per_gpu_hour=0.0), store)
     rows = {name: (hours, usd) for name, hours, usd in words.money(found)}
     assert rows["saved by acting on loss_not_finite"][1] == "$0.00"
     assert "$" not in words.saving(found.findings[0]) and "$" not in found.verdict[2]
 
 
 def test_notes_alone_are_no_alarm(store):
-    found = analyse(example_run(), Given(), store)
+    found = analyze(example_run(), Given(), store)
     assert all(finding.severity == "note" for finding in found.findings)
     assert found.verdict[2].startswith(("no error and no warning", "nothing"))
 
 
 def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):
     given = Given(config=tokens(tmp_path))
-    runs = [analyse(write_log(tmp_path / f"{seconds}.log", seconds=seconds), given, store) for seconds in (0.5, 0.6)]
+    runs = [analyze(write_log(tmp_path / f"{seconds}.log", seconds=seconds), given, store) for seconds in (0.5, 0.6)]
     found = contrast(runs)
     assert [len(group.runs) for group in found.groups] == [1, 1] and found.differences
     assert found.speeds[0].verdict == "regression: slower"
@@ -226,18 +227,18 @@ def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):
 
 def test_a_log_too_short_to_compare_is_named_with_what_would_help(store, tmp_path):
     long, short = (write_log(tmp_path / f"{name}.log", steps=steps) for name, steps in (("long", 50), ("short", 1)))
-    runs = [analyse(log, Given(), store) for log in (long, short)]
+    runs = [analyze(log, Given(), store) for log in (long, short)]
     with pytest.raises(AdvisorError) as caught:
         contrast(runs)
     assert f"{short} has 1 row with a training loss, fewer than 5" in caught.value.message
     assert str(long) not in caught.value.message and "longer runs" in caught.value.hint
-    again = analyse(write_log(tmp_path / "again.log", steps=50, seed=1), Given(), store)
+    again = analyze(write_log(tmp_path / "again.log", steps=50, seed=1), Given(), store)
     notes = contrast([runs[0], again, runs[1]]).notes
     assert any(str(short) in note and "left out" in note for note in notes)
 
 
 def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
-    silent = [analyse(write_log(tmp_path / f"{seed}.log", seed=seed), Given(), store) for seed in (0, 1)]
+    silent = [analyze(write_log(tmp_path / f"{seed}.log", seed=seed), Given(), store) for seed in (0, 1)]
     assert any("no log tells the learning rate" in note for note in contrast(silent).notes)
     rates = replace(
         silent[1].run, columns={**silent[1].run.columns, "learning_rate": np.full(len(silent[1].run), 1e-3)}
@@ -262,20 +263,20 @@ def packed_run(path, kind):
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_an_archive_of_a_run_folder_says_what_the_folder_says(store, tmp_path, kind):
-    folder = analyse(example_run(), Given(), store)
+    folder = analyze(example_run(), Given(), store)
     archive = packed_run(tmp_path / f"run.{kind}", kind)
-    found = analyse(archive, Given(), store)
+    found = analyze(archive, Given(), store)
     assert found.case.plan == folder.case.plan and found.case.plan is not None
     assert found.case.usd_per_hour == folder.case.usd_per_hour == 0.0
     assert found.verdict == folder.verdict and found.findings == folder.findings
     assert found.run.source == str(archive) and found.run.format == "training-advisor"
-    assert analyse(archive, Given(usd_per_gpu_hour=3.0), store).case.usd_per_hour == 3.0
+    assert analyze(archive, Given(usd_per_gpu_hour=3.0), store).case.usd_per_hour == 3.0
 
 
 def told(tmp_path, store, text, name="run.log"):
     path = tmp_path / name
     path.write_text(text)
-    return analyse(path, Given(), store)
+    return analyze(path, Given(), store)
 
 
 def test_what_happened_is_said_in_what_the_log_counts(store, tmp_path):

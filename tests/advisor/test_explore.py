@@ -17,7 +17,7 @@ from advisor import flops
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
-from advisor.cli.plan import command, goal_from, recommend
+from advisor.cli.plan import command
 from advisor.plan import curves, explore
 from advisor.plan.answer import answer
 from advisor.plan.command import plan_command
@@ -26,7 +26,11 @@ from advisor.plan.summary import markdown
 from advisor.predict.batch import predict_batch
 from advisor.predict.throughput import coordinates, sizes
 from advisor.records import Goal, GpuPrice
+from advisor.store import default_store
+from advisor.workflows.goal import PlanOptions
+from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu
+from tests.advisor.plans import goal_of
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PROFILES = {key: prior_profile(require_gpu(key)) for key in ("l4", "h100-80gb-sxm", "rtx-4090")}
@@ -43,8 +47,7 @@ def read_back(line: str) -> Goal:
     """The goal that the command of this line plans for."""
     program, verb, *args = shlex.split(line)
     assert (program, verb) == ("advisor", "plan")
-    with command.make_context("plan", args) as context:
-        return goal_from(context.params)
+    return goal_of(args)
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +131,12 @@ def test_limits_that_a_what_if_breaks_are_said(plan, balanced):
 def test_the_command_line_gives_the_same_plan(advisor_home, capsys):
     goal = Goal(gpu="l4,rtx-4090", gpus=1, counts=(1, 2, 4, 8), budget_usd=7.5, deadline_seconds=36000.0, spot="any")
     assert read_back(plan_command(goal)) == goal
-    mine = recommend(goal)
+    mine = recommend(goal, default_store())
     for said in (goal, explore.pinned(mine, mine.search.options[0], Changes(depth=14, usd_per_gpu_hour=0.35))):
         with pytest.raises(SystemExit, match="0"):
             main(shlex.split(plan_command(said))[1:] + ["--json"])
         theirs = json.loads(capsys.readouterr().out)
-        here = recommend(said)
+        here = recommend(said, default_store())
         assert theirs["prediction"]["cost_usd"]["high"] == here.prediction.cost_usd.high
         assert theirs["prediction"]["loss"]["value"] == here.prediction.loss.value
         assert theirs["run"]["steps"] == here.run.steps and theirs["workload"]["gpu"] == here.workload.gpu
@@ -306,3 +309,11 @@ def test_the_ideal_line_starts_at_the_curve_and_is_straight(plan):
     for (gpus, rate), point in zip(line, plan.search.scaling, strict=True):
         assert rate == pytest.approx(gpus * first.tokens_per_second / first.gpus)
         assert rate >= 0.999 * point.tokens_per_second
+
+
+def test_the_page_and_the_command_leave_out_the_same_options():
+    """The flags' defaults are those of the options, which the page's form starts from."""
+    with command.make_context("plan", []) as context:
+        for name, value in vars(PlanOptions()).items():
+            assert context.params.pop(name) == value, name
+        assert set(context.params) == {"measure", "out", "as_json"}

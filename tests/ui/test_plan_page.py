@@ -13,12 +13,13 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.cli.plan import command, goal_from, recommend
 from advisor.plan.grounds import briefly, in_words
 from advisor.records import Goal
-from advisor.store import Store
+from advisor.store import Store, default_store
 from advisor.ui import watch
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
+from advisor.workflows.plan import recommend
+from tests.advisor.plans import goal_of
 from tests.ui.serving import ROOT
 from tests.ui.test_pages import words
 
@@ -43,8 +44,7 @@ def said_command(at: AppTest) -> Goal:
     line = next(code.value for code in at.code if code.value.startswith("advisor plan"))
     words_of = shlex.split(line)[2:]
     assert words_of[-2:] == ["--out", "plan.yaml"]
-    with command.make_context("plan", words_of) as context:
-        return goal_from(context.params)
+    return goal_of(words_of)
 
 
 def ok(at: AppTest) -> AppTest:
@@ -63,7 +63,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
     began = time.perf_counter()
     at = ok(app().run())
     assert time.perf_counter() - began < 15  # a shared machine; the benchmark holds it to 3 s
-    plan = recommend(DEFAULT)
+    plan = recommend(DEFAULT, default_store())
     prediction = plan.prediction
     text = sentence(at)
     for value, formatter in (
@@ -87,14 +87,14 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
 def test_another_card_is_shown_with_its_own_numbers_and_kept_in_the_address():
     at = ok(app().run())
     ok(at.button(key="card-aggressive").click().run())
-    option = next(c for c in recommend(DEFAULT).search.options if c.name == "aggressive")
+    option = next(c for c in recommend(DEFAULT, default_store()).search.options if c.name == "aggressive")
     assert sentence(at).startswith("#### Aggressive: ")
     assert format_estimate(option.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
     assert at.query_params["pick"] in ("aggressive", ["aggressive"])
     assert at.button(key="card-aggressive").disabled and not at.button(key="card-balanced").disabled
     linked = ok(app(pick="aggressive").run())
     assert sentence(linked) == sentence(at)
-    again = recommend(said_command(linked))
+    again = recommend(said_command(linked), default_store())
     assert again.prediction.cost_usd == option.cost_usd
     ok(at.text_input(key="budget").set_value("$20").run())  # another goal begins with its own plan
     assert "Aggressive" not in sentence(at) and "pick" not in at.query_params
@@ -104,7 +104,7 @@ def test_a_cap_and_interruptions_are_part_of_the_goal_and_of_the_link():
     at = ok(app(gpu="l4", gpus="1", power_cap="60", interruptions="6 h").run())
     goal = said_command(at)
     assert (goal.power_cap_watts, goal.interruption_seconds) == (60.0, 6 * 3600.0)
-    prediction = recommend(goal).prediction
+    prediction = recommend(goal, default_store()).prediction
     assert prediction.power_watts.high <= 60.0 and prediction.wall_clock.interruptions_seconds is not None
     assert format_estimate(prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
     ok(at.text_input(key="interruptions").set_value("").run())
@@ -138,11 +138,11 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     after = said_command(at)
     assert (after.gpu, after.tokens, after.micro_batch) == (
         "h100-80gb-sxm",
-        recommend(before).chosen.tokens,
+        recommend(before, default_store()).chosen.tokens,
         after.micro_batch,
     )
     assert before.usd_per_gpu_hour == 0.3 and after.usd_per_gpu_hour is None  # the price was for the other card
-    plan = recommend(after)
+    plan = recommend(after, default_store())
     assert format_estimate(plan.prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
     table = next(m.value for m in at.markdown if "as chosen" in m.value)
     assert format_estimate(plan.prediction.loss, format_number) in table
@@ -160,7 +160,7 @@ def test_sliders_return_to_the_run_when_another_one_is_looked_at():
     assert "What if" not in sentence(at) and "if_micro_batch" not in at.query_params
     option = next(
         c
-        for c in recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0)).search.options
+        for c in recommend(Goal(gpu="l4", budget_usd=50.0, deadline_seconds=86400.0), default_store()).search.options
         if c.name == "aggressive"
     )
     assert at.select_slider(key="if_micro_batch").value == option.micro_batch

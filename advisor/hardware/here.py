@@ -1,0 +1,65 @@
+"""The cards of this machine, found through the driver without importing torch; which device is meant by a name."""
+
+from __future__ import annotations
+
+import re
+
+from advisor.catalog import find_gpu, require_gpu
+from advisor.errors import AdvisorError
+
+
+def device_key(asked: str) -> str:
+    """The key of the device meant by --gpu: a catalog key or alias, "cpu", or "auto".
+
+    "auto" is the first card of this machine, else "cpu". A card the catalog does not know is called by its own name,
+    as its calibration would be. Raises AdvisorError with close matches for a name that is nothing.
+    """
+    if asked == "cpu":
+        return "cpu"
+    if asked != "auto":
+        return require_gpu(asked).key
+    name = first_card()
+    if name is None:
+        return "cpu"
+    spec = find_gpu(name)
+    return spec.key if spec else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def first_card() -> str | None:
+    """The NVML name of the first NVIDIA card; None without a driver or a card."""
+    found = cards()
+    return found[0] if found else None
+
+
+def cards() -> list[str]:
+    """The NVML names of this machine's NVIDIA cards; empty without a driver or a card."""
+    import pynvml  # shared libraries are looked for only when the question is asked
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
+    finally:
+        pynvml.nvmlShutdown()
+    return [name.decode() if isinstance(name, bytes) else name for name in names]
+
+
+def check_is_here(gpu: str, gpus: int) -> str | None:
+    """Whether so many cards of a kind are in this machine; a warning where they are of another kind.
+
+    Raises AdvisorError where there are too few cards of any kind: a plan for rented ones is launched where they are.
+    """
+    if gpu == "cpu":
+        return None
+    found = cards()
+    if len(found) < gpus:
+        has = f"has only {len(found)}" if found else "has no NVIDIA card"
+        raise AdvisorError(
+            f"the plan is for {gpus} x {gpu}, and this machine {has}",
+            "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",
+        )
+    key = device_key("auto")
+    return None if key == gpu else f"the plan is for {gpu}, this machine has {key}: times and memory will differ"

@@ -1,0 +1,45 @@
+"""From paths to analyses: a log, an archive or a run's folder is found, read and judged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from advisor.analysis import Analysis, Given, judge_run
+from advisor.errors import AdvisorError
+from advisor.readers.archive import opened
+from advisor.readers.chunks import Progress
+from advisor.readers.read import read_run
+from advisor.store import PLAN, Store, is_run_folder, read_launch
+
+
+def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
+    """Read a log, a run's folder or an archive of it and judge it.
+
+    Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
+    """
+    with opened(path) as inside:
+        run = replace(read_run(inside, given.format, progress), source=str(path))
+        return judge_run(run, _with_folder(inside, given), store)
+
+
+def located(text: Path, store: Store) -> Path:
+    """The path, or the folder of the run that is called so; raises AdvisorError (exit 2) where it is neither."""
+    if text.exists():
+        return text
+    try:
+        return store.find_run(str(text))
+    except AdvisorError as error:
+        raise AdvisorError(f"there is no file {text} ({error.message})", error.hint, exit_code=2) from error
+
+
+def _with_folder(path: Path, given: Given) -> Given:
+    """What a run folder of ours says beside its log: its plan and its price."""
+    if not path.is_dir() or not is_run_folder(path):
+        return given
+    plan = given.plan or (path / PLAN if (path / PLAN).exists() else None)
+    launch = read_launch(path)
+    price = given.usd_per_gpu_hour
+    if price is None and launch is not None and launch.usd_per_hour is not None:
+        price = launch.usd_per_hour / launch.gpus
+    return replace(given, plan=plan, usd_per_gpu_hour=price)

@@ -1,0 +1,97 @@
+"""A calibration from options to profile: the worker, its bursts, the fit and what leaving each out says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
+from advisor.calibrate.fit import HeldOut
+from advisor.calibrate.measure import Worker
+from advisor.calibrate.profiles import hold_each_out, profile_of
+from advisor.calibrate.profiles import summary as held_out_summary
+from advisor.calibrate.session import Event, Settings
+from advisor.calibrate.session import calibrate as run_bursts
+from advisor.predict.memory import load_memory_model
+from advisor.predict.profile import Profile
+from advisor.store import Store
+from advisor.workflows.data import read_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """What a calibration is asked for. None: as is usual on the device at hand."""
+
+    gpu: str = "auto"
+    family: str = "nanochat"
+    depths: Sequence[int] | None = None
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    data: Path | None = None  # token folder; None: synthetic tokens
+    budget_seconds: float | None = None
+    precision: str = "auto"
+    compile: bool | None = None
+    activation_checkpointing: str = "none"
+    optimizer: str = "adamw"
+    price: float | None = None  # dollars per hour of this machine
+    fresh: bool = False  # start over, even where an interrupted calibration could be continued
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """A finished calibration: its raw document, the profile fitted to it, and its held-out errors (None: too few)."""
+
+    document: dict[str, Any]
+    profile: Profile
+    held_out: HeldOut | None
+
+
+def calibrate(
+    options: CalibrationOptions,
+    store: Store,
+    on_start: Callable[[Settings], None] = lambda settings: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Calibrated:
+    """Calibrate this machine and keep the document in the store; raises AdvisorError when the device is not here.
+
+    `on_start` is told what will be measured once nothing is open any more, `on_event` of every burst.
+    """
+    meta = read_data(options.data)
+    worker_log = store.home / "worker.log"
+    worker_log.parent.mkdir(parents=True, exist_ok=True)
+    with Worker(device_for(options.gpu), log=worker_log) as worker:
+        settings = resolve(options, worker.start().device, meta)
+        on_start(settings)
+        document = run_bursts(
+            settings, worker, store, load_memory_model(), on_event, resume=not options.fresh
+        )
+    held = hold_each_out(document)
+    document["held_out_error"] = held_out_summary(held) if held else None
+    store.save_calibration(document)
+    return Calibrated(
+        document=document, profile=profile_of(document, store.observations(settings.gpu)), held_out=held
+    )
+
+
+def resolve(options: CalibrationOptions, device: Mapping[str, Any], meta: Mapping[str, Any] | None) -> Settings:
+    """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
+    defaults: Defaults = CUDA_DEFAULTS if device["type"] == "cuda" else CPU_DEFAULTS
+    return Settings(
+        gpu=resolve_key(options.gpu, device),
+        device=device["type"],
+        family=options.family,
+        depths=tuple(options.depths or defaults.depths),
+        seq_len=options.seq_len or defaults.seq_len,
+        vocab_size=options.vocab_size or (meta and meta["vocab_size"]) or defaults.vocab_size,
+        data=str(options.data.resolve()) if options.data else None,
+        budget_seconds=options.budget_seconds or defaults.budget_seconds,
+        precision=options.precision if options.precision != "auto" else device["auto_precision"],
+        compile=defaults.compile if options.compile is None else options.compile,
+        activation_checkpointing=options.activation_checkpointing,
+        optimizer=options.optimizer,
+        memory_bytes=fillable_bytes(device),
+        most_micro_tokens=defaults.most_micro_tokens,
+        usd_per_hour=options.price,
+    )

@@ -1,0 +1,57 @@
+"""Token folders: made of text, and read for planning; the trainer's errors in the advisor's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from trainer.token_folder import DataError, read_meta
+
+# stage (read | tokenizer | encode), done, total
+OnProgress = Callable[[str, int, int], None]
+
+
+def read_data(path: str | Path | None) -> dict[str, Any] | None:
+    """A token folder's metadata; None for synthetic tokens. Raises AdvisorError when it is no token folder."""
+    if path is None:
+        return None
+    try:
+        return read_meta(path)
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+
+
+def prepare_data(
+    inputs: Sequence[Path] | None,
+    folder: Path,
+    *,
+    vocab_size: int,
+    tokenizer: Path | None = None,
+    text_key: str = "text",
+    validation_fraction: float = 0.01,
+    force: bool = False,
+    skip_bad: bool = False,
+    on_progress: OnProgress | None = None,
+) -> dict[str, Any]:
+    """Turn text files (None: the sources of Python's library) into a token folder and give its metadata.
+
+    Raises AdvisorError with file and line of what is not data.
+    """
+    from trainer.prepare import prepare  # numpy and tokenizers: only where they are used
+
+    try:
+        return prepare(
+            inputs,
+            folder,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            validation_fraction=validation_fraction,
+            text_key=text_key,
+            skip_bad=skip_bad,
+            force=force,
+            on_progress=on_progress,
+        )
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error

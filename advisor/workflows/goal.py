@@ -1,0 +1,130 @@
+"""The goal that plain options state: what the flags of `advisor plan` and the fields of its page have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.catalog import require_gpu
+from advisor.errors import AdvisorError
+from advisor.hardware.here import device_key
+from advisor.records import Goal, GpuPrice
+from advisor.units import parse_usd
+
+RATIO_COUNTS = ("matrices+head", "total", "matrices")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The options of a plan as a person gives them, with their defaults. None: not given."""
+
+    gpu: str = "auto"  # auto | cpu | a card, or several between commas | any
+    gpus: Sequence[int] | None = None
+    budget: float | None = None  # dollars
+    deadline: float | None = None  # seconds
+    sure: bool = False
+    tokens: float | None = None
+    depth: int | None = None
+    data: Path | None = None
+    ratio: float | None = None
+    ratio_counts: str | None = None
+    inference_tokens: float | None = None
+    family: str = "nanochat"
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    prices: Sequence[str] = ()  # "0.50", or "l4=0.50": dollars per GPU and hour
+    providers: Sequence[str] = ()
+    spot: str = "none"  # none | only | any
+    objective: str = "loss"  # loss | cost | time
+    kwh_price: float | None = None  # dollars
+    grid_carbon: float | None = None  # grams of CO2e per kWh
+    power_cap: float | None = None  # watts
+    interruptions: float | None = None  # seconds
+    micro_batch: int | None = None
+    global_batch: float | None = None  # tokens
+    precision: str = "auto"
+    compile: bool | None = None
+    activation_checkpointing: str | None = None
+    optimizer: str = "adamw"
+
+
+def goal_from(options: PlanOptions) -> Goal:
+    """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
+    from advisor.plan.market import ANY, COUNTS
+
+    _refuse_two_ratios(options)
+    keys = device_keys(options.gpu)
+    several = keys == [ANY] or len(keys) > 1
+    numbers = tuple(options.gpus or (COUNTS if several else (1,)))
+    alone, by_card = read_prices(options.prices)
+    if alone is not None and several:
+        raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
+    return Goal(
+        gpu=",".join(keys),
+        gpus=numbers[0],
+        counts=numbers if len(numbers) > 1 else (),
+        family=options.family,
+        seq_len=options.seq_len,
+        vocab_size=options.vocab_size,
+        budget_usd=options.budget,
+        deadline_seconds=options.deadline,
+        tokens=options.tokens,
+        depth=options.depth,
+        data=str(options.data.expanduser().resolve()) if options.data else None,
+        ratio=options.ratio,
+        ratio_counts=options.ratio_counts or ("matrices+head" if options.family == "nanochat" else "total"),
+        usd_per_gpu_hour=alone,
+        usd_per_kwh=options.kwh_price,
+        micro_batch=options.micro_batch,
+        global_batch_tokens=options.global_batch,
+        precision=options.precision,
+        compile=options.compile,
+        activation_checkpointing=options.activation_checkpointing,
+        optimizer=options.optimizer,
+        sure=options.sure,
+        inference_tokens=options.inference_tokens,
+        grid_grams_per_kwh=options.grid_carbon,
+        providers=tuple(options.providers),
+        spot=options.spot,
+        objective=options.objective,
+        prices=by_card,
+        power_cap_watts=options.power_cap,
+        interruption_seconds=options.interruptions,
+    )
+
+
+def device_keys(asked: str) -> list[str]:
+    """The keys that --gpu names, each once; ["any"] stands for all."""
+    from advisor.plan.market import ANY
+
+    names = [name.strip() for name in asked.split(",") if name.strip()]
+    if not names:
+        raise AdvisorError("--gpu names no card", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
+    if ANY in names:
+        return [ANY]
+    return list(dict.fromkeys(device_key(name) for name in names))
+
+
+def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...]]:
+    """A price without a card, and prices by card; raises AdvisorError (exit 2) for what is neither."""
+    alone, by_card = None, []
+    for text in texts:
+        name, equals, amount = text.rpartition("=")
+        try:
+            usd = parse_usd(amount)
+        except AdvisorError as error:
+            raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
+        if equals:
+            by_card.append(GpuPrice(gpu=name if name == "cpu" else require_gpu(name).key, usd_per_gpu_hour=usd))
+        else:
+            alone = usd
+    return alone, tuple(by_card)
+
+
+def _refuse_two_ratios(options: PlanOptions) -> None:
+    if options.ratio_counts and not options.ratio:
+        raise AdvisorError("--ratio-counts says what --ratio counts, and there is no --ratio", exit_code=2)
+    if options.ratio and options.inference_tokens:
+        hint = "leave one out: --inference-tokens works the ratio out"
+        raise AdvisorError("--ratio and --inference-tokens both settle the tokens per parameter", hint, exit_code=2)

@@ -1,0 +1,71 @@
+"""From a goal to a plan: profiles from the store, the search, the user's own data and, if asked for, one more burst."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from advisor.calibrate.profiles import load_profile
+from advisor.catalog import load_gpus
+from advisor.errors import AdvisorError
+from advisor.own_runs import own_loss_ratios
+from advisor.plan.answer import answer
+from advisor.plan.market import ANY
+from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Plan
+from advisor.store import Store
+from advisor.workflows.data import read_data
+from advisor.workflows.remeasure import remeasured
+
+
+def recommend(
+    goal: Goal, store: Store, *, measure: bool = False, on_text: Callable[[str], None] = lambda text: None
+) -> Plan:
+    """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for.
+
+    `on_text` is told in words when the burst begins. Raises AdvisorError for unknown devices and unusable data.
+    """
+    data_meta = read_data(goal.data)
+    profiles, left_out = load_profiles(goal, store)
+    plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+    wanted = for_inference(goal, plan.chosen.tokens)
+    if wanted != goal:
+        plan = answer(wanted, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
+        plan = replace(plan, reasons=(*plan.reasons, why_overtrained(wanted, goal.inference_tokens or 0.0)))
+    if measure:
+        on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
+        profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
+        plan = remeasured(plan, profile, store, data_meta)
+    return with_own_data(plan, data_meta, own_loss_ratios(store, goal.data))
+
+
+def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
+    """What is believed of each device that the goal names, and in words which cards could not be looked at.
+
+    "any" leaves out what is no CUDA card: the trainer has not run there. Errors of devices that were named are raised.
+    """
+    precision = None if goal.precision == "auto" else goal.precision
+
+    def load(key: str) -> Profile:
+        return load_profile(
+            key,
+            store,
+            family=goal.family,
+            precision=precision,
+            compile=goal.compile,
+            power_cap_watts=goal.power_cap_watts,
+        )
+
+    if goal.gpu != ANY:
+        return [load(key) for key in goal.gpu.split(",")], []
+    profiles, left_out = [], []
+    cards = load_gpus()
+    others = [key for key, spec in cards.items() if not spec.is_cuda]
+    for key in (key for key in cards if key not in others):
+        try:
+            profiles.append(load(key))
+        except AdvisorError as error:
+            left_out.append(error.message)
+    return profiles, [*left_out, f"no CUDA cards: {', '.join(others)}"]

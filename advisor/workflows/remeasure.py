@@ -1,0 +1,27 @@
+"""A plan measured once more at its choice, so that its basis becomes *measured*."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from advisor.calibrate.again import measure_one
+from advisor.plan.goal import find_price
+from advisor.plan.search import refined_plan
+from advisor.predict.profile import Profile
+from advisor.records import Plan
+from advisor.store import Store
+
+
+def remeasured(plan: Plan, profile: Profile, store: Store, data_meta: Mapping[str, Any] | None) -> Plan:
+    """The plan for the same choice from bursts of that very configuration, run here and kept in its calibration.
+
+    `profile` is the device's that the plan chose. Raises AdvisorError when it was never calibrated, or when the choice
+    does not run here: then it must not be recommended.
+    """
+    profile = measure_one(profile, plan.workload, store)
+    price = find_price(plan.goal)
+    refined = refined_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta, price=price)
+    return replace(refined, search=plan.search)
