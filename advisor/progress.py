@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import known, sum_independent, sum_shared
-from advisor.predict.wallclock import checkpoint_count, eval_count, run_seconds
+from advisor.predict.wallclock import planned_checkpoints, planned_evals, run_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
 from trainer.schema import RunConfig
 
@@ -305,21 +305,21 @@ def _tokens_per_step(history: History, config: RunConfig, plan: Plan | None) -> 
 
 
 def _evals_left(history: History, config: RunConfig, pace: Estimate, plan: Plan | None) -> Estimate:
-    count = max(0, eval_count(config) - len(history.evals))
+    count = max(0, planned_evals(config) - len(history.evals))
     if not count:
         return known(0.0)
     seen = [record["seconds"] for record in history.evals.values()]
     if seen:
         return _around(statistics.median(seen), seen).scaled(count)
     if plan is not None and plan.prediction.wall_clock.evals_seconds.value > 0:
-        return plan.prediction.wall_clock.evals_seconds.scaled(count / eval_count(plan.run))
+        return plan.prediction.wall_clock.evals_seconds.scaled(count / planned_evals(plan.run))
     passes = math.ceil(config.eval.tokens / (config.micro_batch * config.model.seq_len)) / config.grad_accum
     guess = pace.value * FORWARD_FRACTION * passes * count
     return Estimate(value=guess, low=guess * (1 - EVENT_SPREAD), high=guess * (1 + EVENT_SPREAD), basis=Basis.PRIOR)
 
 
 def _checkpoints_left(history: History, config: RunConfig, left: int, pace: Estimate, plan: Plan | None) -> Estimate:
-    whole = checkpoint_count(config, config.steps * pace.value)
+    whole = planned_checkpoints(config, config.steps * pace.value)
     count = math.ceil(whole * left / config.steps)
     seen = [record["seconds"] for record in history.checkpoints]
     if seen:

@@ -28,7 +28,6 @@ sys.path.insert(0, str(ROOT))
 from advisor.catalog import GpuSpec  # noqa: E402
 from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.predict import comm  # noqa: E402
-from advisor.predict.batch import sharded_sizes  # noqa: E402
 from advisor.predict.prior import (  # noqa: E402
     FASTEST,
     SOFTWARE_DEVIATION,
@@ -131,7 +130,7 @@ def _workloads(
 
 def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray:
     """Terms of one workload, shape (k,), as a prediction would have them; an encoder has no head over a vocabulary."""
-    z = sharded_sizes(sizes([w]), [w])
+    z = sizes([w])
     if encoder:
         z = dataclasses.replace(z, head_matmul=0.0 * z.head_matmul, vocab=0.0 * z.vocab)
     return terms(z, datasheet_rates(spec, w.precision))[0]

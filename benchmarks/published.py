@@ -16,7 +16,6 @@ import yaml
 from advisor.calibrate.fit import fit
 from advisor.catalog import GpuSpec, load_published_gpus
 from advisor.laws.intervals import Z80
-from advisor.predict.batch import sharded_sizes
 from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
     SOFTWARE_DEVIATION,
@@ -176,7 +175,7 @@ def _updated(
     one = runs.workloads[seen[0]]
     posterior = fit(observations, datasheet_rates(known[one.gpu], one.precision), prior, drift=0.0)
     workloads = [runs.workloads[i] for i in held]
-    predicted = predict_log(posterior, sharded_sizes(sizes(workloads), workloads))
+    predicted = predict_log(posterior, sizes(workloads))
     width = Z80 * np.hypot(predicted.deviation, ROW_NOISE)
     return predicted.mean - runs.log_step[held], width
 

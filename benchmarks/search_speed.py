@@ -5,8 +5,7 @@
 A candidate is one GPU type, number of GPUs, offer (on demand or spot), depth, micro-batch, accumulation, checkpointing
 and token budget, of which time, memory, cost, score and loss were all computed. Step time and memory do not depend on
 the token budget, nor memory on the offer: those candidates that share a configuration share them, and making them is
-inside the time. Nothing is passed over here; the search itself skips configurations that another one beats at any
-budget. The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the
+inside the time. Every micro-batch is evaluated here; the search itself evaluates the one that the batch rule leaves. The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the
 process. `--record` keeps the raw seconds for docs/accuracy.md.
 """
 
@@ -22,10 +21,10 @@ from pathlib import Path
 from timing import in_words, record, repeat
 
 from advisor.plan.answer import answer
-from advisor.plan.bills import Limits
-from advisor.plan.field import make_field
-from advisor.plan.market import COUNTS, devices_of
-from advisor.plan.weigh import weigh
+from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.evaluate import evaluate
+from advisor.plan.goal import Limits
+from advisor.plan.search_space import COUNTS, devices_of
 from advisor.records import Goal
 from advisor.store import default_store
 from advisor.workflows.plan import load_profiles
@@ -33,6 +32,10 @@ from advisor.workflows.plan import load_profiles
 ROOT = Path(__file__).resolve().parent.parent
 GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
 REPEATS = 5
+
+
+def _candidates(devices: list[Device], limits: Limits) -> int:
+    return evaluate(make_candidates(devices, every_micro_batch=True), limits, spot=False).candidates
 
 
 def main() -> None:
@@ -43,7 +46,7 @@ def main() -> None:
     profiles, _ = load_profiles(GOAL, default_store())
     devices, _ = devices_of(GOAL, profiles, None)
     limits = Limits(deadline_seconds=GOAL.deadline_seconds, budget_usd=GOAL.budget_usd)
-    searching, count = repeat(lambda: weigh(make_field(devices), limits, spot=False).candidates, REPEATS)
+    searching, count = repeat(lambda: _candidates(devices, limits), REPEATS)
     rate = count / statistics.median(searching)
     print(f"{count:,} candidates on {len(devices)} cards in {in_words(searching)}: {rate:,.0f} a second")
     question, plan = repeat(lambda: answer(GOAL, profiles, now=datetime.now(UTC)), REPEATS)

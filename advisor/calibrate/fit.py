@@ -12,7 +12,6 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from advisor.laws.intervals import Z80
-from advisor.predict.batch import sharded_sizes
 from advisor.predict.prior import CoefficientPrior
 from advisor.predict.throughput import (
     TERMS,
@@ -45,7 +44,7 @@ def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPri
     """
     if not observations:
         return _posterior_of_prior(rates, prior, drift)
-    z = _sizes(observations)
+    z = sizes([o.workload for o in observations])
     y = np.log([o.step_seconds for o in observations])
     noise = np.array([o.noise for o in observations])
     tags = tuple(tag(o.workload) for o in observations)
@@ -63,12 +62,6 @@ def fit(observations: Sequence[Observation], rates: Rates, prior: CoefficientPri
         noise=noise,
         tags=tags,
     )
-
-
-def _sizes(observations: Sequence[Observation]) -> Sizes:
-    """Sizes as predictions have them, sharding included."""
-    workloads = [o.workload for o in observations]
-    return sharded_sizes(sizes(workloads), workloads)
 
 
 def _posterior_of_prior(rates: Rates, prior: CoefficientPrior, drift: float) -> Posterior:
@@ -180,7 +173,7 @@ class HeldOut:
 
 def score(posterior: Posterior, held: Sequence[Observation]) -> HeldOut:
     """Predict configurations that were measured but not fitted (drift-corrected, so without the drift's width)."""
-    predicted = predict_log(posterior, _sizes(held))
+    predicted = predict_log(posterior, sizes([o.workload for o in held]))
     actual = np.log([o.step_seconds for o in held])
     width = Z80 * np.sqrt(predicted.deviation**2 + np.array([o.noise for o in held]) ** 2)
     gap = predicted.mean - actual

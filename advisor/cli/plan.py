@@ -88,7 +88,7 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     path = store.save_plan(plan, out) if out is not None else None
     if as_json:
         from advisor.plan.explain import sentence
-        from advisor.plan.grounds import in_words
+        from advisor.plan.provenance import in_words
         from advisor.predict.trajectory import milestones
 
         said = {"sentence": sentence(plan), "speed_rests_on": in_words(plan), "loss_on_the_way": milestones(plan)}
@@ -106,7 +106,7 @@ def show(plan: Plan, path: Path | None, again: str) -> None:
     """
     from advisor.cli.plan_tables import SCORE, bill_table, candidate_tables, course_table, search_tables
     from advisor.plan.explain import sentence
-    from advisor.plan.grounds import in_words
+    from advisor.plan.provenance import in_words
     from advisor.predict.trajectory import milestones
 
     several = plan.search is not None and (len(plan.search.devices) > 1 or len(plan.goal.counts) > 1)

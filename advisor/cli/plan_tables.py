@@ -7,7 +7,7 @@ from typing import Any
 
 from advisor import render
 from advisor.plan.explain import RECOMPUTED, SCORE, verdict
-from advisor.plan.grounds import briefly
+from advisor.plan.provenance import briefly
 from advisor.predict.trajectory import Milestone
 from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
 from advisor.units import (

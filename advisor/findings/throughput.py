@@ -11,7 +11,6 @@ from advisor.findings.givens import parameters
 from advisor.findings.machine import slowdown
 from advisor.findings.measured import BROKEN_FACTOR, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
-from advisor.predict.batch import sharded_sizes
 from advisor.predict.profile import Profile
 from advisor.predict.throughput import TERMS, predict_log, sizes
 from advisor.records import Workload
@@ -110,7 +109,7 @@ _OVERHEAD_TERMS = ("layer_overhead", "micro_overhead", "step_overhead")
 
 def time_split(profile: Profile, workload: Workload) -> TimeSplit:
     """The predicted step of a workload split by the model's own terms (docs/how-it-predicts.md), links left out."""
-    z = sharded_sizes(sizes([workload]), [workload])
+    z = sizes([workload])
     parts = predict_log(profile.posterior, z).parts[0]
     total = float(parts.sum())
     compute = sum(float(parts[TERMS.index(name)]) for name in _COMPUTE_TERMS) / total

@@ -8,15 +8,16 @@ from datetime import datetime
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.plan import nothing
-from advisor.plan.alternatives import front, near_misses, options, plan_choice
-from advisor.plan.goal import find_price
-from advisor.plan.grounds import grounds_of
-from advisor.plan.market import Market, Pick, best, check_goal, open_market, plan_in
+from advisor.plan import infeasible
+from advisor.plan.alternatives import front, near_misses, options
+from advisor.plan.choose import Selection, select
+from advisor.plan.compose import as_measured_goal, make_plan, with_measured
+from advisor.plan.evaluate import evaluate
+from advisor.plan.provenance import grounds_of
 from advisor.plan.scaling import scaling
-from advisor.plan.search import make_plan
+from advisor.plan.search_space import SearchSpace, open_space
 from advisor.plan.sensitivity import sensitivity
-from advisor.plan.weigh import Weighed, weigh
+from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Goal, Plan, SearchReport
 
@@ -31,48 +32,56 @@ def answer(
 ) -> Plan:
     """The plan for a goal on the devices it may use, with a report of the search.
 
-    `profiles` has one entry per kind of device; `left_out` says in words which could not be looked at. Raises
-    AdvisorError: exit code 2 for a goal that cannot be meant, 3 when nothing fits it, naming the binding constraint
-    and what would make it feasible.
+    `profiles` has one entry per kind of device; `data_meta` is the token folder's metadata; `left_out` says in words
+    which devices could not be looked at. Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 when
+    nothing fits it, naming the binding constraint and what would make it feasible.
     """
-    check_goal(goal)
-    plan = None
-    if len(profiles) == 1 and len(goal.counts) <= 1 and goal.spot != "any" and goal.objective == "loss":
-        # one device at one price: its own plan is the answer, and its own words the refusal
-        alone = replace(goal, gpu=profiles[0].key, gpus=goal.counts[0] if goal.counts else goal.gpus, counts=())
-        plan = make_plan(alone, profiles[0], now=now, data_meta=data_meta, price=find_price(alone))
-        plan = replace(plan, goal=goal)
-    market = open_market(goal, profiles, data_meta)
-    weighed = weigh(market.field, market.limits, spot=market.spot)
-    pick = best(market, weighed)
-    if pick is None and plan is not None:  # at the very edge of a limit: a plan, and nothing to say beside it
-        return plan
-    if pick is None:
-        raise AdvisorError(*nothing.explain(market), exit_code=3)
-    if plan is None:
-        plan = plan_in(market, pick, now=now, data_meta=data_meta)
-    return replace(plan, search=_report(market, weighed, plan, pick, left_out))
+    space, chosen = _search(goal, profiles, data_meta)
+    plan = make_plan(space, chosen, now=now)
+    return replace(plan, search=_report(space, chosen, plan, left_out))
 
 
-def _report(market: Market, weighed: Weighed, plan: Plan, pick: Pick, left_out: Sequence[str]) -> SearchReport:
-    chosen = plan_choice(market, plan, pick)
-    points, pays = scaling(market, plan, pick)
-    shown, size = front(market, weighed, chosen)
+def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None) -> Plan:
+    """The plan for a goal on one device without the report of its search; raises as `answer` does."""
+    space, chosen = _search(goal, [profile], data_meta)
+    return make_plan(space, chosen, now=now)
+
+
+def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None) -> Plan:
+    """The same choice predicted anew by a profile that has just measured it; only the steps may move."""
+    return with_measured(plan, bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta))
+
+
+def _search(
+    goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
+) -> tuple[SearchSpace, Selection]:
+    space = open_space(goal, profiles, data_meta)
+    chosen = select(space, space.limits)
+    if chosen is None:
+        raise AdvisorError(*infeasible.explain(space), exit_code=3)
+    return space, chosen
+
+
+def _report(space: SearchSpace, chosen: Selection, plan: Plan, left_out: Sequence[str]) -> SearchReport:
+    evaluated = evaluate(space.candidates, space.limits, spot=space.spot)
+    own = make_trial(space.candidates, chosen).choice(name="balanced", why="the plan")
+    points, pays = scaling(space, plan, chosen)
+    shown, size = front(space, evaluated, own)
     return SearchReport(
-        candidates=weighed.candidates,
-        devices=tuple(device.profile.key for device in market.field.devices),
-        options=_grounded(market, options(market, chosen)),
-        front=_grounded(market, shown),
+        candidates=evaluated.candidates,
+        devices=tuple(device.profile.key for device in space.candidates.devices),
+        options=_grounded(space, options(space, own)),
+        front=_grounded(space, shown),
         front_size=size,
-        near_misses=_grounded(market, near_misses(market, weighed, chosen)),
-        sensitivity=tuple(item.text for item in sensitivity(market, chosen, pick)),
+        near_misses=_grounded(space, near_misses(space, evaluated, own)),
+        sensitivity=tuple(item.text for item in sensitivity(space, own, chosen)),
         scaling=points,
         pays_up_to_gpus=pays,
-        left_out=(*left_out, *market.left_out),
+        left_out=(*left_out, *space.left_out),
     )
 
 
-def _grounded(market: Market, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def _grounded(space: SearchSpace, choices: Sequence[Choice]) -> tuple[Choice, ...]:
     """The choices with what the speed of each one's card rests on."""
-    found = {device.profile.key: grounds_of(device.profile) for device in market.field.devices}
-    return tuple(replace(choice, grounds=found[choice.gpu]) for choice in choices)
+    grounds = {device.profile.key: grounds_of(device.profile) for device in space.candidates.devices}
+    return tuple(replace(choice, grounds=grounds[choice.gpu]) for choice in choices)

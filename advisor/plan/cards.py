@@ -10,8 +10,9 @@ import numpy as np
 from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer, cheapest_offer
-from advisor.plan.front import non_dominated
+from advisor.plan.pareto import non_dominated
 from advisor.predict.batch import predict_batch
+from advisor.predict.intervals import reciprocal
 from advisor.predict.profile import Profile
 from advisor.records import Estimate, Prediction, Workload
 from trainer.schema import ModelShape
@@ -90,7 +91,7 @@ def _row(
         return replace(empty, calibrated=profile.calibrated, problem=f"the links between {gpus} cards are not known")
     if price is None:
         return replace(empty, calibrated=profile.calibrated, prediction=prediction)
-    per_token = _inverse(rate).scaled(price.usd_per_hour / 3600)
+    per_token = reciprocal(rate).scaled(price.usd_per_hour / 3600)
     return replace(
         empty,
         calibrated=profile.calibrated,
@@ -119,7 +120,3 @@ def _best(shape: ModelShape, profile: Profile, gpus: int) -> Prediction | None:
     if not usable or not rates:
         return usable[0] if usable else None
     return next(p for p in usable if p.tokens_per_second and p.tokens_per_second.value >= ENOUGH * max(rates))
-
-
-def _inverse(e: Estimate) -> Estimate:
-    return Estimate(value=1 / e.value, low=1 / e.high, high=1 / e.low, basis=e.basis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from advisor.plan.market import ANY, COUNTS
+from advisor.plan.search_space import ANY, COUNTS
 from advisor.records import Goal
 
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from advisor.plan.candidates import MICRO_BATCHES, OVERSHOOT
+from advisor.plan.costs import Costs
 from advisor.plan.explore import find_choice, pinned
-from advisor.plan.field import MICRO_BATCHES, OVERSHOOT
-from advisor.plan.goal import MOST_EPOCHS, find_price, make_brief
-from advisor.plan.trial import make_bill
+from advisor.plan.goal import MOST_EPOCHS, Limits
+from advisor.plan.search_space import open_space
 from advisor.predict.batch import predict_batch
 from advisor.predict.loss import loss_range_problem, predict_loss
 from advisor.predict.profile import FIT_MARGIN, Profile
@@ -26,7 +27,6 @@ from advisor.units import GIB, format_seconds, format_usd
 
 FREE_EPOCHS = 4  # up to so many repetitions are nearly as good as fresh data (handbook §4.3)
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # of the curve, and how far it reaches from the plan's tokens, either way
-_HALVINGS = 40  # of the interval in which the steps for a limit are looked for
 _NEAR = 3.0  # times the highest bar: a limit farther up would flatten the bars
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
 
@@ -204,23 +204,15 @@ def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: Mapping[st
     """How many tokens of the plan's model the goal's budget and deadline are worth, each alone."""
     own = find_choice(plan.search, "balanced") if plan.search else None
     assert own is not None  # `answer` names the plan itself so
-    alone = pinned(plan, own)
-    brief = make_brief(alone, profile, data_meta, find_price(alone))
-    [prediction] = predict_batch(profile, [plan.workload])
-    end = "high" if goal.sure else "value"
+    space = open_space(pinned(plan, own), [profile], data_meta)
+    costs = Costs(space.candidates.rows(space.allowed))
 
-    def within(keeps: Callable[[Any], bool]) -> float:
-        low, high = 1.0, 2.0 * _LOSS_SPAN * plan.run.steps
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if keeps(make_bill(brief, profile, prediction, round(middle))) else (low, middle)
-            if high - low < 0.5:
-                break
-        return round(low) * plan.workload.step_tokens
+    def tokens_within(limits: Limits) -> int:
+        return int(costs.most_steps(limits, within_data=False).item()) * plan.workload.step_tokens
 
     if goal.budget_usd is not None and plan.prediction.cost_usd is not None:
-        tokens = within(lambda bill: getattr(bill.cost_usd, end) <= goal.budget_usd)
+        tokens = tokens_within(Limits(budget_usd=goal.budget_usd, sure=goal.sure))
         yield Mark(tokens=tokens, words=f"budget of {format_usd(goal.budget_usd)}")
     if goal.deadline_seconds is not None:
-        tokens = within(lambda bill: getattr(bill.clock.total_seconds, end) <= goal.deadline_seconds)
+        tokens = tokens_within(Limits(deadline_seconds=goal.deadline_seconds, sure=goal.sure))
         yield Mark(tokens=tokens, words=f"deadline of {format_seconds(goal.deadline_seconds)}")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from advisor.hardware.offers import spot_range
+from advisor.hardware.offers import Offer, spot_range
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
+from advisor.plan.candidates import ENOUGH
+from advisor.plan.choose import LEVEL
+from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
-from advisor.plan.trial import LEAST_STEPS, Obstacle, Trial, fixed_tokens
+from advisor.plan.trial import Trial
 from advisor.predict.loss import effective_tokens, loss_range_problem
-from advisor.predict.profile import FIT_MARGIN, Profile
+from advisor.predict.profile import FIT_MARGIN
 from advisor.records import Basis, Candidate, Estimate, Plan
 from advisor.units import (
     format_bytes,
@@ -33,7 +36,6 @@ SCORE = (
 )
 RECOMPUTED = "* activations recomputed in the backward pass: little memory, about a third more time"
 
-LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
@@ -55,12 +57,13 @@ def sentence(plan: Plan) -> str:
     )
 
 
-def reasons(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> Iterator[str]:
-    """Say why this depth, these tokens, this batch and this learning rate."""
+def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
+    """Say why this depth, these tokens, this batch and this learning rate; `depths` are all that were weighed."""
+    brief = chosen.device.brief
     yield _why_tokens(brief, chosen)
-    yield _why_depth(brief, chosen, firsts)
+    yield _why_depth(brief, chosen, depths)
     yield _why_batch(brief, chosen)
-    run = chosen.bill.run
+    run = chosen.run
     yield (
         f"learning rate {run.optimizer.learning_rate:g}: the lower of the DeepSeek and Step Law values, scaled to the "
         f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
@@ -68,11 +71,12 @@ def reasons(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> Iterator[st
     yield _why_limits(brief, chosen)
 
 
-def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> Iterator[str]:
+def warnings(chosen: Trial) -> Iterator[str]:
     """Say what may go wrong or is not known."""
+    brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
     shape, prediction = chosen.prediction.workload.shape, chosen.prediction
     if not profile.calibrated:
-        minutes = f"2 minutes{_price_of(brief, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
+        minutes = f"2 minutes{_price_of(offer, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
         yield f"{profile.key} was never calibrated here, all times are priors: {minutes}"
     elif brief.goal.power_cap_watts is not None:
         yield (
@@ -81,13 +85,13 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
         )
     if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
         yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
-    if thin:
+    if chosen.violation is Violation.THIN:
         yield (
             f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
             f"{_COUNTED[brief.ratio_counts]} where {format_number(brief.ratio)} are recommended; allow more time"
         )
-    if chosen.bill.run.steps < recipe.TOO_FEW_STEPS:
-        yield f"only {chosen.bill.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
+    if chosen.run.steps < recipe.TOO_FEW_STEPS:
+        yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
     if chosen.epochs is not None:
         yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
     problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
@@ -95,8 +99,8 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
         yield f"no loss is promised: {problem}"
     if prediction.fits is None:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
-    if brief.usd_per_hour is None:
-        yield f"the cost is unknown ({brief.price_source}): give --price"
+    if offer.usd_per_hour is None:
+        yield f"the cost is unknown ({offer.source}): give --price"
     yield from _money_warnings(brief, chosen)
     deepest = max(brief.depths)
     if brief.goal.depth is None and shape.depth == deepest and chosen.ratio > brief.ratio and deepest > 1:
@@ -106,40 +110,45 @@ def warnings(brief: Brief, profile: Profile, chosen: Trial, *, thin: bool) -> It
         )
 
 
-def inputs(brief: Brief, profile: Profile) -> Iterator[str]:
+def inputs(chosen: Trial) -> Iterator[str]:
     """Everything the plan rests on: calibration, sources, laws, price, data."""
+    brief, profile = chosen.device.brief, chosen.device.profile
     if not profile.calibrated:
         yield f"no calibration: prior beliefs about {profile.key}"
     yield from profile.sources
     yield "loss: Besiroglu et al. 2024; repetition: Muennighoff et al. 2023"
     yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"
-    yield f"price: {brief.price_source}"
+    yield f"price: {chosen.offer.source}"
     yield f"data: {brief.goal.data}" if brief.goal.data else "data: synthetic tokens"
 
 
-def rejection(brief: Brief, trial: Trial, chosen: Trial) -> str | None:
-    """Why a trial was not chosen, in words; None when it was merely beaten on the score."""
-    prediction, bill = trial.prediction, trial.bill
-    match trial.obstacle:
-        case Obstacle.MEMORY:
-            return f"does not fit memory: {_memory(trial)}"
-        case Obstacle.TIME:
-            assert brief.deadline_seconds is not None
-            needs = format_estimate(bill.clock.total_seconds, format_seconds)
-            steps = f" for {bill.run.steps} steps" if fixed_tokens(brief, brief.counted(bill.run.model)) is None else ""
-            return f"too slow: {needs}{steps} of {format_seconds(brief.deadline_seconds)}"
-        case Obstacle.MONEY:
-            return f"over budget: {format_estimate(bill.cost_usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
-        case Obstacle.THIN:
-            return f"too slow: {format_number(trial.ratio)} of {format_number(brief.ratio)} tokens per parameter"
-        case Obstacle.SLOWER | Obstacle.LARGER:
-            assert prediction.tokens_per_second and chosen.prediction.tokens_per_second
-            change = prediction.tokens_per_second.value / chosen.prediction.tokens_per_second.value - 1
-            if trial.obstacle is Obstacle.SLOWER:
-                than = ", over 2 % off the fastest" if -change < 0.02 else ""  # as search.ENOUGH chooses
-                return f"{format_percent(-change)} fewer tokens/s{than}"
-            return "no more than 2 % faster, needs more memory"
+def rejection(trial: Trial) -> str | None:
+    """What stands against a run, in words; None when it was merely beaten on the score."""
+    brief, bill, violation = trial.device.brief, trial.bill, trial.violation
+    if Violation.MEMORY in violation:
+        return f"does not fit memory: {_memory(trial)}"
+    if Violation.TIME in violation:
+        needs = format_estimate(bill.clock.total_seconds, format_seconds)
+        steps = "" if brief.settled else f" for {trial.run.steps} steps"
+        return f"too slow: {needs}{steps} of {format_seconds(brief.deadline_seconds)}"
+    if Violation.MONEY in violation:
+        return f"over budget: {format_estimate(bill.usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
+    if Violation.THIN in violation:
+        return f"too slow: {format_number(trial.ratio)} of {format_number(brief.ratio)} tokens per parameter"
     return None
+
+
+def micro_batch_rejection(trial: Trial, chosen: Trial) -> str:
+    """Why another micro-batch of the chosen depth and global batch was not chosen."""
+    if Violation.MEMORY in trial.violation:
+        return f"does not fit memory: {_memory(trial)}"
+    rate, chosen_rate = trial.prediction.tokens_per_second, chosen.prediction.tokens_per_second
+    assert rate is not None and chosen_rate is not None
+    change = rate.value / chosen_rate.value - 1
+    if trial.prediction.workload.micro_batch > chosen.prediction.workload.micro_batch and change >= ENOUGH - 1:
+        return "no more than 2 % faster, needs more memory"
+    than = ", over 2 % off the fastest" if -change < 0.02 else ""  # as the batch rule chooses
+    return f"{format_percent(-change)} fewer tokens/s{than}"
 
 
 def verdict(candidate: Candidate, chosen: Candidate) -> str:
@@ -149,37 +158,6 @@ def verdict(candidate: Candidate, chosen: Candidate) -> str:
         return f"chosen: {score}"
     level = candidate.score <= LEVEL * chosen.score and candidate.parameters > chosen.parameters
     return candidate.rejected or (f"level, but larger: {score}" if level else f"beaten: {score}")
-
-
-def nothing_fits(brief: Brief, firsts: Sequence[Trial]) -> tuple[str, str]:
-    """The binding constraint of a goal that nothing meets, and what would make it feasible."""
-    out_of_memory = [trial for trial in firsts if trial.obstacle is Obstacle.MEMORY]
-    if len(out_of_memory) == len(firsts):
-        smallest = min(firsts, key=lambda trial: trial.device_bytes.high)
-        hint = "a shorter --seq-len, a smaller --micro-batch or --depth, or a device with more memory"
-        return f"nothing fits the memory of {brief.goal.gpu}: {_describe(smallest)} needs {_memory(smallest)}", hint
-    late = [trial for trial in firsts if trial.obstacle is not Obstacle.MEMORY]
-    end = "high" if brief.goal.sure else "value"  # what the limits are held against
-    settled = fixed_tokens(brief, 1) is not None
-    what = "" if settled else f" for the least worth doing ({LEAST_STEPS} steps)"
-    if any(trial.obstacle is Obstacle.MONEY for trial in late):
-        cheapest = min(late, key=lambda trial: getattr(trial.bill.cost_usd, end))
-        needs = cheapest.bill.cost_usd
-        enough = feasible_budget(getattr(needs, end))
-        words = format_estimate(needs, format_usd)
-        limit = format_usd(brief.goal.budget_usd)
-        return f"no plan costs {limit} or less: {_describe(cheapest)} needs {words}{what}", f"feasible with {enough}"
-    fastest = min(late, key=lambda trial: getattr(trial.bill.clock.total_seconds, end))
-    total = fastest.bill.clock.total_seconds
-    limit = format_seconds(brief.deadline_seconds)
-    words = format_estimate(total, format_seconds)
-    hint = f"feasible with {feasible_deadline(getattr(total, end))}" + (" or fewer --tokens" if settled else "")
-    return f"no plan ends within {limit}: {_describe(fastest)} needs {words}{what}", hint
-
-
-def _describe(trial: Trial) -> str:
-    workload = trial.prediction.workload
-    return f"depth {workload.shape.depth} at micro-batch {workload.micro_batch} x {workload.shape.seq_len}"
 
 
 def memory_needed(needed: Estimate, device_bytes: float) -> str:
@@ -200,7 +178,7 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
         return f"{tokens} tokens as asked: {seen}"
     if chosen.data_bound:
         return f"{tokens} tokens: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
-    if fixed_tokens(brief, 1) is not None:
+    if brief.settled:
         asked = "asked for" if brief.goal.ratio is not None else f"the custom for {brief.goal.family}"
         if brief.goal.inference_tokens is not None:
             asked = "for what it is to serve"
@@ -209,18 +187,20 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
     return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
 
 
-def _why_depth(brief: Brief, chosen: Trial, firsts: Sequence[Trial]) -> str:
+def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:
     depth = chosen.prediction.workload.shape.depth
     if brief.goal.depth is not None:
         return f"depth {depth} as asked"
+    if brief.goal.objective != "loss":
+        return f"depth {depth}: of all that do the work the one of least {brief.goal.objective}"
     if brief.goal.tokens is not None and not brief.limited:
-        return f"depth {depth}: of {len(firsts)} depths the one that brings these tokens nearest the recommended ratio"
+        return f"depth {depth}: of {len(depths)} depths the one that brings these tokens nearest the recommended ratio"
     if not brief.limited:
         limit = format_seconds(brief.deadline_seconds)
         return f"depth {depth}: the best that ends within {limit}, assumed because no limit was given"
-    runners = sorted((t for t in firsts if t is not chosen and t.obstacle is None), key=lambda trial: trial.score)
+    runners = sorted((t for t in depths if t is not chosen and not t.violation), key=lambda trial: trial.score)
     text = (
-        f"depth {depth}: lowest score of {len(firsts)} depths within {describe_limits(brief)} "
+        f"depth {depth}: lowest score of {len(depths)} depths within {describe_limits(brief)} "
         "(a loss law stretched to any size)"
     )
     if runners:
@@ -238,7 +218,7 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
     if brief.goal.global_batch_tokens is not None:
         text += " as asked"
     elif chosen.tokens / recipe.FEWEST_STEPS < band.median:
-        text += f", kept small for {chosen.bill.run.steps} steps"
+        text += f", kept small for {chosen.run.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"
     why = "as asked" if brief.goal.micro_batch is not None else "is the smallest within 2 % of the best tokens/s"
@@ -249,15 +229,15 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
     clock = chosen.bill.clock.total_seconds
     if brief.goal.sure:
         return "the high end of the interval keeps the limits, as asked by --sure"
-    if brief.deadline_seconds is not None and clock.high > brief.deadline_seconds and brief.limited:
+    late, dear = replace(brief.limits, sure=True).broken(clock, chosen.bill.usd)
+    if late and brief.limited:
         return (
             f"the expected time keeps the deadline, its high end ({format_seconds(clock.high)}) does not: "
             "--sure plans for the high end"
         )
-    cost = chosen.bill.cost_usd
-    if brief.goal.budget_usd is not None and cost and cost.high > brief.goal.budget_usd:
+    if dear:
         return (
-            f"the expected cost keeps the budget, its high end ({format_usd(cost.high)}) does not: "
+            f"the expected cost keeps the budget, its high end ({format_usd(chosen.bill.usd.high)}) does not: "
             "--sure plans for the high end"
         )
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
@@ -265,24 +245,25 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
 
 def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
     """What may make the bill larger than the estimate's own interval says."""
-    cost, rent, goal = chosen.bill.cost_usd, brief.usd_per_hour, brief.goal
-    span = spot_range(goal.gpu, goal.gpus) if brief.spot and brief.provider else None
+    cost, offer = chosen.bill.usd, chosen.offer
+    rent = offer.usd_per_hour
+    span = spot_range(offer.gpu, offer.gpus) if offer.spot and offer.provider else None
     if span is not None and cost is not None and rent:
         low, high = (format_usd(side) for side in span)
         said = (
             f"the lists ask {low} to {high} an hour, up to {format_usd(cost.value * max(1.0, span[1] / rent))} in all"
         )
         yield f"the price of a spot machine moves: {said if low != high else 'only one list has it, as of one moment'}"
-    if brief.usd_per_kwh and brief.provider is not None:
-        yield f"--kwh-price is added to {brief.provider}'s rent: on a card of your own say --price 0"
+    if brief.usd_per_kwh and chosen.offer.provider is not None:
+        yield f"--kwh-price is added to {chosen.offer.provider}'s rent: on a card of your own say --price 0"
     elif brief.usd_per_kwh:
         yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
 
 
-def _price_of(brief: Brief, seconds: float) -> str:
-    if not brief.usd_per_hour:
+def _price_of(offer: Offer, seconds: float) -> str:
+    if not offer.usd_per_hour:
         return ""
-    return f", about {format_usd(brief.usd_per_hour * seconds / 3600)},"
+    return f", about {format_usd(offer.usd_per_hour * seconds / 3600)},"
 
 
 def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:
@@ -295,23 +276,3 @@ def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[s
         yield f"{times}, {same}: most of the further repetition is waste"
     elif epochs > 4:
         yield f"{times}, {same}: up to four times is nearly as good as fresh data"
-
-
-def feasible_budget(usd: float) -> str:
-    """The option with a budget that is enough for so many dollars: rounded up to two digits."""
-    enough = usd * 1.02
-    digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
-    return f"--budget {math.ceil(enough / digit) * digit:.10g}"
-
-
-def feasible_deadline(seconds: float) -> str:
-    """The option with a deadline that is enough for so many seconds: rounded up to what a person would write."""
-    return f"--deadline {_round_up_seconds(seconds)}"
-
-
-def _round_up_seconds(seconds: float) -> str:
-    if seconds < 300:
-        return f"{-(-int(seconds * 1.05) // 10) * 10 + 10}s"
-    if seconds < 4 * 3600:
-        return f"{-(-int(seconds * 1.05) // 60) + 1}min"
-    return f"{-(-int(seconds * 1.05) // 3600) + 1}h"

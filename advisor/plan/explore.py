@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.plan.field import MICRO_BATCHES
-from advisor.plan.goal import DEEPEST, find_price
-from advisor.plan.search import make_plan
+from advisor.plan.answer import bare_plan
+from advisor.plan.candidates import MICRO_BATCHES
+from advisor.plan.goal import DEEPEST, Limits
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Estimate, Goal, Plan, SearchReport
 from advisor.units import HOUR, format_seconds, format_usd
@@ -164,7 +164,7 @@ def ranges(plan: Plan, choice: Choice) -> Ranges:
 def effect(before: Goal, after: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> Effect:
     """What planning for one pinned goal changes against planning for another."""
     try:
-        plans = [make_plan(g, profile, now=_NOW, data_meta=data_meta, price=find_price(g)) for g in (before, after)]
+        plans = [bare_plan(goal, profile, now=_NOW, data_meta=data_meta) for goal in (before, after)]
     except AdvisorError as error:
         return Effect(refused=error.message)
     return difference(plans[0], plans[1], profile)
@@ -191,13 +191,14 @@ def difference(plan: Plan, other: Plan, profile: Profile, other_profile: Profile
 
 def broken_limits(goal: Goal, plan: Plan) -> tuple[str, ...]:
     """In words, which of the goal's limits the expected time and cost of a plan break."""
-    total, cost = plan.prediction.wall_clock.total_seconds.value, plan.prediction.cost_usd
-    found = []
-    if goal.deadline_seconds is not None and total > goal.deadline_seconds:
-        found.append(f"takes {format_seconds(total)} of {format_seconds(goal.deadline_seconds)}")
-    if goal.budget_usd is not None and cost is not None and cost.value > goal.budget_usd:
-        found.append(f"costs {format_usd(cost.value)} of {format_usd(goal.budget_usd)}")
-    return tuple(found)
+    total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd
+    late, dear = Limits(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd).broken(total, cost)
+    broken = []
+    if late:
+        broken.append(f"takes {format_seconds(total.value)} of {format_seconds(goal.deadline_seconds)}")
+    if dear and cost is not None:
+        broken.append(f"costs {format_usd(cost.value)} of {format_usd(goal.budget_usd)}")
+    return tuple(broken)
 
 
 def hours(seconds: float | None) -> float | None:

@@ -7,15 +7,16 @@ profile and the family's customs, and says where each default came from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from advisor import flops
 from advisor.errors import AdvisorError
-from advisor.hardware.offers import Offer, is_ordered
-from advisor.plan.offers import SPOT_MEAN_SECONDS, offers_for
-from advisor.predict.energy import STORAGE_USD_PER_BYTE_HOUR
-from advisor.predict.intervals import known
+from advisor.hardware.offers import Offer
+from advisor.plan.offers import SPOT_MEAN_SECONDS
+from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import Setup, rented_setup
@@ -39,20 +40,38 @@ DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPrice:
-    """Rent per hour of all devices together; None when no price is known."""
+class Limits:
+    """What a run may take. None: not limited. `sure`: the interval's high end counts, not the expected value."""
 
-    usd_per_hour: float | None
-    source: str
-    provider: str | None = None  # None: one's own machine, or a price that was given
-    spot: bool = False
-    interruption_seconds: Estimate | None = None  # mean time between interruptions; None: never
-    most_usd_per_hour: float | None = None  # where the price moves; None: it does not
+    deadline_seconds: float | None = None
+    budget_usd: float | None = None
+    sure: bool = False
+
+    @property
+    def given(self) -> bool:
+        return self.deadline_seconds is not None or self.budget_usd is not None
+
+    def counted(self, estimate: Estimate | EstimateArrays) -> float | np.ndarray:
+        """The end of an estimate that is held against a limit."""
+        return estimate.high if self.sure else estimate.value
+
+    def overruns(
+        self, seconds: float | np.ndarray, usd: float | np.ndarray | None
+    ) -> tuple[float | np.ndarray, float | np.ndarray]:
+        """How many times over its limit the counted time is, and the money; at most 1 keeps it, 0 without a limit."""
+        late = seconds / self.deadline_seconds if self.deadline_seconds is not None else np.zeros_like(seconds)
+        dear = usd / self.budget_usd if self.budget_usd is not None else np.zeros_like(seconds)
+        return late, dear
+
+    def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
+        """Whether one run breaks the deadline, and the budget; an unknown price breaks none."""
+        late, dear = self.overruns(self.counted(seconds), self.counted(usd) if usd else 0.0)
+        return bool(late > 1), bool(dear > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief:
-    """A goal with nothing left open."""
+    """What a goal means on one device, nothing left open but what is rented and what is trained."""
 
     goal: Goal
     seq_len: int
@@ -62,13 +81,7 @@ class Brief:
     ratio: float  # tokens per counted parameter that candidates are ordered about
     ratio_counts: str
     depths: tuple[int, ...]
-    usd_per_hour: float | None
-    most_usd_per_hour: float | None
     usd_per_kwh: float
-    price_source: str
-    provider: str | None
-    spot: bool
-    interruption_seconds: Estimate | None
     power: PowerModel | None  # of one device
     unique_tokens: int | None  # of the training data; None: a synthetic stream without end
     validation_tokens: int | None
@@ -83,15 +96,26 @@ class Brief:
         return goal.tokens is not None or goal.ratio is not None or not self.limited or goal.objective != "loss"
 
     @property
-    def setup(self) -> Setup | None:
+    def limits(self) -> Limits:
+        """What a run may take."""
+        return Limits(deadline_seconds=self.deadline_seconds, budget_usd=self.goal.budget_usd, sure=self.goal.sure)
+
+    def setup(self, offer: Offer) -> Setup | None:
         """What a machine that must be rented first takes before the run; None where it is at hand."""
-        ordered = is_ordered(self.goal.gpu, self.provider, self.usd_per_hour)
-        return rented_setup(token_bytes(self)) if ordered and not self.calibrated else None
+        return rented_setup(self.token_bytes) if offer.ordered and not self.calibrated else None
 
     @property
-    def storage_usd_per_byte_hour(self) -> float:
-        """What a provider asks for disk; nothing on one's own machine."""
-        return STORAGE_USD_PER_BYTE_HOUR if self.provider is not None else 0.0
+    def token_bytes(self) -> float:
+        """Bytes of the token files: two per token, four with more than 65,536 tokens in the vocabulary."""
+        return (self.unique_tokens or 0) * (2 if self.vocab_size <= 65536 else 4)
+
+    def pinned(
+        self, *, depth: int, global_batch_tokens: int, micro_batch: int | None = None, tokens: int | None = None
+    ) -> Brief:
+        """The same with depth and global batch settled, and micro-batch and training tokens where they are given."""
+        goal = replace(self.goal, depth=depth, global_batch_tokens=global_batch_tokens)
+        goal = replace(goal, micro_batch=micro_batch or goal.micro_batch, tokens=tokens or goal.tokens)
+        return replace(self, goal=goal, depths=(depth,))
 
     def shape(self, depth: int) -> ModelShape:
         """The family's shape at this depth."""
@@ -100,35 +124,6 @@ class Brief:
     def counted(self, shape: ModelShape) -> int:
         """The parameters the ratio counts."""
         return flops.scaling_parameters(shape, self.ratio_counts)
-
-
-def token_bytes(brief: Brief) -> float:
-    """Bytes of the token files: two per token, four with more than 65,536 tokens in the vocabulary."""
-    return (brief.unique_tokens or 0) * (2 if brief.vocab_size <= 65536 else 4)
-
-
-def find_price(goal: Goal) -> RunPrice:
-    """The rent: what the goal says per device, else nothing on one's own machine, else the cheapest in the catalog.
-
-    On demand unless the goal wants spot machines only.
-    """
-    found = offers_for(goal, goal.gpu, goal.gpus)
-    if not found:
-        together = f"{goal.gpus} x {goal.gpu} in one machine" if goal.gpus > 1 else goal.gpu
-        return RunPrice(usd_per_hour=None, source=f"no price known for {together}")
-    return rent(found[0], goal)
-
-
-def rent(offer: Offer, goal: Goal) -> RunPrice:
-    """What an offer costs per hour, and how often its machine is taken back."""
-    return RunPrice(
-        usd_per_hour=offer.usd_per_hour,
-        source=offer.source,
-        provider=offer.provider,
-        spot=offer.spot,
-        interruption_seconds=interruptions(goal, spot=offer.spot),
-        most_usd_per_hour=offer.most_usd_per_hour,
-    )
 
 
 def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
@@ -143,11 +138,11 @@ def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
     return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if spot else None
 
 
-def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, price: RunPrice) -> Brief:
+def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, offer: Offer) -> Brief:
     """Fill the gaps of a goal and refuse what cannot be meant.
 
-    `data_meta` is the token folder's metadata (None: synthetic tokens). Raises AdvisorError (exit code 2) that names
-    the value and the option to change.
+    `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
+    a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
     _check_numbers(goal)
     if cap_is_too_low(goal, profile):
@@ -158,7 +153,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
             exit_code=2,
         )
     power = power_of(profile)
-    _check_money(goal, price, power)
+    _check_money(goal, offer, power)
     ratio, counts = FAMILY_RATIO[goal.family]
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     open_ended = not limited and goal.tokens is None and goal.depth is None
@@ -171,13 +166,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         ratio=goal.ratio or ratio,
         ratio_counts=goal.ratio_counts if goal.ratio else counts,
         depths=_depths(goal, profile),
-        usd_per_hour=price.usd_per_hour,
-        most_usd_per_hour=price.most_usd_per_hour,
         usd_per_kwh=goal.usd_per_kwh or 0.0,
-        price_source=price.source,
-        provider=price.provider,
-        spot=price.spot,
-        interruption_seconds=price.interruption_seconds,
         power=power,
         unique_tokens=data_meta["tokens"] if data_meta else None,
         validation_tokens=data_meta["validation_tokens"] if data_meta else None,
@@ -246,18 +235,18 @@ def _check_numbers(goal: Goal) -> None:
         )
 
 
-def _check_money(goal: Goal, price: RunPrice, power: PowerModel | None) -> None:
+def _check_money(goal: Goal, offer: Offer, power: PowerModel | None) -> None:
     if goal.budget_usd is not None and goal.usd_per_kwh and power is None:
         raise AdvisorError(
             f"--budget with --kwh-price needs the power of {goal.gpu}, which is unknown",
             "give a price per hour that holds the energy: --price 0.50",
             exit_code=2,
         )
-    if goal.budget_usd is None or price.usd_per_hour:
+    if goal.budget_usd is None or offer.usd_per_hour:
         return
-    if price.usd_per_hour is None:
+    if offer.usd_per_hour is None:
         hint = "give one per GPU and hour: --price 2.50"
-        raise AdvisorError(f"--budget needs a price: {price.source}", hint, exit_code=2)
+        raise AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
     if not goal.usd_per_kwh:
         raise AdvisorError(
             "--budget needs a price or an electricity tariff: this machine costs nothing per hour",

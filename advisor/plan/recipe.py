@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from advisor.laws.hyperparameters import Number, batch_band, peak_rates, scale_flops
-from advisor.predict.wallclock import checkpoint_interval_seconds
 from trainer.schema import CheckpointConfig, EvalConfig, ModelShape, OptimizerConfig, ScheduleConfig
 
 # A run of fewer optimizer steps learns little however good its gradients are; the batch shrinks before the steps do.
@@ -49,19 +48,29 @@ def schedule(steps: int) -> ScheduleConfig:
     return ScheduleConfig(name="cosine", warmup_steps=min(max(10, round(0.03 * steps)), 1000, steps // 2))
 
 
-def evaluation(steps: int, tokens: int, micro_tokens: int, validation_tokens: int | None) -> EvalConfig:
-    """About eight evaluations over the run, each on a hundredth of its tokens, in whole micro-batches."""
-    wanted = min(max(EVAL_SHARE * tokens, EVAL_TOKENS[0]), EVAL_TOKENS[1])
+def evaluation(
+    steps: Number, tokens: Number, micro_tokens: Number, validation_tokens: int | None
+) -> tuple[Number, Number]:
+    """Steps between evaluations, and micro-batches of each: about eight, each on a hundredth of the run's tokens.
+
+    Numbers or arrays.
+    """
+    wanted = np.clip(EVAL_SHARE * tokens, *EVAL_TOKENS)
     if validation_tokens is not None:
-        wanted = min(wanted, validation_tokens)
-    batches = max(1, int(wanted // micro_tokens))
-    return EvalConfig(every_steps=max(1, math.ceil(steps / EVALUATIONS)), tokens=batches * micro_tokens)
+        wanted = np.minimum(wanted, validation_tokens)
+    every = np.maximum(1.0, np.ceil(steps / EVALUATIONS))
+    return every, np.maximum(1.0, wanted // micro_tokens)
+
+
+def eval_config(steps: int, tokens: int, micro_tokens: int, validation_tokens: int | None) -> EvalConfig:
+    """`evaluation` as the trainer takes it."""
+    every, batches = evaluation(steps, tokens, micro_tokens, validation_tokens)
+    return EvalConfig(every_steps=int(every), tokens=int(batches) * micro_tokens)
 
 
 KEPT_CHECKPOINTS = 2
 
 
-def checkpoints(write_seconds: float = 0.0, mean_seconds: float | None = None) -> CheckpointConfig:
-    """Every quarter of an hour and at the end; at Daly's interval on a machine taken back every `mean_seconds`."""
-    every = float(checkpoint_interval_seconds(write_seconds, mean_seconds))
-    return CheckpointConfig(every_steps=None, every_seconds=every, keep=KEPT_CHECKPOINTS, final=True)
+def checkpoints(every_seconds: float) -> CheckpointConfig:
+    """By time and at the end, the last two kept."""
+    return CheckpointConfig(every_steps=None, every_seconds=every_seconds, keep=KEPT_CHECKPOINTS, final=True)

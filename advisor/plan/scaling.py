@@ -2,71 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from advisor.hardware.offers import Offer, cheapest_offer
-from advisor.plan.field import MICRO_BATCHES, OVERSHOOT, Device
-from advisor.plan.market import Market, Pick, offer_brief
-from advisor.plan.trial import make_bill
-from advisor.predict.batch import predict_batch
-from advisor.records import Goal, Plan, Prediction, ScalingPoint, Workload
+from advisor.plan.candidates import OVERSHOOT, Device, make_candidates
+from advisor.plan.choose import Selection
+from advisor.plan.costs import Costs
+from advisor.plan.search_space import SearchSpace
+from advisor.records import Goal, Plan, ScalingPoint
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def scaling(market: Market, plan: Plan, pick: Pick) -> tuple[tuple[ScalingPoint, ...], int | None]:
+def scaling(space: SearchSpace, plan: Plan, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
     """Strong scaling of the plan's model, tokens and global batch, and the count up to which more GPUs pay.
 
     More GPUs pay while the product of dollars and hours falls: a bill that rises by less than the time shrinks. Without
     a price GPU-hours stand for dollars. The curve ends where the global batch cannot be split any further or the links
     are unknown; empty for a CPU.
     """
-    device, mine = market.device(pick.place), market.offer(pick.place)
     if plan.workload.gpu == "cpu":
         return (), None
-    points: list[ScalingPoint] = []
-    for count in COUNTS:
-        prediction = _fastest(device, plan.workload, count)
-        if prediction is None:
-            break
-        points.append(_point(device, plan, _offer(market.goal, mine, count), prediction, points))
-    best = None
+    points = _points(space.device(chosen.place), plan, _offers(space.goal, space.offer(chosen.place), plan))
     for before, point in zip(points, points[1:], strict=False):
         if _burden(point) >= _burden(before):
-            best = before.gpus
-            break
-    return tuple(points), best
+            return points, before.gpus
+    return points, None
 
 
-def _fastest(device: Device, workload: Workload, count: int) -> Prediction | None:
-    """The fastest micro-batch that fits, at the plan's global batch; None when there is none."""
-    wanted = workload.step_tokens
-    splits = [
-        replace(workload, gpus=count, micro_batch=size,
-                grad_accum=max(1, round(wanted / (size * workload.shape.seq_len * count))))
-        for size in MICRO_BATCHES
-        if size * workload.shape.seq_len * count <= OVERSHOOT * wanted
-    ]  # fmt: skip
-    fitting = [p for p in predict_batch(device.profile, splits) if p.fits is not False and p.step_seconds is not None]
-    return max(fitting, key=lambda p: p.tokens_per_second.value, default=None)
-
-
-def _point(
-    device: Device, plan: Plan, offer: Offer, prediction: Prediction, before: list[ScalingPoint]
-) -> ScalingPoint:
-    steps = max(1, round(plan.chosen.tokens / prediction.workload.step_tokens))
-    bill = make_bill(offer_brief(device, offer), device.profile, prediction, steps)
-    rate = prediction.tokens_per_second.value
-    per_gpu = before[0].tokens_per_second / before[0].gpus if before else rate / offer.gpus
-    return ScalingPoint(
-        gpus=offer.gpus,
-        tokens_per_second=rate,
-        total_seconds=bill.clock.total_seconds.value,
-        cost_usd=bill.cost_usd.value if bill.cost_usd else None,
-        efficiency=rate / offer.gpus / per_gpu,
-        provider=offer.provider,
-        rented=offer.rented,
+def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[ScalingPoint, ...]:
+    """One point for each offer up to the first that cannot run it."""
+    workload = plan.workload
+    brief = device.brief.pinned(
+        depth=workload.shape.depth, global_batch_tokens=workload.step_tokens, tokens=plan.chosen.tokens
     )
+    brief = replace(brief, goal=replace(brief.goal, micro_batch=None))
+    candidates = make_candidates([Device(profile=device.profile, brief=brief, offers=offers)])
+    candidates = candidates.rows(candidates.ruled)
+    costs = Costs(candidates)
+    steps = costs.settled_steps()
+    assert steps is not None  # the plan's tokens are pinned
+    seconds = costs.seconds(steps)
+    usd = costs.usd(seconds)
+    rate = candidates.step_tokens / candidates.step.value
+    points: list[ScalingPoint] = []
+    for row, offer in enumerate(offers):
+        if not candidates.fits[row] or math.isnan(rate[row]):
+            break
+        per_gpu = points[0].tokens_per_second / points[0].gpus if points else rate[row] / offer.gpus
+        points.append(
+            ScalingPoint(
+                gpus=offer.gpus,
+                tokens_per_second=float(rate[row]),
+                total_seconds=float(seconds[row, 0]),
+                cost_usd=None if math.isnan(usd[row, 0]) else float(usd[row, 0]),
+                efficiency=float(rate[row] / offer.gpus / per_gpu),
+                provider=offer.provider,
+                rented=offer.rented,
+            )
+        )
+    return tuple(points)
+
+
+def _offers(goal: Goal, mine: Offer, plan: Plan) -> tuple[Offer, ...]:
+    """An offer for each count that the global batch can be split over."""
+    one = plan.workload.shape.seq_len
+    counts = [count for count in COUNTS if count * one <= OVERSHOOT * plan.workload.step_tokens]
+    return tuple(_offer(goal, mine, count) for count in counts)
 
 
 def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
@@ -78,8 +81,8 @@ def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
         return mine
     if mine.provider is not None:
         for providers in ((mine.provider,), goal.providers):
-            if (found := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
-                return found
+            if (offer := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
+                return offer
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
     return replace(mine, gpus=count, usd_per_hour=price, rented=None)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.plan.bills import Bills, Limits
-from advisor.plan.field import SOUND
-from advisor.plan.market import Market, Pick, choose, find, make_choice
-from advisor.plan.search import LEVEL
-from advisor.plan.weigh import Pool
+from advisor.plan.alternatives import choice_of
+from advisor.plan.choose import LEVEL, Selection, best_of, select
+from advisor.plan.costs import Costs
+from advisor.plan.evaluate import Runs
+from advisor.plan.goal import Limits
+from advisor.plan.search_space import SearchSpace
 from advisor.predict.loss import DATA_CONSTRAINED
-from advisor.predict.memory import EstimateArrays
 from advisor.records import Choice
 from advisor.units import format_number, format_percent, format_seconds, format_tokens, format_usd
 
@@ -39,24 +39,24 @@ class Sensitivity:
     slower: float | None = None  # share of tokens/s that may be missing before the choice changes
 
 
-def sensitivity(market: Market, plan: Choice, pick: Pick) -> Iterator[Sensitivity]:
+def sensitivity(space: SearchSpace, plan: Choice, chosen: Selection) -> Iterator[Sensitivity]:
     """Say what more or less money, more time, and fewer tokens per second would change."""
-    settled, limits = market.brief.settled, market.limits
+    settled, limits = space.brief.settled, space.limits
     # settled tokens or a settled ratio still leave the depth open, as long as a limit decides it
-    wider = not settled or (market.goal.objective == "loss" and market.goal.depth is None and market.brief.limited)
+    wider = not settled or (space.goal.objective == "loss" and space.goal.depth is None and space.brief.limited)
     if wider and limits.budget_usd is not None:
         more = nice(limits.budget_usd / 4)
-        yield _more(market, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
+        yield _more(space, plan, replace(limits, budget_usd=limits.budget_usd + more), f"+{format_usd(more)}")
         half = limits.budget_usd / 2
-        if (less := find(market, replace(limits, budget_usd=half))) is not None:
-            yield _less(market, plan, less, replace(limits, budget_usd=half), format_usd(half))
-    if wider and market.brief.limited and limits.deadline_seconds is not None:
-        yield _more(market, plan, *_later(limits, 1 / 4))
-    if not settled and market.brief.limited and limits.deadline_seconds is not None:
-        cheaper = (_cheaper(market, plan, *_later(limits, share)) for share in _LATER)
+        if (less := select(space, replace(limits, budget_usd=half))) is not None:
+            yield _less(space, plan, less, replace(limits, budget_usd=half), format_usd(half))
+    if wider and space.brief.limited and limits.deadline_seconds is not None:
+        yield _more(space, plan, *_later(limits, 1 / 4))
+    if not settled and space.brief.limited and limits.deadline_seconds is not None:
+        cheaper = (_cheaper(space, plan, *_later(limits, share)) for share in _LATER)
         yield from [item for item in cheaper if item is not None][:1]
-    if not settled or len(market.field.devices) > 1:
-        yield _slower(market, plan, pick)
+    if not settled or len(space.candidates.devices) > 1:
+        yield _slower(space, plan, chosen)
 
 
 def _later(limits: Limits, share: float) -> tuple[Limits, str]:
@@ -78,83 +78,87 @@ def nice_seconds(seconds: float) -> float:
     return nice(max(seconds / unit, 1.0)) * unit
 
 
-def _more(market: Market, plan: Choice, limits: Limits, words: str) -> Sensitivity:
+def _more(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
-    found = find(market, limits)
+    found = select(space, limits)
     if found is None or found.score * (1 + BETTER) >= plan.score:
-        why = _why_nothing(market, plan, limits)
+        why = _why_nothing(space, plan, limits)
         return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
-    choice = make_choice(market, found)
+    choice = choice_of(space.candidates, found)
     return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
 
 
-def _why_nothing(market: Market, plan: Choice, wider: Limits) -> str:
+def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
     """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
-    end, now = "high" if wider.sure else "value", market.limits
+    now = space.limits
     if wider.deadline_seconds == now.deadline_seconds:
         name, taken, limit = "the deadline", plan.total_seconds, now.deadline_seconds
     else:
         name, taken, limit = "the budget", plan.cost_usd, now.budget_usd
-    if limit is not None and taken is not None and getattr(taken, end) > USED_UP * limit:
+    if limit is not None and taken is not None and now.counted(taken) > USED_UP * limit:
         return f": {name} binds"
-    return ": the data are used up" if market.brief.unique_tokens else ""
+    return ": the data are used up" if space.brief.unique_tokens else ""
 
 
-def _less(market: Market, plan: Choice, found: Pick, limits: Limits, words: str) -> Sensitivity:
-    choice = make_choice(market, found)
+def _less(space: SearchSpace, plan: Choice, found: Selection, limits: Limits, words: str) -> Sensitivity:
+    choice = choice_of(space.candidates, found)
     alike = found.score <= plan.score * (1 + BETTER)
     buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
     return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
 
 
-def _cheaper(market: Market, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
+def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
     """Whether more time gives the same quality for less money; None when it does not."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
-    found = cheapest_as_good(market, plan.score * LEVEL, limits)
+    found = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or found is None or found.usd > (1 - WORTH_SAYING) * paid:
         return None
     saved = f"{format_usd(paid)} to {format_usd(found.usd)} ({format_percent(1 - found.usd / paid)} less)"
-    choice = make_choice(market, found)
+    choice = choice_of(space.candidates, found)
     text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
 
-def cheapest_as_good(market: Market, score: float, limits: Limits) -> Pick | None:
+def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
     """The cheapest run that is at least as good as `score` and keeps the limits; None without one or without prices."""
-    wanted = np.array([market.spot or not offer.spot for offer in market.field.offers])[market.field.offer]
-    places = np.nonzero(market.field.fits & wanted)[0]
+    places = np.nonzero(space.candidates.fits & space.allowed)[0]
     if not len(places):
         return None
-    bills = Bills(market.field.rows(places))
-    law, counted = DATA_CONSTRAINED, market.field.counted[places][:, None]
-    left = score - law.token_term(counted * bills.ratio)  # for tokens, where they are all fresh
+    costs = Costs(space.candidates.rows(places))
+    law, counted = DATA_CONSTRAINED, space.candidates.counted[places][:, None]
+    left = score - law.token_term(counted * costs.ratio)  # for tokens, where they are all fresh
     with np.errstate(divide="ignore", invalid="ignore"):
         tokens = np.where(left > 0, (left / law.token_scale) ** (-1 / law.token_exponent), np.inf)
     reachable = np.isfinite(tokens) & (tokens < 1e16)
-    steps = np.where(reachable, np.ceil(tokens / bills.step_tokens), 1.0)
-    seconds = bills.seconds(steps)
-    good = reachable & bills.keeps(steps, limits) & bills.batch_is_sound(steps, market.brief, SOUND)
-    scores = bills.scores(steps)
-    usd = np.where(good & (scores <= score * 1.0001), bills.usd(seconds), np.nan)[:, 0]
+    steps = np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0)
+    seconds = costs.seconds(steps)
+    good = reachable & costs.keeps(steps, limits) & costs.batch_is_nearest(steps)
+    scores = costs.scores(steps)
+    usd = np.where(good & (scores <= score * 1.0001), costs.usd(seconds), np.nan)[:, 0]
     if np.isnan(usd).all():
         return None
     row = int(np.nanargmin(usd))
-    return Pick(place=int(places[row]), steps=int(steps[row, 0]), seconds=float(seconds[row, 0]), usd=float(usd[row]),
-                score=float(scores[row, 0]))  # fmt: skip
+    return Selection(
+        place=int(places[row]),
+        steps=int(steps[row, 0]),
+        seconds=float(seconds[row, 0]),
+        usd=float(usd[row]),
+        score=float(scores[row, 0]),
+    )
 
 
-def _slower(market: Market, plan: Choice, pick: Pick) -> Sensitivity:
+def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
     """How much slower than estimated the plan's kind of device may be before another choice is better."""
-    field = market.field
-    mine = field.device == field.device[pick.place]
-    same = mine & (field.offer == field.offer[pick.place]) & (field.depth == plan.depth)
-    others = find(market, market.limits, allowed=~mine)
+    field = space.candidates
+    mine = field.device == field.device[chosen.place]
+    same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
+    others = select(space, space.limits, allowed=~mine)
 
-    def rival(speed: float) -> Pick | None:
+    def rival(speed: float) -> Selection | None:
         """The best other choice at this speed if it is better than the plan's own; None if the plan's holds."""
-        slowed = _slowed(market, mine, speed)
-        own = find(slowed, market.limits, allowed=same)
-        found = [p for p in (own, others, find(slowed, market.limits, allowed=mine & ~same)) if p is not None]
+        slowed = _slowed(space, mine, speed)
+        own = select(slowed, space.limits, allowed=same)
+        found = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
         first = _preferred(slowed, found) if found else own
         return None if first is own else first
 
@@ -169,7 +173,7 @@ def _slower(market: Market, plan: Choice, pick: Pick) -> Sensitivity:
     assert first is not None
     low = plan.tokens_per_second.low / plan.tokens_per_second.value
     inside = "inside the interval" if fails >= low else "below the interval"
-    better = make_choice(_slowed(market, mine, fails), first)
+    better = choice_of(_slowed(space, mine, fails).candidates, first)
     text = (
         f"this choice holds unless {name} gives {format_percent(1 - fails)} fewer tokens/s than estimated, "
         f"{inside} (its low end is {format_percent(1 - low)} down): then {_where(better)} is better"
@@ -177,26 +181,24 @@ def _slower(market: Market, plan: Choice, pick: Pick) -> Sensitivity:
     return Sensitivity(text=text, slower=1 - fails, depth=better.depth)
 
 
-def _slowed(market: Market, mine: np.ndarray, speed: float) -> Market:
-    factor = np.where(mine, 1 / speed, 1.0)
-    step = market.field.step
-    slower = EstimateArrays(value=step.value * factor, low=step.low * factor, high=step.high * factor)
-    return replace(market, field=replace(market.field, step=slower))
+def _slowed(space: SearchSpace, mine: np.ndarray, speed: float) -> SearchSpace:
+    step = space.candidates.step.scaled(np.where(mine, 1 / speed, 1.0))
+    return replace(space, candidates=replace(space.candidates, step=step))
 
 
-def _preferred(market: Market, picks: list[Pick]) -> Pick:
+def _preferred(space: SearchSpace, picks: list[Selection]) -> Selection:
     """The one of these that the goal is after, ties and all."""
-    pool = Pool(
+    runs = Runs(
         place=np.array([p.place for p in picks]),
         steps=np.array([p.steps for p in picks]),
         seconds=np.array([p.seconds for p in picks]),
         usd=np.array([p.usd for p in picks]),
         score=np.array([p.score for p in picks]),
         loss=np.full(len(picks), np.nan),
-        against=np.zeros(len(picks), dtype=int),
+        violation=np.zeros(len(picks), dtype=int),
         overrun=np.zeros(len(picks)),
     )
-    return picks[choose(market, pool)]
+    return picks[best_of(space, space.candidates, runs)]
 
 
 def _change(plan: Choice, other: Choice) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from advisor.plan.command import plan_command
 from advisor.plan.explain import sentence
-from advisor.plan.grounds import in_words
+from advisor.plan.provenance import in_words
 from advisor.predict.trajectory import milestones
 from advisor.records import Estimate, Goal, Plan
 from advisor.units import (

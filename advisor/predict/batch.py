@@ -1,12 +1,12 @@
-"""Predictions for a table of workloads on one device: the same numbers as one by one, without their cost per row.
+"""Predictions for workloads on one device: step time, throughput, MFU and memory, for one or for very many.
 
-Adds to a device's step what several devices change: sharded optimizer work, and gradients that cannot hide behind the
-backward pass. Pure: no disk, no clock.
+Workloads of one kind are predicted as arrays, a single one as arrays of size one. Adds to a device's step what several
+devices change: sharded optimizer work, and gradients that cannot hide behind the backward pass. Pure: no disk, no
+clock.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -14,25 +14,23 @@ import numpy as np
 
 from advisor import flops
 from advisor.errors import AdvisorError
+from advisor.laws.intervals import Z80
 from advisor.predict import comm
-from advisor.predict.intervals import sum_independent
-from advisor.predict.memory import EstimateArrays, MemoryModel
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.profile import FIT_MARGIN, Profile, inverse, unlikeness
+from advisor.predict.intervals import BASES, EstimateArrays, reciprocal, sum_independent
+from advisor.predict.memory import MemoryModel
+from advisor.predict.memory_terms import WorkloadArrays, by_kind
+from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
 from advisor.predict.throughput import (
-    Sizes,
     all_parameters,
     attended_tokens,
     basis_of,
-    interval,
+    expected_log,
     predict_log,
-    sizes,
-    tag,
+    sizes_of,
+    tag_of,
 )
 from advisor.records import Basis, Estimate, Prediction, Workload
 
-# A selectively checkpointed block repeats every other product: half of a forward pass, a third of the blocks' work.
-SELECTIVE_RECOMPUTE = 7 / 6
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
@@ -42,79 +40,70 @@ def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Predi
 
     Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
     """
-    if not workloads:
-        return []
-    steps = step_seconds(profile, workloads)
-    memory = _memory(profile, workloads)
-    return [_prediction(profile, w, s, *m) for w, s, m in zip(workloads, steps, memory, strict=True)]
+    found: dict[int, Prediction] = {}
+    for places in by_kind(workloads):
+        kind = [workloads[i] for i in places]
+        arrays = WorkloadArrays.of(kind)
+        steps, memory = _steps(profile, arrays, kind), _memory(profile.memory, arrays, kind)
+        for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
+            found[place] = _prediction(profile, workload, step, *held)
+    return [found[place] for place in range(len(workloads))]
 
 
-def step_seconds(profile: Profile, workloads: Sequence[Workload]) -> list[Estimate | None]:
-    """Seconds per optimizer step of each workload, communication included."""
-    z = sharded_sizes(sizes(workloads), workloads)
-    logs = predict_log(profile.posterior, z)
-    tags = [tag(w) for w in workloads] if profile.posterior.tags else [""] * len(workloads)
-    unlike_by_tag = {name: unlikeness(profile.posterior, name) for name in set(tags)}
-    unlike = np.array([unlike_by_tag[name] for name in tags])
-    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
-    bases = [
-        Basis.EXTRAPOLATED if u and b is not Basis.PRIOR else b
-        for u, b in zip(unlike, basis_of(profile.posterior, z, logs.distance), strict=True)
-    ]
-    alone = [interval(float(m), float(d), b) for m, d, b in zip(logs.mean, deviation, bases, strict=True)]
-    return _with_communication(profile, workloads, alone)
+def step_seconds_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> EstimateArrays:
+    """Seconds per optimizer step of workloads of one kind, communication included, shape (n,); NaN where the links are
+    unknown.
 
-
-def sharded_sizes(z: Sizes, workloads: Sequence[Workload]) -> Sizes:
-    """Sizes with each device updating only its share of sharded parameters, and with selective recomputation.
-
-    Muon's iterations are shared out as the parameters are: each matrix is orthogonalised by one device.
+    `gpus` goes before the arrays' own number, so that several counts are predicted at once.
     """
-    shares = np.array([w.gpus if w.sharding != "none" else 1 for w in workloads], dtype=float)
-    selective = np.array([w.activation_checkpointing == "selective" for w in workloads])
-    recompute = np.where(selective, SELECTIVE_RECOMPUTE, z.recompute)
-    return dataclasses.replace(
-        z, parameters=z.parameters / shares, step_flops=z.step_flops / shares, recompute=recompute
-    )
+    z = sizes_of(a, grad_accum, gpus)
+    logs = predict_log(profile.posterior, z)
+    unlike = unlikeness(profile.posterior, tag_of(a))
+    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
+    value, spread = np.exp(logs.mean), np.exp(Z80 * deviation)
+    basis = basis_of(profile.posterior, z, logs.distance)
+    if unlike:
+        basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
+    alone = EstimateArrays(value=value, low=value / spread, high=value * spread, basis=basis)
+    if not (gpus > 1).any():
+        return alone
+    exchange = comm.exchange_of(a, grad_accum, gpus)
+    return sum_independent(alone, comm.exposed_many(exchange, profile.spec, BACKWARD * value / grad_accum))
 
 
-def _with_communication(
-    profile: Profile, workloads: Sequence[Workload], alone: list[Estimate]
-) -> list[Estimate | None]:
-    """Steps of several GPUs with what they cannot hide of their communication; None where links are unknown."""
-    found: list[Estimate | None] = list(alone)
-    several = [i for i, w in enumerate(workloads) if w.gpus > 1]
-    if not several:
-        return found
-    backward = np.array([BACKWARD * alone[i].value / workloads[i].grad_accum for i in several])
-    many = comm.exposed_many(comm.exchange_of([workloads[i] for i in several]), profile.spec, backward)
-    for i, exposed in zip(several, _estimates(many, [Basis.PRIOR] * len(several)), strict=True):
-        found[i] = None if math.isnan(exposed.value) else sum_independent(alone[i], exposed)
-    return found
+def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
+    """Expected tokens per second of all devices, as `step_seconds_many` has them but without intervals: cheaper."""
+    seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
+    if (gpus > 1).any():
+        exchange = comm.exchange_of(a, grad_accum, gpus)
+        seconds = seconds + comm.exposed_many(exchange, profile.spec, BACKWARD * seconds / grad_accum).value
+    return a.tokens * grad_accum * gpus / seconds
 
 
-def _memory(profile: Profile, workloads: Sequence[Workload]) -> list[_Memory]:
+def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray:
+    """Bool: the interval's high end fits the device with margin; True where its memory is unknown."""
+    if memory_bytes is None:
+        return np.ones(len(device_bytes.high), dtype=bool)
+    return device_bytes.high <= FIT_MARGIN * memory_bytes
+
+
+def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[Estimate | None]:
+    """Step seconds of each workload of one kind; None where the links are unknown."""
+    accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
+    steps = step_seconds_many(profile, a, accum, gpus)
+    assert steps.basis is not None
+    bases = [BASES[place] for place in steps.basis.tolist()]
+    return [None if math.isnan(step.value) else step for step in _estimates(steps, bases)]
+
+
+def _memory(model: MemoryModel, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[_Memory]:
     """Allocated, reserved and whole-device bytes of each workload; None where its kind of model was never traced."""
-    found: list[_Memory] = [(None, None, None)] * len(workloads)
-    kinds: dict[tuple, list[int]] = {}
-    for i, w in enumerate(workloads):
-        kind = (w.shape.family, w.gpu == "cpu", w.precision, w.compile, w.activation_checkpointing)
-        kinds.setdefault((*kind, w.optimizer, w.sharding, w.gpus, w.software), []).append(i)
-    for places in kinds.values():
-        try:
-            estimates = _memory_of_kind(profile.memory, [workloads[i] for i in places])
-        except AdvisorError:
-            continue  # the structure has no trace of this kind
-        for i, estimate in zip(places, estimates, strict=True):
-            found[i] = estimate
-    return found
-
-
-def _memory_of_kind(model: MemoryModel, workloads: Sequence[Workload]) -> list[_Memory]:
-    arrays = WorkloadArrays.of(workloads)
-    bases = model.bases_many(arrays)
-    many = (model.allocated_many(arrays), model.reserved_many(arrays), model.device_total_many(arrays))
-    found = list(zip(*(_estimates(e, bases) for e in many), strict=True))
+    try:
+        many = (model.allocated_many(a), model.reserved_many(a), model.device_total_many(a))
+        bases = model.bases_many(a)
+    except AdvisorError:  # the structure has no trace of this kind
+        return [(None, None, None)] * len(workloads)
+    found: list[_Memory] = list(zip(*(_estimates(side, bases) for side in many), strict=True))
     measured = {o.workload for o in model.observations}
     for i, w in enumerate(workloads if measured else ()):
         if w in measured:
@@ -123,8 +112,8 @@ def _memory_of_kind(model: MemoryModel, workloads: Sequence[Workload]) -> list[_
 
 
 def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
-    columns = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
-    return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in columns]
+    sides = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
+    return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in sides]
 
 
 def _prediction(
@@ -136,10 +125,10 @@ def _prediction(
     total: Estimate | None,
 ) -> Prediction:
     flops_per_token = flops.flops_per_token(w.shape)
-    if (seen := attended_tokens(w)) < w.shape.seq_len:
-        flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - seen)
+    if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
+        flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - float(seen))
     peak = profile.peak_flops(w.precision)
-    rate = inverse(step, w.step_tokens) if step else None
+    rate = reciprocal(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes
     return Prediction(
         workload=w,

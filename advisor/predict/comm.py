@@ -7,15 +7,15 @@ usual network cards between nodes. Pure: numbers in, an Estimate or None out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from advisor.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import Link, read_link
-from advisor.predict.memory import EstimateArrays
-from advisor.predict.throughput import all_parameters
+from advisor.predict.intervals import BASES, EstimateArrays
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.throughput import extra_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -81,19 +81,19 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
     volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter of
     16-bit parameters behind every micro-batch's forward and backward.
     """
-    found = exposed_many(exchange_of([workload]), spec, np.array([backward_seconds]))
-    value, low, high = (float(side[0]) for side in (found.value, found.low, found.high))
-    return None if math.isnan(value) else Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+    accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
+    exposed = exposed_many(exchange_of(WorkloadArrays.of([workload]), accum, gpus), spec, np.array([backward_seconds]))
+    return None if math.isnan(exposed.value[0]) else exposed.at(0)
 
 
-def exchange_of(workloads: Sequence[Workload]) -> Exchange:
-    """Gather workloads of any number of GPUs; arrays of shape (n,)."""
+def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
+    """What workloads of one kind exchange on so many GPUs each; arrays of shape (n,)."""
     return Exchange(
-        gpus=np.array([w.gpus for w in workloads]),
-        parameters=np.array([all_parameters(w) for w in workloads], dtype=float),
-        depth=np.array([w.shape.depth for w in workloads]),
-        grad_accum=np.array([w.grad_accum for w in workloads]),
-        full=np.array([w.sharding == "full" for w in workloads]),
+        gpus=gpus,
+        parameters=(a.parameters + extra_parameters(a.software)).astype(float),
+        depth=a.depth,
+        grad_accum=grad_accum,
+        full=np.full(len(a.depth), a.sharding == "full"),
     )
 
 
@@ -105,7 +105,7 @@ def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray
         np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap))
         for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
     )
-    return EstimateArrays(value=value, low=low, high=high)
+    return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
 def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:

@@ -3,13 +3,53 @@
 Two rules cover every bill. Errors that share their cause (a step time times its count, an evaluation
 made of the same forward passes) add up as they are; errors of unrelated causes (start-up, disk) add in
 quadrature, each side of the interval on its own, since the intervals are not symmetric.
+
+The same functions serve one `Estimate` and the arrays of a search: `EstimateArrays`.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
+
+import numpy as np
 
 from advisor.records import Basis, Estimate, worst_basis
+
+BASES = tuple(Basis)  # best first: a basis of arrays is a place in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateArrays:
+    """Many estimates as arrays that broadcast; `basis` holds places in BASES, None where nobody asks."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    basis: np.ndarray | None = None
+
+    def scaled(self, factor: float | np.ndarray) -> EstimateArrays:
+        """The estimates times known positive constants."""
+        value, low, high = self.value * factor, self.low * factor, self.high * factor
+        return EstimateArrays(value=value, low=low, high=high, basis=self.basis)
+
+    def rows(self, places: np.ndarray | slice | tuple) -> EstimateArrays:
+        """The estimates at these places of the first axes."""
+        value, low, high = self.value[places], self.low[places], self.high[places]
+        return EstimateArrays(value=value, low=low, high=high, basis=None if self.basis is None else self.basis[places])
+
+    def at(self, row: int) -> Estimate:
+        """The estimate of one row of arrays of shape (n, 1) or (1, 1); what is exactly nothing rests on nothing."""
+        assert self.basis is not None
+        value, low, high, basis = (
+            side.flat[row if side.size > 1 else 0].item() for side in (self.value, self.low, self.high, self.basis)
+        )
+        return Estimate(value=value, low=low, high=high, basis=BASES[basis] if value or high else Basis.MEASURED)
+
+
+Many = TypeVar("Many", Estimate, EstimateArrays)
 
 
 def known(value: float, basis: Basis = Basis.MEASURED) -> Estimate:
@@ -17,52 +57,68 @@ def known(value: float, basis: Basis = Basis.MEASURED) -> Estimate:
     return Estimate(value=value, low=value, high=value, basis=basis)
 
 
-def sum_shared(*parts: Estimate) -> Estimate:
-    """Sum of estimates whose errors share one cause: ends add up as they are."""
-    return Estimate(
-        value=sum(part.value for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-        basis=_basis(parts),
+def columns(estimates: Sequence[Estimate]) -> EstimateArrays:
+    """Estimates as arrays of shape (n, 1)."""
+    sides = np.array([(e.value, e.low, e.high) for e in estimates], dtype=float)
+    bases = np.array([BASES.index(e.basis) for e in estimates])
+    return EstimateArrays(value=sides[:, :1], low=sides[:, 1:2], high=sides[:, 2:], basis=bases[:, None])
+
+
+def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
+    """The rows of several arrays below each other."""
+    value, low, high = (np.concatenate([getattr(part, side) for part in parts]) for side in ("value", "low", "high"))
+    bases = [part.basis for part in parts if part.basis is not None]
+    return EstimateArrays(
+        value=value, low=low, high=high, basis=np.concatenate(bases) if len(bases) == len(parts) else None
     )
 
 
-def sum_independent(*parts: Estimate) -> Estimate:
+def sum_shared(*parts: Many) -> Many:
+    """Sum of estimates whose errors share one cause: ends add up as they are."""
+    value, low, high = (sum(getattr(part, side) for part in parts) for side in ("value", "low", "high"))
+    return _like(parts, value, low, high)
+
+
+def sum_independent(*parts: Many) -> Many:
     """Sum of estimates with unrelated errors: half-widths in quadrature, below and above apart."""
     value = sum(part.value for part in parts)
-    return Estimate(
-        value=value,
-        low=value - math.hypot(*(part.value - part.low for part in parts)),
-        high=value + math.hypot(*(part.high - part.value for part in parts)),
-        basis=_basis(parts),
-    )
+    below = np.sqrt(sum((part.value - part.low) ** 2 for part in parts))
+    above = np.sqrt(sum((part.high - part.value) ** 2 for part in parts))
+    return _like(parts, value, value - below, value + above)
 
 
-def product(first: Estimate, second: Estimate) -> Estimate:
-    """Product of two positive estimates with unrelated errors: log half-widths in quadrature."""
+def product(first: Many, second: Many) -> Many:
+    """Product of two positive estimates with unrelated errors: log half-widths in quadrature.
+
+    Where an interval reaches zero its ends are multiplied as they are.
+    """
     value = first.value * second.value
-    if not (first.low > 0 and second.low > 0):
-        return Estimate(
-            value=value, low=first.low * second.low, high=first.high * second.high, basis=_basis((first, second))
-        )
-    below = math.hypot(*(math.log(part.value / part.low) for part in (first, second)))
-    above = math.hypot(*(math.log(part.high / part.value) for part in (first, second)))
-    return Estimate(
-        value=value, low=value * math.exp(-below), high=value * math.exp(above), basis=_basis((first, second))
-    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.hypot(*(np.log(np.divide(part.value, part.low)) for part in (first, second)))
+        above = np.hypot(*(np.log(np.divide(part.high, part.value)) for part in (first, second)))
+        positive = (np.asarray(first.low) > 0) & (np.asarray(second.low) > 0)
+        low = np.where(positive, value * np.exp(-below), first.low * second.low)
+        high = np.where(positive, value * np.exp(above), first.high * second.high)
+    return _like((first, second), value, low, high)
 
 
-def reciprocal(estimate: Estimate, numerator: float = 1.0) -> Estimate:
+def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
     """`numerator` over a positive estimate: a rate from a time or a time from a rate."""
-    return Estimate(
-        value=numerator / estimate.value,
-        low=numerator / estimate.high,
-        high=numerator / estimate.low,
-        basis=estimate.basis,
-    )
+    value, low, high = (numerator / side for side in (estimate.value, estimate.high, estimate.low))
+    return _like((estimate,), value, low, high)
 
 
-def _basis(parts: tuple[Estimate, ...]) -> Basis:
-    """The weakest basis among the parts that contribute; a part that is exactly nothing rests on nothing."""
-    counted = [part.basis for part in parts if part.value or part.high]
-    return worst_basis(*counted) if counted else Basis.MEASURED
+def _like(parts: Sequence[Many], value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Many:
+    """An estimate of the parts' own kind, on the weakest basis among those that contribute.
+
+    A part that is exactly nothing rests on nothing.
+    """
+    if isinstance(parts[0], EstimateArrays):
+        return EstimateArrays(value=value, low=low, high=high, basis=_weakest(parts))
+    bases = [part.basis for part in parts if part.value or part.high] or [Basis.MEASURED]
+    return Estimate(value=float(value), low=float(low), high=float(high), basis=worst_basis(*bases))
+
+
+def _weakest(parts: Sequence[EstimateArrays]) -> np.ndarray | None:
+    bases = [np.where((part.value != 0) | (part.high != 0), part.basis, 0) for part in parts if part.basis is not None]
+    return reduce(np.maximum, bases) if len(bases) == len(parts) else None

@@ -2,16 +2,21 @@
 
 Two different questions live here. `predict_loss` promises a number and answers None outside the
 range in which the laws were fitted. `allocation_score` only ranks ways to spend the same time, at any
-size, and is never shown as a loss.
+size, and is never shown as a loss. A search asks both of millions of runs at once: numbers may be arrays.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
+
+Numbers = Any  # a number, or an array of any shape: the laws are the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,14 +29,14 @@ class LossLaw:
     token_scale: float
     token_exponent: float
 
-    def loss(self, parameters: float, tokens: float) -> float:
+    def loss(self, parameters: Numbers, tokens: Numbers) -> Numbers:
         """Nats per token after one epoch of `tokens` with a schedule matched to them."""
         return self.irreducible + self.parameter_term(parameters) + self.token_term(tokens)
 
-    def parameter_term(self, parameters: float) -> float:
+    def parameter_term(self, parameters: Numbers) -> Numbers:
         return self.parameter_scale * parameters**-self.parameter_exponent
 
-    def token_term(self, tokens: float) -> float:
+    def token_term(self, tokens: Numbers) -> Numbers:
         return self.token_scale * tokens**-self.token_exponent
 
     def optimal_parameters(self, training_flops: float) -> float:
@@ -93,9 +98,9 @@ def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_
     many as are trained on). Chinchilla with the constants of Besiroglu et al. plus what repetition costs by
     Muennighoff et al. The basis is always a prior: nobody has calibrated a loss on this data.
     """
-    if loss_range_problem(parameters, tokens, unique_tokens, vocab_size):
+    value = float(expected_loss(parameters, tokens, unique_tokens, vocab_size))
+    if math.isnan(value):
         return None
-    value = CHINCHILLA.loss(parameters, tokens) + repetition_penalty(parameters, tokens, unique_tokens)
     fit_error = math.hypot(
         _IRREDUCIBLE_ERROR,
         CHINCHILLA.parameter_term(parameters) * _EXPONENT_ERROR * math.log(parameters / _MIDDLE_PARAMETERS),
@@ -105,74 +110,91 @@ def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.PRIOR)
 
 
+def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | None, vocab_size: int) -> np.ndarray:
+    """The value of `predict_loss`, NaN outside the laws' range; arrays broadcast against each other."""
+    if not VOCAB_RANGE[0] <= vocab_size <= VOCAB_RANGE[1]:
+        return np.full(np.broadcast(parameters, tokens).shape, np.nan)
+    inside = _within(parameters, PARAMETER_RANGE) & _within(tokens, TOKEN_RANGE)
+    value = CHINCHILLA.loss(parameters, tokens)
+    if unique_tokens:
+        value = value + repetition_penalty(parameters, tokens, unique_tokens)
+        inside = inside & (np.asarray(tokens) <= MOST_EPOCHS * unique_tokens)
+    return np.where(inside, value, np.nan)
+
+
 def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> str | None:
     """Say in words why no loss is promised for this run; None when one is."""
-    epochs = tokens / unique_tokens if unique_tokens else 1.0
-    if not PARAMETER_RANGE[0] <= parameters <= PARAMETER_RANGE[1]:
+    if not _within(parameters, PARAMETER_RANGE):
         return f"the loss laws were fitted on 70 M to 16 B parameters, this model has {parameters / 1e6:,.1f} M"
-    if not TOKEN_RANGE[0] <= tokens <= TOKEN_RANGE[1]:
+    if not _within(tokens, TOKEN_RANGE):
         return f"the loss laws were fitted on runs of 1 B tokens and more, this one sees {tokens / 1e9:,.3g} B"
-    if not VOCAB_RANGE[0] <= vocab_size <= VOCAB_RANGE[1]:
+    if not _within(vocab_size, VOCAB_RANGE):
         return (
             f"the loss laws count nats per token of a 32,000-token vocabulary; "
             f"with {vocab_size:,} a token means something else"
         )
-    if epochs > MOST_EPOCHS:
+    if unique_tokens and tokens > MOST_EPOCHS * unique_tokens:
+        epochs = tokens / unique_tokens
         return f"the data would be repeated {epochs:,.0f} times; the law of repetition knows no overfitting"
     return None
 
 
-def effective_tokens(tokens: float, unique_tokens: float | None) -> float:
+def effective_tokens(tokens: Numbers, unique_tokens: float | None) -> Numbers:
     """Tokens seen once that are worth as much as `tokens` over `unique_tokens` of data (Muennighoff et al. 2023)."""
-    if not unique_tokens or tokens <= unique_tokens:
+    if not unique_tokens:
         return tokens
-    repeats = tokens / unique_tokens - 1
-    return unique_tokens * (1 + TOKEN_REPEAT_DECAY * -math.expm1(-repeats / TOKEN_REPEAT_DECAY))
+    repeats = np.maximum(np.asarray(tokens) / unique_tokens - 1, 0.0)
+    worth = unique_tokens * (1 - TOKEN_REPEAT_DECAY * np.expm1(-repeats / TOKEN_REPEAT_DECAY))
+    return np.where(np.asarray(tokens) <= unique_tokens, tokens, worth)[()]
 
 
-def effective_parameters(parameters: float, unique_tokens: float, best_ratio: float | None = None) -> float:
+def effective_parameters(parameters: Numbers, unique_tokens: Numbers, best_ratio: Numbers | None = None) -> np.ndarray:
     """Parameters that count when `unique_tokens` cannot feed them all (Muennighoff et al. 2023).
 
     Beyond the model that is best for one epoch of the data, further parameters lose value. That model has
     `unique_tokens / best_ratio` parameters; None takes the law's own ratio (19.6).
     """
-    fed = unique_tokens / (best_ratio or DATA_CONSTRAINED_RATIO)
-    if parameters <= fed:
-        return parameters
-    excess = parameters / fed - 1
-    return fed * (1 + PARAMETER_EXCESS_DECAY * -math.expm1(-excess / PARAMETER_EXCESS_DECAY))
+    fed = unique_tokens / (DATA_CONSTRAINED_RATIO if best_ratio is None else best_ratio)
+    excess = np.maximum(parameters / fed - 1, 0.0)
+    counted = fed * (1 - PARAMETER_EXCESS_DECAY * np.expm1(-excess / PARAMETER_EXCESS_DECAY))
+    return np.where(parameters <= fed, parameters, counted)[()]
 
 
-def repetition_penalty(parameters: float, tokens: float, unique_tokens: float | None) -> float:
+def repetition_penalty(parameters: Numbers, tokens: Numbers, unique_tokens: float) -> np.ndarray:
     """Nats lost because the data repeat: the data-constrained law with repetition minus the same law without."""
-    if not unique_tokens or tokens <= unique_tokens:
-        return 0.0
-    repeated = DATA_CONSTRAINED.loss(
-        effective_parameters(parameters, unique_tokens), effective_tokens(tokens, unique_tokens)
-    )
-    return repeated - DATA_CONSTRAINED.loss(effective_parameters(parameters, tokens), tokens)
+    law = DATA_CONSTRAINED
+    repeated = law.loss(effective_parameters(parameters, unique_tokens), effective_tokens(tokens, unique_tokens))
+    fresh = law.loss(effective_parameters(parameters, tokens), tokens)
+    return np.where(np.asarray(tokens) <= unique_tokens, 0.0, repeated - fresh)
 
 
 def allocation_score(
-    parameters: float, tokens: float, unique_tokens: float | None = None, *, best_ratio: float | None = None
-) -> float:
+    parameters: Numbers,
+    tokens: Numbers,
+    unique_tokens: float | None = None,
+    *,
+    best_ratio: Numbers = DATA_CONSTRAINED_RATIO,
+) -> Numbers:
     """Order ways to spend the same time; lower is better. Extrapolated to any size, so never shown as a loss.
 
-    `parameters` are the ones `best_ratio` (tokens per parameter) counts; None takes 19.6 of all parameters. With one
-    exponent for parameters and tokens, as Muennighoff et al. fitted, the best ratio is the same at every compute,
-    which is what nanochat measured over a decade of compute for matrices + head (sources §4.2). So the law can be
-    moved to any ratio r: A = B r^-alpha (their own A follows from r = 19.6), and what is compared is
+    `parameters` are the ones `best_ratio` (tokens per parameter) counts: 19.6 of all parameters unless said otherwise.
+    With one exponent for parameters and tokens, as Muennighoff et al. fitted, the best ratio is the same at every
+    compute, which is what nanochat measured over a decade of compute for matrices + head (sources §4.2). So the law can
+    be moved to any ratio r: A = B r^-alpha (their own A follows from r = 19.6), and what is compared is
 
         score = B ((r N')^-alpha + D'^-alpha)        nats above the irreducible loss
 
     It falls with N and with D, is flat about the ratio, and stays ordered for seconds of training, where the
-    Chinchilla law exceeds ln V and its two exponents would drift the optimum by extrapolation alone.
+    Chinchilla law exceeds ln V and its two exponents would drift the optimum by extrapolation alone. Arrays broadcast.
     """
-    ratio = best_ratio or DATA_CONSTRAINED_RATIO
-    counted = effective_parameters(parameters, unique_tokens, ratio) if unique_tokens else parameters
-    seen = effective_tokens(tokens, unique_tokens)
+    counted = effective_parameters(parameters, unique_tokens, best_ratio) if unique_tokens else parameters
     law = DATA_CONSTRAINED
-    return law.token_term(counted * ratio) + law.token_term(seen)
+    return law.token_term(counted * best_ratio) + law.token_term(effective_tokens(tokens, unique_tokens))
+
+
+def _within(value: Numbers, limits: tuple[float, float]) -> np.ndarray:
+    number = np.asarray(value)
+    return (number >= limits[0]) & (number <= limits[1])
 
 
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:

@@ -20,6 +20,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.folders import profiles_folder
 from advisor.laws.intervals import Z80
+from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_line import Line
 from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
@@ -59,15 +60,6 @@ class HeldOut:
     p90: float
     coverage: float  # share of measurements inside the 80 % interval
     n: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class EstimateArrays:
-    """Many estimates of one basis: arrays of shape (n,), bytes."""
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,6 +130,14 @@ def repeats_keys(device_type: str, precision: str) -> bool:
     return device_type == "cuda" and precision != "bf16"
 
 
+def by_kind(workloads: Sequence[Workload]) -> list[list[int]]:
+    """Places of the workloads that may be gathered into one `WorkloadArrays`, kind by kind."""
+    kinds: dict[tuple, list[int]] = {}
+    for place, workload in enumerate(workloads):
+        kinds.setdefault(_common(workload), []).append(place)
+    return list(kinds.values())
+
+
 def _common(w: Workload) -> tuple:
     kind = (w.shape.family, device_type(w), w.precision, w.compile)
     return (*kind, w.activation_checkpointing, w.optimizer, w.sharding, w.gpus, w.software)

@@ -85,11 +85,6 @@ def unlikeness(posterior: Posterior, tag: str) -> float:
     return _UNLIKE_DEVIATION * (len(tag.split("/")) - nearest) ** 0.5
 
 
-def inverse(step: Estimate, amount: float) -> Estimate:
-    """amount / step: the interval's ends change places."""
-    return Estimate(value=amount / step.value, low=amount / step.high, high=amount / step.low, basis=step.basis)
-
-
 def forward_fraction_prior() -> float:
     """Forward is a third of forward plus backward (sources §1.2: backward costs twice the forward FLOPs)."""
     return 1 / 3

@@ -42,6 +42,8 @@ _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
 _COUNT_TOLERANCE, _TOKENS_TOLERANCE = 0.06, 0.02  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # widths that real models use
 
+_LARGEST = 1e18  # no size, count or batch of a run is larger
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowError:
@@ -147,14 +149,14 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= _LARGEST else None
 
 
 def _whole(name: str, text: str) -> int | None | Refusal:
     """A positive whole number ("32" or "32.0"), None if empty."""
     if not text:
         return None
-    if text.isdecimal() and (whole := int(text)):  # by far the most of them
+    if text.isdecimal() and 0 < (whole := int(text)) <= _LARGEST:  # by far the most of them
         return whole
     value = _number(text)
     if value is None or value < 1 or value != int(value):
@@ -276,7 +278,7 @@ def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelSh
         return Refusal(f"params is {count:g}")
     error, shape, kv_heads = math.inf, None, 0
     for variant, heads, parameters in _variants(values, ffn_width):
-        own = round(abs(math.log(parameters / count)), 4)
+        own = round(abs(math.log(parameters) - math.log(count)), 4)
         if own < error:
             error, shape, kv_heads = own, variant, heads
         if not error:

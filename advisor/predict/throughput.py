@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor import flops
-from advisor.laws.intervals import Z80
-from advisor.records import Basis, Estimate, Workload
+from advisor.predict.memory_terms import WorkloadArrays, by_kind
+from advisor.records import Software, Workload
 from trainer.schema import ModelShape
 
 TERMS = (
@@ -41,6 +41,9 @@ _BEYOND_DEVIATION = 0.03
 # product: 6 passes, and 9 for its gradient. Counted alike, the activations of an eager block are some 110 of a lane.
 _SCORE_PASSES, _LANE_PASSES = 15, 110
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+# Work of a block in units of a plain one: full checkpointing repeats its forward pass; a selectively checkpointed block
+# repeats every other product, half of a forward pass.
+_RECOMPUTE = {"full": 4 / 3, "selective": 7 / 6}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,38 +75,49 @@ class Sizes:
     weight_bytes: (
         np.ndarray
     )  # per parameter, of the weights that the optimizer steps: 4, or 2 where all state is 16-bit
-    recompute: np.ndarray  # 4/3 under full activation checkpointing, else 1
+    recompute: np.ndarray  # work of a block in units of one without activation checkpointing
     step_flops: np.ndarray  # per optimizer step (Muon's Newton-Schulz iterations)
 
 
 def sizes(workloads: Sequence[Workload]) -> Sizes:
-    """Gather workloads into arrays; shapes (n,)."""
-    columns = [_size_row(w) for w in workloads]
-    names = Sizes.__dataclass_fields__
-    return Sizes(**{n: np.array([c[n] for c in columns], dtype=float) for n in names})
+    """Gather workloads of any kinds into arrays of shape (n,)."""
+    found: dict[str, np.ndarray] = {name: np.empty(len(workloads)) for name in Sizes.__dataclass_fields__}
+    for places in by_kind(workloads):
+        kind = [workloads[i] for i in places]
+        some = sizes_of(WorkloadArrays.of(kind), np.array([w.grad_accum for w in kind]))
+        for name, column in found.items():
+            column[places] = getattr(some, name)
+    return Sizes(**found)
 
 
-def _size_row(w: Workload) -> dict[str, float]:
-    s = w.shape
-    ffn_lanes = s.ffn_width * (2 if s.family == "llama" else 1)
-    return {
-        "layers": s.depth,
-        "width": s.width,
-        "lanes": (4 * s.width + ffn_lanes) / 8 + _score_lanes(w),
-        "attention_width": s.heads * s.head_dim,
-        "seq_len": s.seq_len,
-        "attended": attended_tokens(w),
-        "vocab": s.vocab_size,
-        "tokens": w.micro_tokens,
-        "grad_accum": w.grad_accum,
-        "parameters": all_parameters(w),
-        "block_matmul": flops.matmul_parameters(s) - s.vocab_size * s.width,
-        "head_matmul": s.vocab_size * s.width,
-        "element_bytes": ELEMENT_BYTES[w.precision],
-        "weight_bytes": 2 if w.software is not None and w.software.state == "16bit" else 4,
-        "recompute": 4 / 3 if w.activation_checkpointing == "full" else 1.0,
-        "step_flops": newton_schulz_flops(s) if w.optimizer == "muon" else 0.0,
-    }
+def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None = None) -> Sizes:
+    """What the terms of workloads of one kind are computed from, shape (n,); `gpus` goes before the arrays' own.
+
+    Each device updates only its share of sharded parameters. Muon's iterations are shared out as the parameters are:
+    each matrix is orthogonalised by one device.
+    """
+    ones = np.ones(len(a.depth))
+    head = (a.vocab_size * a.width).astype(float)
+    shares = (a.gpus if gpus is None else gpus) * ones if a.sharding != "none" else ones
+    stepped = newton_schulz_flops(a) if a.optimizer == "muon" else 0.0
+    return Sizes(
+        layers=a.depth.astype(float),
+        width=a.width.astype(float),
+        lanes=(4 * a.width + a.ffn_width * (2 if a.family == "llama" else 1)) / 8 + _score_lanes(a),
+        attention_width=(a.heads * a.head_dim).astype(float),
+        seq_len=a.seq_len.astype(float),
+        attended=attended_tokens(a.software, a.seq_len) * ones,
+        vocab=a.vocab_size.astype(float),
+        tokens=a.tokens.astype(float),
+        grad_accum=grad_accum.astype(float),
+        parameters=(a.parameters + extra_parameters(a.software)) / shares,
+        block_matmul=flops.matmul_parameters(a) - head,
+        head_matmul=head,
+        element_bytes=ELEMENT_BYTES[a.precision] * ones,
+        weight_bytes=(2 if a.software is not None and a.software.state == "16bit" else 4) * ones,
+        recompute=_RECOMPUTE.get(a.activation_checkpointing, 1.0) * ones,
+        step_flops=stepped / shares,
+    )
 
 
 def newton_schulz_flops(s: ModelShape) -> float:
@@ -119,19 +133,24 @@ def newton_schulz_flops(s: ModelShape) -> float:
 
 def all_parameters(w: Workload) -> int:
     """Trainable parameters: the shape's, and what a published model has more or fewer of (an untied or tied head)."""
-    return flops.parameters(w.shape) + (w.software.extra_parameters if w.software is not None else 0)
+    return flops.parameters(w.shape) + extra_parameters(w.software)
 
 
-def attended_tokens(w: Workload) -> float:
+def extra_parameters(software: Software | None) -> int:
+    """Trainable parameters that the shape lacks."""
+    return software.extra_parameters if software is not None else 0
+
+
+def attended_tokens(software: Software | None, seq_len: int | np.ndarray) -> float | np.ndarray:
     """Tokens that a query may see, mean over layers; the causal mask does not halve them (sources §1.2)."""
-    windows = w.software.attended_tokens if w.software is not None else None
-    return w.shape.seq_len if windows is None else min(windows, w.shape.seq_len)
+    windows = software.attended_tokens if software is not None else None
+    return seq_len if windows is None else np.minimum(windows, seq_len)
 
 
-def _score_lanes(w: Workload) -> float:
+def _score_lanes(a: WorkloadArrays) -> float | np.ndarray:
     """What attention in plain operations adds: scores through memory, in units of activation lanes."""
-    fused = w.software is None or w.software.fused_attention
-    return 0.0 if fused else w.shape.heads * attended_tokens(w) * _SCORE_PASSES / _LANE_PASSES
+    fused = a.software is None or a.software.fused_attention
+    return 0.0 if fused else a.heads * attended_tokens(a.software, a.seq_len) * _SCORE_PASSES / _LANE_PASSES
 
 
 def terms(z: Sizes, rates: Rates) -> np.ndarray:
@@ -190,8 +209,13 @@ class Posterior:
 
 def tag(w: Workload) -> str:
     """What must agree for a measurement to say something about a workload's residual."""
-    how = "compile" if w.compile else "eager"
-    return f"{w.shape.family}/{w.precision}/{how}/{w.activation_checkpointing}/{w.optimizer}"
+    return tag_of(WorkloadArrays.of([w]))
+
+
+def tag_of(a: WorkloadArrays) -> str:
+    """As `tag`, of workloads of one kind."""
+    how = "compile" if a.compile else "eager"
+    return f"{a.family}/{a.precision}/{how}/{a.activation_checkpointing}/{a.optimizer}"
 
 
 def kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -233,6 +257,16 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
     return LogPrediction(mean=mean, deviation=np.sqrt(variance), distance=distance, parts=x)
 
 
+def expected_log(posterior: Posterior, z: Sizes) -> np.ndarray:
+    """The mean of `predict_log` alone, shape (n,)."""
+    trend = np.log(terms(z, posterior.rates) @ np.exp(posterior.theta))
+    if not len(posterior.points):
+        return trend
+    scale = posterior.discrepancy**2
+    inside = scale * kernel(posterior.points, posterior.points) + np.diag(posterior.noise**2)
+    return trend + scale * kernel(coordinates(z), posterior.points) @ np.linalg.solve(inside, posterior.residuals)
+
+
 def _beyond(posterior: Posterior, where: np.ndarray) -> np.ndarray:
     """How far outside the box of calibrated configurations each workload lies, in factors of two, shape (n,)."""
     low, high = posterior.points.min(axis=0), posterior.points.max(axis=0)
@@ -240,23 +274,16 @@ def _beyond(posterior: Posterior, where: np.ndarray) -> np.ndarray:
     return np.sqrt((gap**2).sum(axis=1))
 
 
-def interval(mean: float, deviation: float, basis: Basis) -> Estimate:
-    """An 80 % log-normal interval around exp(mean)."""
-    spread = Z80 * deviation
-    return Estimate(
-        value=float(np.exp(mean)), low=float(np.exp(mean - spread)), high=float(np.exp(mean + spread)), basis=basis
-    )
+def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> np.ndarray:
+    """Measured on a calibrated point, interpolated inside their box, extrapolated outside, prior without any.
 
-
-def basis_of(posterior: Posterior, z: Sizes, distance: np.ndarray) -> list[Basis]:
-    """Measured on a calibrated point, interpolated inside their box, extrapolated outside, prior without any."""
+    Places in `intervals.BASES`, shape (n,).
+    """
+    measured, interpolated, extrapolated, prior = range(4)
     if not len(posterior.points):
-        return [Basis.PRIOR] * len(distance)
+        return np.full(len(distance), prior)
     axes = slice(0, 5)  # how often a micro-batch repeats is no border
     where = coordinates(z)[:, axes]
     low, high = posterior.points[:, axes].min(axis=0) - 1e-6, posterior.points[:, axes].max(axis=0) + 1e-6
     inside = ((where >= low) & (where <= high)).all(axis=1)
-    return [
-        Basis.MEASURED if d < 1e-6 else Basis.INTERPOLATED if ok else Basis.EXTRAPOLATED
-        for d, ok in zip(distance, inside, strict=True)
-    ]
+    return np.where(distance < 1e-6, measured, np.where(inside, interpolated, extrapolated))

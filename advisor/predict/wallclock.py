@@ -1,21 +1,23 @@
-"""The whole bill of a run in seconds, not its steps alone; and how often to write a checkpoint."""
+"""The whole bill of runs in seconds, not their steps alone; and how often to write a checkpoint.
+
+Every number may be an array: what belongs to a run has shape (n, 1), its steps (n, k). One run is a table of one row.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
 
 from advisor import flops
-from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
+from advisor.predict.intervals import BASES, EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from trainer.schema import ModelShape, RunConfig
 
-if TYPE_CHECKING:
-    from advisor.predict.profile import RunCosts
-
 # An evaluation is not exactly a forward share of a step (no autograd graph, its own data reading).
-EVAL_SPREAD = 0.15
+_EVAL_SPREAD = Estimate(value=1.0, low=0.85, high=1.15, basis=Basis.MEASURED)
 # A rented machine that is not here yet. No provider publishes how long an order takes: virtual machines answer within
 # one to five minutes, marketplace hosts that must pull an image within a quarter of an hour. Judged, and billed.
 PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
@@ -25,50 +27,103 @@ USUAL_INTERVAL_SECONDS = 900.0  # between checkpoints where nobody takes the mac
 INTERVAL_RANGE = (60.0, 7200.0)
 
 
-def wall_clock(
-    run: RunConfig,
-    step_seconds: Estimate,
-    costs: RunCosts,
-    *,
-    gpus: int = 1,
-    interruption_seconds: Estimate | None = None,
-    setup: Setup | None = None,
-) -> WallClock:
-    """Seconds of start-up, compilation, steps, evaluations and checkpoints, and their sum.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When checkpoints are written. None: not by steps, not by time; 0 and NaN count as None."""
 
-    `setup` is what a rented machine takes before the run can start, and again after it was taken back.
+    every_steps: int | None = None
+    every_seconds: float | np.ndarray | None = None
+    final: bool = True
 
-    The devices share an evaluation's batches; one of them writes the checkpoints while the others wait.
-    `interruption_seconds` is the mean time between interruptions of a machine that may be taken back (None: never).
-    Steps and evaluations share the error of the step time, so their ends add up; start-up, compilation and disk are
-    unrelated and join in quadrature.
+
+@dataclass(frozen=True, kw_only=True)
+class RunTerms:
+    """What the seconds of runs are made of besides how many steps and evaluations they have; shapes (n, 1)."""
+
+    step: EstimateArrays  # seconds per optimizer step
+    forward: EstimateArrays  # of one micro-batch on one device: the same error as `step`
+    startup: EstimateArrays  # until the loop starts, building the model included
+    compile: EstimateArrays
+    write: EstimateArrays  # of one checkpoint
+    provisioning: EstimateArrays  # of a rented machine: ordered until it answers; 0 where it is at hand
+    download: EstimateArrays  # software and data onto a rented machine
+    between_interruptions: EstimateArrays  # of a machine that may be taken back; NaN: never
+    checkpoints: Checkpoints
+
+    @cached_property
+    def before(self) -> np.ndarray:
+        """Expected seconds until the loop starts; again after each interruption."""
+        return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
+
+    @cached_property
+    def lost(self) -> EstimateArrays:
+        """Seconds lost to interruptions per second of work and checkpoints; 0 where none are expected."""
+        mean, every = self.between_interruptions, self.checkpoints.every_seconds
+        if np.isnan(mean.value).all() or every is None:
+            none = np.zeros_like(self.before)
+            return EstimateArrays(value=none, low=none, high=none, basis=self.step.basis)
+        value, low, high = (
+            np.nan_to_num(lost_share(every, self.write.value, self.before, seconds))
+            for seconds in (mean.value, mean.high, mean.low)
+        )
+        return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
+
+
+def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> np.ndarray:
+    """Expected seconds of everything; `eval_batches` are all evaluations' micro-batches on the busiest device."""
+    working = steps * terms.step.value + eval_batches * terms.forward.value
+    writing = checkpoint_count(terms.checkpoints, steps, working) * terms.write.value
+    return terms.before + (working + writing) * (1 + terms.lost.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WallClocks:
+    """The parts of `WallClock` for many runs; the machine's order, downloads and interruptions may be nothing."""
+
+    startup_seconds: EstimateArrays
+    compile_seconds: EstimateArrays
+    steps_seconds: EstimateArrays
+    evals_seconds: EstimateArrays
+    checkpoints_seconds: EstimateArrays
+    interruptions_seconds: EstimateArrays
+    provisioning_seconds: EstimateArrays
+    download_seconds: EstimateArrays
+    loop_seconds: EstimateArrays  # while devices draw power that telemetry meters
+    total_seconds: EstimateArrays
+
+    def at(self, row: int) -> WallClock:
+        """The clock of one row of arrays of shape (n, 1)."""
+        parts = {part.name: getattr(self, part.name).at(row) for part in fields(WallClock)}
+        optional = ("interruptions_seconds", "provisioning_seconds", "download_seconds")
+        return WallClock(**{name: e if e.high or name not in optional else None for name, e in parts.items()})
+
+
+def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> WallClocks:
+    """`expected_seconds` by part and with intervals.
+
+    The devices share an evaluation's batches; one of them writes the checkpoints while the others wait. Steps and
+    evaluations share the error of the step time, so their ends add up; start-up, compilation, disk, the machine's order
+    and its interruptions are unrelated and join in quadrature.
     """
-    parameters = flops.parameters(run.model)
-    build = known(costs.build_seconds_per_parameter * parameters, costs.startup_seconds.basis)
-    startup = sum_shared(costs.startup_seconds, build)
-    compile_seconds = costs.compile_seconds if run.compile else known(0.0)
-    steps = step_seconds.scaled(run.steps)
-    evals = _evals_seconds(run, step_seconds, costs.forward_fraction, gpus)
-    count = checkpoint_count(run, steps.value + evals.value)
-    state_bytes = checkpoint_bytes(run)
-    checkpoints = reciprocal(costs.checkpoint_bytes_per_second, state_bytes).scaled(count) if count else known(0.0)
-    parts = [sum_shared(steps, evals), startup, compile_seconds, checkpoints]
-    before = (setup.provisioning_seconds, setup.download_seconds) if setup else ()
-    lost = None
-    if interruption_seconds is not None:
-        restart = sum(part.value for part in (startup, compile_seconds, *before))
-        writing, write_seconds = checkpoints.value, checkpoints.value / max(1, count)
-        lost = _interruptions_seconds(run, interruption_seconds, parts[0].value, writing, write_seconds, restart)
-    return WallClock(
-        startup_seconds=startup,
-        compile_seconds=compile_seconds,
-        steps_seconds=steps,
+    stepping = terms.step.scaled(steps)
+    spread = columns([_EVAL_SPREAD])
+    evals = product(terms.forward.scaled(eval_batches), spread)
+    working = sum_shared(stepping, evals)
+    writing = terms.write.scaled(checkpoint_count(terms.checkpoints, steps, working.value))
+    lost = terms.lost.scaled(working.value + writing.value)
+    loop = sum_independent(working, writing, lost)
+    before = (terms.startup, terms.compile, terms.provisioning, terms.download)
+    return WallClocks(
+        startup_seconds=terms.startup,
+        compile_seconds=terms.compile,
+        steps_seconds=stepping,
         evals_seconds=evals,
-        checkpoints_seconds=checkpoints,
-        total_seconds=sum_independent(*parts, *before, *([lost] if lost else [])),
+        checkpoints_seconds=writing,
         interruptions_seconds=lost,
-        provisioning_seconds=setup.provisioning_seconds if setup else None,
-        download_seconds=setup.download_seconds if setup else None,
+        provisioning_seconds=terms.provisioning,
+        download_seconds=terms.download,
+        loop_seconds=loop,
+        total_seconds=sum_independent(loop, *before),
     )
 
 
@@ -83,12 +138,6 @@ class Setup:
     def seconds(self) -> float:
         """Expected, both together."""
         return self.provisioning_seconds.value + self.download_seconds.value
-
-
-def loop_seconds(clock: WallClock) -> Estimate:
-    """Steps, evaluations, checkpoints and interruptions: while devices draw power that telemetry meters."""
-    parts = [sum_shared(clock.steps_seconds, clock.evals_seconds), clock.checkpoints_seconds]
-    return sum_independent(*parts, *([clock.interruptions_seconds] if clock.interruptions_seconds else []))
 
 
 def run_seconds(clock: WallClock) -> Estimate:
@@ -111,56 +160,48 @@ def rented_setup(data_bytes: float) -> Setup:
     )
 
 
-def checkpoint_interval_seconds(write_seconds: float, mean_seconds: float | None) -> float:
-    """Seconds between checkpoints: Daly's for the stated mean time between interruptions (None: never), in whole
-    seconds between a minute and two hours; a quarter of an hour where nobody takes the machine back.
+def checkpoint_interval_seconds(write_seconds: np.ndarray | float, mean_seconds: np.ndarray | float) -> np.ndarray:
+    """Seconds between checkpoints: Daly's for a mean time between interruptions (NaN: never), in whole seconds between
+    a minute and two hours; a quarter of an hour where nobody takes the machine back. Arrays broadcast.
     """
-    if mean_seconds is None:
-        return USUAL_INTERVAL_SECONDS
-    least, most = INTERVAL_RANGE
-    return min(max(float(round(daly_interval_seconds(write_seconds, mean_seconds))), least), most)
+    daly = np.clip(np.round(daly_interval_seconds(write_seconds, mean_seconds)), *INTERVAL_RANGE)
+    return np.where(np.isnan(mean_seconds), USUAL_INTERVAL_SECONDS, daly)[()]
 
 
-def _interruptions_seconds(
-    run: RunConfig,
-    mean: Estimate,
-    working: float,
-    checkpoints: float,
-    write_seconds: float,
-    restart: float,
-) -> Estimate:
-    """Restarts and repeated work of steps, evaluations and checkpoints, at the run's own checkpoint interval."""
-    interval = run.checkpoint.every_seconds or working
-    value, low, high = (
-        (working + checkpoints) * float(lost_share(interval, write_seconds, restart, seconds))
-        for seconds in (mean.value, mean.high, mean.low)
-    )
-    return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR)
+def eval_count(every_steps: np.ndarray | int | None, steps: np.ndarray | int) -> np.ndarray | int:
+    """Evaluations of completed runs: every `every_steps`, and one at the end unless the last step had it."""
+    return 1 if every_steps is None else -(-steps // every_steps)
 
 
-def eval_count(run: RunConfig) -> int:
-    """Evaluations of a completed run: every `every_steps`, and one at the end unless the last step had it."""
-    if not run.eval.tokens:
-        return 0
-    every = run.eval.every_steps
-    return 1 if not every else -(-run.steps // every)
+def planned_evals(run: RunConfig) -> int:
+    """Evaluations of a configured run."""
+    return int(eval_count(run.eval.every_steps or None, run.steps)) if run.eval.tokens else 0
 
 
-def checkpoint_count(run: RunConfig, seconds: float) -> int:
-    """Checkpoints of a completed run lasting about `seconds`, by steps, by time and at the end.
+def checkpoint_count(settings: Checkpoints, steps: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Checkpoints of completed runs whose steps and evaluations last `seconds`: by steps, by time and at the end.
 
     The clock starts anew at each checkpoint, so time matters only between those due by steps.
     """
-    settings, step_seconds = run.checkpoint, seconds / run.steps
-    segment = settings.every_steps if settings.every_steps else run.steps
-    by_steps = run.steps // segment if settings.every_steps else 0
-    by_time = 0
-    if settings.every_seconds:
-        per_segment = math.ceil(segment * step_seconds / settings.every_seconds) - 1
-        rest = run.steps - by_steps * segment
-        by_time = by_steps * per_segment + max(0, math.ceil(rest * step_seconds / settings.every_seconds) - 1)
-    last_done = bool(settings.every_steps) and run.steps % segment == 0
-    return by_steps + by_time + (1 if settings.final and not last_done else 0)
+    segment = settings.every_steps or steps
+    by_steps = steps // segment if settings.every_steps else np.zeros_like(seconds)
+    rest = steps - by_steps * segment
+    by_time = 0.0
+    if settings.every_seconds is not None:
+        every, step_seconds = settings.every_seconds, seconds / steps
+        per_segment = np.ceil(segment * step_seconds / every) - 1 if settings.every_steps else 0.0
+        by_time = by_steps * per_segment + np.maximum(0.0, np.ceil(rest * step_seconds / every) - 1)
+    last = (rest > 0) if settings.every_steps else 1.0
+    return by_steps + by_time + (last if settings.final else 0.0)
+
+
+def planned_checkpoints(run: RunConfig, seconds: float) -> int:
+    """Checkpoints of a configured run whose steps and evaluations last `seconds`."""
+    given = run.checkpoint
+    settings = Checkpoints(
+        every_steps=given.every_steps or None, every_seconds=given.every_seconds or None, final=given.final
+    )
+    return int(checkpoint_count(settings, np.array(run.steps), np.array(seconds)))
 
 
 def checkpoint_bytes(run: RunConfig) -> int:
@@ -182,18 +223,6 @@ def disk_bytes(run: RunConfig) -> int:
     return (run.checkpoint.keep + 1) * checkpoint_bytes(run)
 
 
-def _evals_seconds(run: RunConfig, step_seconds: Estimate, forward_fraction: float, gpus: int) -> Estimate:
-    """Forward passes over the evaluation tokens, in micro-batches dealt out to the devices."""
-    count = eval_count(run)
-    if not count:
-        return known(0.0)
-    tokens_per_batch = run.micro_batch * run.model.seq_len
-    batches = math.ceil(math.ceil(run.eval.tokens / tokens_per_batch) / gpus)
-    forward_seconds = step_seconds.scaled(forward_fraction / run.grad_accum)
-    spread = Estimate(value=1.0, low=1 - EVAL_SPREAD, high=1 + EVAL_SPREAD, basis=Basis.MEASURED)
-    return product(forward_seconds.scaled(batches * count), spread)
-
-
 def young_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
     """Work between checkpoints of least lost time, first order (Young 1974, sources §6.1).
 
@@ -202,18 +231,14 @@ def young_interval_seconds(write_seconds: float, interruption_seconds: float) ->
     return math.sqrt(2 * write_seconds * interruption_seconds)
 
 
-def daly_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
-    """Work between checkpoints of least lost time, higher order (Daly 2006, sources §6.1)."""
-    if write_seconds >= 2 * interruption_seconds:
-        return interruption_seconds
-    return daly_below(write_seconds, interruption_seconds)
-
-
-def daly_below(write_seconds: float, interruption_seconds: float) -> float:
-    """Daly's interval for writes of less than twice the time between interruptions; arrays broadcast."""
+def daly_interval_seconds(
+    write_seconds: np.ndarray | float, interruption_seconds: np.ndarray | float
+) -> np.ndarray | float:
+    """Work between checkpoints of least lost time, higher order (Daly 2006, sources §6.1). Arrays broadcast."""
     ratio = write_seconds / (2 * interruption_seconds)
     young = (2 * write_seconds * interruption_seconds) ** 0.5
-    return young * (1 + ratio**0.5 / 3 + ratio / 9) - write_seconds
+    below = young * (1 + ratio**0.5 / 3 + ratio / 9) - write_seconds
+    return np.where(ratio >= 1, interruption_seconds, below)[()]
 
 
 def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:

@@ -12,7 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.plan import explore
 from advisor.plan.command import plan_command
 from advisor.plan.explain import SCORE, sentence
-from advisor.plan.grounds import briefly, in_words
+from advisor.plan.provenance import briefly, in_words
 from advisor.plan.summary import markdown
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan

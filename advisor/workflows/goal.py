@@ -51,7 +51,7 @@ class PlanOptions:
 
 def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
-    from advisor.plan.market import ANY, COUNTS
+    from advisor.plan.search_space import ANY, COUNTS
 
     _refuse_two_ratios(options)
     keys = device_keys(options.gpu)
@@ -96,7 +96,7 @@ def goal_from(options: PlanOptions) -> Goal:
 
 def device_keys(asked: str) -> list[str]:
     """The keys that --gpu names, each once; ["any"] stands for all."""
-    from advisor.plan.market import ANY
+    from advisor.plan.search_space import ANY
 
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if not names:

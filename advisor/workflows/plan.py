@@ -11,8 +11,8 @@ from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
 from advisor.own_runs import own_loss_ratios
 from advisor.plan.answer import answer
-from advisor.plan.market import ANY
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
+from advisor.plan.search_space import ANY
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.store import Store

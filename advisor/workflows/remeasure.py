@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from advisor.calibrate.again import measure_one
-from advisor.plan.goal import find_price
-from advisor.plan.search import refined_plan
+from advisor.plan.answer import measured_plan
 from advisor.predict.profile import Profile
 from advisor.records import Plan
 from advisor.store import Store
@@ -22,6 +20,4 @@ def remeasured(plan: Plan, profile: Profile, store: Store, data_meta: Mapping[st
     does not run here: then it must not be recommended.
     """
     profile = measure_one(profile, plan.workload, store)
-    price = find_price(plan.goal)
-    refined = refined_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta, price=price)
-    return replace(refined, search=plan.search)
+    return measured_plan(plan, profile, now=datetime.now(UTC), data_meta=data_meta)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 
 from advisor import flops
 from advisor.catalog import require_gpu
-from advisor.predict.memory import EstimateArrays
+from advisor.hardware.offers import Offer
+from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.choose import select
+from advisor.plan.compose import make_plan
+from advisor.plan.goal import make_brief
+from advisor.plan.search_space import SearchSpace
+from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.prior import measured_prior
 from advisor.predict.profile import Profile, RunCosts
 from advisor.predict.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
-from advisor.records import Basis, Estimate, Workload
+from advisor.records import Basis, Estimate, Goal, Plan, Workload
 from trainer.schema import make_shape
 
 
@@ -141,3 +148,18 @@ def big_gpu(key: str = "h200-141gb-sxm", *, memory_bytes: int | None = None) -> 
         sources=("calibration h200-1",),
         created="2026-11-21T00:00:00+00:00",
     )
+
+
+def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
+    """The plan for a goal on one device at one price."""
+    device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
+    candidates = make_candidates([device])
+    space = SearchSpace(
+        goal=goal,
+        candidates=candidates.rows(candidates.ruled),
+        safe=candidates.rows(candidates.spared),
+        left_out=(),
+    )
+    chosen = select(space, space.limits, spot=True)
+    assert chosen is not None
+    return make_plan(space, chosen, now=now)

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
-from advisor.predict.arrays import fits, step_seconds_many
-from advisor.predict.batch import predict_batch
-from advisor.predict.loss import allocation_score, predict_loss
-from advisor.predict.loss_arrays import allocation_scores, losses
+from advisor.predict.batch import fits, predict_batch, step_seconds_many
+from advisor.predict.loss import allocation_score, expected_loss, predict_loss
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.records import Workload
 from tests.advisor.devices import big_gpu
@@ -63,9 +61,9 @@ def test_unknown_links_are_not_a_number():
        st.sampled_from((4096, 32768)))  # fmt: skip
 def test_scores_and_losses_equal_one_by_one(parameters, tokens, unique, vocab):
     n, d = np.array([float(parameters)]), np.array([float(tokens)])
-    assert allocation_scores(n, d, unique, best_ratio=12.0)[0] == pytest.approx(
+    assert allocation_score(n, d, unique, best_ratio=12.0)[0] == pytest.approx(
         allocation_score(parameters, tokens, unique, best_ratio=12.0)
     )
     one = predict_loss(parameters, tokens, unique, vocab)
-    found = losses(n, d, unique, vocab)[0]
+    found = expected_loss(n, d, unique, vocab)[0]
     assert np.isnan(found) if one is None else found == pytest.approx(one.value)

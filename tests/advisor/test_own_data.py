@@ -12,9 +12,8 @@ import pytest
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.own_runs import own_loss_ratios
-from advisor.plan.goal import RunPrice
+from advisor.plan.answer import bare_plan
 from advisor.plan.own_data import MOST_OVERTRAINING, for_inference, with_own_data
-from advisor.plan.search import make_plan
 from advisor.predict.loss import predict_loss
 from advisor.records import Basis, Estimate, Goal, Plan, ScoreRow
 from advisor.store import Store
@@ -27,7 +26,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     profile = prior_profile(require_gpu("h100-80gb-sxm"))
-    return make_plan(GOAL, profile, now=NOW, data_meta=META, price=RunPrice(usd_per_hour=3.0, source="given"))
+    return bare_plan(GOAL, profile, now=NOW, data_meta=META)
 
 
 def law(plan: Plan) -> float:
@@ -96,7 +95,6 @@ def test_carbon_is_at_the_goals_grid_factor(plan: Plan):
     assert plan.prediction.grid_grams_per_kwh == 475.0
     profile = prior_profile(require_gpu("h100-80gb-sxm"))
     goal = replace(GOAL, grid_grams_per_kwh=46.0)
-    price = RunPrice(usd_per_hour=3.0, source="given")
-    clean = make_plan(goal, profile, now=NOW, data_meta=META, price=price).prediction
+    clean = bare_plan(goal, profile, now=NOW, data_meta=META).prediction
     assert clean.grid_grams_per_kwh == 46.0
     assert clean.carbon_kg.value == pytest.approx(plan.prediction.carbon_kg.value * 46 / 475)

@@ -10,11 +10,11 @@ import pytest
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
-from advisor.plan.alternatives import plan_choice
 from advisor.plan.answer import answer
-from advisor.plan.market import best, open_market
+from advisor.plan.choose import select
+from advisor.plan.search_space import open_space
 from advisor.plan.sensitivity import Sensitivity, sensitivity
-from advisor.plan.weigh import weigh
+from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 
@@ -31,9 +31,9 @@ def slower(profile: Profile, share: float) -> Profile:
 
 def said(goal: Goal, data=None) -> tuple[Plan, list[Sensitivity]]:
     plan = answer(goal, PROFILES, now=NOW, data_meta=data)
-    market = open_market(goal, PROFILES, data)
-    pick = best(market, weigh(market.field, market.limits, spot=False))
-    return plan, list(sensitivity(market, plan_choice(market, plan, pick), pick))
+    space = open_space(goal, PROFILES, data)
+    chosen = select(space, space.limits)
+    return plan, list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))
 
 
 @pytest.mark.parametrize(

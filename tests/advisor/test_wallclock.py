@@ -3,24 +3,29 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.intervals import known, product, reciprocal, sum_independent, sum_shared
+from advisor.flops import parameters
+from advisor.predict.intervals import columns, known, product, reciprocal, sum_independent, sum_shared
 from advisor.predict.profile import RunCosts
 from advisor.predict.wallclock import (
+    Checkpoints,
+    RunTerms,
     checkpoint_bytes,
-    checkpoint_count,
     checkpoint_interval_seconds,
     daly_interval_seconds,
     disk_bytes,
-    eval_count,
+    expected_seconds,
+    planned_checkpoints,
+    planned_evals,
     rented_setup,
     run_seconds,
     seconds_with_interruptions,
     state_bytes,
-    wall_clock,
+    wall_clocks,
     young_interval_seconds,
 )
 from advisor.records import Basis, Estimate
@@ -41,6 +46,34 @@ COSTS = RunCosts(
     checkpoint_bytes_per_second=measured(1e9, 0.2),
     forward_fraction=0.3,
 )
+
+
+def wall_clock(run, step_seconds, costs, *, gpus=1, interruption_seconds=None, setup=None):
+    """The bill of one configured run: a table of one row."""
+    nothing, never = known(0.0), known(math.nan)
+    forward = costs.forward_fraction / run.grad_accum
+    build = known(costs.build_seconds_per_parameter * parameters(run.model))
+    terms = RunTerms(
+        step=columns([step_seconds]),
+        forward=columns([step_seconds.scaled(forward)]),
+        startup=columns([sum_shared(costs.startup_seconds, build)]),
+        compile=columns([costs.compile_seconds if run.compile else nothing]),
+        write=columns([reciprocal(costs.checkpoint_bytes_per_second, checkpoint_bytes(run))]),
+        provisioning=columns([setup.provisioning_seconds if setup else nothing]),
+        download=columns([setup.download_seconds if setup else nothing]),
+        between_interruptions=columns([interruption_seconds or never]),
+        checkpoints=Checkpoints(
+            every_steps=run.checkpoint.every_steps,
+            every_seconds=run.checkpoint.every_seconds,
+            final=run.checkpoint.final,
+        ),
+    )
+    batches = math.ceil(math.ceil(run.eval.tokens / (run.micro_batch * run.model.seq_len)) / gpus)
+    steps, eval_batches = np.array([[run.steps]]), np.array([[planned_evals(run) * batches]])
+    clocks = wall_clocks(terms, steps, eval_batches)
+    total = clocks.total_seconds.value.item()
+    assert expected_seconds(terms, steps, eval_batches).item() == pytest.approx(total, rel=1e-12)
+    return clocks.at(0)
 
 
 def run_of(**changes):
@@ -119,7 +152,7 @@ def test_building_the_model_is_part_of_start_up():
 
 @pytest.mark.parametrize(("every", "count"), [(None, 1), (100, 10), (300, 4), (1000, 1), (2000, 1)])
 def test_evaluations_include_the_final_one_once(every, count):
-    assert eval_count(run_of(eval=EvalConfig(every_steps=every, tokens=1024))) == count
+    assert planned_evals(run_of(eval=EvalConfig(every_steps=every, tokens=1024))) == count
 
 
 @pytest.mark.parametrize(
@@ -135,7 +168,7 @@ def test_evaluations_include_the_final_one_once(every, count):
     ],
 )
 def test_checkpoints_by_steps_by_time_and_at_the_end(settings, count):
-    assert checkpoint_count(run_of(checkpoint=settings), 1000.0) == count
+    assert planned_checkpoints(run_of(checkpoint=settings), 1000.0) == count
 
 
 def test_muon_keeps_one_moment_for_block_matrices():
@@ -200,7 +233,7 @@ def test_checkpoints_follow_the_interruption_rate():
     """Sources §6.1, worked: writes of 30 s, M = 2, 8 and 24 h give 10.5, 21 and 37 minutes."""
     minutes = [checkpoint_interval_seconds(30.0, hours * 3600.0) / MINUTE for hours in (2, 8, 24)]
     assert minutes == pytest.approx([10.5, 21.3, 37.5], rel=0.02)
-    assert checkpoint_interval_seconds(30.0, None) == 900.0
+    assert checkpoint_interval_seconds(30.0, math.nan) == 900.0
     assert checkpoint_interval_seconds(0.001, 3600.0) == 60.0  # not every few seconds
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.plan.grounds import briefly, in_words
+from advisor.plan.provenance import briefly, in_words
 from advisor.records import Goal
 from advisor.store import Store, default_store
 from advisor.ui import watch

@@ -12,7 +12,7 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import load_gpus, require_gpu
 from advisor.folders import profiles_folder
 from advisor.plan.answer import answer
-from advisor.plan.grounds import briefly, grounds_of, in_words
+from advisor.plan.provenance import briefly, grounds_of, in_words
 from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.store import dump_plan, load_plan

@@ -1,0 +1,398 @@
+"""Every configuration a goal allows on every device, as arrays: step time and memory of each, computed once.
+
+`Candidates` holds columns of equal length; nothing in it knows of token budgets or limits, so that one table answers a
+goal and every "what if" about it. `plan/costs` turns its rows and token budgets into hours, dollars and losses.
+
+The batch rule: global batches are tried around what published laws recommend, and at each of them the micro-batch is
+the smallest that reaches 98 % of the best tokens/s among those that fit the memory (`one_micro_batch`). Of a run's
+global batches the one nearest to the laws' recommendation for its tokens counts (`costs.batch_is_nearest`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from advisor import flops
+from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer
+from advisor.laws.hyperparameters import scale_flops
+from advisor.plan import recipe
+from advisor.plan.goal import MOST_EPOCHS, Brief
+from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
+from advisor.predict.intervals import BASES, EstimateArrays, stacked
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.profile import Profile
+from advisor.predict.wallclock import state_bytes
+from advisor.records import Workload
+from trainer.schema import ModelShape
+
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
+ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
+OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
+# Global batches tried, of the one recommended at the recommended tokens. A run of a tenth of the tokens wants about a
+# quarter of it; a depth that was asked for may see a hundred times as many, and wants six times as much then.
+BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-3, 5))
+PINNED_DEPTH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-5, 7))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One kind of device, what the goal means on it, and where it can be rented."""
+
+    profile: Profile
+    brief: Brief
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # told apart by identity: what is worked out of them is kept
+class Machines:
+    """Devices and all of their offers, in the same order."""
+
+    devices: tuple[Device, ...]
+    offers: tuple[Offer, ...]
+
+    @property
+    def owners(self) -> tuple[Device, ...]:
+        """The device of each offer."""
+        return tuple(device for device in self.devices for _ in device.offers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Configurations as columns of shape (n,)."""
+
+    machines: Machines
+    device: np.ndarray  # places in `devices`
+    offer: np.ndarray  # places in `offers`
+    gpus: np.ndarray
+    depth: np.ndarray
+    micro_batch: np.ndarray
+    grad_accum: np.ndarray
+    full: np.ndarray  # bool: full activation checkpointing
+    ruled: np.ndarray  # bool: what the batch rule leaves of all that fits the memory
+    spared: np.ndarray  # bool: what it leaves of all that has memory to spare
+    micro_tokens: np.ndarray
+    step_tokens: np.ndarray
+    counted: np.ndarray  # parameters that the ratio counts
+    parameters: np.ndarray
+    state_bytes: np.ndarray  # of a checkpoint
+    scale: np.ndarray  # `scale_flops`, what the batch laws need of a shape
+    step: EstimateArrays  # seconds
+    mfu: np.ndarray  # NaN where the device's peak is unknown
+    memory: EstimateArrays  # bytes per device
+    fits: np.ndarray  # bool
+
+    def __len__(self) -> int:
+        return len(self.depth)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.machines.devices
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        return self.machines.offers
+
+    def rows(self, places: np.ndarray | slice) -> Candidates:
+        """The configurations at these places: a boolean mask, indices or a slice."""
+        changes = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, np.ndarray):
+                changes[field.name] = value[places]
+            elif isinstance(value, EstimateArrays):
+                changes[field.name] = value.rows(places)
+        return replace(self, **changes)
+
+    def of_offers(self, attribute: str) -> np.ndarray:
+        """An attribute of each row's offer; NaN for a number that is not known."""
+        values = [getattr(offer, attribute) for offer in self.offers]
+        return np.array([math.nan if value is None else value for value in values])[self.offer]
+
+    @property
+    def watts(self) -> EstimateArrays:
+        """Of all devices of a row; NaN where unknown."""
+        sides = np.full((3, len(self)), math.nan)
+        for number, device in enumerate(self.devices):
+            mine = self.device == number
+            if device.brief.power is not None:
+                sides[:, mine] = device.brief.power.sides(self.mfu[mine], device.brief.goal.power_cap_watts)
+        low, value, high = sides * self.gpus
+        powers = [device.brief.power for device in self.devices]
+        bases = np.array([BASES.index(power.basis) if power else 0 for power in powers])
+        return EstimateArrays(value=value, low=low, high=high, basis=bases[self.device])
+
+    def workload(self, place: int) -> Workload:
+        """The configuration of one row."""
+        device, offer = self.devices[self.device[place]], self.offers[self.offer[place]]
+        brief = device.brief
+        plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
+        return Workload(
+            shape=brief.shape(int(self.depth[place])),
+            micro_batch=int(self.micro_batch[place]),
+            grad_accum=int(self.grad_accum[place]),
+            gpu=offer.gpu,
+            gpus=offer.gpus,
+            precision=brief.precision,
+            compile=brief.compile,
+            activation_checkpointing="full" if self.full[place] else plain,
+            optimizer=brief.goal.optimizer,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Which configurations are tried on a device: columns of shape (n,), the first two places in the lists."""
+
+    shapes: tuple[ModelShape, ...]
+    sizes: np.ndarray  # micro-batches
+    shape: np.ndarray
+    size: np.ndarray
+    accum: np.ndarray
+    gpus: np.ndarray
+    target: np.ndarray  # which of the global batches tried it is for
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(shape.depth for shape in self.shapes)
+
+    def rows(self, places: np.ndarray) -> _Layout:
+        names = ("shape", "size", "accum", "gpus", "target")
+        return replace(self, **{name: getattr(self, name)[places] for name in names})
+
+
+_Tables = dict[tuple, np.ndarray]
+
+
+def make_candidates(devices: Sequence[Device], *, every_micro_batch: bool = False) -> Candidates:
+    """Compute step time and memory of every configuration that the batch rule leaves; offers of one count share them.
+
+    With `every_micro_batch` those that it does not leave too.
+    """
+    offers = tuple(offer for device in devices for offer in device.offers)
+    machines = Machines(devices=tuple(devices), offers=offers)
+    tables: _Tables = {}
+    parts, first = [], 0
+    for number, device in enumerate(devices):
+        part = _of_device(device, tables, every_micro_batch)
+        for place in range(first, first + len(device.offers)):
+            mine = part.rows(part.gpus == offers[place].gpus)
+            parts.append(replace(mine, device=np.full(len(mine), number), offer=np.full(len(mine), place)))
+        first += len(device.offers)
+    return _joined(machines, parts)
+
+
+def _of_device(device: Device, tables: _Tables, every_micro_batch: bool) -> Candidates:
+    """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
+    profile, pinned = device.profile, device.brief.goal.activation_checkpointing
+    plain = pinned or profile.activation_checkpointing
+    layouts, memories = {plain: _layout(device)}, {}
+    memories[plain] = _memory(device, layouts[plain], plain, tables)
+    if pinned is None and plain == "none" and profile.device_type == "cuda":
+        # recomputation where nothing else fits: elsewhere it only costs time
+        layouts["full"] = layouts[plain].rows(~fits(memories[plain], profile.device_memory_bytes))
+        memories["full"] = _memory(device, layouts["full"], "full", tables)
+    masks = _batch_rule(device, layouts, memories)
+    parts = []
+    for checkpointing, layout in layouts.items():
+        ruled, spared = masks[checkpointing]
+        places = np.arange(len(ruled)) if every_micro_batch else np.nonzero(ruled | spared)[0]
+        part = _rows(device, layout.rows(places), checkpointing, memories[checkpointing].rows(places))
+        parts.append(replace(part, ruled=ruled[places], spared=spared[places]))
+    return _joined(parts[0].machines, parts)
+
+
+def _layout(device: Device) -> _Layout:
+    """Each depth, global batch and micro-batch for each count of the device's offers.
+
+    Micro-batches far above the global batch are left out, unless there is no smaller one.
+    """
+    brief = device.brief
+    goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
+    sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
+    counts = np.array(sorted({offer.gpus for offer in device.offers}))
+    targets = _global_batches(brief, shapes)[:, None, :, None]  # axes: target, count, depth, size
+    one = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # tokens of one micro-batch on all devices
+    accum = np.maximum(1, np.rint(targets / one)).astype(int)
+    chosen = np.nonzero((one <= OVERSHOOT * targets) | (sizes == sizes.min()))
+    target, count, shape, size = chosen
+    return _Layout(
+        shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
+    )
+
+
+def _global_batches(brief: Brief, shapes: Sequence[ModelShape]) -> np.ndarray:
+    """Tokens per optimizer step to try: shape (targets, depths).
+
+    As asked for; for settled tokens what the laws recommend for them; else about what they recommend for the usual
+    tokens, since only the limits will tell how many there are, and for all that the data are good for.
+    """
+    if brief.goal.global_batch_tokens is not None:
+        return np.full((1, len(shapes)), float(brief.goal.global_batch_tokens))
+    scales = np.array([scale_flops(shape) for shape in shapes])
+    usual = brief.ratio * np.array([brief.counted(shape) for shape in shapes], dtype=float)
+    if brief.settled:
+        tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
+        return recipe.recommended_batch(scales, tokens)[None, :]
+    factors = BATCH_FACTORS if brief.goal.depth is None else PINNED_DEPTH_FACTORS
+    targets = recipe.recommended_batch(scales, usual) * np.array(factors)[:, None]
+    if brief.unique_tokens is None:
+        return targets
+    exhausted = recipe.recommended_batch(scales, np.full_like(usual, MOST_EPOCHS * brief.unique_tokens))
+    return np.concatenate([targets, exhausted[None, :]])
+
+
+def _batch_rule(
+    device: Device, layouts: Mapping[str, _Layout], memories: Mapping[str, EstimateArrays]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Which rows of each kind of checkpointing the batch rule leaves of what fits, and of what has memory to spare."""
+    names, size = list(layouts), device.profile.device_memory_bytes
+
+    def joined(column: Callable[[str], np.ndarray]) -> np.ndarray:
+        return np.concatenate([column(name) for name in names])
+
+    def rate_of(name: str) -> np.ndarray:
+        layout = layouts[name]
+        return tokens_per_second_many(device.profile, _workloads(device, layout, name), layout.accum, layout.gpus)
+
+    kind = np.repeat(np.arange(len(names)), [len(layouts[name].accum) for name in names])
+    tries = _Tries(
+        group=joined(lambda name: (layouts[name].gpus * 1024 + layouts[name].shape) * 1024 + layouts[name].target),
+        micro_batch=joined(lambda name: layouts[name].sizes[layouts[name].size]),
+        grad_accum=joined(lambda name: layouts[name].accum),
+        kind=kind,
+        rate=joined(rate_of),
+        memory=joined(lambda name: memories[name].high),
+    )
+    fitting = joined(lambda name: fits(memories[name], size))
+    spare = fitting & (tries.memory <= ROOMY * (size or math.inf))
+    ruled, spared = one_micro_batch(tries, fitting), one_micro_batch(tries, spare) & spare
+    return {name: (ruled[kind == number], spared[kind == number]) for number, name in enumerate(names)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tries:
+    """Configurations that the batch rule chooses from, as columns of shape (n,)."""
+
+    group: np.ndarray  # a number for each count, depth and global batch, which is its last 1024
+    micro_batch: np.ndarray
+    grad_accum: np.ndarray
+    kind: np.ndarray  # of checkpointing
+    rate: np.ndarray  # tokens per second; NaN where the links are unknown
+    memory: np.ndarray  # bytes per device, the interval's high end
+
+
+def one_micro_batch(tries: _Tries, usable: np.ndarray) -> np.ndarray:
+    """Bool (n,): one configuration for each group, the batch rule.
+
+    The smallest micro-batch within ENOUGH of the best tokens/s among the `usable` (a mask); where none is, the one that
+    needs the least memory. What serves two global batches is left once.
+    """
+    numbers, group = np.unique(tries.group, return_inverse=True)
+    rate = np.where(usable & ~np.isnan(tries.rate), tries.rate, 0.0)
+    best = np.zeros(len(numbers))
+    np.maximum.at(best, group, rate)
+    hopeless = best[group] == 0
+    fast = usable & (rate >= ENOUGH * best[group])
+    size = np.where(hopeless, tries.memory, tries.micro_batch)
+    order = np.lexsort((tries.kind, size, ~(fast | hopeless), group))
+    chosen = order[np.diff(group[order], prepend=-1) > 0]
+    alike = (tries.group // 1024 * 1024 + tries.micro_batch) * 2**20 + tries.grad_accum
+    _, first = np.unique((alike * 4 + tries.kind)[chosen], return_index=True)
+    mask = np.zeros(len(group), dtype=bool)
+    mask[chosen[first]] = True
+    return mask
+
+
+def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadArrays:
+    brief = device.brief
+    names = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
+    table = np.array([[getattr(s, name) for name in names] for s in layout.shapes], dtype=np.int64)
+    return WorkloadArrays(
+        family=brief.goal.family,
+        device_type=device.profile.device_type,
+        precision=brief.precision,
+        compile=brief.compile,
+        activation_checkpointing=checkpointing,
+        optimizer=brief.goal.optimizer,
+        sharding="none",
+        gpus=1,
+        micro_batch=layout.sizes[layout.size].astype(np.int64),
+        accumulate=layout.accum > 1,
+        **dict(zip(names, table[layout.shape].T, strict=True)),
+    )
+
+
+def _rows(device: Device, layout: _Layout, checkpointing: str, memory: EstimateArrays) -> Candidates:
+    a, accum, gpus = _workloads(device, layout, checkpointing), layout.accum, layout.gpus
+    empty = np.zeros(len(accum), dtype=int)
+    step, step_tokens = step_seconds_many(device.profile, a, accum, gpus), a.tokens * accum * gpus
+    peak = device.profile.peak_flops(device.brief.precision)
+    rate = step_tokens / step.value
+    return Candidates(
+        machines=Machines(devices=(device,), offers=device.offers),
+        device=empty,
+        offer=empty,
+        gpus=gpus,
+        depth=a.depth,
+        micro_batch=a.micro_batch,
+        grad_accum=accum,
+        full=np.full(len(accum), a.activation_checkpointing == "full"),
+        ruled=empty.astype(bool),
+        spared=empty.astype(bool),
+        micro_tokens=a.tokens,
+        step_tokens=step_tokens,
+        counted=flops.scaling_parameters(a, device.brief.ratio_counts).astype(float),
+        parameters=a.parameters.astype(float),
+        state_bytes=state_bytes(a, a.optimizer).astype(float),
+        scale=scale_flops(a),
+        step=step,
+        mfu=flops.mfu(flops.flops_per_token(a), rate, gpus, peak) if peak else np.full(len(accum), math.nan),
+        memory=memory,
+        fits=fits(memory, device.profile.device_memory_bytes),
+    )
+
+
+def _memory(device: Device, layout: _Layout, checkpointing: str, tables: _Tables) -> EstimateArrays:
+    """Bytes per device of each row, from a table of depth × micro-batch × accumulated or not × one GPU or several.
+
+    Memory depends on neither the number of micro-batches nor that of GPUs beyond one, and cards that nobody has
+    calibrated share one model: each table is computed once.
+    """
+    model, brief = device.profile.memory, device.brief
+    kind = (id(model), brief.precision, brief.compile, device.profile.device_type, checkpointing, layout.depths)
+    if kind not in tables:
+        tables[kind] = _memory_table(device, layout, checkpointing)
+    value, low, high = tables[kind][:, layout.shape, layout.size, (layout.accum > 1) + 0, (layout.gpus > 1) + 0]
+    return EstimateArrays(value=value, low=low, high=high)
+
+
+def _memory_table(device: Device, layout: _Layout, checkpointing: str) -> np.ndarray:
+    """Shape (3, depths, sizes, 2, 2): value, low, high."""
+    places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
+    every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
+    a = _workloads(device, every, checkpointing)
+    sides = []
+    for gpus in (1, 2):
+        held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
+        sides.append(np.stack([held.value, held.low, held.high]))
+    return np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, 2)
+
+
+def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:
+    if not parts:
+        raise AdvisorError("nothing to search", exit_code=3)
+    columns = {}
+    for field in dataclasses.fields(Candidates):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], np.ndarray):
+            columns[field.name] = np.concatenate(values)
+        elif isinstance(values[0], EstimateArrays):
+            columns[field.name] = stacked(values)
+    return Candidates(machines=machines, **columns)

@@ -1,0 +1,86 @@
+"""The one rule by which a goal chooses among runs, and the search that applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.plan.candidates import Candidates
+from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
+from advisor.plan.goal import Limits
+from advisor.plan.search_space import SearchSpace
+
+LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
+ALIKE_USD = 1.01  # dollars this close are the same
+_DAY = 86400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """One run of a search space."""
+
+    place: int  # among the candidates
+    steps: int
+    seconds: float
+    usd: float  # NaN: unknown
+    score: float
+    violation: Violation = NOTHING  # THIN where every run sees too few tokens
+
+
+def select(
+    space: SearchSpace,
+    limits: Limits,
+    *,
+    spot: bool | None = None,
+    allowed: np.ndarray | None = None,
+    candidates: Candidates | None = None,
+) -> Selection | None:
+    """The run that the goal is after within the limits; None where none stands.
+
+    Each configuration is run as long as is settled or as the limits allow. `allowed` is a mask over the candidates;
+    `candidates` go before the space's own; `spot` before what the goal says of spot machines. Where every run sees too
+    few tokens, the best of those.
+    """
+    chosen_from = space.candidates if candidates is None else candidates
+    places = np.arange(len(chosen_from)) if allowed is None else np.nonzero(allowed)[0]
+    if not len(places):
+        return None
+    runs = runs_of(chosen_from, places, limits, spot=space.spot if spot is None else spot)
+    for violation in (NOTHING, Violation.THIN):
+        standing = runs.rows(runs.violation == violation)
+        if len(standing):
+            return selection(standing, best_of(space, chosen_from, standing))
+    return None
+
+
+def best_of(space: SearchSpace, candidates: Candidates, runs: Runs) -> int:
+    """The place among runs of the one that the goal is after."""
+    goal, brief = space.goal, space.brief
+    rows = np.arange(len(runs))
+    counted = candidates.counted[runs.place]
+    if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
+        off = np.abs(np.log(goal.tokens / counted / brief.ratio))  # the depth these tokens suit best
+        rows = rows[off <= off.min() + 1e-9]
+    usd = runs.paid
+    if goal.objective == "cost":
+        return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])
+    if goal.objective == "time":
+        return int(rows[np.lexsort((usd[rows], runs.seconds[rows]))[0]])
+    if not brief.limited and (runs.seconds[rows] <= _DAY).any():
+        rows = rows[runs.seconds[rows] <= _DAY]
+    rows = rows[runs.score[rows] <= LEVEL * runs.score[rows].min()]
+    cheap = rows[usd[rows] <= ALIKE_USD * usd[rows].min()]
+    return int(cheap[np.lexsort((runs.seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])
+
+
+def selection(runs: Runs, row: int) -> Selection:
+    """One of some runs."""
+    return Selection(
+        place=int(runs.place[row]),
+        steps=int(runs.steps[row]),
+        seconds=float(runs.seconds[row]),
+        usd=float(runs.usd[row]),
+        score=float(runs.score[row]),
+        violation=Violation(int(runs.violation[row])),
+    )

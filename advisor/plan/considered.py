@@ -1,0 +1,58 @@
+"""What was weighed on the chosen machine and lost: the best run of each depth, and the other micro-batches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.choose import Selection, best_of, selection
+from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
+from advisor.plan.search_space import SearchSpace
+from advisor.plan.trial import Trial, make_trials
+
+
+def by_depth(space: SearchSpace, chosen: Selection) -> list[Trial]:
+    """The best run of each depth on the chosen offer, in the order of depths; the chosen one is among them.
+
+    Of a depth of which none stands, the one nearest to standing.
+    """
+    candidates = space.candidates
+    places = np.nonzero(candidates.offer == candidates.offer[chosen.place])[0]
+    runs = runs_of(candidates, places, space.limits, spot=True)
+    depths, own = candidates.depth[runs.place], candidates.depth[chosen.place]
+    best = [chosen if d == own else _nearest(space, runs.rows(depths == d)) for d in np.unique(depths)]
+    return make_trials(candidates, best)
+
+
+def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
+    """Other micro-batches of the chosen depth and global batch.
+
+    Of those that recompute activations otherwise than the chosen one does the fastest says enough, and of those that do
+    not fit the memory either way the smallest.
+    """
+    workload = chosen.prediction.workload
+    brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
+    device = Device(profile=chosen.device.profile, brief=brief, offers=(chosen.offer,))
+    candidates = make_candidates([device], every_micro_batch=True)
+    runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
+    rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
+    same = candidates.full == (workload.activation_checkpointing == "full")
+    alike = np.nonzero(fits & same & (size != workload.micro_batch))[0]
+    unlike = np.nonzero(fits & ~same)[0]
+    never = np.nonzero(~fits & ~np.isin(size, size[fits]))[0]
+    fastest, smallest = unlike[np.argsort(rate[unlike])][-1:], never[np.lexsort((~candidates.full[never], size[never]))]
+    shown = np.concatenate([alike, fastest, smallest[:1]])
+    return make_trials(candidates, [selection(runs, int(place)) for place in shown])
+
+
+def _nearest(space: SearchSpace, runs: Runs) -> Selection:
+    """The run that the goal would choose; where none stands the one with the least against it."""
+    for violation in (NOTHING, Violation.THIN):
+        standing = runs.rows(runs.violation == violation)
+        if len(standing):
+            return selection(standing, best_of(space, space.candidates, standing))
+    for against in (Violation.MEMORY | Violation.BATCH, Violation.MEMORY):
+        without = runs.rows((runs.violation & against) == 0)
+        if len(without):
+            return selection(without, int(without.overrun.argmin()))
+    return selection(runs, int(space.candidates.memory.high[runs.place].argmin()))

@@ -1,0 +1,263 @@
+"""Hours, dollars, energy, score and loss of very many runs at once, and how many steps fit a limit.
+
+Shapes broadcast: a row's own numbers are (n, 1) against token budgets (n, k). A plan's bill is a table of one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from advisor.hardware.offers import Offer
+from advisor.plan import recipe
+from advisor.plan.candidates import Candidates, Device, Machines
+from advisor.plan.goal import MOST_EPOCHS, Limits, interruptions
+from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
+from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
+from advisor.predict.loss import allocation_score, expected_loss
+from advisor.predict.wallclock import (
+    Checkpoints,
+    RunTerms,
+    Setup,
+    WallClocks,
+    checkpoint_interval_seconds,
+    expected_seconds,
+    wall_clocks,
+)
+from advisor.records import Basis, Estimate
+
+_ROUNDS = 8  # of Newton's method on the number of steps; evaluations and checkpoints move it by a few per cent
+_NEVER = Estimate(value=np.nan, low=np.nan, high=np.nan, basis=Basis.MEASURED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bills:
+    """What runs take; shapes (n, k)."""
+
+    clock: WallClocks
+    watts: EstimateArrays  # all devices together; NaN where unknown
+    kwh: EstimateArrays
+    usd: EstimateArrays  # NaN where the price is unknown
+    storage_usd: EstimateArrays  # of the checkpoints kept, part of the dollars
+
+
+class Costs:
+    """The rows of some candidates with everything their bills are computed from."""
+
+    def __init__(self, candidates: Candidates):
+        self.candidates = candidates
+        brief = candidates.devices[0].brief
+        self.unique_tokens, self.validation_tokens = brief.unique_tokens, brief.validation_tokens
+        self.vocab_size, self.usd_per_kwh = brief.vocab_size, brief.usd_per_kwh
+        self.ratio = np.array([d.brief.ratio for d in candidates.devices])[candidates.device][:, None]
+        self.counted = candidates.counted[:, None]
+        self.step_tokens = candidates.step_tokens[:, None].astype(float)
+        self._micro_tokens = candidates.micro_tokens[:, None].astype(float)
+        self._gpus = candidates.gpus[:, None].astype(float)
+        self.terms = _run_terms(candidates)
+
+    @cached_property
+    def _rent(self) -> EstimateArrays:
+        """Dollars an hour of what is rented, the checkpoints' disk included; NaN where unknown."""
+        price, most = (self.candidates.of_offers(name)[:, None] for name in ("usd_per_hour", "most_usd_per_hour"))
+        disk = self._storage_usd_per_hour
+        high = np.fmax(price, most) + disk  # fmax: where the price does not move there is no most
+        basis = np.zeros(price.shape, dtype=int)  # measured: it is on a list
+        return EstimateArrays(value=price + disk, low=price + disk, high=high, basis=basis)
+
+    @cached_property
+    def _storage_usd_per_hour(self) -> np.ndarray:
+        """What a provider asks for the disk that the checkpoints fill; nothing on one's own machine."""
+        rented = np.array([offer.provider is not None for offer in self.candidates.offers])[self.candidates.offer]
+        kept = (recipe.KEPT_CHECKPOINTS + 1) * self.candidates.state_bytes
+        return np.where(rented, STORAGE_USD_PER_BYTE_HOUR * kept, 0.0)[:, None]
+
+    @cached_property
+    def _watts(self) -> EstimateArrays:
+        return self.candidates.watts.rows((slice(None), None))
+
+    @cached_property
+    def _tariff(self) -> np.ndarray | float:
+        """Expected dollars of energy per second of the loop."""
+        return self._watts.value * self.usd_per_kwh / JOULES_PER_KWH if self.usd_per_kwh else 0.0
+
+    def checkpoint_seconds(self, row: int) -> float:
+        """Seconds between the checkpoints of one row."""
+        return float(np.asarray(self.terms.checkpoints.every_seconds).flat[row])
+
+    def seconds(self, steps: np.ndarray) -> np.ndarray:
+        """Expected seconds of everything."""
+        return expected_seconds(self.terms, steps, self._eval_batches(steps))
+
+    def usd(self, seconds: np.ndarray) -> np.ndarray:
+        """Expected dollars of a bill of so many expected seconds; what comes before the loop draws next to nothing."""
+        return seconds * self._rent.value / 3600 + (seconds - self.terms.before) * self._tariff
+
+    def bills(self, steps: np.ndarray) -> Bills:
+        """The whole bills of runs of so many steps, by part and with intervals."""
+        clock = wall_clocks(self.terms, steps, self._eval_batches(steps))
+        kwh = energy_kwh(clock.loop_seconds, self._watts)
+        usd = run_cost_usd(clock.total_seconds, self._rent, kwh if self.usd_per_kwh else None, self.usd_per_kwh)
+        storage = clock.total_seconds.scaled(self._storage_usd_per_hour / 3600)
+        return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
+
+    def overruns(self, steps: np.ndarray, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+        """Time over the deadline and dollars over the budget, each as a ratio; 0 without that limit."""
+        if limits.sure:
+            bills = self.bills(steps)
+            return limits.overruns(bills.clock.total_seconds.high, bills.usd.high)
+        seconds = self.seconds(steps)
+        return limits.overruns(seconds, self.usd(seconds))
+
+    def keeps(self, steps: np.ndarray, limits: Limits) -> np.ndarray:
+        """Bool: whether runs of so many steps keep the limits."""
+        return np.maximum(*self.overruns(steps, limits)) <= 1
+
+    def most_steps(self, limits: Limits, *, within_data: bool = True) -> np.ndarray:
+        """The most steps, shape (n, 1), that keep the limits, and MOST_EPOCHS of the data; 0 where none do."""
+        step, allowed = limits.counted(self.terms.step), self._allowed_seconds(limits)
+        most = np.floor(allowed / step)
+        if within_data:
+            most = np.minimum(most, self.most_by_data)
+        steps = most
+        for _ in range(_ROUNDS):  # the bill is all but linear in the steps
+            over = np.maximum(*self.overruns(np.maximum(steps, 1.0), limits))
+            each = step  # an interval's end is no line in the steps: it is approached from the steep side
+            if not limits.sure:
+                each = np.maximum(step, (over * allowed - self.terms.before) / np.maximum(steps, 1.0))
+            room = allowed * (1 - over) / each
+            before, steps = steps, np.clip(steps + np.where(over > 1, -np.ceil(-room), np.floor(room)), 1, most)
+            if (before == steps).all():
+                break
+        kept = np.zeros_like(steps)
+        for fewer in (steps, steps - 1, np.floor(0.999 * steps - 1)):  # around a checkpoint or an evaluation more
+            kept = np.where((kept == 0) & (fewer >= 1) & self.keeps(np.maximum(fewer, 1.0), limits), fewer, kept)
+            if (kept > 0).all():
+                break
+        return kept
+
+    def _allowed_seconds(self, limits: Limits) -> np.ndarray:
+        """Seconds that the limits leave for everything, at the expected rate of spending."""
+        allowed = np.full_like(self.terms.before, np.inf)
+        if limits.deadline_seconds is not None:
+            allowed = np.minimum(allowed, limits.deadline_seconds)
+        if limits.budget_usd is not None:
+            unmetered = self.terms.before * self._tariff
+            allowed = np.minimum(allowed, (limits.budget_usd + unmetered) / (self._rent.value / 3600 + self._tariff))
+        return allowed
+
+    @cached_property
+    def most_by_data(self) -> np.ndarray:
+        """The steps that see the data MOST_EPOCHS times; infinity for a stream without end."""
+        if not self.unique_tokens:
+            return np.full_like(self.step_tokens, np.inf)
+        return np.maximum(1.0, MOST_EPOCHS * self.unique_tokens // self.step_tokens)
+
+    def settled_steps(self) -> np.ndarray | None:
+        """The steps of the tokens that the goal settles, shape (n, 1); None where the limits decide."""
+        goal = self.candidates.devices[0].brief.goal
+        if goal.tokens is not None:
+            tokens = np.full_like(self.counted, goal.tokens)
+        elif self.candidates.devices[0].brief.settled:
+            tokens = np.rint(self.ratio * self.counted)
+        else:
+            return None
+        return np.maximum(1.0, np.rint(tokens / self.step_tokens))
+
+    def tokens(self, steps: np.ndarray) -> np.ndarray:
+        return steps * self.step_tokens
+
+    def scores(self, steps: np.ndarray) -> np.ndarray:
+        """What runs are ordered by, lower is better: `loss.allocation_score`."""
+        return allocation_score(self.counted, self.tokens(steps), self.unique_tokens, best_ratio=self.ratio)
+
+    def losses(self, steps: np.ndarray) -> np.ndarray:
+        """Predicted validation loss, NaN outside the laws' range."""
+        parameters = self.candidates.parameters[:, None]
+        return expected_loss(parameters, self.tokens(steps), self.unique_tokens, self.vocab_size)
+
+    def batch_is_nearest(self, steps: np.ndarray) -> np.ndarray:
+        """Bool: no other row of the same offer and depth has a global batch nearer to what the laws recommend for it.
+
+        Near is a small ratio either way. Rows that fit the memory are compared with each other, and the others.
+        """
+        wanted = recipe.recommended_batch(self.candidates.scale[:, None], self.tokens(steps))
+        off = np.abs(np.log(self.step_tokens / wanted))
+        least = np.full((self._groups.max(initial=0) + 1, steps.shape[1]), np.inf)
+        np.minimum.at(least, self._groups, off)
+        return off <= least[self._groups]
+
+    @cached_property
+    def _groups(self) -> np.ndarray:
+        """A number for each offer and depth, those that fit and the others apart; shape (n,)."""
+        c = self.candidates
+        return np.unique((c.offer * 1024 + c.depth) * 2 + c.fits, return_inverse=True)[1]
+
+    def _eval_batches(self, steps: np.ndarray) -> np.ndarray:
+        """Micro-batches of all evaluations on the busiest device."""
+        every, batches = recipe.evaluation(steps, self.tokens(steps), self._micro_tokens, self.validation_tokens)
+        return np.ceil(steps / every) * np.ceil(batches / self._gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MachineTerms:
+    """What seconds are made of that depends on the device alone, or on the offer alone."""
+
+    forward_fraction: np.ndarray  # (devices, 1)
+    build: EstimateArrays  # seconds per parameter
+    startup: EstimateArrays
+    compile: EstimateArrays
+    bytes_per_second: EstimateArrays
+    provisioning: EstimateArrays  # (offers, 1)
+    download: EstimateArrays
+    between_interruptions: EstimateArrays
+
+
+@lru_cache(maxsize=4)
+def _machine_terms(machines: Machines) -> _MachineTerms:
+    """Of measured or believed costs, and of what the offers are; once for all the rows of a search."""
+    costs = [device.profile.costs for device in machines.devices]
+    setups = [_setup(device, offer) for device, offer in zip(machines.owners, machines.offers, strict=True)]
+    means = [
+        interruptions(device.brief.goal, spot=offer.spot) or _NEVER
+        for device, offer in zip(machines.owners, machines.offers, strict=True)
+    ]
+    return _MachineTerms(
+        forward_fraction=np.array([c.forward_fraction for c in costs])[:, None],
+        build=columns([known(c.build_seconds_per_parameter, c.startup_seconds.basis) for c in costs]),
+        startup=columns([c.startup_seconds for c in costs]),
+        compile=columns(
+            [c.compile_seconds.scaled(float(d.brief.compile)) for c, d in zip(costs, machines.devices, strict=True)]
+        ),
+        bytes_per_second=columns([c.checkpoint_bytes_per_second for c in costs]),
+        provisioning=columns([setup.provisioning_seconds for setup in setups]),
+        download=columns([setup.download_seconds for setup in setups]),
+        between_interruptions=columns(means),
+    )
+
+
+def _setup(device: Device, offer: Offer) -> Setup:
+    nothing = known(0.0)
+    return device.brief.setup(offer) or Setup(provisioning_seconds=nothing, download_seconds=nothing)
+
+
+def _run_terms(candidates: Candidates) -> RunTerms:
+    """What the seconds of each row are made of."""
+    machine, device, offer = _machine_terms(candidates.machines), candidates.device, candidates.offer
+    step = candidates.step.rows((slice(None), None))
+    build = machine.build.rows(device).scaled(candidates.parameters[:, None])
+    write = reciprocal(machine.bytes_per_second.rows(device), candidates.state_bytes[:, None])
+    between = machine.between_interruptions.rows(offer)
+    return RunTerms(
+        step=step,
+        forward=step.scaled(machine.forward_fraction[device] / candidates.grad_accum[:, None]),
+        startup=sum_shared(machine.startup.rows(device), build),
+        compile=machine.compile.rows(device),
+        write=write,
+        provisioning=machine.provisioning.rows(offer),
+        download=machine.download.rows(offer),
+        between_interruptions=between,
+        checkpoints=Checkpoints(every_seconds=checkpoint_interval_seconds(write.value, between.value)),
+    )

@@ -1,0 +1,104 @@
+"""A search space in which nothing stands: which constraint binds, and the smallest change that would do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from advisor.plan.costs import Costs
+from advisor.plan.evaluate import LEAST_STEPS
+from advisor.plan.search_space import SearchSpace
+from advisor.predict.profile import FIT_MARGIN
+from advisor.units import format_bytes, format_seconds, format_usd, format_usd_rate
+
+
+def explain(space: SearchSpace) -> tuple[str, str]:
+    """Message and hint; needs are what the limits are held against: expected values, high ends where to be sure."""
+    places = np.nonzero(space.candidates.fits & space.allowed)[0]
+    if not len(places):
+        return _memory(space)
+    places, costs, steps = _least(space, places)
+    bills = costs.bills(steps)
+    seconds, usd = space.limits.counted(bills.clock.total_seconds)[:, 0], space.limits.counted(bills.usd)[:, 0]
+    late, dear = space.limits.overruns(seconds, usd)
+    up_to = "up to " if space.limits.sure else ""
+    what = "" if space.brief.settled else f" for the least worth doing ({LEAST_STEPS} steps)"
+    fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
+    if late.min() > 1:
+        fastest = int(seconds.argmin())
+        message = f"no plan ends within {format_seconds(space.limits.deadline_seconds)}: "
+        message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}{what}"
+        return message, f"feasible with {feasible_deadline(seconds[fastest])}{fewer}"
+    if dear.min() > 1:
+        cheapest = int(usd.argmin())
+        asked, needed = space.limits.budget_usd, float(usd[cheapest])
+        in_words = format_usd if format_usd(asked) != format_usd(needed) else format_usd_rate  # finer than a cent
+        message = f"no plan costs {in_words(asked)} or less: "
+        message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{in_words(needed)}{what}"
+        return message, f"feasible with {feasible_budget(needed)}{fewer}"
+    in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
+    fastest, cheapest = in_budget[seconds[in_budget].argmin()], in_time[usd[in_time].argmin()]
+    money, time = format_usd(space.limits.budget_usd), format_seconds(space.limits.deadline_seconds)
+    message = (
+        f"no plan keeps both {time} and {money}{what}: for {money} {_who(space, places[fastest], 'fastest')} "
+        f"takes {up_to}{format_seconds(seconds[fastest])}; within {time} {_who(space, places[cheapest], 'cheapest')} "
+        f"costs {up_to}{format_usd(usd[cheapest])}"
+    )
+    return message, f"feasible with {feasible_deadline(seconds[fastest])} or {feasible_budget(usd[cheapest])}{fewer}"
+
+
+def feasible_budget(usd: float) -> str:
+    """The option with a budget that is enough for so many dollars: rounded up to two digits."""
+    enough = usd * 1.02
+    digit = 10.0 ** (math.floor(math.log10(enough)) - 1)
+    return f"--budget {math.ceil(enough / digit) * digit:.10g}"
+
+
+def feasible_deadline(seconds: float) -> str:
+    """The option with a deadline that is enough for so many seconds: rounded up to what a person would write."""
+    enough = int(seconds * 1.05)
+    if seconds < 300:
+        return f"--deadline {-(-enough // 10) * 10 + 10}s"
+    if seconds < 4 * 3600:
+        return f"--deadline {-(-enough // 60) + 1}min"
+    return f"--deadline {-(-enough // 3600) + 1}h"
+
+
+def _least(space: SearchSpace, places: np.ndarray) -> tuple[np.ndarray, Costs, np.ndarray]:
+    """Rows, their costs and the fewest steps worth doing; at the global batch that suits these."""
+    costs = Costs(space.candidates.rows(places))
+    settled = costs.settled_steps()
+    steps = np.full_like(costs.step_tokens, LEAST_STEPS) if settled is None else settled
+    nearest = costs.batch_is_nearest(steps)[:, 0]
+    return places[nearest], Costs(space.candidates.rows(places[nearest])), steps[nearest]
+
+
+def _memory(space: SearchSpace) -> tuple[str, str]:
+    rows = np.nonzero(space.allowed)[0]
+    sizes = np.array([space.device(int(place)).profile.device_memory_bytes or 0 for place in rows])
+    high = space.candidates.memory.high[rows]
+    nearest = int((high / sizes).argmin())
+    usable, needs = format_bytes(FIT_MARGIN * sizes[nearest]), format_bytes(float(high[nearest]))
+    one = len(space.candidates.devices) == 1
+    device = space.brief.goal.gpu if one else "any device"
+    message = f"nothing fits the memory of {device}: {_who(space, rows[nearest])}"
+    if not one:
+        message += f" at {_micro_batch(space, rows[nearest])}"
+    more = "a device with more memory" if one else "more cards: --gpu any"
+    hint = f"a shorter --seq-len, a smaller --micro-batch or --depth, or {more}"
+    return f"{message} needs up to {needs} of {usable} usable", hint
+
+
+def _who(space: SearchSpace, place: int, rank: str = "") -> str:
+    """A configuration in words; among several devices which of them it is, and what makes it the one to name."""
+    depth = f"depth {space.candidates.depth[place]}"
+    if len(space.candidates.offers) == 1 or len(space.candidates.devices) == 1 and not space.goal.counts:
+        return f"{depth} at {_micro_batch(space, place)}"
+    offer = space.offer(int(place))
+    described = f"{depth} on {offer.gpus} x {offer.gpu}{' spot' if offer.spot else ''}"
+    return f"the {rank}, {described}," if rank else described
+
+
+def _micro_batch(space: SearchSpace, place: int) -> str:
+    return f"micro-batch {space.candidates.micro_batch[place]} x {space.brief.seq_len}"

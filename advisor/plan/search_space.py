@@ -1,0 +1,157 @@
+"""From a goal over several kinds of devices to everything it is searched in: devices, offers and configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
+from advisor.plan.candidates import Candidates, Device, make_candidates
+from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, cap_is_too_low, make_brief
+from advisor.plan.offers import offers_for
+from advisor.predict.profile import Profile
+from advisor.records import Goal
+
+COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
+ANY = "any"
+OBJECTIVES = ("loss", "cost", "time")
+SPOT = ("none", "only", "any")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """Everything a goal is searched in: the configurations of the batch rule, and which may be chosen."""
+
+    goal: Goal
+    candidates: Candidates  # spot machines included, whether or not the goal wants them
+    safe: Candidates  # the same of what has memory to spare: what is faster for lack of that beats nothing here
+    left_out: tuple[str, ...]
+
+    @property
+    def brief(self) -> Brief:
+        return self.candidates.devices[0].brief
+
+    @property
+    def limits(self) -> Limits:
+        return self.brief.limits
+
+    @property
+    def spot(self) -> bool:
+        """Whether spot machines may be chosen."""
+        return self.goal.spot != "none"
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """Bool: configurations on offers that the goal wants."""
+        return self.spot | ~self.candidates.of_offers("spot").astype(bool)
+
+    def device(self, place: int) -> Device:
+        return self.candidates.devices[self.candidates.device[place]]
+
+    def offer(self, place: int) -> Offer:
+        return self.candidates.offers[self.candidates.offer[place]]
+
+
+def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None) -> SearchSpace:
+    """Make out what can be rented and compute every configuration.
+
+    Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 where nothing is left.
+    """
+    check_goal(goal)
+    devices, left_out = devices_of(goal, profiles, data_meta)
+    if not devices:
+        raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
+    every = make_candidates(devices)
+    unlinked = np.isnan(every.step.value)
+    if unlinked.any():
+        keys = sorted({f"{every.offers[o].gpus} x {every.offers[o].gpu}" for o in np.unique(every.offer[unlinked])})
+        left_out = [*left_out, f"{', '.join(keys)}: the catalog does not know the links between the GPUs"]
+        every = every.rows(~unlinked)
+    if not len(every):
+        raise AdvisorError(
+            f"no time is predicted for {left_out[-1]}",
+            "plan for one: --gpus 1, or add the card's interconnect to gpus.csv under ADVISOR_HOME",
+            exit_code=3,
+        )
+    return SearchSpace(
+        goal=goal,
+        candidates=every.rows(every.ruled),
+        safe=every.rows(every.spared),
+        left_out=tuple(left_out),
+    )
+
+
+def check_goal(goal: Goal) -> None:
+    """Refuse what cannot be meant of a choice between devices (exit code 2)."""
+    check_providers(goal.providers)
+    for option, value, allowed in (("--spot", goal.spot, SPOT), ("--objective", goal.objective, OBJECTIVES)):
+        if value not in allowed:
+            raise AdvisorError(f"{option} {value}: choose one of {', '.join(allowed)}", exit_code=2)
+    open_ended = goal.tokens is None and goal.depth is None
+    if goal.objective != "loss" and open_ended:
+        raise AdvisorError(
+            f"--objective {goal.objective} needs something to be done: the least of it is nothing at all",
+            "say what to train: --depth 12, --tokens 2B, or both",
+            exit_code=2,
+        )
+    several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1
+    if several and open_ended and goal.budget_usd is None and goal.deadline_seconds is None:
+        raise AdvisorError(
+            "a choice between devices needs a limit or a task: without one the largest machine always wins",
+            "give --budget, --deadline, --tokens or --depth",
+            exit_code=2,
+        )
+
+
+def devices_of(
+    goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
+) -> tuple[list[Device], list[str]]:
+    """Devices with at least one offer, and in words what was left out."""
+    devices: list[Device] = []
+    without_price, apart, left_out = [], [], []  # apart: rented, but not so many together or not on these terms
+    if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
+        left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
+        profiles = [p for p in profiles if p.key not in high]
+    rows = rows_by_gpu()
+    for profile in profiles:
+        counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
+        wide = replace(goal, spot="only" if goal.spot == "only" else "any")
+        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows))
+        if not any(goal.spot != "none" or not offer.spot for offer in offers):
+            if len(profiles) > 1:
+                (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
+                continue
+            offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
+        mine = _goal_on(goal, profile, several=len(profiles) > 1)
+        first = next(offer for offer in offers if goal.spot != "none" or not offer.spot)
+        brief = make_brief(mine, profile, data_meta, first)
+        devices.append(Device(profile=profile, brief=brief, offers=offers))
+    if without_price:
+        kind = "spot price" if goal.spot == "only" else "price"
+        left_out.append(f"no {kind} known for {', '.join(without_price)}")
+    if apart:
+        left_out.append(f"nobody rents so many together, or on these terms: {', '.join(apart)}")
+    return devices, left_out
+
+
+def _goal_on(goal: Goal, profile: Profile, *, several: bool) -> Goal:
+    """The goal on one device; what several are compared at is the same for all."""
+    mine = replace(goal, gpu=profile.key)
+    if not several:
+        return mine
+    seq_len, vocab_size = goal.seq_len or SEQ_LEN["cuda"], goal.vocab_size
+    if vocab_size is None and goal.data is None:
+        vocab_size = VOCAB_SIZE["cuda"]
+    return replace(mine, seq_len=seq_len, vocab_size=vocab_size)
+
+
+def _nobody_hint(goal: Goal) -> str:
+    if goal.providers:
+        return "drop --provider, or name others: `advisor gpus` lists who rents what"
+    if goal.spot == "only":
+        return "allow machines on demand too: --spot any"
+    return "give a price per GPU and hour: --price 2.50"

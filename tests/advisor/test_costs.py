@@ -1,0 +1,187 @@
+"""Bills of very many runs: against arithmetic on one run, at their limits, and against the batch rule in words."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.hardware.offers import Offer, cheapest_offer
+from advisor.laws.hyperparameters import scale_flops
+from advisor.plan import recipe
+from advisor.plan.candidates import ENOUGH, Device, make_candidates
+from advisor.plan.choose import Selection
+from advisor.plan.costs import Costs
+from advisor.plan.evaluate import Violation, runs_of
+from advisor.plan.goal import Limits, make_brief
+from advisor.plan.offers import offers_for
+from advisor.plan.trial import make_trial
+from advisor.predict.batch import predict_batch
+from advisor.predict.power import measured_power
+from advisor.prices import load_prices
+from advisor.records import Goal
+from tests.advisor.devices import big_gpu, small_cpu
+
+GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)
+
+
+def offer(gpus: int, usd_per_hour: float = 3.0, *, gpu: str = "h200-141gb-sxm", spot: bool = False) -> Offer:
+    most = 1.4 * usd_per_hour * gpus if spot else None
+    return Offer(gpu=gpu, gpus=gpus, provider="p", spot=spot, usd_per_hour=usd_per_hour * gpus, source="p",
+                 most_usd_per_hour=most)  # fmt: skip
+
+
+def device(profile=None, goal: Goal = GOAL, data_meta=None, offers=None) -> Device:
+    offers = offers or (offer(1), offer(8), offer(2, 1.5, spot=True))
+    brief = make_brief(goal, profile or big_gpu(), data_meta, offers[0])
+    return Device(profile=profile or big_gpu(), brief=brief, offers=offers)
+
+
+METERED = measured_power([0.1, 0.4], [300.0, 500.0], 700.0)
+CANDIDATES = {
+    "calibrated": make_candidates([device()]),
+    "prior": make_candidates([device(prior_profile(require_gpu("h200-141gb-sxm")))]),
+    "tariff": make_candidates([device(goal=replace(GOAL, usd_per_kwh=0.3, optimizer="muon", power_cap_watts=600.0))]),
+    "metered": make_candidates([device(replace(big_gpu(), costs=replace(big_gpu().costs, power=METERED)),
+                                       replace(GOAL, usd_per_kwh=0.3))]),
+    "interrupted": make_candidates([device(goal=replace(GOAL, interruption_seconds=3 * 3600.0))]),
+    "only spot is": make_candidates([device(goal=replace(GOAL, interruption_seconds=3 * 3600.0, spot="any"))]),
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(sorted(CANDIDATES)), st.integers(0, 10**6), st.integers(1, 30_000))
+def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
+    """Count evaluations and checkpoints from the configuration that the trainer gets, and add the parts by hand."""
+    candidates = CANDIDATES[name]
+    place = number % len(candidates)
+    costs = Costs(candidates.rows(np.array([place])))
+    seconds = costs.seconds(np.array([[float(steps)]])).item()
+    trial = make_trial(candidates, Selection(place=place, steps=steps, seconds=0.0, usd=0.0, score=0.0))
+    clock, run, step = trial.bill.clock, trial.run, trial.prediction.step_seconds.value
+    gpus, measured = trial.offer.gpus, trial.device.profile.costs
+    assert clock.total_seconds.value == pytest.approx(seconds, rel=1e-12)
+    evals = math.ceil(steps / run.eval.every_steps)
+    batches = math.ceil(run.eval.tokens / (run.micro_batch * run.model.seq_len) / gpus)
+    forward = step * measured.forward_fraction / run.grad_accum
+    assert clock.steps_seconds.value == pytest.approx(steps * step)
+    assert clock.evals_seconds.value == pytest.approx(evals * batches * forward)
+    working = clock.steps_seconds.value + clock.evals_seconds.value
+    written = max(0, math.ceil(working / run.checkpoint.every_seconds - 1e-9) - 1) + 1
+    write = trial.bill.disk_bytes / 3 / measured.checkpoint_bytes_per_second.value
+    assert clock.checkpoints_seconds.value == pytest.approx(written * write, abs=1.01 * write)
+    parts = (clock.startup_seconds, clock.compile_seconds, clock.steps_seconds, clock.evals_seconds,
+             clock.checkpoints_seconds, clock.interruptions_seconds, clock.provisioning_seconds,
+             clock.download_seconds)  # fmt: skip
+    assert clock.total_seconds.value == pytest.approx(sum(part.value for part in parts if part))
+    rent = seconds / 3600 * trial.offer.usd_per_hour + trial.bill.storage_usd.value
+    energy = (trial.bill.kwh.value if trial.bill.kwh else 0.0) * trial.device.brief.usd_per_kwh
+    assert trial.bill.usd.value == pytest.approx(rent + energy)
+    assert costs.usd(np.array([[seconds]])).item() == pytest.approx(trial.bill.usd.value)
+
+
+@pytest.mark.parametrize("name", sorted(CANDIDATES))
+def test_rows_are_the_predictions_of_one_at_a_time(name):
+    candidates = CANDIDATES[name]
+    profile = candidates.devices[0].profile
+    for place in range(0, len(candidates), max(1, len(candidates) // 40)):
+        workload = candidates.workload(place)
+        [prediction] = predict_batch(profile, [workload])
+        held = profile.memory.device_total_bytes(workload)
+        assert candidates.step.value[place] == pytest.approx(prediction.step_seconds.value, rel=1e-12)
+        assert candidates.step.high[place] == pytest.approx(prediction.step_seconds.high, rel=1e-12)
+        assert candidates.memory.high[place] == pytest.approx(held.high)
+        assert bool(candidates.fits[place]) == prediction.fits
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize("limits", [(3600.0, None), (None, 12.0), (7200.0, 12.0), (60.0, None)])
+def test_the_most_steps_are_those_that_bisection_finds(sure, limits):
+    limit = Limits(deadline_seconds=limits[0], budget_usd=limits[1], sure=sure)
+    candidates = make_candidates([device(goal=replace(GOAL, sure=sure))])
+    some = candidates.rows(np.arange(0, len(candidates), 29))
+    costs = Costs(some)
+    low, high = np.zeros((len(some), 1)), np.full((len(some), 1), 1e7)
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        keeps = costs.keeps(np.maximum(middle, 1), limit) & (middle > 0)
+        low, high = np.where(keeps, middle, low), np.where(keeps, high, np.maximum(middle, 1))
+    steps = costs.most_steps(limit)
+    assert (costs.keeps(np.maximum(steps, 1), limit) | (steps == 0)).all()
+    assert (steps >= 0.998 * low - 1).all() and (steps <= low * (1 + 1e-4) + 1).all()
+
+
+def test_data_end_a_run_at_sixteen_epochs():
+    data = {"tokens": 10**7, "validation_tokens": 10**5, "vocab_size": 65536}
+    costs = Costs(make_candidates([device(data_meta=data)]))
+    assert costs.tokens(costs.most_steps(Limits(deadline_seconds=1e5))).max() <= 16 * 10**7
+
+
+@pytest.mark.parametrize("name", sorted(CANDIDATES))
+def test_the_batch_rule_leaves_the_smallest_of_the_fast_micro_batches(name):
+    """Against every micro-batch of a few global batches: nothing smaller that fits is within 2 % of the fastest."""
+    candidates = CANDIDATES[name]
+    machine = candidates.devices[0]
+    for place in np.nonzero(candidates.ruled & candidates.fits)[0][::37]:
+        brief = machine.brief.pinned(
+            depth=int(candidates.depth[place]), global_batch_tokens=int(candidates.step_tokens[place])
+        )
+        own = replace(machine, brief=brief, offers=(candidates.offers[candidates.offer[place]],))
+        every = make_candidates([own], every_micro_batch=True)
+        # whole micro-batches make more or less of a global batch: only the same batches are compared
+        same = every.fits & (np.abs(np.log(every.step_tokens / candidates.step_tokens[place])) < 0.02)
+        rates = (every.step_tokens / every.step.value)[same]
+        smaller = every.micro_batch[same] < candidates.micro_batch[place]
+        rate = candidates.step_tokens[place] / candidates.step.value[place]
+        assert rate >= 0.99 * ENOUGH * rates.max()
+        assert (rates[smaller] < 1.01 * rate).all()
+
+
+def test_a_run_has_the_global_batch_nearest_to_what_the_laws_recommend_for_it():
+    candidates = CANDIDATES["prior"]
+    limits = Limits(deadline_seconds=GOAL.deadline_seconds, budget_usd=GOAL.budget_usd)
+    runs = runs_of(candidates, np.arange(len(candidates)), limits, spot=True)
+    standing = runs.rows((runs.violation == 0) & candidates.ruled[runs.place])
+    assert len(standing) > 20
+    tokens = standing.steps * candidates.step_tokens[standing.place]
+    usual = tokens / candidates.counted[standing.place] / 12
+    for place, steps in zip(standing.place[usual < 8], standing.steps[usual < 8], strict=True):
+        workload = candidates.workload(int(place))
+        wanted = recipe.recommended_batch(scale_flops(workload.shape), steps * workload.step_tokens)
+        assert 2**-0.5 <= workload.step_tokens / wanted <= 2**0.5
+    assert (runs.violation & Violation.BATCH != 0).any()
+
+
+def test_offers_are_the_cheapest_machine_of_each_kind():
+    on_demand, spot = offers_for(replace(GOAL, spot="any"), "h100-80gb-sxm", 8)
+    assert not on_demand.spot and spot.spot and spot.usd_per_hour < on_demand.usd_per_hour
+    assert on_demand.provider != "vast" and spot.provider != "vast"
+    assert offers_for(GOAL, "h100-80gb-sxm", 8) == (on_demand,)
+    assert offers_for(replace(GOAL, spot="only"), "h100-80gb-sxm", 8) == (spot,)
+    dearer = cheapest_offer("h100-80gb-sxm", 8, spot=False, providers=("aws",))
+    assert dearer.provider == "aws" and dearer.usd_per_hour > on_demand.usd_per_hour
+    assert offers_for(GOAL, "tpu-v4", 1) == () and offers_for(GOAL, "cpu", 1)[0].usd_per_hour == 0.0
+    [given_price] = offers_for(replace(GOAL, usd_per_gpu_hour=2.5), "tpu-v4", 4)
+    assert given_price.usd_per_hour == 10.0 and given_price.source == "given"
+
+
+def test_gpus_of_several_small_machines_are_no_offer():
+    """Lambda rents a GH200 one by one: two share no link. Beyond a node whole nodes are taken, or whole racks."""
+    assert offers_for(GOAL, "gh200-96gb", 1) and not offers_for(GOAL, "gh200-96gb", 2)
+    [sixteen] = offers_for(GOAL, "h100-80gb-sxm", 16)
+    nodes = [r for r in load_prices() if r.gpu == "h100-80gb-sxm" and r.gpu_count == 8 and r.on_demand_usd_per_hour]
+    assert sixteen.usd_per_hour == 2 * min(r.on_demand_usd_per_hour for r in nodes if r.provider != "vast")
+    [rack] = offers_for(GOAL, "gb200", 8)
+    assert " 2 x " in rack.source
+
+
+def test_a_cpus_candidates_have_one_kind_of_checkpointing():
+    goal = Goal(gpu="cpu", deadline_seconds=600.0)
+    candidates = make_candidates([device(small_cpu(), goal, offers=offers_for(goal, "cpu", 1))])
+    assert not candidates.full.any() and set(candidates.depth) <= set(range(2, 17))
