@@ -5,8 +5,9 @@
 A candidate is one GPU type, number of GPUs, offer (on demand or spot), depth, micro-batch, accumulation, checkpointing
 and token budget, of which time, memory, cost, score and loss were all computed. Step time and memory do not depend on
 the token budget, nor memory on the offer: those candidates that share a configuration share them, and making them is
-inside the time. Every micro-batch is evaluated here; the search itself evaluates the one that the batch rule leaves. The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the
-process. `--record` keeps the raw seconds for docs/accuracy.md.
+inside the time. Every micro-batch is evaluated here; the search itself evaluates the one that the batch rule leaves.
+The question is what `advisor plan --gpu any --budget 20 --deadline 8h` asks, without and with the start of the process.
+`--record` keeps the raw seconds for docs/accuracy.md.
 """
 
 from __future__ import annotations
