@@ -19,17 +19,18 @@ def scaling(market: Market, plan: Plan, pick: Pick) -> tuple[tuple[ScalingPoint,
 
     More GPUs pay while the product of dollars and hours falls: a bill that rises by less than the time shrinks. Without
     a price GPU-hours stand for dollars. The curve ends where the global batch cannot be split any further or the links
-    are unknown; empty for a CPU.
+    are unknown, and counts that nobody rents together are left out; empty for a CPU.
     """
     device, mine = market.device(pick.place), market.offer(pick.place)
     if plan.workload.gpu == "cpu":
         return (), None
     points: list[ScalingPoint] = []
     for count in COUNTS:
-        prediction = _fastest(device, plan.workload, count)
+        prediction, offer = _fastest(device, plan.workload, count), _offer(market.goal, mine, count)
         if prediction is None:
             break
-        points.append(_point(device, plan, _offer(market.goal, mine, count), prediction, points))
+        if offer is not None:
+            points.append(_point(device, plan, offer, prediction, points))
     best = None
     for before, point in zip(points, points[1:], strict=False):
         if _burden(point) >= _burden(before):
@@ -69,17 +70,16 @@ def _point(
     )
 
 
-def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
+def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
     """What another count costs: at the plan's own provider, else at the cheapest one the goal allows.
 
-    A price that was given, or a count that nobody rents, is taken in proportion.
+    A price that was given is one per GPU, and taken in proportion. None: nobody rents so many together.
     """
     if count == mine.gpus:
         return mine
     if mine.provider is not None:
-        for providers in ((mine.provider,), goal.providers):
-            if (found := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
-                return found
+        own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
+        return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
     return replace(mine, gpus=count, usd_per_hour=price, rented=None)
 
