@@ -23,7 +23,8 @@ _TWICE = 0.01  # of the steps
 def detect_cost(case: Case) -> Verdict:
     """Whether dollars can be told at all."""
     if price(case) is None and not measured.on_cpu(case):
-        return Insufficient(code="cost", missing="the price per hour (--price, or GPUs that somebody rents together)")
+        why = case.notes.get("price") or "or a GPU that the price lists know"
+        return Insufficient(code="cost", missing=f"the price per hour (--price, {why})")
     if spent_seconds(case) is None:
         return Insufficient(code="cost", missing="step times or time stamps, to tell hours and dollars")
     return None

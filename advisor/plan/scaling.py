@@ -20,7 +20,7 @@ def scaling(space: SearchSpace, plan: Plan, chosen: Selection) -> tuple[tuple[Sc
 
     More GPUs pay while the product of dollars and hours falls: a bill that rises by less than the time shrinks. Without
     a price GPU-hours stand for dollars. The curve ends where the global batch cannot be split any further or the links
-    are unknown; empty for a CPU.
+    are unknown, and counts that nobody rents together are left out; empty for a CPU.
     """
     if plan.workload.gpu == "cpu":
         return (), None
@@ -66,25 +66,24 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
 
 
 def _offers(goal: Goal, mine: Offer, plan: Plan) -> tuple[Offer, ...]:
-    """An offer for each count that the global batch can be split over."""
+    """An offer for each count that the global batch can be split over and that somebody rents together."""
     one = plan.workload.shape.seq_len
     counts = [count for count in COUNTS if count * one <= OVERSHOOT * plan.workload.step_tokens]
-    return tuple(_offer(goal, mine, count) for count in counts)
+    return tuple(offer for count in counts if (offer := _offer(goal, mine, count)) is not None)
 
 
-def _offer(goal: Goal, mine: Offer, count: int) -> Offer:
+def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
     """What another count costs: at the plan's own provider, else at the cheapest one the goal allows.
 
-    A price that was given, or a count that nobody rents, is taken in proportion.
+    A price that was given is one per GPU, and taken in proportion. None: nobody rents so many together.
     """
     if count == mine.gpus:
         return mine
     if mine.provider is not None:
-        for providers in ((mine.provider,), goal.providers):
-            if (offer := cheapest_offer(mine.gpu, count, spot=mine.spot, providers=providers)) is not None:
-                return offer
+        own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
+        return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)
     price = None if mine.usd_per_hour is None else mine.usd_per_hour * count / mine.gpus
-    return replace(mine, gpus=count, usd_per_hour=price, rented=None)
+    return replace(mine, gpus=count, usd_per_hour=price, rented=None, row=None)
 
 
 def _burden(point: ScalingPoint) -> float:

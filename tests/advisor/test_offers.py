@@ -48,3 +48,10 @@ def test_the_edge_of_the_depths_looked_at_is_named():
     assert plan.chosen.depth == 32 and plan.ratio > 12
     assert any("--depth 40 asks for it" in w for w in plan.warnings)
     assert not any("deepest" in w for w in ask("b200", gpus=8, deadline_seconds=24 * 3600.0, depth=32).warnings)
+
+
+def test_more_gpus_are_priced_only_where_somebody_rents_them_together():
+    """Lambda rents a GH200 one by one; what was asked for a card of one's own is asked for each."""
+    rented, own = (ask("gh200-96gb", tokens=10**8, depth=8, usd_per_gpu_hour=usd) for usd in (None, 1.5))
+    assert [point.gpus for point in rented.search.scaling] == [1] and rented.search.pays_up_to_gpus is None
+    assert [point.gpus for point in own.search.scaling][:4] == [1, 2, 4, 8]

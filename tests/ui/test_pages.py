@@ -95,6 +95,20 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
     assert "No card is left" in words(at)
 
 
+@pytest.mark.parametrize(
+    ("card", "gpus", "said"),
+    [("h200-141gb-sxm", 8, "rents no 8 of them together"), ("tpu-v4", 1, "No price known for tpu-v4; give")],
+)
+def test_a_card_that_is_ticked_says_who_rents_it(advisor_home, card, gpus, said):
+    script = (
+        "import datetime\nfrom advisor.catalog import require_gpu\nfrom advisor.ui import gpus\n"
+        f"gpus._one(require_gpu({card!r}), {gpus}, None, datetime.date(2026, 11, 21))\n"
+    )
+    at = AppTest.from_string(script, default_timeout=30).run()
+    assert not at.exception and said in words(at)
+    assert bool([t for t in at.table if "provider" in t.value]) == (gpus == 8)
+
+
 def test_several_runs_are_laid_over_each_other(with_a_run):
     script = (
         "from pathlib import Path\nfrom advisor.ui import runs\nfrom advisor.folders import example_run\n"

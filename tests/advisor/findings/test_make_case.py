@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from advisor import flops
 from advisor.findings.make_case import make_case
+from advisor.findings.money import detect_cost
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.readers.run_table import FACTS
@@ -106,6 +107,14 @@ def test_all_devices_are_paid_for_even_where_the_model_is_unknown():
     one, eight = (make_case(build.run(facts={"gpu": "h100-80gb-sxm", "world_size": count})) for count in (1, 8))
     assert one.workload is None and eight.workload is None
     assert eight.usd_per_hour == cheapest_offer("h100-80gb-sxm", 8).usd_per_hour > 5 * one.usd_per_hour
+
+
+def test_cards_that_nobody_rents_together_have_no_price():
+    """The A40 is rented one by one: eight of them are no sum of eight."""
+    case = make_case(build.run(facts={"gpu": "a40", "world_size": 8}))
+    assert case.usd_per_hour is None and case.notes["price"] == "nobody rents 8 x a40 together"
+    assert "nobody rents 8 x a40 together" in detect_cost(case).missing
+    assert "or a GPU that the price lists know" in detect_cost(make_case(build.run(facts={}))).missing
 
 
 def test_a_profile_of_another_card_predicts_nothing():
