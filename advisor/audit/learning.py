@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from advisor import flops
 from advisor.audit import signs
@@ -11,6 +12,7 @@ from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
 from advisor.laws.annealing import cosine
+from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.laws.hyperparameters import OFF_LAW, off_laws, peak_rates, times_off
 from advisor.laws.phase import phase_problem
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
@@ -18,6 +20,11 @@ from advisor.units import format_count, format_number, format_percent, format_to
 
 # The laws count nats per token of a 32,000-token vocabulary at 4.4 bytes a token (sources §4.1).
 LAW_BYTES_PER_TOKEN = 4.4
+# Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
+_LAW_ERROR = 0.12
+NOISE_NATS = 0.1  # of one printed training loss (sources §7.2: ±0.05-0.1)
+
+_BYTES_PER_TOKEN = 4.4
 # Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
 _LAW_ERROR = 0.12
 NOISE_NATS = 0.1  # of one printed training loss (sources §7.2: ±0.05-0.1)
@@ -174,21 +181,24 @@ def bits_per_byte(q: Question) -> Judgement:
 def evaluation(q: Question) -> Judgement:
     """A test score against chance, with the standard error of that many questions."""
     task, value = q.get("task"), q.get("value").middle
-    known = CHANCE.get(task.lower().replace("-", "_").removesuffix("_zeroshot"))
+    known = benchmark_of(task)
     if known is None:
         return unknown(f"the chance level of {task} is not known here")
-    chance, items = known
-    error = math.sqrt(chance * (1 - chance) / (q.get("items").middle if q.get("items") else items))
-    above = (value - chance) / error
-    words = f"chance {format_percent(chance)} ± {format_percent(error)}: {above:+.1f} standard errors"
-    if above >= 2:
+    test = BENCHMARKS[known]
+    if q.get("items"):
+        test = replace(test, questions=round(q.get("items").middle))
+    words = f"chance {format_percent(test.chance)} ± {format_percent(test.standard_error)}"
+    if test.chance > 0:
+        words += f": {(value - test.chance) / test.standard_error:+.1f} standard errors"
+    low, high = chance_interval(test)
+    if value > high:
         return holds("above chance", words)
-    so = "below chance" if above <= -2 else "not told apart from chance"
+    so = "below chance" if value < low else "not told apart from chance"
     return does_not_follow(
         f"{so}: it measures nothing that the model has learnt",
         words,
         severity=Severity.NOTE,
-        threshold="two standard errors of a binomial share",
+        threshold="the 95 % interval of guessing, 1.96 standard errors",
     )
 
 
