@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.audit import signs, speed_reasoning
-from advisor.audit.budget import MANY_PASSES, unique_tokens
+from advisor.audit.budget import unique_tokens
 from advisor.audit.learning import converging
 from advisor.audit.speed_reasoning import PAYS, not_the_cause
 from advisor.audit.verdict import Judgement, Question, Ruling, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
 from advisor.laws.cpu_fallback import CONVICTING
+from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.units import format_bytes, format_percent
 
 
@@ -205,7 +206,7 @@ def more_tokens_help(q: Question) -> Judgement:
     words = "the loss law falls with tokens: B ÷ D^0.37 (Besiroglu et al. 2024)"
     if unique is not None and s.steps and s.tokens_of_a_step:
         passes = s.steps * s.tokens_of_a_step / unique[1]
-        if passes > MANY_PASSES:
+        if passes > WASTEFUL_EPOCHS:
             return does_not_follow(f"the data are read {passes:,.0f} times: repeated tokens are worth little", words)
     return holds("new tokens lower the loss", words)
 

@@ -10,14 +10,13 @@ from advisor.audit.card import Card, Setup
 from advisor.audit.counts import Counts, counts, workload_of
 from advisor.audit.verdict import Believe
 from advisor.catalog import GpuSpec, find_gpu, peak_flops
-from advisor.laws import cpu_fallback
+from advisor.laws import cpu_fallback, initial_loss
 from advisor.predict.batch import predict_batch
-from advisor.predict.throughput import TERMS, predict_log, sizes
+from advisor.predict.throughput import OPTIMIZER_BYTES, TERMS, predict_log, sizes
 from advisor.records import Prediction
 from advisor.units import format_flops, format_percent
 
 FAR_UNDER = 3.0  # times slower than the low end of what is expected: no setting of the run explains that, software does
-WORST_LN = 0.3  # |first loss − ln V| up to this is a sound start (sources §7.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ def losses(card: Card) -> list[float]:
 
 def uniform_loss(setup: Setup) -> float | None:
     """ln V: the loss of a model that knows nothing; None without a stated vocabulary."""
-    return math.log(setup.vocab_size) if setup.vocab_size else None
+    return initial_loss.uniform_loss(setup.vocab_size) if setup.vocab_size else None
 
 
 def initial_loss_reading(first: float, setup: Setup) -> str:
@@ -144,7 +143,7 @@ def initial_loss_reading(first: float, setup: Setup) -> str:
         divisors["batch × length"] = setup.seq_len * setup.micro_batch
     unscaled = _unscaled_loss(setup)
     for name, by in divisors.items():
-        if name and by and by > 1 and abs(first / by - base) <= 2 * WORST_LN:
+        if name and by and by > 1 and abs(first / by - base) <= 2 * initial_loss.SOUND:
             found.append(f"it is summed over {name} ({first / by:.2f} each)")
         if by and unscaled and abs(first / by / unscaled - 1) < 0.1 and (not name or by > 1):
             summed = f", summed over {name} ({first / by:.0f} each)" if name else ""
@@ -165,7 +164,7 @@ def _unscaled_loss(setup: Setup) -> float | None:
 
 def optimizer_floor_seconds(known: Counts, spec: GpuSpec) -> float:
     """AdamW in fp32 moves at least 28 bytes a parameter (sources §3.2): the least time of a synchronised step."""
-    return 28.0 * known.parameters[0] / spec.memory_bytes_per_second
+    return OPTIMIZER_BYTES * known.parameters[0] / spec.memory_bytes_per_second
 
 
 def _percent(low: float, high: float) -> str:
