@@ -66,7 +66,7 @@ def initial_loss(q: Question) -> Judgement:
         words,
         severity=Severity.ERROR,
         consequence="nothing measured on this run says anything about the model or the hardware",
-        threshold=f"over {FAULT_ABOVE:g} nats above ln V or {FAULT_BELOW:g} below is a fault (sources §7.1)",
+        threshold=f"{FAULT_ABOVE:g} above ln V or {FAULT_BELOW:g} below, in nats, is a fault (sources §7.1)",
     )
 
 
