@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.catalog import find_gpu
 from advisor.hardware.offers import listed_bills, unpriced
+from advisor.laws.repetition import FREE_EPOCHS
+from advisor.laws.text import bytes_per_token
 from advisor.predict.loss import effective_tokens
 from advisor.units import (
     format_count,
@@ -21,7 +21,6 @@ from advisor.units import (
 )
 
 _PRICE_BAND = (0.5, 2.0)  # of the cheapest and dearest listed price: lists age, and contracts differ
-FREE_PASSES, MANY_PASSES = 4, 16  # as good as new data; mostly waste beyond (Muennighoff et al. 2023)
 RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat: twice off costs under 0.01 nats"
 
 
@@ -212,7 +211,7 @@ def epochs(q: Question) -> Judgement:
     words += f"; repeated tokens are worth {format_percent(worth)} of new ones"
     if q.get("value") is not None:
         return compare(q.get("value"), *passes, show=format_number, arithmetic=words)
-    if passes[0] <= FREE_PASSES:
+    if passes[0] <= FREE_EPOCHS:
         return holds(f"{passes[0]:.1f} passes: repetition costs next to nothing", words)
     return does_not_follow(
         f"the data are read {passes[0]:,.0f} to {passes[1]:,.0f} times",
@@ -230,11 +229,3 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
         return None
     each = s.bytes_per_token or bytes_per_token(s.vocab_size)
     return s.dataset.low / each / 1.2, s.dataset.high / each * 1.2
-
-
-def bytes_per_token(vocab_size: int) -> float:
-    """Bytes of English text in one BPE token, about: a line through 3.2 at 4,000, 4.4 at 32,000 and 4.8 at 65,536.
-
-    The three are sources §4.3, §4.1 and §4.6; other languages and code differ by a fifth and more.
-    """
-    return max(1.0, 3.2 + 0.4 * math.log2(vocab_size / 4000))

@@ -27,7 +27,8 @@ class Reading:
 
     def flops_per_token(self, seq_len: int) -> float:
         """FLOPs of forward and backward per token: 6·N_mm + 12·L·d·T."""
-        return 6.0 * self.matmul + 12.0 * self.shape.depth * self.shape.width * seq_len
+        whole = [seq_len] * self.shape.depth
+        return flops.flops_per_token_windows(self.matmul, whole, width=self.shape.width, seq_len=seq_len)
 
 
 @dataclass(frozen=True, kw_only=True)

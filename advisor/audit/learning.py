@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from advisor import flops
 from advisor.audit import signs
-from advisor.audit.budget import bytes_per_token
 from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
+from advisor.findings.data_budget import FLOOR_MARGIN, loss_floor
 from advisor.laws.annealing import cosine
+from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.laws.hyperparameters import OFF_LAW, off_laws, peak_rates, times_off
+from advisor.laws.initial_loss import FAULT_ABOVE, FAULT_BELOW, SOUND
 from advisor.laws.phase import phase_problem
+from advisor.laws.text import LAW_BYTES_PER_TOKEN, bytes_per_token
 from advisor.predict.loss import CHINCHILLA, TOKEN_RANGE
 from advisor.units import format_count, format_number, format_percent, format_tokens
 
-# The laws count nats per token of a 32,000-token vocabulary at 4.4 bytes a token (sources §4.1).
-LAW_BYTES_PER_TOKEN = 4.4
 # Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
 _LAW_ERROR = 0.12
 NOISE_NATS = 0.1  # of one printed training loss (sources §7.2: ±0.05-0.1)
-
-# chance level and number of questions of the usual test sets, from their publications
-CHANCE = {
-    "hellaswag": (0.25, 10042),
-    "arc_easy": (0.25, 2376),
-    "arc_challenge": (0.25, 1172),
-    "mmlu": (0.25, 14042),
-    "openbookqa": (0.25, 500),
-    "commonsense_qa": (0.20, 1221),
-    "winogrande": (0.50, 1267),
-    "piqa": (0.50, 1838),
-    "boolq": (0.50, 3270),
-    "copa": (0.50, 100),
-}
 _BYTES_PER_TOKEN = (2.0, 6.5)  # of BPE tokenizers of 4,000 to 262,144 tokens on text
 
 
@@ -61,9 +49,11 @@ def initial_loss(q: Question) -> Judgement:
         low, high = math.exp(min(value.low, 50)), math.exp(min(value.high, 50))
         return unknown(f"the vocabulary is not stated; it would be {low:,.0f} to {high:,.0f} tokens", "e^loss")
     words = f"ln {q.setup.vocab_size:,} = {base:.3f}"
-    if value.low - signs.WORST_LN <= base <= value.high + signs.WORST_LN:
+    if value.low - SOUND <= base <= value.high + SOUND:
         return holds(f"the loss of a uniform guess is {base:.2f}", words)
     first = value.middle
+    if -FAULT_BELOW <= first - base <= FAULT_ABOVE:
+        return unknown(f"{abs(first - base):.2f} nats off: more than a sound start, less than any known fault", words)
     if first < base:
         return wrong(
             f"{base - first:.2f} nats below a uniform guess before any training",
@@ -76,7 +66,7 @@ def initial_loss(q: Question) -> Judgement:
         words,
         severity=Severity.ERROR,
         consequence="nothing measured on this run says anything about the model or the hardware",
-        threshold="|first loss − ln V| ≤ 0.3",
+        threshold=f"{FAULT_ABOVE:g} above ln V or {FAULT_BELOW:g} below, in nats, is a fault (sources §7.1)",
     )
 
 
@@ -115,8 +105,8 @@ def expected_loss(q: Question) -> Judgement:
     low, high = min(*ends, _at(vocabulary(s)[0], tokens, most)), max(ends)
     words = f"{format_count(most)} parameters, {format_tokens(tokens)} tokens: "
     words += f"{low:.2f} to {high:.2f} nats a token by the loss law"
-    floor = CHINCHILLA.irreducible * scale(vocabulary(s)[0])
-    if value.most < floor * (1 - _LAW_ERROR / 2):
+    floor = loss_floor(bytes_per_token(vocabulary(s)[0]))
+    if value.most < floor * (1 - FLOOR_MARGIN):
         return wrong(
             f"below the entropy of text itself, about {floor:.2f} nats a token here",
             words,
@@ -174,21 +164,24 @@ def bits_per_byte(q: Question) -> Judgement:
 def evaluation(q: Question) -> Judgement:
     """A test score against chance, with the standard error of that many questions."""
     task, value = q.get("task"), q.get("value").middle
-    known = CHANCE.get(task.lower().replace("-", "_").removesuffix("_zeroshot"))
+    known = benchmark_of(task)
     if known is None:
         return unknown(f"the chance level of {task} is not known here")
-    chance, items = known
-    error = math.sqrt(chance * (1 - chance) / (q.get("items").middle if q.get("items") else items))
-    above = (value - chance) / error
-    words = f"chance {format_percent(chance)} ± {format_percent(error)}: {above:+.1f} standard errors"
-    if above >= 2:
+    test = BENCHMARKS[known]
+    if q.get("items"):
+        test = replace(test, questions=round(q.get("items").middle))
+    words = f"chance {format_percent(test.chance)} ± {format_percent(test.standard_error)}"
+    if test.chance > 0:
+        words += f": {(value - test.chance) / test.standard_error:+.1f} standard errors"
+    low, high = chance_interval(test)
+    if value > high:
         return holds("above chance", words)
-    so = "below chance" if above <= -2 else "not told apart from chance"
+    so = "below chance" if value < low else "not told apart from chance"
     return does_not_follow(
         f"{so}: it measures nothing that the model has learnt",
         words,
         severity=Severity.NOTE,
-        threshold="two standard errors of a binomial share",
+        threshold="the 95 % interval of guessing, 1.96 standard errors",
     )
 
 

@@ -18,6 +18,7 @@ from advisor.audit.verdict import (
     unknown,
     wrong,
 )
+from advisor.predict.profile import FIT_MARGIN
 from advisor.units import format_bytes, format_count, format_percent
 
 # Bytes a parameter that training keeps: weights, gradients and optimizer state (sources §2.1). The wide band reaches
@@ -28,7 +29,6 @@ _STATE = {"usual": (10.0, 18.0), "wide": (4.0, 20.0)}  # 4: everything sharded o
 _ACTIVATIONS = {"usual": (24.0, 56.0), "wide": (2.0, 240.0)}
 _LOGITS = {"usual": (6.0, 12.0), "wide": (0.0, 16.0)}  # bytes per token and vocabulary row (sources §2.3)
 _OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, fragmentation (sources §2.4)
-_SAFE = 0.97  # of device memory: allocators fail a little before the last byte
 # A resumable checkpoint holds weights and optimizer state: 12 bytes a parameter with AdamW in fp32, 8 with Muon,
 # 6 with everything in bf16 (sources §2.4). Fewer cannot be resumed from.
 _RESUMABLE = (6.0, 18.0)
@@ -113,9 +113,9 @@ def fits(q: Question) -> Judgement:
     if own is None:
         share = format_percent(value.high / spec.memory_bytes)
         return unknown(f"{share} of the card by the stated need; the shape behind it is not stated", words)
-    if own.low > _SAFE * spec.memory_bytes:
+    if own.low > FIT_MARGIN * spec.memory_bytes:
         return wrong(f"this shape needs {format_bytes(own.low)} at least", own.arithmetic)
-    if max(value.high, own.high) <= _SAFE * spec.memory_bytes:
+    if max(value.high, own.high) <= FIT_MARGIN * spec.memory_bytes:
         return holds(f"even {format_bytes(max(value.high, own.high))} fit", words)
     return unknown(f"the shape may need {format_bytes(own.high)}", own.arithmetic)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.audit import signs, speed_reasoning
-from advisor.audit.budget import MANY_PASSES, unique_tokens
+from advisor.audit.budget import unique_tokens
 from advisor.audit.learning import converging
 from advisor.audit.speed_reasoning import PAYS, not_the_cause
 from advisor.audit.verdict import Judgement, Question, Ruling, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
+from advisor.laws.cpu_fallback import CONVICTING
+from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.units import format_bytes, format_percent
-
-CONVICTED = 3  # signs of not running on the GPU (sources §7.5)
 
 
 def conclusion(q: Question) -> Judgement:
@@ -63,16 +63,16 @@ def clipping_stabilised(q: Question) -> Judgement:
 def not_on_gpu(q: Question) -> Judgement:
     """Judge "It probably runs on the CPU": three signs convict."""
     found = signs.cpu_signs(q.card, q.setup)
-    if len(found) >= CONVICTED:
+    if len(found) >= CONVICTING:
         return holds(f"{len(found)} independent signs say so", "; ".join(found))
-    return unknown(f"{len(found)} of {CONVICTED} signs are there", "; ".join(found))
+    return unknown(f"{len(found)} of {CONVICTING} signs are there", "; ".join(found))
 
 
 def on_gpu(q: Question) -> Judgement:
     """Judge "Training works on the GPU": not with three signs against it, nor with fewer bytes than the weights."""
     found = signs.cpu_signs(q.card, q.setup)
     weights = signs.weight_bytes(q.setup)
-    if len(found) >= CONVICTED:
+    if len(found) >= CONVICTING:
         need = f" The run needs {format_bytes(4 * weights[1])} for weights, gradients and AdamW" if weights else ""
         return wrong(
             f"it does not train on the GPU.{need}",
@@ -206,7 +206,7 @@ def more_tokens_help(q: Question) -> Judgement:
     words = "the loss law falls with tokens: B ÷ D^0.37 (Besiroglu et al. 2024)"
     if unique is not None and s.steps and s.tokens_of_a_step:
         passes = s.steps * s.tokens_of_a_step / unique[1]
-        if passes > MANY_PASSES:
+        if passes > WASTEFUL_EPOCHS:
             return does_not_follow(f"the data are read {passes:,.0f} times: repeated tokens are worth little", words)
     return holds("new tokens lower the loss", words)
 

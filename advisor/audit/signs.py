@@ -10,14 +10,13 @@ from advisor.audit.card import Card, Setup
 from advisor.audit.counts import Counts, counts, workload_of
 from advisor.audit.verdict import Believe
 from advisor.catalog import GpuSpec, find_gpu, peak_flops
+from advisor.laws import cpu_fallback, initial_loss
 from advisor.predict.batch import predict_batch
-from advisor.predict.throughput import TERMS, predict_log, sizes
+from advisor.predict.throughput import OPTIMIZER_BYTES, TERMS, predict_log, sizes
 from advisor.records import Prediction
-from advisor.units import format_bytes, format_flops, format_percent, format_watts
+from advisor.units import format_flops, format_percent
 
-CPU_FLOPS = 200e9  # training on a CPU reaches 1-200 GFLOP/s (sources §7.5)
 FAR_UNDER = 3.0  # times slower than the low end of what is expected: no setting of the run explains that, software does
-WORST_LN = 0.3  # |first loss − ln V| up to this is a sound start (sources §7.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +39,7 @@ def utilisation(setup: Setup, rate: tuple[float, float] | None = None) -> Utilis
     spec, known, rate = spec_of(setup), counts(setup), rate or setup.rate
     if spec is None or known is None or rate is None or setup.seq_len is None:
         return None
-    precision = setup.precision or "bf16"
-    peak = peak_flops(spec, precision) or peak_flops(spec, "fp16")
+    precision, peak = setup.precision or "bf16", _peak(setup)
     if peak is None:
         return None
     each = known.flops(setup.seq_len)
@@ -93,27 +91,27 @@ def weight_bytes(setup: Setup) -> tuple[float, float] | None:
 
 
 def cpu_signs(card: Card, setup: Setup) -> list[str]:
-    """Signs that the work is not done on the GPU (sources §7.5); three of them convict."""
-    found, weights, use = [], weight_bytes(setup), utilisation(setup)
-    if (
-        weights
-        and setup.memory_used
-        and setup.memory_used.most < (4 if setup.precision == "fp32" else 2) / 4 * weights[1]
-    ):
-        needed = format_bytes(weights[1] if setup.precision == "fp32" else weights[0])
-        found.append(f"{setup.memory_used.text} of device memory are fewer than the weights alone ({needed})")
-    if use and use.achieved_flops < CPU_FLOPS * setup.gpus:
-        found.append(
-            f"{format_flops(use.achieved_flops)} is what a CPU gives ({format_percent(use.high)} of the card's peak)"
-        )
-    if (first := first_step(card)) and first[0] < first[1]:
-        found.append(f"step 0 took {first[0]:.3g} s, later ones {first[1]:.3g} s: a GPU's first step is its slowest")
-    spec = spec_of(setup)
-    if setup.power and spec and spec.tdp_watts and setup.power.most < 0.25 * spec.tdp_watts:
-        found.append(f"{setup.power.text} of {format_watts(spec.tdp_watts)}: the card idles")
-    if setup.utilization and setup.utilization.most < 0.02:
-        found.append("no kernel runs on the card")
-    return found
+    """Signs that the work is not done on the GPU, each at the most that the report's words can mean."""
+    known, use, spec = counts(setup), utilisation(setup), spec_of(setup)
+    first, later = first_step(card) or (None, None)
+    readings = cpu_fallback.Readings(
+        parameters=known.parameters[0] if known else None,
+        memory_used_bytes=setup.memory_used.most if setup.memory_used else None,
+        power_watts=setup.power.most if setup.power else None,
+        power_limit_watts=spec.tdp_watts if spec else None,
+        utilization=setup.utilization.most if setup.utilization else None,
+        flops_per_second=use.achieved_flops / setup.gpus if use else None,
+        peak_flops=_peak(setup),
+        first_step_seconds=first,
+        later_step_seconds=later,
+    )
+    return [sign.text for sign in cpu_fallback.cpu_signs(readings) if sign.applies]
+
+
+def _peak(setup: Setup) -> float | None:
+    """Dense FLOP/s of the card at the declared precision, bf16 where none is; None without a known card."""
+    spec, precision = spec_of(setup), setup.precision or "bf16"
+    return (peak_flops(spec, precision) or peak_flops(spec, "fp16")) if spec else None
 
 
 def first_step(card: Card) -> tuple[float, float] | None:
@@ -133,7 +131,7 @@ def losses(card: Card) -> list[float]:
 
 def uniform_loss(setup: Setup) -> float | None:
     """ln V: the loss of a model that knows nothing; None without a stated vocabulary."""
-    return math.log(setup.vocab_size) if setup.vocab_size else None
+    return initial_loss.uniform_loss(setup.vocab_size) if setup.vocab_size else None
 
 
 def initial_loss_reading(first: float, setup: Setup) -> str:
@@ -145,7 +143,7 @@ def initial_loss_reading(first: float, setup: Setup) -> str:
         divisors["batch × length"] = setup.seq_len * setup.micro_batch
     unscaled = _unscaled_loss(setup)
     for name, by in divisors.items():
-        if name and by and by > 1 and abs(first / by - base) <= 2 * WORST_LN:
+        if name and by and by > 1 and abs(first / by - base) <= 2 * initial_loss.SOUND:
             found.append(f"it is summed over {name} ({first / by:.2f} each)")
         if by and unscaled and abs(first / by / unscaled - 1) < 0.1 and (not name or by > 1):
             summed = f", summed over {name} ({first / by:.0f} each)" if name else ""
@@ -166,7 +164,7 @@ def _unscaled_loss(setup: Setup) -> float | None:
 
 def optimizer_floor_seconds(known: Counts, spec: GpuSpec) -> float:
     """AdamW in fp32 moves at least 28 bytes a parameter (sources §3.2): the least time of a synchronised step."""
-    return 28.0 * known.parameters[0] / spec.memory_bytes_per_second
+    return OPTIMIZER_BYTES * known.parameters[0] / spec.memory_bytes_per_second
 
 
 def _percent(low: float, high: float) -> str:

@@ -6,9 +6,9 @@ from advisor.audit import signs
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Severity
+from advisor.laws.mfu import IMPOSSIBLE_MFU
 from advisor.units import format_number, format_percent, format_rate, format_seconds
 
-MOST_MFU = 0.80  # of the dense peak: the best matmul rates anyone measured (sources §1.3)
 SOFTWARE_SPREAD = 3.0  # either way of the expected interval: what good and poor training software differ by
 
 
@@ -56,9 +56,9 @@ def step_time(q: Question) -> Judgement:
 def mfu(q: Question) -> Judgement:
     """MFU from exact FLOPs, the throughput and the dense peak; above 80 % of it nothing trains."""
     value, rate = q.get("value"), q.get("rate")
-    if value.least > MOST_MFU:
+    if value.least > IMPOSSIBLE_MFU:
         return wrong(
-            f"no training exceeds {format_percent(MOST_MFU)} of the dense peak",
+            f"no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
             "",
             severity=Severity.ERROR,
             causes=("the sparse peak's half in the denominator", "lookup tables counted as FLOPs", "GPUs not counted"),

@@ -21,12 +21,13 @@ from advisor.findings.givens import (
 )
 from advisor.findings.spend import cost_of_steps
 from advisor.laws.intervals import Z80
+from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
+from advisor.laws.text import LAW_BYTES_PER_TOKEN
 from advisor.predict.loss import CHINCHILLA, MOST_EPOCHS, PARAMETER_RANGE, TOKEN_RANGE, effective_tokens
 from advisor.readers.run_table import Status
 
-_FREE_EPOCHS, _WASTEFUL_EPOCHS, _OVERFIT_EPOCHS = 4.0, 16.0, 40.0  # sources §4.3
-_FLOOR_BYTES_PER_TOKEN = 4.4  # of the tokenizer behind the law's E (sources §4.1)
-_FLOOR_MARGIN = 0.03 * Z80 + 0.06 * 1.8172  # E's standard error, and what another corpus moves (predict/loss.py)
+# Of the floor: E's standard error, and what another corpus moves (predict/loss.py).
+FLOOR_MARGIN = 0.03 * Z80 / CHINCHILLA.irreducible + 0.06
 _LAW_VOCAB = 16_000
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
@@ -70,7 +71,7 @@ def detect_repeated_data(case: Case) -> Verdict:
         return Insufficient(
             code="repeated_data", missing="tokens of the data set and of the run (or epochs), vocabulary"
         )
-    if epochs <= _FREE_EPOCHS or from_scratch(case) is False:
+    if epochs <= FREE_EPOCHS or from_scratch(case) is False:
         return None
     worth = effective_tokens(epochs, 1.0) / epochs
     steps = planned_steps(case) or steps_done(case.run) or 0
@@ -79,16 +80,16 @@ def detect_repeated_data(case: Case) -> Verdict:
     amounts = f": {tokens:,.4g} tokens over {unique:,.4g} unique ones" if tokens and unique else ""
     return Finding(
         code="repeated_data",
-        severity=Severity.ERROR if epochs > _WASTEFUL_EPOCHS else Severity.WARNING,
+        severity=Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING,
         title=f"The data repeat {epochs:.3g} times; {1 - worth:.0%} of the compute buys nothing",
         evidence=(Evidence(text=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data"),),
         confidence=Confidence.HIGH if epochs <= MOST_EPOCHS else Confidence.MEDIUM,
         causes=("a token budget laid out for a larger data set",),
         actions=(
-            f"train {_FREE_EPOCHS:g} epochs, or find {epochs / _FREE_EPOCHS:.2g}× the data",
+            f"train {FREE_EPOCHS:g} epochs, or find {epochs / FREE_EPOCHS:.2g}× the data",
             *(
                 ("watch the validation loss: beyond 40 epochs overfitting is likely",)
-                if epochs > _OVERFIT_EPOCHS
+                if epochs > OVERFIT_EPOCHS
                 else ()
             ),
         ),
@@ -167,7 +168,7 @@ def _ratios(case: Case, tokens: float, size: float) -> str:
 
 def loss_floor(bytes_per_token: float | None) -> float:
     """Nats per token below which no model of the law's kind of data gets: E, moved to another tokenizer by bytes."""
-    return CHINCHILLA.irreducible * (bytes_per_token or _FLOOR_BYTES_PER_TOKEN) / _FLOOR_BYTES_PER_TOKEN
+    return CHINCHILLA.irreducible * (bytes_per_token or LAW_BYTES_PER_TOKEN) / LAW_BYTES_PER_TOKEN
 
 
 def detect_loss_below_floor(case: Case) -> Verdict:
@@ -182,13 +183,13 @@ def detect_loss_below_floor(case: Case) -> Verdict:
     reached = float(np.median(tail(series.value, share=0.05, least=1))) * unit if len(series) and scratch else math.inf
     claims = [(reached, "reached"), (float(promised) if promised else math.inf, "promised")]
     value, how = min(claims)
-    if value >= floor - _FLOOR_MARGIN:
+    if value >= floor * (1 - FLOOR_MARGIN):
         return None
     return Finding(
         code="loss_below_floor",
         severity=Severity.ERROR if how == "promised" else Severity.WARNING,
         title=f"A loss of {value:.4g} was {how}; natural text of such tokens has a floor near {floor:.3g}",
-        evidence=(Evidence(text=f"{value:.4g} nats per token against {floor:.4g} ± {_FLOOR_MARGIN:.2g}"),),
+        evidence=(Evidence(text=f"{value:.4g} nats per token against {floor:.4g} ± {FLOOR_MARGIN * floor:.2g}"),),
         confidence=Confidence.MEDIUM,
         causes=("validation data that were trained on", "the data repeat and were memorised", "loss over masked, "
                 "padded or templated tokens", "another unit (bits per byte, per character)", "a promise without a law")

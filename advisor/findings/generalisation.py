@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.curves import Curve, curve, row_noise, tail
 from advisor.findings.givens import nats_per_unit, planned_steps, steps_done
 from advisor.findings.spend import cost_of_steps
+from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation: less is not worth acting on
@@ -21,41 +21,7 @@ _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the train
 _BAD_WASTE = 0.2  # of the run after its best evaluation
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
-_SHORT_NAME = 5  # letters
 _STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
-
-# What a random choice scores, as a fraction: answers per question. Sources: the papers' own task descriptions.
-CHANCE = {
-    "hellaswag": 0.25,
-    "mmlu": 0.25,
-    "arc_challenge": 0.25,
-    "arc_easy": 0.25,
-    "openbookqa": 0.25,
-    "race": 0.25,
-    "commonsense_qa": 0.2,
-    "piqa": 0.5,
-    "winogrande": 0.5,
-    "boolq": 0.5,  # always "yes" scores 62 %
-    "copa": 0.5,
-    "rte": 0.5,
-    "lambada": 0.0,
-    "gsm8k": 0.0,
-    "humaneval": 0.0,
-}
-_QUESTIONS = {
-    "hellaswag": 10_042,
-    "mmlu": 14_042,
-    "arc_challenge": 1_172,
-    "arc_easy": 2_376,
-    "openbookqa": 500,
-    "race": 1_045,
-    "commonsense_qa": 1_221,
-    "piqa": 1_838,
-    "winogrande": 1_267,
-    "boolq": 3_270,
-    "copa": 100,
-    "rte": 277,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,25 +193,6 @@ def detect_memorised(case: Case) -> Verdict:
     )
 
 
-def benchmark_of(name: str) -> str | None:
-    """The benchmark of CHANCE that a score's name means, such as "eval/hellaswag_acc_norm"; None for others."""
-    plain = re.sub(r"[^a-z0-9]+", "_", name.lower())
-    if plain.endswith("hella") or "hella_" in plain:
-        return "hellaswag"
-    words, run_on = plain.split("_"), plain.replace("_", "")
-    # a short name has to be a word of its own: "rte" is no part of "quartet"
-    hits = [known for known in CHANCE if (known in words if len(known) < _SHORT_NAME else
-            known in plain or known.replace("_", "") in run_on)]  # fmt: skip
-    return max(hits, key=len) if hits else None
-
-
-def chance_interval(benchmark: str, questions: int | None = None) -> tuple[float, float]:
-    """Scores that guessing gives in 95 % of tries: chance ± 1.96 √(p (1 − p) / n)."""
-    p = CHANCE[benchmark]
-    half = 1.96 * math.sqrt(p * (1 - p) / (questions or _QUESTIONS.get(benchmark, 500)))
-    return p - half, p + half
-
-
 def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
     """Benchmark scores the log states: name → (fraction, step), the last of each.
 
@@ -269,11 +216,13 @@ def detect_scores_at_chance(case: Case) -> Verdict:
     at_chance = {
         name: (value, step)
         for name, (value, step) in scores.items()
-        if CHANCE[name] > 0 and value <= chance_interval(name)[1]
+        if BENCHMARKS[name].chance > 0 and value <= chance_interval(BENCHMARKS[name])[1]
     }
     if not at_chance:
         return None
-    shown = ", ".join(f"{name} {value:.1%} (chance {CHANCE[name]:.0%})" for name, (value, _) in at_chance.items())
+    shown = ", ".join(
+        f"{name} {value:.1%} (chance {BENCHMARKS[name].chance:.0%})" for name, (value, _) in at_chance.items()
+    )
     return Finding(
         code="scores_at_chance",
         # a model that has learnt something still guesses at what is hard for it
@@ -294,6 +243,6 @@ def _early(case: Case) -> bool:
 
 
 def _score_evidence(name: str, value: float, step: float | None) -> Evidence:
-    low, high = chance_interval(name)
+    low, high = chance_interval(BENCHMARKS[name])
     text = f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}"
     return Evidence(text=text, first_step=step, last_step=step)

@@ -8,15 +8,10 @@ from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.givens import parameters
 from advisor.findings.savings import saved_by_speedup, saved_share
+from advisor.laws.cpu_fallback import CONVICTING, Readings, cpu_signs
 from advisor.records import Estimate
-from advisor.units import format_bytes, format_flops, format_percent, format_seconds, format_watts
+from advisor.units import format_percent, format_watts
 
-# Handbook §7.5: three or more of these signs say that the work is done elsewhere.
-_SIGNS_NEEDED = 3
-_IDLE_POWER_SHARE = 0.30  # of the power limit; idle cards draw 5-25 %
-_IDLE_UTILIZATION = 0.10
-_CPU_FLOPS = 200e9  # achieved; a CPU training in fp32 gives 1-200 GFLOP/s
-_REAL_GPU_FLOPS = 5e12  # below this peak a card could be that slow by itself
 _BUSY_UTILIZATION = 0.90
 _LOW_UTILIZATION = 0.50
 _LOW_POWER = 0.50  # of the limit: launch-, data- or bandwidth-bound (sources §7.4)
@@ -29,14 +24,14 @@ def detect_cpu_fallback(case: Case) -> Verdict:
     """Work that never reached the GPU: three or more signs of five (sources §7.5)."""
     if measured.on_cpu(case):
         return None
-    signs = _fallback_signs(case)
-    seen = [text for applies, text in signs if applies]
-    if len(signs) < _SIGNS_NEEDED:
+    signs = cpu_signs(_readings(case))
+    seen = [sign.text for sign in signs if sign.applies]
+    if len(signs) < CONVICTING:
         return Insufficient(
             code="cpu_fallback",
             missing=f"device memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
         )
-    if len(seen) < _SIGNS_NEEDED:
+    if len(seen) < CONVICTING:
         return None
     factor = _slowness(case)
     return Finding(
@@ -44,7 +39,7 @@ def detect_cpu_fallback(case: Case) -> Verdict:
         severity=Severity.ERROR,
         title=f"The GPU hardly takes part: {len(seen)} of {len(signs)} signs of training on the CPU",
         evidence=tuple(Evidence(text=text) for text in seen),
-        confidence=Confidence.HIGH if len(seen) > _SIGNS_NEEDED else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if len(seen) > CONVICTING else Confidence.MEDIUM,
         causes=(
             "a CPU build of the framework, or a backend that falls back to the CPU for missing operators",
             "the model or its inputs were never moved to the device",
@@ -66,38 +61,32 @@ def _slowness(case: Case) -> Estimate | None:
     return promised.scaled(1 / speed.tokens_per_second) if promised and speed else None
 
 
-def _fallback_signs(case: Case) -> list[tuple[bool, str]]:
-    """Each sign that can be read: whether it points to the CPU, and in words."""
-    found = [
-        sign
-        for sign in (_memory_sign(case), _power_sign(case), _utilization_sign(case), _flops_sign(case))
-        if sign is not None
-    ]
+def _readings(case: Case) -> Readings:
+    """What the log and its telemetry say of one card, as far as they do."""
+    share, size = measured.memory_used_share(case)
+    spec, watts = measured.card(case), measured.telemetry(case, "power_watts")
+    used = measured.telemetry(case, "utilization")
     times = measured.step_times(case)
-    if times and times.source == measured.PRINTED and times.step[0] <= 1 and len(times.seconds) >= _FEW_STEPS:
-        first, steady = float(times.seconds[0]), series.median(times.steady_seconds)
-        text = f"the first step ({format_seconds(first)}) is no slower than the others ({format_seconds(steady)})"
-        found.append((first < 1.02 * steady, text))
-    return found
-
-
-def _memory_sign(case: Case) -> tuple[bool, str] | None:
-    count, (share, size) = parameters(case), measured.memory_used_share(case)
-    if count is None or share is None or size is None:
-        return None
-    used, least = share * size, 4 * count  # weights and gradients in 16 bits, the least that any training holds
-    text = (
-        f"device memory in use is at most {format_bytes(used)}; 16-bit weights and gradients are {format_bytes(least)}"
+    if times and (times.source != measured.PRINTED or times.step[0] > 1 or len(times.seconds) < _FEW_STEPS):
+        times = None
+    return Readings(
+        parameters=parameters(case),
+        memory_used_bytes=None if share is None or size is None else share * size,
+        power_watts=series.median(watts) if len(watts) else None,
+        power_limit_watts=spec.tdp_watts if spec else None,
+        utilization=series.median(used) if len(used) else None,
+        flops_per_second=_flops_per_second(case),
+        peak_flops=measured.peak(case) or (spec.bf16_flops or spec.fp16_flops if spec else None),
+        first_step_seconds=float(times.seconds[0]) if times else None,
+        later_step_seconds=series.median(times.steady_seconds) if times else None,
     )
-    return used < least, text
 
 
-def _power_sign(case: Case) -> tuple[bool, str] | None:
-    share = _power_share(case)
-    if share is None:
-        return None
-    watts = series.median(measured.telemetry(case, "power_watts"))
-    return share < _IDLE_POWER_SHARE, f"the card draws {format_watts(watts)}, {format_percent(share)} of its limit"
+def _flops_per_second(case: Case) -> float | None:
+    """Achieved by one device; 6N where the shape is not known: near enough for a factor of 25."""
+    speed, count = measured.pace(case), parameters(case)
+    work = measured.flops_per_token(case) or (6 * count if count else None)
+    return speed.tokens_per_second * work / measured.devices(case) if speed and work else None
 
 
 def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None:
@@ -108,25 +97,6 @@ def _power_share(case: Case, left_out: np.ndarray | None = None) -> float | None
     if spec is None or not spec.tdp_watts or not len(watts):
         return None
     return series.median(watts) / spec.tdp_watts
-
-
-def _utilization_sign(case: Case) -> tuple[bool, str] | None:
-    values = measured.telemetry(case, "utilization")
-    if not len(values):
-        return None
-    middle = series.median(values)
-    return middle < _IDLE_UTILIZATION, f"a kernel runs {format_percent(middle)} of the time (median)"
-
-
-def _flops_sign(case: Case) -> tuple[bool, str] | None:
-    speed, spec, count = measured.pace(case), measured.card(case), parameters(case)
-    work = measured.flops_per_token(case) or (6 * count if count else None)  # 6N: near enough for a factor of 25
-    best = measured.peak(case) or (spec.bf16_flops or spec.fp16_flops if spec else None)
-    if speed is None or work is None or best is None or best < _REAL_GPU_FLOPS:
-        return None
-    achieved = speed.tokens_per_second * work / measured.devices(case)
-    text = f"{format_flops(achieved)} is what a CPU gives; the card's peak is {format_flops(best)}"
-    return achieved < _CPU_FLOPS, text
 
 
 def detect_utilization(case: Case) -> Verdict:

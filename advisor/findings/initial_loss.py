@@ -11,9 +11,8 @@ from advisor.findings.curves import curve, tail
 from advisor.findings.givens import nats_per_unit, number, sequence_length, steps_done, vocabulary
 from advisor.findings.learning_rate import rate_is_zero
 from advisor.findings.spend import cost_of_steps
+from advisor.laws.initial_loss import FAULT_ABOVE, FAULT_BELOW, SOUND, uniform_loss
 
-# Handbook §7.1: within 0.3 nats of ln V is right, over 1 above is a fault, 0.5 below at step 0 is not a fresh start
-_HIGH, _LOW, _EQUAL = 1.0, 0.5, 0.3
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
 _FEW_STEPS = 50  # before so many steps nobody expects a model to beat the uniform guess
@@ -40,10 +39,10 @@ def detect_initial_loss(case: Case) -> Verdict:
     if vocab is None or unit is None or not len(losses):
         missing = "the vocabulary's size" if vocab is None else "a training loss in nats or bits per token"
         return Insufficient(code="initial_loss", missing=missing)
-    step, loss, expected = float(losses.step[0]), float(losses.value[0]) * unit, math.log(vocab)
-    if loss > expected + _HIGH and step <= _LATEST_HIGH:
+    step, loss, expected = float(losses.step[0]), float(losses.value[0]) * unit, uniform_loss(vocab)
+    if loss > expected + FAULT_ABOVE and step <= _LATEST_HIGH:
         return _too_high(case, step, loss, vocab)
-    if loss >= expected - _LOW:
+    if loss >= expected - FAULT_BELOW:
         return None
     if step > 1 or not losses.counted:
         missing = f"the loss before step 2 (the first one printed is of step {step:g})"
@@ -52,7 +51,8 @@ def detect_initial_loss(case: Case) -> Verdict:
 
 
 def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:
-    excess = loss - math.log(vocab)
+    uniform = uniform_loss(vocab)
+    excess = loss - uniform
     sums = _sums(case, loss, vocab)
     causes = sums + _scale_causes(case, loss, vocab)
     actions = ["print the loss of one batch before any update; it has to be ln V"]
@@ -63,12 +63,12 @@ def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:
     return Finding(
         code="initial_loss_high",
         severity=Severity.ERROR if sums or excess > 3 else Severity.WARNING,
-        title=f"First loss {loss:.4g} is {excess:.3g} above the uniform guess, ln {vocab:,} = {math.log(vocab):.3f}",
+        title=f"First loss {loss:.4g} is {excess:.3g} above the uniform guess, ln {vocab:,} = {uniform:.3f}",
         evidence=(Evidence(text=f"loss {loss:.5g} at step {step:g}", first_step=step, last_step=step),),
         confidence=Confidence.HIGH,
         causes=causes,
         actions=tuple(actions),
-        threshold=f"{_SEEN}; more than {_HIGH:g} above is a fault",
+        threshold=f"{_SEEN}; more than {FAULT_ABOVE:g} above is a fault",
     )
 
 
@@ -80,17 +80,17 @@ def _too_low(case: Case, step: float, loss: float, vocab: int) -> Finding:
     return Finding(
         code="initial_loss_low",
         severity=Severity.NOTE,
-        title=f"First loss {loss:.4g} is below ln {vocab:,} = {math.log(vocab):.3f}: these are not fresh weights",
+        title=f"First loss {loss:.4g} is below ln {vocab:,} = {uniform_loss(vocab):.3f}: these are not fresh weights",
         evidence=(Evidence(text=f"loss {loss:.5g} at step {step:g}", first_step=step, last_step=step),),
         confidence=Confidence.LOW if resumed else Confidence.MEDIUM,
         causes=tuple(causes),
         actions=("if the run was meant to start from random weights, compare its vocabulary and labels with the loss",),
-        threshold=f"{_SEEN}; more than {_LOW:g} below at the first step is not a fresh start",
+        threshold=f"{_SEEN}; more than {FAULT_BELOW:g} below at the first step is not a fresh start",
     )
 
 
 def sum_factors(
-    loss: float, vocab: int, sizes: dict[str, float], *, tolerance: float = _EQUAL
+    loss: float, vocab: int, sizes: dict[str, float], *, tolerance: float = SOUND
 ) -> list[tuple[str, float]]:
     """Which products of `sizes` (name → number) turn ln V into this loss, best first: a sum where a mean was meant.
 
@@ -98,7 +98,7 @@ def sum_factors(
     """
     known = [(name, size) for name, size in sizes.items() if size and size >= 2]
     pairs = [(f"{a} × {b}", x * y) for i, (a, x) in enumerate(known) for b, y in known[i + 1 :]]
-    expected = math.log(vocab)
+    expected = uniform_loss(vocab)
     hits = [(abs(loss / factor - expected), name, factor) for name, factor in known + pairs]
     return [(name, factor) for off, name, factor in sorted(hits) if off <= tolerance]
 
@@ -112,14 +112,14 @@ def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
         "accumulation steps": number(facts, "grad_accum") or (work.grad_accum if work else None),
         "devices": number(facts, "world_size") or (work.gpus if work else None),
     }
-    expected = math.log(vocab)
+    expected = uniform_loss(vocab)
     found = sum_factors(loss, vocab, {name: float(size) for name, size in sizes.items() if size})
     words = [
         f"the loss is summed over {name} ({factor:,.6g}) instead of averaged: "
         f"{loss:,.5g} / {factor:,.6g} = {loss / factor:.3f} against ln {vocab:,} = {expected:.3f}"
         for name, factor in found[:3]
     ]
-    if abs(loss * math.log(2) - expected) <= _EQUAL:
+    if abs(loss * math.log(2) - expected) <= SOUND:
         words.append(f"the loss is printed in bits: {loss:.4g} × ln 2 = {loss * math.log(2):.3f} nats")
     ratio = loss / expected
     if not words and ratio >= 1.9 and abs(ratio / round(ratio) - 1) < 0.02 and _power_of_two(round(ratio)):
@@ -144,7 +144,7 @@ def logit_deviation(loss: float, vocab: int) -> float:
 
     ln V + σ²/2 up to σ = √(2 ln V), σ·√(2 ln V) beyond: the mean of ln Σ exp of V normals (random-energy model).
     """
-    expected = math.log(vocab)
+    expected = uniform_loss(vocab)
     small = math.sqrt(2 * max(0.0, loss - expected))
     limit = math.sqrt(2 * expected)
     return small if small <= limit else loss / limit
@@ -160,7 +160,7 @@ def _other_vocabulary(loss: float, vocab: int) -> list[str]:
 
 
 def _near(loss: float, vocab: int) -> bool:
-    return -0.05 <= loss - math.log(vocab) <= _EQUAL
+    return -0.05 <= loss - uniform_loss(vocab) <= SOUND
 
 
 def _power_of_two(value: int) -> bool:
@@ -175,11 +175,11 @@ def detect_worse_than_uniform(case: Case) -> Verdict:
     done = steps_done(case.run) or len(losses)
     if done < _FEW_STEPS:
         return None
-    end, expected = float(np.median(tail(losses.value))) * unit, math.log(vocab)
+    end, expected = float(np.median(tail(losses.value))) * unit, uniform_loss(vocab)
     if end <= expected + _WORSE:
         return None
     first, last = float(losses.value[0]) * unit, float(losses.step[-1])
-    sums = _sums(case, first, vocab) if first > expected + _HIGH else ()
+    sums = _sums(case, first, vocab) if first > expected + FAULT_ABOVE else ()
     hours, usd = cost_of_steps(case, done)
     fallen = f"fell from {first:.4g} to {end:.4g}" if end < first else f"is {end:.4g}"
     return Finding(
@@ -205,7 +205,7 @@ def detect_random_tokens(case: Case) -> Verdict:
     if vocab is None or unit is None or not len(losses):
         return Insufficient(code="random_tokens", missing="the vocabulary's size and a loss per token")
     done = steps_done(case.run) or len(losses)
-    end, expected = float(np.median(tail(losses.value))) * unit, math.log(vocab)
+    end, expected = float(np.median(tail(losses.value))) * unit, uniform_loss(vocab)
     if done < _LONG_ENOUGH or abs(end - expected) > _AT_UNIFORM or rate_is_zero(case.run):
         return None
     hours, usd = cost_of_steps(case, done)

@@ -8,10 +8,10 @@ from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import main_rows
 from advisor.findings.out_of_memory import what_fits
+from advisor.predict.profile import FIT_MARGIN
 from advisor.readers.run_table import Status
 from advisor.units import format_bytes, format_number, format_percent
 
-_NEARLY_FULL = 0.97  # of the device (the fit margin of predictions)
 _LIKELY_SPILL = 3.0  # times slower than predicted, at a full card
 _GROWTH = 0.05  # of memory over the run
 _GROWTH_ROWS = 50
@@ -26,7 +26,7 @@ def detect_nearly_full(case: Case) -> Verdict:
         return Insufficient(
             code="memory_nearly_full", missing="device memory in use (telemetry or the log) and its size"
         )
-    if used < _NEARLY_FULL or used > 1:
+    if used < FIT_MARGIN or used > 1:
         return None
     return Finding(
         code="memory_nearly_full",
@@ -49,7 +49,7 @@ def detect_host_spill(case: Case) -> Verdict:
     factor = promised.value / speed.tokens_per_second if promised and speed else None
     if used > 1.02:
         text, confidence = f"{format_bytes(used * total)} in use on a card of {format_bytes(total)}", Confidence.HIGH
-    elif used > _NEARLY_FULL and factor is not None and factor > _LIKELY_SPILL:
+    elif used > FIT_MARGIN and factor is not None and factor > _LIKELY_SPILL:
         text = f"the card is {format_percent(used)} full and {format_number(factor)}x slower than predicted"
         confidence = Confidence.LOW
     else:

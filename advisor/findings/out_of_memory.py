@@ -8,12 +8,12 @@ from advisor.errors import AdvisorError
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import MemoryParts
+from advisor.predict.profile import FIT_MARGIN
 from advisor.readers.run_table import Event, Status
 from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number
 
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
-_USABLE = 0.97  # of the device
 _MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
 
 
@@ -129,7 +129,7 @@ def _really(case: Case, p: Prediction, numbers: dict[str, float]) -> bool:
     if now is None or then is None or p.peak_reserved_bytes is None or p.device_memory_bytes is None:
         return True
     more = (_appetite(now, numbers) - 1) * (then.activations_bytes + then.logits_bytes)
-    room = _USABLE * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
+    room = FIT_MARGIN * p.device_memory_bytes - numbers.get("other_bytes", 0.0)
     return p.peak_reserved_bytes.high + more <= room
 
 

@@ -7,10 +7,9 @@ import numpy as np
 from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.givens import parameters
+from advisor.laws.mfu import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
 from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
 
-IMPOSSIBLE_MFU = 0.80  # best measured products reach 0.78-0.87 of the dense peak; a whole step cannot (sources §1.3)
-IMPOSSIBLE_ON_CPU = 1.0  # a CPU's peak is its own best measured product
 _LOGGED_MFU_TOLERANCE = 0.10
 _ARITHMETIC_TOLERANCE = 0.02
 # Peaks that wrong denominators are made of: what logs divide by instead of the card's dense peak.

@@ -9,11 +9,9 @@ import numpy as np
 from advisor.findings import measured, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.savings import saved_share
+from advisor.laws.throttling import ALARMS, POWER_CAP, REASONS
 from advisor.units import format_number, format_percent, format_seconds
 
-# NVML clocks-event reasons (sources §7.4). Power brake and slowdowns cut clocks by half or more.
-_ALARMS = {0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
-_POWER_CAP = 0x4  # normal under full load
 _CAPPED_CLOCK = 0.85  # of the run's own best clock: below it the cap costs speed
 _THROTTLED_SHARE = 0.01  # of the readings under load
 _STRAGGLER = 1.05  # of the median rank (sources §7.3)
@@ -38,13 +36,13 @@ def detect_throttling(case: Case) -> Verdict:
     if not len(reasons):
         return _clock_drop(case)
     bits = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64)
-    for mask, words in [*_ALARMS.items(), (_POWER_CAP, "power cap")]:
+    for mask in (*ALARMS, POWER_CAP):
         found = _slowdown(case, (bits & mask) != 0)
         if found is None or found.share < _THROTTLED_SHARE:
             continue
-        if mask == _POWER_CAP and not _cap_costs(case, (bits & mask) != 0):
+        if mask == POWER_CAP and not _cap_costs(case, (bits & mask) != 0):
             continue  # at the cap with full clocks is what a well used card does
-        return _throttled(case, words, found)
+        return _throttled(case, REASONS[mask], found)
     return None
 
 

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.laws.throttling import reasons_in
+from advisor.readers.telemetry_file import OWN_COLUMNS
 
 NEWEST_PARTS = 15  # of a minute each: what a glance at the devices needs, however long the run
 MOST_POINTS = 120  # of a small curve
 
-# NVML's clocks-event reasons (nvml.h, nvmlClocksEventReasons). Idle is none that slows a run.
-THROTTLE_REASONS = {
-    0x2: "clocks set by an application",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-    0x100: "display clocks",
+_CARD_GAUGES = {
+    "power_deciwatts": ("power", "watts"),
+    "utilization_percent": ("busy", "share"),
+    "memory_used_bytes": ("memory in use", "bytes"),
+    "temperature_celsius": ("temperature", "celsius"),
+    "sm_clock_mhz": ("SM clock", "mhz"),
 }
 # column of the telemetry file → name, unit, what it is divided by
-_OF_A_CARD = {
-    "power_deciwatts": ("power", "watts", 10),
-    "utilization_percent": ("busy", "share", 100),
-    "memory_used_bytes": ("memory in use", "bytes", 1),
-    "temperature_celsius": ("temperature", "celsius", 1),
-    "sm_clock_mhz": ("SM clock", "mhz", 1),
-}
+_OF_A_CARD = {column: (name, unit, OWN_COLUMNS[column][1]) for column, (name, unit) in _CARD_GAUGES.items()}
 _OF_THE_HOST = {
     "cpu_percent": ("CPU busy", "share", 100),
     "process_resident_bytes": ("memory of the run", "bytes", 1),
@@ -112,16 +104,8 @@ def _device(columns: dict[str, np.ndarray], gpu: int | None) -> Device:
         gpu=gpu,
         unix_seconds=float(columns["time_ms"][mine].max()) / 1000,
         gauges=tuple(gauges),
-        throttled=throttle_words(int(r) for r in reasons[np.isfinite(reasons)]),
+        throttled=reasons_in(int(r) for r in reasons[np.isfinite(reasons)]),
     )
-
-
-def throttle_words(masks: Iterable[int]) -> tuple[str, ...]:
-    """The reasons of NVML's bitmasks in words, each once."""
-    seen = 0
-    for mask in masks:
-        seen |= mask
-    return tuple(words for bit, words in THROTTLE_REASONS.items() if seen & bit)
 
 
 def _thinned(values: np.ndarray) -> tuple[float, ...]:

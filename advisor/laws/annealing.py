@@ -7,8 +7,6 @@ is 0.1 nats wrong where this is 0.02: it does not know that the rate will fall.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import numpy as np
 
 from trainer.schema import ScheduleConfig
@@ -20,6 +18,7 @@ _ANNEALING, _FITTED_PEAK = 0.468, 3e-4  # C
 GAIN_PER_SHARE = 1.2 * _ANNEALING * _FITTED_PEAK  # nats for each unit of S2
 GAIN_SPREAD = 0.5  # 80 % half-width of the gain, relative: judged
 FULL_DECAY_NATS = GAIN_PER_SHARE / (1 - MEMORY)  # of a fall from the peak to nothing, once its momentum is spent
+_FORGOTTEN = 1e-17  # a fall weighs nothing by then
 KINDS = ("cosine", "linear", "wsd", "constant")
 
 
@@ -65,6 +64,8 @@ def annealing_sums(shares: np.ndarray, warmup_steps: int) -> tuple[np.ndarray, n
     """S1 and S2 after each step, in shares of the peak; warm-up counts as if it were at the peak (Tissue)."""
     flat = shares.copy()
     flat[:warmup_steps] = 1.0
-    falls = np.concatenate([[0.0], flat[:-1] - flat[1:]]).tolist()
-    momentum = accumulate(falls, lambda before, fall: MEMORY * before + fall)
-    return np.cumsum(flat), np.cumsum(np.fromiter(momentum, float, len(falls)))
+    momentum, reach = np.concatenate([[0.0], flat[:-1] - flat[1:]]), 1
+    while reach < len(flat) and MEMORY**reach > _FORGOTTEN:  # each round doubles how far back the momentum reaches
+        momentum[reach:] += MEMORY**reach * momentum[:-reach]
+        reach *= 2
+    return np.cumsum(flat), np.cumsum(momentum)

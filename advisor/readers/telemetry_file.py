@@ -21,7 +21,7 @@ from advisor.readers.telemetry_table import Telemetry, telemetry_run
 NAME = "telemetry.parquet"
 _MAGIC = b"PAR1"
 # column of `trainer/telemetry_files.py` → column here and what it is divided by
-_OWN = {
+OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
     "gpu": ("gpu", 1),
     "power_deciwatts": ("power_watts", 10),
@@ -91,14 +91,14 @@ def _parquet(paths: list[Path]) -> Telemetry:
     joined: dict[str, list[np.ndarray]] = {}
     for path in paths:
         try:
-            names = [name for name in parquet.read_schema(path).names if name in _OWN]
+            names = [name for name in parquet.read_schema(path).names if name in OWN_COLUMNS]
             if "time_ms" not in names or "gpu" not in names:
                 raise AdvisorError(f"{path} is Parquet, but no telemetry of this program")
             table = parquet.read_table(path, columns=names, filters=[("gpu", ">=", 0)])  # the host's rows have no card
         except (pa.ArrowException, OSError) as error:
             raise AdvisorError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from error
         for name in names:
-            column, divisor = _OWN[name]
+            column, divisor = OWN_COLUMNS[name]
             values = table.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
             joined.setdefault(column, []).append(values / divisor)
     columns = {column: np.concatenate(parts) for column, parts in joined.items()}

@@ -18,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 from advisor.errors import AdvisorError
 from advisor.folders import example_run
 from advisor.launchers.base import RunState, run_status
-from advisor.launchers.device import read_devices, throttle_words
+from advisor.launchers.device import read_devices
 from advisor.launchers.local import LocalLauncher
 from advisor.launchers.once import launch_once
 from advisor.outcome import review
@@ -186,11 +186,6 @@ def test_no_telemetry_and_damaged_telemetry_are_said(store):
     (folder / "telemetry.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
     at = app("watch").run()
     assert not at.exception and "Telemetry cannot be read" in words(at)
-
-
-def test_reasons_have_names():
-    assert throttle_words([0x1, 0x0]) == ()  # idle
-    assert throttle_words([0x80, 0x80, 0x4]) == ("power cap", "power brake")
 
 
 def test_a_finished_run_is_scored_by_looking_at_runs(store):

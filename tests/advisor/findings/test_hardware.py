@@ -88,7 +88,7 @@ def test_thermal_throttling_by_step_time():
     case = build.case(build.run(**CLOCKED, telemetry=build.telemetry(400, **HOT, temperature_celsius=93.0)))
     found = throttling.detect_throttling(case)
     assert isinstance(found, Finding)
-    assert found.title == "Throttled (hardware thermal) in 75 % of the readings, 1.25x slower by step time"
+    assert found.title == "Throttled (hardware thermal slowdown) in 75 % of the readings, 1.25x slower by step time"
     # 300 of 400 steps take 0.25 s too long: 0.75 x (1 - 1/1.25) = 15 % of the time
     assert found.severity is Severity.ERROR
     assert found.saved_hours.value == pytest.approx(0.15 * 399 / 3600, rel=1e-3)

@@ -10,8 +10,6 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.generalisation import (
-    benchmark_of,
-    chance_interval,
     detect_memorised,
     detect_overfitting,
     detect_scores_at_chance,
@@ -171,8 +169,6 @@ def test_a_solved_task_is_not_memorised():
 
 
 def test_scores_that_guessing_reaches():
-    # HellaSwag has 10,042 questions of 4 answers: guessing gives 0.25 ± 1.96·√(0.1875/10042) = 0.2415 … 0.2585
-    assert chance_interval("hellaswag") == pytest.approx((0.2415, 0.2585), abs=1e-4)
     table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hellaswag=0.2541, piqa=0.61),))
     found = detect_scores_at_chance(learning_case(table))
     assert isinstance(found, Finding) and "hellaswag" in found.title and "piqa" not in found.title
@@ -183,14 +179,3 @@ def test_a_real_score_is_silent_and_none_is_insufficient():
     table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hella=0.3054),))
     assert detect_scores_at_chance(learning_case(table)) is None
     assert isinstance(detect_scores_at_chance(learning_case()), Insufficient)
-
-
-@pytest.mark.parametrize(
-    ("name", "benchmark"),
-    [
-        *(("eval/HellaSwag acc_norm", "hellaswag"), ("arc-easy", "arc_easy"), ("bleu", None)),
-        *(("quartet", None), ("super_glue/rte", "rte"), ("retrace", None), ("openbook_qa", "openbookqa")),
-    ],
-)
-def test_benchmarks_are_known_by_name(name, benchmark):
-    assert benchmark_of(name) == benchmark
