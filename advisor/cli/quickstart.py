@@ -123,10 +123,10 @@ def _show_plan(plan: Any, path: Path) -> None:
 def _train(plan: Any, store: Any) -> Path:
     """Launch the plan and follow it to its end; raises AdvisorError when it did not complete."""
     from advisor.cli.following import follow
-    from advisor.launchers.local import LocalLauncher
+    from advisor.workflows.launch import launch
     from trainer.schema import Outcome
 
-    handle = LocalLauncher(store).launch(plan)
+    handle = launch(store, plan)
     progress = follow(handle.run_dir)
     if progress is None:
         raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)
