@@ -1,7 +1,7 @@
 """The only reader and writer of calibrations, plans, run folders and the ledger.
 
 Layout under ADVISOR_HOME (`docs/file-formats.md`): `calibrations/*.yaml`, `calibrations/observations/KEY/RUN.json`,
-`plans/*.yaml`, `runs/NAME-TIMESTAMP/`, `ledger.sqlite`.
+`plans/*.yaml`, `runs/NAME-TIMESTAMP/`, `claims/PLAN.lock`, `ledger.sqlite`.
 """
 
 from __future__ import annotations

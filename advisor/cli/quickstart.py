@@ -34,9 +34,10 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
-    from advisor.outcome import review, to_document
+    from advisor.outcome import to_document
     from advisor.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
+    from advisor.workflows.compare import compare
     from advisor.workflows.plan import recommend
 
     store = default_store()
@@ -55,7 +56,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(4, "training it")
     run_dir = _train(plan, store)
     _say(5, "comparing the run with its prediction")
-    reviewed = review(store, str(run_dir), record=True)
+    [reviewed] = compare(store, [str(run_dir)], record=True).runs
     if as_json:
         cost = {"calibration": done.document["cost"], "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -11,7 +12,11 @@ from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunStatus
 from advisor.store import Store, default_store, read_launch
 
-BACKENDS: dict[str, type[LocalBackend]] = {LocalBackend.engine: LocalBackend, ReplayBackend.engine: ReplayBackend}
+BACKENDS: dict[str, Callable[[Store], Backend]] = {
+    LocalBackend.engine: LocalBackend,
+    ReplayBackend.engine: ReplayBackend,
+}
+_BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
 
 def backend_of(handle_or_engine: str, store: Store) -> Backend:
@@ -30,10 +35,10 @@ def handle_of(run_dir: Path) -> str:
     elsewhere by what its engine called it.
     """
     launch = read_launch(run_dir)
-    engine = engine_of(launch.handle) if launch is not None else LocalBackend.engine
-    if launch is not None and engine not in BACKENDS:
-        return launch.handle
-    return f"{engine}://{run_dir.resolve()}"
+    if launch is None:
+        return f"{LocalBackend.engine}://{run_dir.resolve()}"
+    engine = engine_of(launch.handle)
+    return f"{engine}://{run_dir.resolve()}" if engine in _BY_FOLDER else launch.handle
 
 
 def describe(run_dir: Path) -> RunStatus:

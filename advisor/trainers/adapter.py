@@ -35,4 +35,4 @@ class Trainer(Protocol):
         """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""
 
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
-        """The command of a process that answers burst requests (docs/file-formats.md); None: it has none."""
+        """The command of a process that answers burst requests as trainer/worker.py does; None: it has none."""
