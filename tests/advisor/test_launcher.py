@@ -375,7 +375,7 @@ def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
 def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
     launcher = Flow(store)
     folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.STOPPED
     stopped_at = RunFollower(folder).look().checkpoint_step
     assert stopped_at is not None and stopped_at < 600
@@ -383,7 +383,7 @@ def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
         launcher.resume(folder)
     assert "--max-hours" in caught.value.hint
     launcher.resume(folder, max_hours=1)
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2
     log = load_run_log(folder / "log.jsonl")
     assert log.attempts == 2 and log.header["resumed_from_step"] == stopped_at
