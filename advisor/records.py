@@ -332,8 +332,9 @@ class LaunchRecord:
     guards: Guards = Guards()
     plan_id: str | None = None
     device_key: str | None = None
-    launcher: str = "local"  # local | replay: which launcher started it
-    schema: int = 1
+    handle: str = "local://"  # engine://id: who started it, and what it is called there
+    trainer: str = "own"  # the adapter's name
+    schema: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)

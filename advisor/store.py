@@ -1,7 +1,7 @@
 """The only reader and writer of calibrations, plans, run folders and the ledger.
 
 Layout under ADVISOR_HOME (`docs/file-formats.md`): `calibrations/*.yaml`, `calibrations/observations/KEY/RUN.json`,
-`plans/*.yaml`, `runs/NAME-TIMESTAMP/`, `ledger.sqlite`.
+`plans/*.yaml`, `runs/NAME-TIMESTAMP/`, `claims/PLAN.lock`, `ledger.sqlite`.
 """
 
 from __future__ import annotations
@@ -133,11 +133,19 @@ class Store:
         """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
         return load_plan(path)
 
+    def claim_path(self, plan_id: str) -> Path:
+        """The file that is locked while a plan is being started."""
+        return self.home / "claims" / f"{_file_name(plan_id)}.lock"
+
     # Runs
 
+    def run_folder(self, name: str, now: datetime) -> Path:
+        """Where a run that starts at this moment will lie, `runs/NAME-TIMESTAMP`, unless that is taken."""
+        return self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
+
     def new_run_folder(self, name: str, now: datetime) -> Path:
-        """Make an empty folder `runs/NAME-TIMESTAMP` for a run, with a number appended if that is taken."""
-        base = self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
+        """Make an empty folder for a run: `run_folder`, with a number appended if that is taken."""
+        base = self.run_folder(name, now)
         with disk_errors("make the run folder", base):
             base.parent.mkdir(parents=True, exist_ok=True)
             for attempt in range(1, 1000):
@@ -278,10 +286,23 @@ def read_launch(run_dir: Path) -> LaunchRecord | None:
     path = run_dir / LAUNCH
     if not path.exists():
         return None
+    raw = _of_this_schema(read_json(path, "launch record"), run_dir)
     try:
-        return record_from_dict(LaunchRecord, read_json(path, "launch record"))
+        return record_from_dict(LaunchRecord, raw)
     except ConfigError as error:
         raise _bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+def _of_this_schema(launch: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer."""
+    schema = launch.get("schema", 1)
+    if schema == 1:
+        engine = launch.pop("launcher", "local")
+        return launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
+    if isinstance(schema, int) and schema > LaunchRecord.schema:
+        newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
+        raise AdvisorError(newer, "upgrade training-advisor")
+    return launch
 
 
 def read_run_plan(run_dir: Path) -> Plan | None:

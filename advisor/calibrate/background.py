@@ -13,12 +13,12 @@ from typing import Any
 
 from advisor.disk import read_json, write_atomic
 from advisor.errors import AdvisorError
-from advisor.launchers.process import (
+from advisor.launch.process import (
     ProcessId,
     folder_lock,
     is_alive,
     python_command,
-    python_environment,
+    python_variables,
     start_detached,
     wait_until_gone,
 )
@@ -51,7 +51,7 @@ def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
         output = store.home / _OUTPUT
         output.unlink(missing_ok=True)
         command = python_command("-m", "advisor", "calibrate", "--budget-seconds", f"{budget_seconds:g}", *options)
-        process = start_detached(command, store.home, output, python_environment() | {"ADVISOR_HOME": str(store.home)})
+        process = start_detached(command, store.home, output, python_variables() | {"ADVISOR_HOME": str(store.home)})
         state = {
             "schema": 1,
             "pid": process.pid,

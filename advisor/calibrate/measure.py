@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
+from advisor.trainers.own import OWN
 from trainer.runlog import load_run_log
-from trainer.schema import RunConfig, dump_config
+from trainer.schema import RunConfig
 
 _START_SECONDS = 180.0  # importing torch from a cold network disk
 
@@ -75,7 +75,7 @@ class Worker:
         stderr = open(self._log, "ab") if self._log else subprocess.DEVNULL  # noqa: SIM115 - handed to the child
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainer.worker", "--device", self._device],
+                OWN.burst_worker(self._device),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -177,18 +177,18 @@ def rehearse(config: RunConfig, timeout: float, log: Path | None = None) -> Rehe
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         folder = Path(name)
-        (folder / "run.yaml").write_text(dump_config(config), encoding="utf-8")
-        command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", name]
+        for file_name, text in OWN.files(config).items():
+            (folder / file_name).write_text(text, encoding="utf-8")
         with open(log or os.devnull, "ab") as output:
             began = time.perf_counter()
             try:
-                done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
+                done = subprocess.run(OWN.command(folder, 1), stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
             except subprocess.TimeoutExpired:
                 return None
             wall = time.perf_counter() - began
         if done.returncode != 0:
             return None
-        log = load_run_log(folder / "log.jsonl")
+        log = load_run_log(folder / OWN.log_name)
     steady = min(s["seconds"] for s in log.steps)
     written = log.checkpoints[-1]
     counted = steady * len(log.steps) + sum(e["seconds"] for e in log.evals) + written["seconds"]

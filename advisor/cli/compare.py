@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,12 +24,12 @@ def command(runs: tuple[str, ...], record: bool, as_json: bool) -> None:
     Several runs are shown side by side too, at equal tokens and at equal learning-rate phase. A finished run's scores
     go into the ledger that `advisor accuracy` reads, and its step time into the profile of its device.
     """
-    from advisor.outcome import review, side_by_side_of, to_document
+    from advisor.outcome import to_document
     from advisor.store import default_store
+    from advisor.workflows.compare import compare
 
-    store = default_store()
-    reviewed = [review(store, text, record=record) for text in runs]
-    points = side_by_side_of(reviewed)
+    compared = compare(default_store(), runs, record=record)
+    reviewed, points = compared.runs, compared.points
     if as_json:
         documents = [to_document(one) for one in reviewed]
         render.print_json(documents[0] if len(documents) == 1 else {"runs": documents, "side_by_side": points})
@@ -83,7 +83,7 @@ def _signed(seconds: float) -> str:
     return f"{seconds:+.2f}"
 
 
-def _side_by_side_report(points: list[Any]) -> Iterator[Any]:
+def _side_by_side_report(points: Sequence[Any]) -> Iterator[Any]:
     names = [standing.run_id for standing in points[0].runs]
     rows = []
     for point in points:

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from advisor.launchers.base import RunState, settle
+from advisor.launch.state import RunState, settle
 from advisor.launchers.follow import RunFollower
 from advisor.progress import Progress
 from advisor.render import error_console, print_json, remark, show

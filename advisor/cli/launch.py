@@ -8,15 +8,12 @@ import click
 
 from advisor.cli.following import finish, follow
 from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
-from advisor.disk import read_yaml
-from advisor.hardware.here import check_is_here
-from advisor.launchers.base import RunHandle
-from advisor.launchers.guards import parse_loss_stop
-from advisor.launchers.local import LocalLauncher
-from advisor.records import Plan
+from advisor.launch.backend import LaunchRequest
+from advisor.launch.guards import parse_loss_stop
 from advisor.render import print_json, remark, show
-from advisor.store import default_store, load_plan, read_run_config
-from trainer.schema import RunConfig
+from advisor.store import default_store
+from advisor.workflows import launch as flow
+from advisor.workflows.launch import Limits, Started, read_source
 
 
 @click.command("launch")
@@ -26,6 +23,8 @@ from trainer.schema import RunConfig
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="Stop if the loss is above LOSS from STEP on.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
+@click.option("--again", is_flag=True, help="Start it beside a run of the same plan that is going on.")
+@click.option("--dry-run", is_flag=True, help="Print the files and the command as lines of a shell; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
     plan: Path,
@@ -34,36 +33,49 @@ def command(
     max_hours: float | None,
     stop_loss: tuple[str, ...],
     detach: bool,
+    again: bool,
+    dry_run: bool,
     as_json: bool,
 ) -> int:
     """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it.
 
-    The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing.
+    The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing. A plan is
+    started once: while a run of it goes on, this command names that run instead, unless --again asks for a second.
     """
-    loss = [parse_loss_stop(text) for text in stop_loss]
-    launcher, source = LocalLauncher(default_store()), read_source(plan)
-    if isinstance(source, Plan) and (warning := check_is_here(source.workload.gpu, source.workload.gpus)):
+    limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
+    store, source = default_store(), read_source(plan)
+    if dry_run:
+        show_request(flow.dry_run(store, source, run_dir, limits=limits), as_json=as_json)
+        return 0
+    if warning := flow.device_warning(source):
         remark(f"warning: {warning}")
-    handle = launcher.launch(source, run_dir, max_usd=max_usd, max_hours=max_hours, loss=loss)
-    return after_start(handle, detach=detach, as_json=as_json)
+    started = flow.launch(store, source, run_dir, limits=limits, again=again)
+    return after_start(started, detach=detach, as_json=as_json)
 
 
-def read_source(path: Path) -> Plan | RunConfig:
-    """Read a plan, or a bare run configuration where the file is one; raises AdvisorError."""
-    raw = read_yaml(path, "plan")
-    return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
+def show_request(request: LaunchRequest, *, as_json: bool) -> None:
+    """What would be written and started, ready for a shell."""
+    if as_json:
+        print_json({
+            "run_dir": request.folder,
+            "command": request.command,
+            "environment": request.environment,
+            "files": request.files,
+        })  # fmt: skip
+        return
+    click.echo(request.script)  # as it is: neither wrapped nor coloured, so that a shell can read it
 
 
-def after_start(handle: RunHandle, *, detach: bool, as_json: bool) -> int:
+def after_start(started: Started, *, detach: bool, as_json: bool) -> int:
     """Tell where the run is, follow it unless detached, and give the exit code."""
-    for warning in handle.warnings:
+    for warning in started.warnings:
         remark(f"warning: {warning}")
     if not detach:
-        remark(f"started {handle.launch.name} (pid {handle.launch.pid}) in {handle.run_dir}")
-        return finish(follow(handle.run_dir), handle.run_dir, as_json=as_json)
+        remark(f"started {started.launch.name} (pid {started.launch.pid}) in {started.run_dir}")
+        return finish(follow(started.run_dir), started.run_dir, as_json=as_json)
     if as_json:
-        print_json({"run_dir": handle.run_dir, "launch": handle.launch})
+        print_json({"run_dir": started.run_dir, "launch": started.launch})
     else:
-        show(f"started {handle.launch.name} (pid {handle.launch.pid})", f"run folder: {handle.run_dir}",
-             f"next: advisor watch {handle.run_dir}")  # fmt: skip
+        show(f"started {started.launch.name} (pid {started.launch.pid})", f"run folder: {started.run_dir}",
+             f"next: advisor watch {started.run_dir}")  # fmt: skip
     return 0

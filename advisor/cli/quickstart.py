@@ -34,9 +34,10 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
-    from advisor.outcome import review, to_document
+    from advisor.outcome import to_document
     from advisor.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
+    from advisor.workflows.compare import compare
     from advisor.workflows.plan import recommend
 
     store = default_store()
@@ -55,7 +56,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(4, "training it")
     run_dir = _train(plan, store)
     _say(5, "comparing the run with its prediction")
-    reviewed = review(store, str(run_dir), record=True)
+    [reviewed] = compare(store, [str(run_dir)], record=True).runs
     if as_json:
         cost = {"calibration": done.document["cost"], "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})
@@ -123,10 +124,10 @@ def _show_plan(plan: Any, path: Path) -> None:
 def _train(plan: Any, store: Any) -> Path:
     """Launch the plan and follow it to its end; raises AdvisorError when it did not complete."""
     from advisor.cli.following import follow
-    from advisor.launchers.local import LocalLauncher
+    from advisor.workflows.launch import launch
     from trainer.schema import Outcome
 
-    handle = LocalLauncher(store).launch(plan)
+    handle = launch(store, plan)
     progress = follow(handle.run_dir)
     if progress is None:
         raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)

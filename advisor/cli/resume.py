@@ -6,9 +6,10 @@ import click
 
 from advisor.cli.launch import after_start
 from advisor.cli.params import USD, Number
-from advisor.launchers.guards import parse_loss_stop
-from advisor.launchers.local import LocalLauncher
+from advisor.launch.guards import parse_loss_stop
 from advisor.store import default_store
+from advisor.workflows import launch as flow
+from advisor.workflows.launch import Limits
 
 
 @click.command("resume")
@@ -27,5 +28,5 @@ def command(
     """
     store = default_store()
     loss = None if not stop_loss else [parse_loss_stop(text) for text in stop_loss if text != "none"]
-    handle = LocalLauncher(store).resume(store.find_run(run), max_usd=max_usd, max_hours=max_hours, loss=loss)
-    return after_start(handle, detach=detach, as_json=as_json)
+    limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=loss)
+    return after_start(flow.resume(store, store.find_run(run), limits=limits), detach=detach, as_json=as_json)

@@ -7,9 +7,9 @@ import click
 from advisor.cli.following import finish
 from advisor.cli.params import SECONDS
 from advisor.launchers.follow import RunFollower
-from advisor.launchers.local import LocalLauncher
 from advisor.render import remark
 from advisor.store import default_store
+from advisor.workflows import launch as flow
 
 
 @click.command("stop")
@@ -28,7 +28,7 @@ def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
         remark(f"asking {run_dir.name} to stop")
     else:
         remark(f"{run_dir.name} is over already: nothing to stop")
-    LocalLauncher(store).stop(run_dir, timeout_seconds=timeout, force=force)
+    flow.stop(store, run_dir, timeout_seconds=timeout, force=force)
     progress = RunFollower(run_dir).look()
     finish(progress, run_dir, as_json=as_json)
     return 0  # it is not running any more, which is what was asked for

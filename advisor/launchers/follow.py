@@ -8,7 +8,8 @@ from pathlib import Path
 
 from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
-from advisor.launchers.base import last_records, run_status
+from advisor.launch.engines import describe
+from advisor.launch.state import last_records
 from advisor.progress import History, Progress, make_progress
 from advisor.records import Plan, RunRow
 from advisor.store import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
@@ -32,7 +33,7 @@ class RunFollower:
 
     def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
-        status = run_status(self.run_dir)  # before the log: what ends in between is seen at the next look
+        status = describe(self.run_dir)  # before the log: what ends in between is seen at the next look
         self._read_on()
         return make_progress(
             self._history,
@@ -96,7 +97,7 @@ def summarize(row: RunRow) -> RunSummary:
     if not is_run_folder(folder):
         return replace(base, problem="its folder is gone")
     try:
-        status = run_status(folder)
+        status = describe(folder)
         steps = [record for record in last_records(folder) if record["kind"] == "step"]
         planned = read_run_config(folder).steps
     except AdvisorError as error:

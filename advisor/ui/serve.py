@@ -14,7 +14,7 @@ import sys
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.analysis", "advisor.outcome", "advisor.report.plots", "advisor.report.charts"),
     *("advisor.cli.gpus", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
-    *("advisor.launchers.once", "advisor.plan.answer", "advisor.plan.cards"),
+    *("advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),
 )
 
 

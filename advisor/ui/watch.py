@@ -9,11 +9,10 @@ import streamlit as st
 
 from advisor.cli.following import closing_lines
 from advisor.errors import AdvisorError
-from advisor.launchers.base import RunState
+from advisor.launch.claim import running_with
+from advisor.launch.guards import parse_loss_stop
+from advisor.launch.state import RunState
 from advisor.launchers.follow import RunFollower, summarize
-from advisor.launchers.guards import parse_loss_stop
-from advisor.launchers.local import LocalLauncher
-from advisor.launchers.once import launch_once, running_with
 from advisor.progress import Progress
 from advisor.records import Estimate, Plan
 from advisor.store import dump_plan, load_plan, read_run_plan
@@ -30,6 +29,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
+from advisor.workflows.launch import Limits, launch, resume, stop
 from trainer.schema import dump_config
 
 LOOK_SECONDS = 2.0
@@ -84,13 +84,14 @@ def _launch_form(plan: Plan) -> None:
         hours = columns[1].number_input(
             "Stop after (hours)", min_value=0.0, value=None, help="Stops with a checkpoint; it can be resumed later."
         )
-        stop = columns[2].text_input(
+        too_high = columns[2].text_input(
             "Stop if the loss is too high (step:loss)", placeholder="500:4.2", help="Checked from that step on."
         )
         st.caption("Where: this machine. On a rented one: copy plan.yaml there and type `advisor launch plan.yaml`.")
         if st.form_submit_button("Launch", type="primary", icon=":material/play_arrow:"):
-            loss = [parse_loss_stop(stop)] if stop else []
-            handle = launch_once(loaders.store(), plan, max_usd=usd or None, max_hours=hours or None, loss=loss)
+            loss = [parse_loss_stop(too_high)] if too_high else []
+            limits = Limits(max_usd=usd or None, max_hours=hours or None, loss=loss)
+            handle = launch(loaders.store(), plan, limits=limits)
             for warning in handle.warnings:
                 st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
             st.session_state["watched"] = str(handle.run_dir)
@@ -202,15 +203,14 @@ def _planned(estimate: Estimate | None, formatter: Formatter) -> str | None:
 
 
 def _buttons(progress: Progress, folder: Path) -> None:
-    launcher = LocalLauncher(loaders.store())
     if progress.state == RunState.RUNNING:
         if st.button("Stop with a checkpoint", icon=":material/stop_circle:", key=f"stop-{folder.name}"):
             with st.spinner("stopping: the step in progress ends, then a checkpoint is written"):
-                launcher.stop(folder)
+                stop(loaders.store(), folder)
             st.rerun()
     elif progress.outcome != "completed" and st.button(
         "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"
     ):
-        launcher.resume(folder)
+        resume(loaders.store(), folder)
         st.session_state["watched"] = str(folder)
         st.rerun()

@@ -64,15 +64,11 @@ def calibrate(
     with Worker(device_for(options.gpu), log=worker_log) as worker:
         settings = resolve(options, worker.start().device, meta)
         on_start(settings)
-        document = run_bursts(
-            settings, worker, store, load_memory_model(), on_event, resume=not options.fresh
-        )
+        document = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
     held = hold_each_out(document)
     document["held_out_error"] = held_out_summary(held) if held else None
     store.save_calibration(document)
-    return Calibrated(
-        document=document, profile=profile_of(document, store.observations(settings.gpu)), held_out=held
-    )
+    return Calibrated(document=document, profile=profile_of(document, store.observations(settings.gpu)), held_out=held)
 
 
 def resolve(options: CalibrationOptions, device: Mapping[str, Any], meta: Mapping[str, Any] | None) -> Settings:

@@ -13,32 +13,51 @@ import psutil
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.launchers.base import RunState, run_status, settle, this_host
+from advisor.launch.backend import engine_of
+from advisor.launch.engines import backend_of, handle_of
+from advisor.launch.guards import guarded, make_guards, parse_loss_stop
+from advisor.launch.process import ProcessId, kill_tree, python_command
+from advisor.launch.replay import ReplayBackend
+from advisor.launch.state import RunState, run_status, settle, this_host
 from advisor.launchers.follow import RunFollower, summarize
-from advisor.launchers.guards import guarded, make_guards, parse_loss_stop
-from advisor.launchers.local import LocalLauncher
-from advisor.launchers.process import ProcessId, kill_tree, python_command
-from advisor.launchers.replay import ReplayLauncher
 from advisor.records import LaunchRecord
 from advisor.store import Store, read_launch, read_run_config, read_run_plan, run_row, write_launch, write_run_config
+from advisor.trainers.own import OWN, OwnTrainer
+from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from trainer.runlog import load_run_log, read_records
-from trainer.schema import DataConfig, LossStop, Outcome, StopConfig
+from trainer.schema import DataConfig, LossStop, Outcome, StopConfig, record_from_dict
 
 ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "tests" / "recorded" / "small.jsonl"
 SLOW = 1e-4  # the recording lasts 2 s: at this speed nothing but its header is written while a test runs
 
 
-class ScriptLauncher(LocalLauncher):
-    """Everything of the local launcher, around a few lines of Python instead of the trainer."""
+class ScriptTrainer(OwnTrainer):
+    """Our own trainer's files and log, with a few lines of Python instead of the training."""
 
-    def __init__(self, store, script):
-        super().__init__(store)
+    def __init__(self, script):
         self.script = script
 
     def command(self, folder, gpus):
         return python_command("-c", self.script)
+
+
+class Flow:
+    """The launch workflow with one store and one backend."""
+
+    def __init__(self, store, backend=None):
+        self.store, self.backend = store, backend
+
+    def launch(self, source, run_dir=None, trainer=OWN, again=False, **limits):
+        return launch(self.store, source, run_dir, limits=Limits(**limits), again=again, backend=self.backend,
+                      trainer=trainer)  # fmt: skip
+
+    def resume(self, run_dir, **limits):
+        return resume(self.store, run_dir, limits=Limits(**limits), backend=self.backend)
+
+    def stop(self, run_dir, **how):
+        return stop(self.store, run_dir, **how)
 
 
 @pytest.fixture
@@ -49,7 +68,7 @@ def store(tmp_path):
 @pytest.fixture
 def replay(store):
     def make(speed=SLOW):
-        return ReplayLauncher(store, RECORDING, speed)
+        return Flow(store, ReplayBackend(store, RECORDING, speed))
 
     yield make
     for row in store.runs():  # no child outlives its test
@@ -85,7 +104,7 @@ def test_dollars_need_a_price(store):
     with pytest.raises(AdvisorError, match="--max-usd needs a price") as caught:
         make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
     assert caught.value.exit_code == 2
-    free = ScriptLauncher(store, "pass").launch(small_plan(usd_per_hour=0.0), max_usd=5.0)
+    free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
 
 
@@ -117,11 +136,10 @@ def test_a_launch_leaves_everything_the_run_needs_in_its_folder(store, replay):
     assert store.find_run("latest") == folder
 
 
-def test_the_trainers_command(store, tmp_path):
-    launcher = LocalLauncher(store)
-    one = launcher.command(tmp_path, 1)
+def test_the_trainers_command(tmp_path):
+    one = OWN.command(tmp_path, 1)
     assert one == (sys.executable, "-m", "trainer", str(tmp_path / "run.yaml"), "--out", str(tmp_path))
-    two = launcher.command(tmp_path, 2)
+    two = OWN.command(tmp_path, 2)
     assert two[1:5] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2") and two[5:] == one[1:]
 
 
@@ -137,7 +155,7 @@ def test_a_relative_data_folder_is_settled_at_launch(store, replay, tmp_path, mo
 def test_a_folder_that_cannot_be_made_is_one_clear_error(store, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AdvisorError, match="cannot make the run folder"):
-        LocalLauncher(store).launch(small_run(), tmp_path / "file" / "run")
+        launch(store, small_run(), tmp_path / "file" / "run")
 
 
 # States
@@ -154,7 +172,7 @@ def test_a_run_from_start_to_end(replay):
 
 def test_a_killed_run_has_died_and_its_last_words_are_told(store):
     script = "import time; print('Killed by the test', flush=True); time.sleep(60)"
-    handle = ScriptLauncher(store, script).launch(small_plan())
+    handle = Flow(store).launch(small_plan(), trainer=ScriptTrainer(script))
     wait_for(lambda: "test" in (handle.run_dir / "stdout.log").read_text())
     assert run_status(handle.run_dir).state is RunState.RUNNING
     os.kill(handle.launch.pid, signal.SIGKILL)
@@ -182,7 +200,7 @@ def test_a_folder_from_another_machine(tmp_path):
     (tmp_path / "log.jsonl").write_text(json.dumps(header) + "\n")
     assert run_status(tmp_path).state is RunState.RUNNING  # on a shared disk: it has just logged something
     with pytest.raises(AdvisorError, match="runs on elsewhere, not here"):
-        LocalLauncher(Store(tmp_path / "home")).stop(tmp_path)
+        stop(Store(tmp_path / "home"), tmp_path)
     (tmp_path / "log.jsonl").write_text(json.dumps(header | {"time": time.time() - 3600}) + "\n")
     assert run_status(tmp_path).state is RunState.DIED
 
@@ -220,7 +238,9 @@ def test_a_log_longer_than_what_is_read_of_its_end(tmp_path):
 
 def test_a_folder_is_not_started_twice(store, replay, tmp_path):
     replay().launch(small_plan(60), tmp_path / "run")
-    for attempt in (replay().resume, lambda folder: replay().launch(small_plan(60), folder)):
+    sources = (small_plan(60), small_run(60))
+    again = [lambda folder, source=source: replay().launch(source, folder) for source in sources]
+    for attempt in (replay().resume, *again):
         with pytest.raises(AdvisorError, match="is running already") as caught:
             attempt(tmp_path / "run")
         assert caught.value.hint.startswith("advisor watch")
@@ -228,10 +248,11 @@ def test_a_folder_is_not_started_twice(store, replay, tmp_path):
 
 def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
     script = (
-        "import sys; from pathlib import Path; from advisor.launchers.replay import ReplayLauncher;"
-        "from advisor.store import Store; from tests.advisor.plans import small_plan;"
-        f"launcher = ReplayLauncher(Store(Path({str(store.home)!r})), Path({str(RECORDING)!r}), {SLOW});"
-        f"launcher.launch(small_plan(60), Path({str(tmp_path / 'run')!r}))"
+        "from pathlib import Path; from advisor.launch.replay import ReplayBackend;"
+        "from advisor.store import Store; from advisor.workflows.launch import launch;"
+        "from tests.advisor.plans import small_run;"
+        f"store = Store(Path({str(store.home)!r})); backend = ReplayBackend(store, Path({str(RECORDING)!r}), {SLOW});"
+        f"launch(store, small_run(60), Path({str(tmp_path / 'run')!r}), backend=backend)"
     )
     children = [
         subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(5)
@@ -269,8 +290,8 @@ def test_a_run_that_does_not_stop_is_killed_only_with_force(store):
     script = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
     )
-    launcher = ScriptLauncher(store, script)
-    handle = launcher.launch(small_plan())
+    launcher = Flow(store)
+    handle = launcher.launch(small_plan(), trainer=ScriptTrainer(script))
     wait_for(lambda: "deaf" in (handle.run_dir / "stdout.log").read_text())
     with pytest.raises(AdvisorError, match="has not ended within 0 s") as caught:
         launcher.stop(handle.run_dir, timeout_seconds=0.2)
@@ -283,16 +304,78 @@ def test_a_recording_is_not_resumed_by_the_trainer(store, replay):
     folder = launcher.launch(small_plan(60)).run_dir
     launcher.stop(folder)
     with pytest.raises(AdvisorError, match="started by the replay launcher"):
-        LocalLauncher(store).resume(folder)
+        resume(store, folder)
+
+
+# Handles and requests
+
+
+def test_a_handle_names_the_engine_and_the_run(store, replay):
+    folder = replay().launch(small_plan(60)).run_dir
+    handle = read_launch(folder).handle
+    assert handle == f"replay://{folder}" == handle_of(folder)
+    backend = backend_of(handle, store)
+    assert backend.describe(handle).state is RunState.RUNNING
+    assert backend.list() == [handle] and backend_of("local", store).list() == []
+    assert backend.cancel(handle, timeout_seconds=20).state is not RunState.RUNNING
+    with pytest.raises(AdvisorError, match="started by slurm, which this version does not know"):
+        backend_of("slurm://123", store)
+    with pytest.raises(AdvisorError, match="no handle of a run"):
+        engine_of("/some/folder")
+
+
+def test_a_backend_tells_what_the_run_printed(store):
+    words = "print('one'); print('two')"
+    folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer(words)).run_dir
+    wait_for(lambda: run_status(folder).state is RunState.DIED)
+    assert backend_of("local", store).logs(handle_of(folder)) == "one\ntwo\n"
+
+
+def test_a_moved_folder_is_handled_where_it_is(store, tmp_path):
+    folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer("import time; time.sleep(60)")).run_dir
+    folder.rename(tmp_path / "moved")
+    assert stop(store, tmp_path / "moved", timeout_seconds=20).state is RunState.DIED
+
+
+def test_launch_records_of_schema_1_are_read(store, replay):
+    folder = replay().launch(small_plan(60), max_hours=2).run_dir
+    new = json.loads((folder / "run.json").read_text())
+    old = {name: value for name, value in new.items() if name not in ("handle", "trainer")}
+    (folder / "run.json").write_text(json.dumps(old | {"schema": 1, "launcher": "replay"}))
+    assert read_launch(folder) == record_from_dict(LaunchRecord, new)
+    assert replay().stop(folder, timeout_seconds=20).state is not RunState.RUNNING
+    (folder / "run.json").write_text(json.dumps(new | {"schema": 3}))
+    with pytest.raises(AdvisorError, match="written by a newer version"):
+        read_launch(folder)
+    (folder / "run.json").write_text(json.dumps(new))
+
+
+def test_a_trainer_that_is_not_known_is_said(store):
+    folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer("pass")).run_dir
+    wait_for(lambda: run_status(folder).state is RunState.DIED)
+    write_launch(folder, replace(read_launch(folder), trainer="another"))
+    with pytest.raises(AdvisorError, match="the trainer 'another', which this version does not know"):
+        resume(store, folder)
+
+
+def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
+    """Its script, in a plain shell, trains to the end and leaves the files that a launch leaves."""
+    folder = tmp_path / "by hand"
+    request = dry_run(store, small_plan(5), folder, limits=Limits(max_hours=1))
+    assert not folder.exists() and store.runs() == []
+    subprocess.run(["sh", "-c", request.script], check=True, capture_output=True, cwd=tmp_path, timeout=60)
+    assert run_status(folder).outcome is Outcome.COMPLETED
+    assert read_run_plan(folder) == small_plan(5) and read_run_config(folder).stop.max_seconds == 3600.0
+    assert OWN.read_log(folder).last_step == 5
 
 
 # With the trainer itself
 
 
 def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
-    launcher = LocalLauncher(store)
+    launcher = Flow(store)
     folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.STOPPED
     stopped_at = RunFollower(folder).look().checkpoint_step
     assert stopped_at is not None and stopped_at < 600
@@ -300,7 +383,7 @@ def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
         launcher.resume(folder)
     assert "--max-hours" in caught.value.hint
     launcher.resume(folder, max_hours=1)
-    wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
+    wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2
     log = load_run_log(folder / "log.jsonl")
     assert log.attempts == 2 and log.header["resumed_from_step"] == stopped_at

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.launchers.base import RunState, run_status
-from advisor.launchers.process import ProcessId, kill_tree
+from advisor.launch.process import ProcessId, kill_tree
+from advisor.launch.state import RunState, run_status
 from advisor.store import Store, default_store, read_launch
 from tests.advisor.plans import small_plan
 
@@ -96,6 +96,53 @@ def test_a_detached_run_outlives_its_terminal_stops_with_a_checkpoint_and_goes_o
     died = advisor("watch", "latest", expect=1)
     assert "died" in died.stdout and f"advisor resume {folder}" in died.stdout
     assert "died" in advisor("runs").stdout
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_of_two_terminals_that_launch_a_plan_at_once_one_starts_it(plan, attempt):
+    """The other is told which run it is; when that has ended, or if asked for, the plan runs again."""
+    command = [sys.executable, "-m", "advisor", "launch", str(plan(ENDLESS)), "--detach"]
+    terminals = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    said = {terminal.wait(timeout=60): terminal.communicate() for terminal in terminals}
+    assert set(said) == {0, 1}
+    (row,) = default_store().runs()
+    assert f"run folder: {row.path}" in said[0][0]
+    assert f"error: this plan is running already: {Path(row.path).name}, in {row.path}" in said[1][1]
+    assert f"advisor watch {row.path}" in said[1][1] and "--again" in said[1][1]
+    if attempt == 0:
+        advisor("launch", plan(ENDLESS), "--detach", "--again")
+        assert len(default_store().runs()) == 2
+        for run in default_store().runs():
+            kill_tree(run_status(Path(run.path)).process)
+        wait_for(lambda: all(run_status(Path(r.path)).state is RunState.DIED for r in default_store().runs()))
+        advisor("launch", plan(ENDLESS), "--detach")  # dead processes hold no claim
+        assert len(default_store().runs()) == 3
+
+
+def test_a_terminal_that_is_killed_while_it_starts_a_plan_leaves_no_claim(plan):
+    path, store = plan(3), default_store()
+    script = (
+        "import sys, time; from advisor.launch.claim import claim; from advisor.store import default_store\n"
+        "with claim(default_store(), 'plan-small'): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    other = subprocess.Popen([sys.executable, "-m", "advisor", "launch", str(path)], cwd=ROOT, stderr=subprocess.PIPE)
+    time.sleep(1.0)
+    assert other.poll() is None and store.runs() == []  # it waits for whoever is at it
+    holder.kill()
+    holder.wait()
+    assert other.wait(timeout=60) == 0 and len(store.runs()) == 1
+
+
+def test_a_dry_run_prints_what_would_be_started(plan, tmp_path):
+    request = document("launch", plan(5), "--dry-run", "--run-dir", tmp_path / "run")
+    assert request["command"][1:3] == ["-m", "trainer"] and set(request["files"]) == {"run.yaml", "plan.yaml"}
+    assert request["run_dir"] == str(tmp_path / "run") and not (tmp_path / "run").exists()
+    shown = advisor("launch", plan(5), "--dry-run", "--run-dir", tmp_path / "run").stdout
+    assert shown.startswith("mkdir -p ") and "-m trainer" in shown.splitlines()[-1]
 
 
 def test_what_the_person_got_wrong_is_said_in_one_sentence(plan, tmp_path):

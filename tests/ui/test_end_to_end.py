@@ -19,9 +19,9 @@ pytest.importorskip("playwright.sync_api", reason="playwright is not installed: 
 
 from playwright.sync_api import sync_playwright
 
-from advisor.launchers.base import RunState, run_status
-from advisor.launchers.local import LocalLauncher
+from advisor.launch.state import RunState, run_status
 from advisor.store import Store
+from advisor.workflows.launch import stop
 from tests.ui.serving import ROOT, chromium, free_port, serving
 
 CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.yaml"  # of two CPU cores
@@ -52,7 +52,7 @@ def store(advisor_home):
     found = Store(advisor_home)
     yield found
     for row in found.runs():
-        LocalLauncher(found).stop(found.find_run(row.path), timeout_seconds=0.2, force=True)
+        stop(found, found.find_run(row.path), timeout_seconds=0.2, force=True)
 
 
 @pytest.fixture

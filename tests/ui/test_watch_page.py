@@ -13,16 +13,16 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
+from advisor.launchers.base import RunState, run_status
 from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.folders import example_run
-from advisor.launchers.base import RunState, run_status
+from advisor.launch.state import RunState, run_status
 from advisor.launchers.device import read_devices
-from advisor.launchers.local import LocalLauncher
-from advisor.launchers.once import launch_once
 from advisor.outcome import review
 from advisor.store import PLAN, Store, dump_plan, load_plan, run_row
+from advisor.workflows.launch import launch, stop
 from tests.advisor.plans import guess, small_plan, small_run
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
@@ -30,9 +30,9 @@ from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 LONG = 200_000  # steps of a run that does not end by itself during a test
 LAUNCH = """
 import sys
-from advisor.launchers.once import launch_once
 from advisor.store import default_store, load_plan
-launch_once(default_store(), load_plan(sys.argv[1]))
+from advisor.workflows.launch import launch
+launch(default_store(), load_plan(sys.argv[1]))
 """
 
 
@@ -52,7 +52,7 @@ def store(advisor_home):
     found = Store(advisor_home)
     yield found
     for row in found.runs():
-        LocalLauncher(found).stop(found.find_run(row.path), timeout_seconds=0.2, force=True)
+        stop(found, found.find_run(row.path), timeout_seconds=0.2, force=True)
 
 
 def example_in(store: Store):
@@ -70,21 +70,21 @@ def endless_plan():
 def test_two_tabs_launch_a_plan_once(store):
     plan, ready, said = endless_plan(), threading.Barrier(2), []
 
-    def launch():
+    def start():
         ready.wait()
         try:
-            said.append(launch_once(store, plan).run_dir)
+            said.append(launch(store, plan).run_dir)
         except AdvisorError as error:
             said.append(error.message)
 
-    tabs = [threading.Thread(target=launch) for _ in range(2)]
+    tabs = [threading.Thread(target=start) for _ in range(2)]
     for tab in tabs:
         tab.start()
     for tab in tabs:
         tab.join()
     assert len(store.runs()) == 1
     refused = next(one for one in said if isinstance(one, str))
-    assert "being started" in refused or "running already" in refused
+    assert "running already" in refused
 
 
 def test_two_servers_launch_a_plan_once(store, tmp_path):

@@ -1,4 +1,4 @@
-"""What every launcher promises, and the state of a run folder: read from its files, whoever started it."""
+"""The state of a run folder: read from its files and the process table, whoever started it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
-from advisor.launchers.process import ProcessId, is_alive, wait_until_gone
-from advisor.records import LaunchRecord, Plan
+from advisor.launch.process import ProcessId, is_alive, wait_until_gone
+from advisor.records import LaunchRecord
 from advisor.store import LOG, STDOUT, is_run_folder, read_launch
 from trainer.runlog import RunLogError, read_records
-from trainer.schema import LossStop, Outcome, RunConfig
+from trainer.schema import Outcome
 
 TAIL_BYTES = 65536  # more than the last records of any run
 FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
@@ -49,44 +48,6 @@ class RunStatus:
     def words(self) -> str:
         """The state for people: "completed" says more than "finished"."""
         return self.outcome.value.replace("_", " ") if self.outcome is not None else self.state.value
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunHandle:
-    """A run that was just started."""
-
-    run_dir: Path
-    launch: LaunchRecord
-    warnings: tuple[str, ...] = ()
-
-
-class Launcher(Protocol):
-    """Starts runs that outlive whoever started them."""
-
-    def launch(
-        self,
-        source: Plan | RunConfig,
-        run_dir: Path | None = None,
-        *,
-        max_usd: float | None = None,
-        max_hours: float | None = None,
-        loss: Sequence[LossStop] = (),
-        usd_per_hour: float | None = None,
-    ) -> RunHandle:
-        """Start a plan, or a bare configuration, in a new run folder."""
-
-    def resume(
-        self,
-        run_dir: Path,
-        *,
-        max_usd: float | None = None,
-        max_hours: float | None = None,
-        loss: Sequence[LossStop] | None = None,
-    ) -> RunHandle:
-        """Start the run of a folder again from its last checkpoint; new limits replace the old ones."""
-
-    def stop(self, run_dir: Path, *, timeout_seconds: float = 120.0, force: bool = False) -> RunStatus:
-        """Ask a run to save and end, and wait for it."""
 
 
 def run_status(run_dir: Path) -> RunStatus:

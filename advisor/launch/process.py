@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -30,17 +31,18 @@ class ProcessId:
     started: float  # Unix seconds
 
 
-def start_detached(command: Sequence[str], folder: Path, output: Path, environment: Mapping[str, str]) -> ProcessId:
+def start_detached(command: Sequence[str], folder: Path, output: Path, variables: Mapping[str, str]) -> ProcessId:
     """Start a process that outlives this one and its terminal, with `folder` as its working directory.
 
-    Standard input is empty; standard output and error are appended to `output`. Raises AdvisorError.
+    `variables` are set beside the inherited environment. Standard input is empty; standard output and error are
+    appended to `output`. Raises AdvisorError.
     """
     try:
         with open(output, "ab") as out:
             child = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=dict(environment),
+                env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -92,27 +94,34 @@ def wait_until_gone(process: ProcessId, timeout_seconds: float) -> bool:
     return True
 
 
-def python_environment() -> dict[str, str]:
-    """This environment, with the folder of our packages found also by a child that starts elsewhere."""
-    environment = dict(os.environ, PYTHONUNBUFFERED="1")
+def python_variables() -> dict[str, str]:
+    """What a Python child needs beside its inherited environment: our packages are found wherever it starts."""
+    variables = {"PYTHONUNBUFFERED": "1"}
     root = Path(__file__).resolve().parents[2]
     if (root / "pyproject.toml").exists() or (root / ".git").exists():  # a checkout, perhaps not installed
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = f"{root}{os.pathsep}{before}" if before else str(root)
-    return environment
+        before = os.environ.get("PYTHONPATH")
+        variables["PYTHONPATH"] = f"{root}{os.pathsep}{before}" if before else str(root)
+    return variables
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold a folder's launch lock; AdvisorError when another process holds it. The system frees it if we die."""
+    with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
+        if not try_lock(file):
+            raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}")
+        yield
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Lock an open file for this process until it is closed; False when another process or thread has it."""
     import fcntl  # POSIX only, like everything that starts processes here
 
-    with open(folder / ".launch.lock", "a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AdvisorError(f"{folder} is being started by another command", f"advisor watch {folder}") from error
-        yield
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def python_command(*arguments: str) -> tuple[str, ...]:

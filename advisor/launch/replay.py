@@ -1,6 +1,6 @@
 """Replays a recorded run into a folder, as a real child process: for tests, demos and pages without a device.
 
-`python -m advisor.launchers.replay RECORDING --out DIR --speed 20` writes the recording's log line by line.
+`python -m advisor.launch.replay RECORDING --out DIR --speed 20` writes the recording's log line by line.
 """
 
 from __future__ import annotations
@@ -13,30 +13,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.launchers.base import this_host
-from advisor.launchers.local import LocalLauncher
-from advisor.launchers.process import python_command
+from advisor.errors import AdvisorError
+from advisor.launch.backend import Job
+from advisor.launch.local import LocalBackend
+from advisor.launch.process import python_command
+from advisor.launch.state import this_host
 from advisor.store import CONFIG, LOG, Store
 from trainer.runlog import RunLogWriter, read_records
 from trainer.schema import Outcome
 
 
-class ReplayLauncher(LocalLauncher):
-    """A launcher whose runs are recordings: all around the trainer is real, its log lines were written before."""
+class ReplayBackend(LocalBackend):
+    """A backend whose runs are recordings: all around the trainer is real, its log lines were written before."""
 
-    name = "replay"
+    engine = "replay"
 
-    def __init__(self, store: Store, recording: Path, speed: float = 1.0):
-        """`recording` is a `log.jsonl`; `speed` 10 plays ten times faster than it happened, `inf` at once."""
+    def __init__(self, store: Store, recording: Path | None = None, speed: float = 1.0):
+        """`recording` is a `log.jsonl`, None where nothing will be started; `speed` 10 plays ten times faster than it
+        happened, `inf` at once.
+        """
         super().__init__(store)
         self.recording = recording
         self.speed = speed
 
-    def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
+    def command(self, job: Job) -> tuple[str, ...]:
         """The command that replays the recording into a run folder."""
-        module = "advisor.launchers.replay"
-        where = (str(self.recording.resolve()), "--out", str(folder), "--speed", str(self.speed))
-        return python_command("-m", module, *where)
+        if self.recording is None:
+            raise AdvisorError(f"{job.folder} was started by the replay launcher", "launch its plan anew")
+        where = (str(self.recording.resolve()), "--out", str(job.folder), "--speed", str(self.speed))
+        return python_command("-m", "advisor.launch.replay", *where)
 
 
 class _Clock:
@@ -86,7 +91,7 @@ def _own(record: dict[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Replay a recording into a run folder (`run.yaml` must be there already or is not needed)."""
-    parser = argparse.ArgumentParser(prog="python -m advisor.launchers.replay", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m advisor.launch.replay", description=main.__doc__)
     parser.add_argument("recording", type=Path, help=f"a {LOG} written by the trainer")
     parser.add_argument("--out", type=Path, required=True, help=f"the run folder (with its {CONFIG})")
     parser.add_argument("--speed", type=float, default=1.0)

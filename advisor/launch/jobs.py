@@ -1,0 +1,136 @@
+"""The job of a plan's first attempt, and of a run that goes on: guards in the configuration, files, launch record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.launch.backend import Job
+from advisor.launch.guards import guarded, make_guards
+from advisor.launch.state import RunState, check_not_running, run_status, settle, this_host
+from advisor.records import LaunchRecord, Plan
+from advisor.store import PLAN, dump_plan, is_run_folder, read_launch, read_run_config, run_id, run_row
+from advisor.trainers.adapter import Trainer
+from advisor.trainers.known import trainer_of
+from trainer.schema import LossStop, Outcome, RunConfig, StopConfig
+
+
+def new_job(
+    source: Plan | RunConfig,
+    folder: Path,
+    trainer: Trainer,
+    *,
+    now: datetime,
+    run_id: str,
+    max_usd: float | None = None,
+    max_hours: float | None = None,
+    loss: Sequence[LossStop] = (),
+) -> Job:
+    """The first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
+
+    Raises AdvisorError when a limit makes no sense or the data is not there.
+    """
+    plan = source if isinstance(source, Plan) else None
+    config = source.run if isinstance(source, Plan) else source
+    price = plan.usd_per_hour if plan is not None else None
+    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
+    files = dict(trainer.files(guarded(_with_absolute_data(config), guards)))
+    record = LaunchRecord(
+        id=run_id,
+        name=config.name,
+        attempt=1,
+        launched_at=now.isoformat(timespec="milliseconds"),
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=(),
+        gpus=plan.workload.gpus if plan is not None else 1,
+        usd_per_hour=price,
+        guards=guards,
+        plan_id=plan.id if plan is not None else None,
+        device_key=plan.workload.gpu if plan is not None else None,
+        trainer=trainer.name,
+    )
+    return Job(folder=folder, trainer=trainer, files=files | ({PLAN: dump_plan(plan)} if plan else {}), record=record)
+
+
+def resumed_job(
+    run_dir: Path,
+    *,
+    max_usd: float | None = None,
+    max_hours: float | None = None,
+    loss: Sequence[LossStop] | None = None,
+) -> Job:
+    """The next attempt at the run of a folder; new limits replace the old ones (None keeps them).
+
+    Raises AdvisorError when it is running, has completed, or has used up the time it was given.
+    """
+    settle(run_dir)
+    status = run_status(run_dir)
+    check_not_running(run_dir, status)
+    if status.outcome is Outcome.COMPLETED:
+        raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
+    before = read_launch(run_dir) or _adopted(run_dir)
+    trainer = trainer_of(before.trainer)
+    new_time = max_usd is not None or max_hours is not None
+    config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
+    price = before.usd_per_hour
+    guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
+    _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), guards.max_seconds)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
+    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards)
+    return Job(folder=run_dir, trainer=trainer, files=trainer.files(guarded(config, guards)), record=record)
+
+
+def refuse_a_second_run(folder: Path, trainer: Trainer) -> None:
+    """Raise AdvisorError when a folder holds a run that began."""
+    if not is_run_folder(folder):
+        return
+    status = run_status(folder)
+    check_not_running(folder, status)
+    if status.state is RunState.NEVER_STARTED and not (folder / trainer.log_name).exists():
+        return  # a launch that failed before it began, or a run.yaml written by hand
+    hint = f"go on with it: advisor resume {folder}; or leave out --run-dir for a new folder"
+    raise AdvisorError(f"{folder} holds a run already ({status.words})", hint)
+
+
+def _refuse_without_time_left(run_dir: Path, used_seconds: float, max_seconds: float | None) -> None:
+    """A resumed run counts the seconds of earlier attempts: with none left it would load, save and end again."""
+    if max_seconds is not None and used_seconds >= max_seconds:
+        message = f"{run_dir} has used {used_seconds:.0f} s of the {max_seconds:.0f} s it was given"
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-hours {2 * max_seconds / 3600:.3g}")
+
+
+def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
+    """The configuration without those stop conditions that new ones are given for."""
+    stop = config.stop
+    kept = StopConfig(max_seconds=None if time else stop.max_seconds, loss=() if loss else stop.loss)
+    return replace(config, stop=kept)
+
+
+def _adopted(run_dir: Path) -> LaunchRecord:
+    """A launch record for a run that somebody started with the trainer alone."""
+    return LaunchRecord(
+        id=run_id(run_dir),
+        name=read_run_config(run_dir).name,
+        attempt=run_status(run_dir).attempt or 1,
+        launched_at=run_row(run_dir).created,
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=(),
+    )
+
+
+def _with_absolute_data(config: RunConfig) -> RunConfig:
+    """The trainer starts in the run folder, so a relative data path is settled here."""
+    if config.data.path is None:
+        return config
+    path = Path(config.data.path).expanduser().resolve()
+    if not path.exists():
+        raise AdvisorError(f"the data folder {path} does not exist", "make it: advisor data prepare TEXT --out DIR")
+    return replace(config, data=replace(config.data, path=str(path)))

@@ -1,0 +1,1 @@
+"""Programs that train, each behind one adapter."""

@@ -1,0 +1,149 @@
+"""From a plan to a run: the plan is claimed, its job started by one engine; later stopped, or resumed there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.disk import disk_errors, read_yaml
+from advisor.hardware.here import check_is_here
+from advisor.launch.backend import Backend, Job, LaunchRequest
+from advisor.launch.claim import claim
+from advisor.launch.engines import backend_of, handle_of
+from advisor.launch.guards import guard_warnings
+from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job
+from advisor.launch.local import LocalBackend
+from advisor.launch.process import folder_lock
+from advisor.launch.state import RunStatus
+from advisor.records import LaunchRecord, Plan
+from advisor.store import Store, load_plan, read_launch, read_run_config
+from advisor.trainers.adapter import Trainer
+from advisor.trainers.own import OWN
+from trainer.schema import LossStop, RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """A run that was just started."""
+
+    run_dir: Path
+    launch: LaunchRecord
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What may end a run early, as a person gives it. None: no limit; for a resumed run: as before."""
+
+    max_usd: float | None = None
+    max_hours: float | None = None
+    loss: Sequence[LossStop] | None = None
+
+
+def read_source(path: Path) -> Plan | RunConfig:
+    """Read a plan, or a bare run configuration where the file is one; raises AdvisorError."""
+    raw = read_yaml(path, "plan")
+    return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
+
+
+def device_warning(source: Plan | RunConfig) -> str | None:
+    """In words, that this machine's cards are not the plan's; AdvisorError where there are too few of any kind."""
+    return check_is_here(source.workload.gpu, source.workload.gpus) if isinstance(source, Plan) else None
+
+
+def launch(
+    store: Store,
+    source: Plan | RunConfig,
+    run_dir: Path | None = None,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    again: bool = False,
+    backend: Backend | None = None,
+    trainer: Trainer = OWN,
+) -> Started:
+    """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
+
+    A plan whose run is going on is not started beside it unless `again` is set: the error names that run. Raises
+    AdvisorError when the folder holds a run already, a limit makes no sense or the process cannot be started.
+    """
+    backend = backend or backend_of(LocalBackend.engine, store)
+    plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
+    with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
+        job = _in_its_folder(_job(store, source, run_dir, limits, trainer), store, is_given=run_dir is not None)
+        with folder_lock(job.folder):
+            refuse_a_second_run(job.folder, trainer)
+            return _submit(backend, job)
+
+
+def dry_run(
+    store: Store,
+    source: Plan | RunConfig,
+    run_dir: Path | None = None,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    backend: Backend | None = None,
+    trainer: Trainer = OWN,
+) -> LaunchRequest:
+    """What `launch` would write and start now; nothing is written. Raises AdvisorError as it would."""
+    backend = backend or backend_of(LocalBackend.engine, store)
+    return backend.dryrun(_job(store, source, run_dir, limits, trainer))
+
+
+def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: Backend | None = None) -> Started:  # noqa: B008
+    """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
+
+    Raises AdvisorError when it is running, has completed, or has used up the time it was given.
+    """
+    run_dir = run_dir.resolve()
+    backend = backend or backend_of(handle_of(run_dir), store)
+    with folder_lock(run_dir):
+        job = resumed_job(run_dir, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss)
+        return _submit(backend, job)
+
+
+def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: bool = False) -> RunStatus:
+    """Ask a run to save and end, and wait for it; with `force`, kill it after the timeout.
+
+    Gives the state it ended in; a run that is over is left as it is. Raises AdvisorError when it still runs.
+    """
+    handle = handle_of(run_dir)
+    return backend_of(handle, store).cancel(handle, timeout_seconds=timeout_seconds, force=force)
+
+
+def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer) -> Job:
+    """The first attempt, in a folder that need not be there yet."""
+    now = datetime.now(UTC)
+    name = source.run.name if isinstance(source, Plan) else source.name
+    folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
+    return new_job(
+        source,
+        folder,
+        trainer,
+        now=now,
+        run_id=folder.name if run_dir is None else f"{folder.name}-{now:%Y%m%d-%H%M%S}",
+        max_usd=limits.max_usd,
+        max_hours=limits.max_hours,
+        loss=limits.loss or (),
+    )
+
+
+def _in_its_folder(job: Job, store: Store, *, is_given: bool) -> Job:
+    """The job with its folder made: the one that was given, else one that nobody has."""
+    if is_given:
+        with disk_errors("make the run folder", job.folder):
+            job.folder.mkdir(parents=True, exist_ok=True)
+        return job
+    folder = store.new_run_folder(job.record.name, datetime.fromisoformat(job.record.launched_at))
+    return replace(job, folder=folder, record=replace(job.record, id=folder.name))
+
+
+def _submit(backend: Backend, job: Job) -> Started:
+    backend.submit(backend.dryrun(job))
+    record = read_launch(job.folder)
+    assert record is not None  # the backend has just written it
+    return Started(
+        run_dir=job.folder, launch=record, warnings=tuple(guard_warnings(record.guards, record.usd_per_hour))
+    )
