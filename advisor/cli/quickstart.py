@@ -34,9 +34,9 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
-    from advisor.outcome import review, to_document
     from advisor.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
+    from advisor.workflows.compare import review, to_document
     from advisor.workflows.plan import recommend
 
     store = default_store()
@@ -138,12 +138,12 @@ def _train(plan: Any, store: Any) -> Path:
 
 
 def _finish(reviewed: Any, document: dict[str, Any], run_dir: Path, plan_path: Path) -> None:
-    from advisor.cli.compare import report
+    from advisor.report.terminal import scored_run
 
     cost = document["cost"]
     money = "" if cost["usd"] is None else f" and {units.format_usd(cost['usd'])}"
     render.show(
-        *report(reviewed),
+        *scored_run(reviewed.name, reviewed.scored),
         "",
         f"run folder: {run_dir}",
         f"the calibration took {units.format_seconds(cost['seconds'])}{money}",

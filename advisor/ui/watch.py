@@ -7,7 +7,6 @@ from typing import Any
 
 import streamlit as st
 
-from advisor.cli.following import closing_lines
 from advisor.errors import AdvisorError
 from advisor.launchers.base import RunState
 from advisor.launchers.follow import RunFollower, summarize
@@ -16,6 +15,7 @@ from advisor.launchers.local import LocalLauncher
 from advisor.launchers.once import launch_once, running_with
 from advisor.progress import Progress
 from advisor.records import Estimate, Plan
+from advisor.report.progress import closing_lines
 from advisor.store import dump_plan, load_plan, read_run_plan
 from advisor.ui import live, loaders
 from advisor.ui.controls import LAUNCH, in_controls
