@@ -283,7 +283,7 @@ def _told_by_any_log(
     if spent is not None or checkpoints_seconds(run):
         yield Cause(name="checkpoints", seconds=checkpoints_seconds(run) - clock.checkpoints_seconds.value, note="")
     left_out = plan.run.steps - steps
-    yield Cause(name="steps not run", seconds=-left_out * step, note=f"{left_out:.0f} of {plan.run.steps}")
+    yield Cause(name="steps not run", seconds=0.0 - left_out * step, note=f"{left_out:.0f} of {plan.run.steps}")
 
 
 def _told_by_processes(plan: Plan, spent: TimeSpent) -> list[Cause]:

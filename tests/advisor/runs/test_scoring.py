@@ -28,7 +28,7 @@ from tests.advisor.plans import guess, small_plan
 from trainer.runlog import RunLog, RunLogWriter, load_run_log
 from trainer.schema import config_from_dict
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "small.jsonl"
+RECORDED = Path(__file__).parents[2] / "recorded" / "small.jsonl"
 
 
 class Script:
