@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import known, sum_independent, sum_shared
 from advisor.predict.wallclock import planned_checkpoints, planned_evals, run_seconds
+from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, LaunchRecord, Plan
 from trainer.schema import RunConfig
 
@@ -98,12 +99,9 @@ class History:
 
     def attempt_seconds(self, now: float | None) -> float:
         """Lifetime of the newest attempt: up to its final record, else to `now`, else (None) to its last record."""
-        if self.final is not None:
-            return self.final["seconds"] or 0.0
         if self.header is None:
             return 0.0
-        end = now if now is not None else self.last_time
-        return max(0.0, end - self.header["time"]) + (self.header.get("startup_seconds") or 0.0)
+        return process_seconds(self.header, self.final, now if now is not None else self.last_time)
 
     def _header(self, record: dict[str, Any]) -> None:
         self.earlier_seconds += self.attempt_seconds(None)

@@ -35,8 +35,8 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     as `latest`.
     """
     from advisor.analysis import to_document
-    from advisor.contrast import contrast
     from advisor.report import terminal, write_reports
+    from advisor.runs.comparison import compare_runs
     from advisor.store import default_store
     from advisor.workflows.analyze import analyze, located
 
@@ -47,11 +47,11 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
             analyses.append(
                 analyze(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
             )
-    against = contrast(analyses) if len(analyses) > 1 else None
+    against = compare_runs([one.case for one in analyses]) if len(analyses) > 1 else None
     written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
     if as_json:
         documents = [to_document(one) for one in analyses]
-        render.print_json(documents[0] if against is None else {"runs": documents, "comparison": against})
+        render.print_json(documents[0] if against is None else {"runs": documents, **against.to_document()})
         return
     for one in analyses:
         render.show(*terminal.report(one), "")

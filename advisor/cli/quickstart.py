@@ -34,10 +34,9 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
-    from advisor.outcome import to_document
     from advisor.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
-    from advisor.workflows.compare import compare
+    from advisor.workflows.compare import to_document
     from advisor.workflows.plan import recommend
 
     store = default_store()
@@ -56,7 +55,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(4, "training it")
     run_dir = _train(plan, store)
     _say(5, "comparing the run with its prediction")
-    [reviewed] = compare(store, [str(run_dir)], record=True).runs
+    reviewed = review(store, str(run_dir), record=True)
     if as_json:
         cost = {"calibration": done.document["cost"], "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})
@@ -139,12 +138,12 @@ def _train(plan: Any, store: Any) -> Path:
 
 
 def _finish(reviewed: Any, document: dict[str, Any], run_dir: Path, plan_path: Path) -> None:
-    from advisor.cli.compare import report
+    from advisor.report.terminal import scored_run
 
     cost = document["cost"]
     money = "" if cost["usd"] is None else f" and {units.format_usd(cost['usd'])}"
     render.show(
-        *report(reviewed),
+        *scored_run(reviewed.name, reviewed.scored),
         "",
         f"run folder: {run_dir}",
         f"the calibration took {units.format_seconds(cost['seconds'])}{money}",

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows, row_noise
-from advisor.findings.givens import planned_steps, steps_done
+from advisor.findings.givens import planned_steps, print_gap, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 from advisor.units import format_seconds, format_usd
@@ -121,7 +121,7 @@ def detect_steps_missing(case: Case) -> Verdict:
         return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
     if done > planned * (2 - _DONE) + 1:
         return _too_many(done, planned)
-    last_gap = _print_gap(case.run)
+    last_gap = print_gap(case.run)
     if done + last_gap >= _DONE * planned:
         return None
     intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
@@ -160,13 +160,6 @@ def _never_began(planned: float) -> Finding:
         actions=("look whether the process lives and what it waits for (data, compilation, other ranks): py-spy dump",),
         threshold="steps planned, none printed",
     )
-
-
-def _print_gap(run: RunTable) -> float:
-    """Steps between printed rows: the last ones of a complete run may not have been printed."""
-    steps = run.column("step")[main_rows(run)]
-    gaps = np.diff(steps[np.isfinite(steps)])
-    return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
 
 
 def _too_many(done: float, planned: float) -> Finding:

@@ -59,9 +59,9 @@ def parameters(case: Case) -> float | None:
     return number(case.run.facts, "parameters")
 
 
-def nats_per_unit(run: RunTable) -> float | None:
+def nats_per_unit(run: RunTable, fact: str = "loss_unit") -> float | None:
     """Nats in one unit of the printed loss: 1, ln 2 for bits, None for sums and what is not a mean per token."""
-    unit = str(run.facts.get("loss_unit") or "nats").lower()
+    unit = str(run.facts.get(fact) or run.facts.get("loss_unit") or "nats").lower()
     return {"nats": 1.0, "bits": math.log(2)}.get(unit)
 
 
@@ -99,6 +99,13 @@ def steps_done(run: RunTable) -> float | None:
     last = float(steps[known].max())
     # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
     return last + 1 if (steps[known & trained] == 0).any() else last
+
+
+def print_gap(run: RunTable) -> float:
+    """Steps between printed rows, 0 where there are fewer than two: a run's last ones may not have been printed."""
+    steps = run.column("step")[main_rows(run)]
+    gaps = np.diff(steps[np.isfinite(steps)])
+    return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
 
 
 def price(case: Case) -> float | None:

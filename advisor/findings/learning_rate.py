@@ -236,8 +236,14 @@ def detect_never_decays(case: Case) -> Verdict:
 
 
 def phase_of_schedule(run: RunTable, step: float) -> float | None:
-    """Learning rate at `step` as a share of the run's peak; None where the log has no rate near it."""
+    """Learning rate at `step` as a share of the run's peak; None where the log has no rate near it.
+
+    The peak is the highest rate printed; of a run whose log ends within its warm-up, the one declared.
+    """
     rates = curve(run, "learning_rate")
     if not len(rates) or rates.value.max() <= 0 or not rates.step[0] <= step <= rates.step[-1]:
         return None
-    return float(np.interp(step, rates.step, rates.value) / rates.value.max())
+    peak, declared = float(rates.value.max()), number(run.facts, "learning_rate")
+    if declared and rates.step[-1] < (number(run.facts, "warmup_steps") or 0):
+        peak = max(peak, declared)
+    return float(np.interp(step, rates.step, rates.value) / peak)

@@ -18,6 +18,7 @@ from advisor.records import Estimate
 BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
 IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
 IDLE_UTILIZATION = 0.02
+COMPILED_STEPS = 6  # the trainer's compile bill is made of its first steps
 _SAME_COUNT = 0.001
 _CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
 # Where the seconds of a step come from, best first.
@@ -82,9 +83,31 @@ def step_times(case: Case) -> StepTimes | None:
     most = max((int(good.sum()) for _, _, good in candidates), default=0)
     for source, seconds, good in candidates:
         if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all
-            start = series.steady_start(seconds[good])
+            start = max(series.steady_start(seconds[good]), _compiling(case.run, step[good]))
             return StepTimes(row=rows[good], step=step[good], seconds=seconds[good], start=start, source=source)
     return None
+
+
+def _compiling(run: RunTable, step: np.ndarray) -> int:
+    """Index of the first step that torch.compile does not count into its bill; 0 where nothing was compiled."""
+    if not run.attempts or run.attempts[0].compile_seconds is None:
+        return 0
+    return min(
+        int(np.searchsorted(step, run.attempts[0].resumed_from_step + COMPILED_STEPS, side="right")), len(step) - 1
+    )
+
+
+def lifetime_seconds(run: RunTable) -> float | None:
+    """Seconds that the run's processes lived; None where its log has no clock that runs from their start.
+
+    Those of each attempt, else the log's own account of its duration, else its clock since the run began. Steps that
+    were timed one by one are no wall clock: start-up, evaluations and checkpoints lie between them.
+    """
+    if run.attempts:
+        lived = [attempt.seconds for attempt in run.attempts]
+        return None if None in lived else float(sum(lived))
+    declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
+    return declared or (float(elapsed.max()) or None if len(elapsed) else None)
 
 
 def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:

@@ -9,7 +9,7 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.case import Case
 from advisor.findings.givens import number, planned_steps, price
-from advisor.findings.measured import FROM_CLOCK, main_column, step_times, telemetry
+from advisor.findings.measured import FROM_CLOCK, lifetime_seconds, main_column, step_times, telemetry
 from advisor.records import Basis, Estimate
 
 HOUR = 3600.0
@@ -42,8 +42,11 @@ def spent_seconds(case: Case) -> float | None:
     """Seconds that the run took so far, pauses included: by the clock where there is one, else by the sum of its steps.
 
     A clock of hundredths of a minute, or one that starts late, misses steps that were timed one by one; time stamps
-    miss the start-up that a log's own total has: the longer account counts.
+    miss the start-up that a log's own total has: the longer account counts. Where attempts are told apart, the hours
+    between them in which nobody ran anything are no part of it.
     """
+    if case.run.attempts and (lived := lifetime_seconds(case.run)):
+        return lived
     times, steps, total = step_times(case), steps_covered(case), number(case.run.facts, "total_seconds")
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
     elapsed, stamps = (series.finite(main_column(case.run, name)) for name in ("elapsed_seconds", "unix_seconds"))

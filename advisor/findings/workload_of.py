@@ -19,7 +19,7 @@ from advisor.predict.gpu_names import match_card
 from advisor.predict.rows import Refusal, read_shape
 from advisor.readers.run_table import RunTable
 from advisor.records import Workload
-from trainer.schema import FAMILIES, ConfigError, ModelShape, make_shape
+from trainer.schema import ACTIVATION_CHECKPOINTING, FAMILIES, ConfigError, ModelShape, make_shape
 
 _FAMILY_WORDS = (
     (("nanochat",), "nanochat"),
@@ -69,6 +69,7 @@ def infer(run: RunTable, given: Mapping[str, Any] | None = None) -> Inferred:
             gpus=gpus,
             precision=_precision(facts, spec, notes),
             compile=_compile(facts, (run.framework or "").lower(), gpu, notes),
+            activation_checkpointing=_checkpointing(facts),
             optimizer="muon" if "muon" in str(facts.get("optimizer", "")).lower() else "adamw",
         )
     return Inferred(workload=workload, gpu=gpu, unsure=tuple(notes.unsure), missing=tuple(notes.missing))
@@ -256,6 +257,11 @@ def _compile(facts: Mapping[str, Any], framework: str, gpu: str, notes: _Notes) 
     if gpu != "cpu":
         notes.unsure.append("torch.compile: not stated, eager assumed")
     return False
+
+
+def _checkpointing(facts: Mapping[str, Any]) -> str:
+    said = facts.get("activation_checkpointing")
+    return str(said) if said in ACTIVATION_CHECKPOINTING else "none"
 
 
 def _number(facts: Mapping[str, Any], name: str) -> float | None:

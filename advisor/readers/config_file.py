@@ -77,6 +77,7 @@ def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[st
         "seq_len": shape.seq_len,
         "micro_batch": config.micro_batch,
         "grad_accum": config.grad_accum,
+        "activation_checkpointing": config.activation_checkpointing,
         "planned_steps": config.steps,
         "learning_rate": optimizer.learning_rate,
         "min_learning_rate": optimizer.learning_rate * config.schedule.final_fraction,

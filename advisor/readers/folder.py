@@ -71,7 +71,7 @@ class Contents:
 def read_folder(folder: Path, best: Best) -> RunTable:
     """Read a folder as one run; `best` finds the reader of a file. AdvisorError where it holds no log."""
     if (folder / "log.jsonl").is_file() and own_log.score(sample(folder / "log.jsonl"), folder / "log.jsonl"):
-        return _own(folder)
+        return own_run(folder)
     if mlflow_files.is_run_folder(folder):
         return _with_rest(mlflow_files.read_folder(folder), folder, _sorted(folder), set())
     files = wandb_folder.files_of(folder)
@@ -80,7 +80,7 @@ def read_folder(folder: Path, best: Best) -> RunTable:
     return _any(folder, best)
 
 
-def _own(folder: Path) -> RunTable:
+def own_run(folder: Path) -> RunTable:
     """Our own run folder: the log says everything but telemetry."""
     table = dataclasses.replace(own_log.read(folder / "log.jsonl"), source=str(folder))
     has_telemetry = (folder / "telemetry.parquet").is_file() or any((folder / "telemetry").glob("part-*.parquet"))
@@ -88,9 +88,12 @@ def _own(folder: Path) -> RunTable:
         return table
     try:
         telemetry = telemetry_file.of_folder(folder)[0]
+        host = {} if telemetry else telemetry_file.host_of_folder(folder)
     except AdvisorError as error:
         return dataclasses.replace(table, notes=(*table.notes, f"telemetry left out: {error.message}"))
-    return with_readings(table, telemetry) if telemetry else table  # none on a CPU run
+    if telemetry:
+        return with_readings(table, telemetry)
+    return dataclasses.replace(table, host_telemetry=host or None)
 
 
 def _wandb(folder: Path, files: Path, best: Best) -> RunTable:

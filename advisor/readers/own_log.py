@@ -12,11 +12,13 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.readers.bounded import plain_file
 from advisor.readers.config_file import facts_of_config
-from advisor.readers.run_table import COLUMNS, Event, Phase, RunTable, Status
+from advisor.readers.lifetime import process_seconds
+from advisor.readers.run_table import COLUMNS, Attempt, Event, Phase, RunTable, Status
 from trainer.runlog import Record, RunLog, RunLogError, load_run_log
 from trainer.schema import ConfigError, Outcome, config_from_dict
 
 NAME = "training-advisor"
+SYNTHETIC = "synthetic"  # fingerprint of tokens that were drawn, not read from a folder
 _STEP_FIELDS = {
     "step": "step",
     "tokens": "tokens",
@@ -33,6 +35,7 @@ _STEP_FIELDS = {
     "optimizer_seconds": "optimizer_seconds",
     "memory_bytes": "allocated_peak_bytes",
     "reserved_bytes": "reserved_peak_bytes",
+    "resident_bytes": "resident_peak_bytes",
 }
 _STATUS = {
     Outcome.COMPLETED: Status.COMPLETED,
@@ -61,19 +64,25 @@ def read(path: Path) -> RunTable:
         raise AdvisorError(f"{path} is not a run log of this program: {error}") from error
     except OSError as error:
         raise AdvisorError(f"{path} cannot be read: {error.strerror or error}") from error
+    return run_table_of(log, str(path))
+
+
+def run_table_of(log: RunLog, source: str) -> RunTable:
+    """A run log that was read already as a table."""
     columns = _columns(log)
     loss = columns.get("loss", np.zeros(0))
     trained = np.flatnonzero(~np.isnan(columns.get("loss_is_nan", np.full(len(loss), np.nan))))
     status, reason = _status(log)
     steps = columns.get("step", np.zeros(0))
     return RunTable(
-        source=str(path),
+        source=source,
         format=NAME,
         framework=NAME,
         columns=columns,
         provenance={name: _provenance(name) for name in columns},
         phases=(Phase(name="training", first_row=0, last_row=len(steps) - 1),) if len(steps) else (),
         facts=_facts(log),
+        attempts=_attempts(log),
         events=_events(log),
         status=status,
         status_reason=reason,
@@ -148,6 +157,7 @@ def _facts(log: RunLog) -> dict[str, Any]:
         "resumed_from_step": header.get("resumed_from_step") or None,
         "dataset_tokens": data.get("tokens"),
         "dataset_bytes": data.get("bytes"),
+        "data_fingerprint": data.get("fingerprint") if data else SYNTHETIC,
         "bytes_per_token": data.get("bytes_per_token"),
         "total_seconds": _total_seconds(log),
     }
@@ -160,6 +170,41 @@ def _facts(log: RunLog) -> dict[str, Any]:
         stolen = [float(w["steal_fraction"]) for w in seen if _is_number(w.get("steal_fraction"))]
         facts["stolen_share"] = sum(stolen) / len(stolen) if stolen else None
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _attempts(log: RunLog) -> tuple[Attempt, ...]:
+    kinds = (log.steps, log.evals, log.checkpoints, log.witnesses, log.messages, log.compiles, log.superseded)
+    last = {number: _time(header) for number, header in enumerate(log.headers, 1)}
+    lost = dict.fromkeys(last, 0.0)
+    for record in (record for records in kinds for record in records):
+        last[record["attempt"]] = max(last.get(record["attempt"], 0.0), _time(record))
+    for record in log.superseded:
+        lost[record["attempt"]] = lost.get(record["attempt"], 0.0) + (_known(record, "seconds") or 0.0)
+    compiled = {record["attempt"]: _known(record, "seconds") for record in log.compiles}
+    finals = {record["attempt"]: record for record in log.finals}
+    return tuple(
+        Attempt(
+            resumed_from_step=int(_known(header, "resumed_from_step") or 0),
+            startup_seconds=_known(header, "startup_seconds"),
+            seconds=_lived(header, finals.get(number), last[number]),
+            compile_seconds=compiled.get(number),
+            lost_seconds=lost[number],
+            outcome=finals.get(number, {}).get("outcome"),
+            reason=finals.get(number, {}).get("reason"),
+        )
+        for number, header in enumerate(log.headers, 1)
+    )
+
+
+def _lived(header: Record, final: Record | None, last_seen: float) -> float | None:
+    if not _is_number(header.get("time")):
+        return None
+    start = {"time": header["time"], "startup_seconds": _known(header, "startup_seconds")}
+    return process_seconds(start, final, last_seen)
+
+
+def _known(record: Record, name: str) -> float | None:
+    return float(record[name]) if _is_number(record.get(name)) else None
 
 
 def _total_seconds(log: RunLog) -> float | None:

@@ -35,6 +35,7 @@ COLUMNS = {
     "mfu": "as logged, a fraction of 1",
     "memory_bytes": "device memory as logged (the most, where several are)",
     "reserved_bytes": "by the allocator, as logged",
+    "resident_bytes": "host memory of the process, as logged",
     "data_seconds": "phases of a step",
     "forward_seconds": "",
     "backward_seconds": "",
@@ -51,6 +52,7 @@ TELEMETRY_COLUMNS = {
     "unix_seconds": "time stamp, or seconds since the first reading where only that is known",
     "gpu": "index of the card",
     "power_watts": "",
+    "energy_joules": "counter of the device; it starts anew with the driver",
     "utilization": "share of time with a kernel, 0…1",
     "memory_utilization": "share of time with memory traffic, 0…1",
     "memory_used_bytes": "",
@@ -100,6 +102,19 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One process of a run that was started once or several times. None: the log does not say."""
+
+    resumed_from_step: int  # 0: fresh
+    startup_seconds: float | None  # from the start of the process to that of its loop
+    seconds: float | None  # that it lived, up to its last sign of life where it died without a word
+    compile_seconds: float | None = None  # beyond steady steps; None: nothing was compiled
+    lost_seconds: float = 0.0  # of steps and evaluations that a later attempt did again
+    outcome: str | None = None  # in its own word; None: it runs, or died without one
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunTable:
     """One run as read from its log."""
 
@@ -114,7 +129,9 @@ class RunTable:
     events: tuple[Event, ...] = ()
     status: Status = Status.UNKNOWN
     status_reason: str = ""
+    attempts: tuple[Attempt, ...] = ()  # in their order; empty: the log does not tell one process from the next
     telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
+    host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without cards
     rows: int = 0  # records with a training loss (a validation loss where the log has no other), before thinning
     first_step: float | None = None  # of the main phase, as printed
     last_step: float | None = None
@@ -151,6 +168,7 @@ FACTS = {
     "seq_len": "",
     "micro_batch": "sequences per device and forward pass",
     "grad_accum": "",
+    "activation_checkpointing": "none | full",
     "world_size": "devices",
     "step_tokens": "tokens of one optimizer step, all devices",
     "step_samples": "sequences of one optimizer step",
@@ -158,6 +176,7 @@ FACTS = {
     "planned_epochs": "",
     "dataset_tokens": "unique training tokens",
     "dataset_bytes": "",
+    "data_fingerprint": "of the tokens trained on; the same data have the same one",
     "bytes_per_token": "",
     "learning_rate": "peak, as configured",
     "min_learning_rate": "",

@@ -25,6 +25,7 @@ OWN_COLUMNS = {
     "time_ms": ("unix_seconds", 1000),
     "gpu": ("gpu", 1),
     "power_deciwatts": ("power_watts", 10),
+    "energy_millijoules": ("energy_joules", 1000),
     "utilization_percent": ("utilization", 100),
     "memory_used_bytes": ("memory_used_bytes", 1),
     "temperature_celsius": ("temperature_celsius", 1),
@@ -76,16 +77,26 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 def of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """A run folder's telemetry, the joined file and the parts that are not in it yet: columns (none of a run on a CPU),
     number of readings, notes. AdvisorError where there is none or it is damaged."""
-    parts = sorted((folder / "telemetry").glob("part-*.parquet"))
-    paths = [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
+    paths = _files(folder)
     if not paths:
         raise AdvisorError(f"{folder} has no telemetry.parquet")
     telemetry = _parquet(paths)
     return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
 
 
-def _parquet(paths: list[Path]) -> Telemetry:
+def host_of_folder(folder: Path) -> Telemetry:
+    """A run folder's readings of the host, none of a card; empty where there are none. AdvisorError if damaged."""
+    return _parquet(_files(folder), host=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    parts = sorted((folder / "telemetry").glob("part-*.parquet"))
+    return [path for path in (folder / "telemetry.parquet", *parts) if path.is_file()]
+
+
+def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
     import pyarrow as pa
+    import pyarrow.compute as compute
     import pyarrow.parquet as parquet
 
     joined: dict[str, list[np.ndarray]] = {}
@@ -94,7 +105,8 @@ def _parquet(paths: list[Path]) -> Telemetry:
             names = [name for name in parquet.read_schema(path).names if name in OWN_COLUMNS]
             if "time_ms" not in names or "gpu" not in names:
                 raise AdvisorError(f"{path} is Parquet, but no telemetry of this program")
-            table = parquet.read_table(path, columns=names, filters=[("gpu", ">=", 0)])  # the host's rows have no card
+            card = compute.field("gpu")  # the host's rows have none
+            table = parquet.read_table(path, columns=names, filters=card.is_null() if host else card >= 0)
         except (pa.ArrowException, OSError) as error:
             raise AdvisorError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from error
         for name in names:
@@ -104,7 +116,7 @@ def _parquet(paths: list[Path]) -> Telemetry:
     columns = {column: np.concatenate(parts) for column, parts in joined.items()}
     order = np.lexsort((columns["gpu"], columns["unix_seconds"]))
     once = np.ones(len(order), bool)
-    times, cards = columns["unix_seconds"][order], columns["gpu"][order]
+    times, cards = columns["unix_seconds"][order], np.nan_to_num(columns["gpu"][order], nan=-1.0)
     once[1:] = (np.diff(times) != 0) | (np.diff(cards) != 0)  # a part that was joined but not deleted yet
     return {name: values[order][once] for name, values in columns.items() if not np.isnan(values).all()}
 

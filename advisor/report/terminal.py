@@ -9,9 +9,11 @@ from rich.text import Text
 
 from advisor import render
 from advisor.analysis import Analysis
-from advisor.contrast import Contrast
 from advisor.findings.case import Finding, Severity
+from advisor.report import comparison as words_of_runs
 from advisor.report import words
+from advisor.runs.comparison import Comparison
+from advisor.runs.scoring import ScoredRun
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _NOTES_SHOWN = 5
@@ -36,18 +38,33 @@ def report(analysis: Analysis) -> Iterator[Any]:
     yield from _small_print(analysis)
 
 
-def comparison(found: Contrast) -> Iterator[Any]:
-    """Several runs against the first."""
+def comparison(found: Comparison) -> Iterator[Any]:
+    """Several runs against each other and against the first."""
     yield Text("Compared with each other", style="bold")
-    for group in found.groups:
-        yield f"{group.name}: {', '.join(group.runs)}"
+    yield from words_of_runs.groups(found)
     yield ""
-    yield render.table(*words.differences(found))
+    if found.points:
+        yield render.table(*words_of_runs.side_by_side(found.points), title="Side by side")
+        yield ""
+    yield render.table(*words_of_runs.differences(found))
     if found.speeds:
         yield ""
-        yield render.table(("tokens per second", "times A's", ""), words.speed_changes(found))
+        yield render.table(*words_of_runs.speed_changes(found))
     for note in found.notes:
         yield Text(note, style="dim")
+
+
+def scored_run(name: str, scored: ScoredRun) -> Iterator[Any]:
+    """One run against its plan: a line, the table of quantities, where the gap went."""
+    yield f"{name}: {words_of_runs.ending(scored)}"
+    if departed := words_of_runs.departures(scored):
+        yield departed
+    yield ""
+    yield render.table(*words_of_runs.scores(scored), right=words_of_runs.SCORE_NUMBERS)
+    if (gap := words_of_runs.gap(scored)) is not None:
+        columns, rows = gap
+        yield ""
+        yield render.table(columns, rows, right=words_of_runs.GAP_NUMBERS, styles={len(rows) - 1: "bold"})
 
 
 def _finding(finding: Finding) -> Iterator[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from advisor.analysis import Analysis
-from advisor.contrast import Contrast
 from advisor.findings.case import Finding
 from advisor.findings.givens import price
 from advisor.findings.overlap import EXPECTED
@@ -19,18 +18,11 @@ from advisor.units import (
     format_percent,
     format_rate,
     format_seconds,
-    format_tokens,
     format_usd,
     format_usd_rate,
 )
 
 HOUR = 3600.0
-AT = {
-    "tokens": lambda tokens: f"{format_tokens(tokens)} tokens",
-    "hours": lambda hours: format_seconds(hours * HOUR),
-    "usd": format_usd,
-    "step": lambda step: f"step {format_count(round(step))}",
-}
 Pairs = list[tuple[str, str]]
 
 # facts in the order people ask for them, with what they are called
@@ -167,27 +159,6 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
         )
         for one in analysis.forecast.elsewhere
     ]
-
-
-def differences(found: Contrast) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows: loss differences at equal tokens, time and dollars."""
-    rows = [
-        (
-            AT[one.axis](one.at),
-            one.group,
-            f"{one.baseline_loss:.4f}",
-            f"{one.loss:.4f}",
-            f"{one.difference.value:+.4f} ({one.difference.low:+.4f} to {one.difference.high:+.4f})",
-            one.verdict,
-        )
-        for one in found.differences
-    ]
-    return ("at equal", "group", "loss of A", "its loss", "difference (80 % interval)", ""), rows
-
-
-def speed_changes(found: Contrast) -> list[tuple[str, str, str]]:
-    """Group, its speed over the first group's, verdict."""
-    return [(one.group, format_estimate(one.ratio, format_number), one.verdict) for one in found.speeds]
 
 
 def reproduce(analysis: Analysis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import streamlit as st
 
 from advisor.analysis import Analysis, Given
 from advisor.errors import AdvisorError
+from advisor.findings.make_case import make_case
+from advisor.findings.shown import Point, points, rate_points
 from advisor.launchers.device import Device, read_devices
 from advisor.predict.trajectory import Trajectory, plan_trajectory
+from advisor.readers import own_log
 from advisor.records import Plan
 from advisor.report import charts
-from advisor.side_by_side import LossPoint, loss_points
 from advisor.store import LOG
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card
@@ -28,7 +31,6 @@ from advisor.units import (
     format_watts,
 )
 from advisor.workflows.analyze import analyze
-from trainer.runlog import RunLogError, load_run_log
 
 JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn anew once it has grown by this much
@@ -45,24 +47,24 @@ GAUGES = {
 def curves(folder: Path, plan: Plan | None) -> None:
     """Loss against what is expected of it, and throughput against its promise."""
     try:
-        points = _points(str(folder), _grown(folder))
-    except (OSError, RunLogError):
+        drawn = _drawn(str(folder), _grown(folder))
+    except (OSError, AdvisorError):
         st.caption("No log yet: the trainer is starting.")
         return
-    if not points:
+    if not drawn.loss:
         st.caption("The first step has not ended yet.")
         return
     expected = _expected(plan) if plan is not None else None
     left, right = side_by_side("watch-curves", (1, 1))
-    left.altair_chart(_loss_chart(points, expected), width="stretch")
-    right.altair_chart(_speed_chart(points, plan), width="stretch")
+    left.altair_chart(_loss_chart(drawn, expected), width="stretch")
+    right.altair_chart(_speed_chart(drawn.speed, plan), width="stretch")
     band = (
         "Blue band: what the plan promised (80 % interval)."
         if expected is not None
         else "Blue band: the throughput that the plan promised (80 % interval); the published loss laws say nothing of "
         "runs this small."
     )
-    st.caption(f"Orange: this run. {band} {format_tokens(points[-1].tokens)} tokens seen.")
+    st.caption(f"Orange: this run. {band} {format_tokens(drawn.loss[-1].tokens)} tokens seen.")
 
 
 def _grown(folder: Path) -> int:
@@ -71,10 +73,20 @@ def _grown(folder: Path) -> int:
     return size if size < SMALL_LOG_BYTES else -(size // SMALL_LOG_BYTES)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """The curves of a run as far as its log goes."""
+
+    loss: list[Point]
+    evals: list[Point]
+    speed: list[Point]
+
+
 @st.cache_data(max_entries=16, show_spinner=False)
-def _points(folder: str, grown: int) -> list[LossPoint]:
+def _drawn(folder: str, grown: int) -> _Drawn:
     del grown  # in the key only
-    return loss_points(load_run_log(Path(folder) / LOG), usd_per_hour=None)
+    case = make_case(own_log.read(Path(folder) / LOG))
+    return _Drawn(loss=points(case, "loss"), evals=points(case, "eval_loss"), speed=rate_points(case))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -82,9 +94,9 @@ def _expected(plan: Plan) -> Trajectory | None:
     return plan_trajectory(plan)
 
 
-def _loss_chart(points: list[LossPoint], expected: Trajectory | None) -> object:
-    series = [{"step": p.step, "value": p.loss, "series": "training loss"} for p in points]
-    series += [{"step": p.step, "value": p.eval_loss, "series": "validation loss"} for p in points if p.eval_loss]
+def _loss_chart(drawn: _Drawn, expected: Trajectory | None) -> object:
+    series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in drawn.loss]
+    series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in drawn.evals]
     band = []
     if expected is not None:
         rows = zip(expected.step.tolist(), expected.low.tolist(), expected.high.tolist(), strict=True)
@@ -95,10 +107,10 @@ def _loss_chart(points: list[LossPoint], expected: Trajectory | None) -> object:
     )  # fmt: skip
 
 
-def _speed_chart(points: list[LossPoint], plan: Plan | None) -> object:
-    speed = [{"step": p.step, "value": p.tokens_per_second, "series": "tokens per second"} for p in points]
+def _speed_chart(points: list[Point], plan: Plan | None) -> object:
+    speed = [{"step": p.step, "value": p.value, "series": "tokens per second"} for p in points]
     band = []
-    if plan is not None:
+    if plan is not None and points:
         promised = plan.prediction.tokens_per_second
         band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
     colours = {"tokens per second": charts.ACTUAL}

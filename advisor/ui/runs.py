@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import streamlit as st
 
 from advisor.errors import AdvisorError
+from advisor.findings.shown import points
 from advisor.folders import example_run
 from advisor.launchers.follow import RunSummary, summarize
-from advisor.outcome import QUANTITIES, Reviewed, review, side_by_side_of
 from advisor.records import ScoreRow
 from advisor.report import charts
-from advisor.review import QuantityAccuracy, accuracy
-from advisor.side_by_side import loss_points
-from advisor.store import read_launch
+from advisor.report import comparison as words
+from advisor.runs.comparison import compare_runs
+from advisor.runs.ledger_rows import accuracy
 from advisor.ui import loaders
-from advisor.ui.tables import plain, right_aligned, side_by_side, table
-from advisor.units import format_count, format_estimate, format_number, format_percent, format_tokens
+from advisor.ui.tables import pairs, plain, right_aligned, side_by_side
+from advisor.units import format_count, format_estimate, format_number
+from advisor.workflows.compare import Reviewed, review
 
-TITLES = {name: title for name, title, _ in QUANTITIES}
-FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
 UNITS = {
     "step_seconds_drift_corrected": "seconds",
     "tokens_per_second": "tokens per second",
@@ -29,7 +29,7 @@ UNITS = {
     "energy_kwh": "kWh",
     "loss": "nats per token",
 }  # of the other quantities the unit is the last part of the name
-AXES = {"tokens": "tokens seen", "hours": "hours of steps", "usd": "dollars of steps"}
+AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "dollars since its first step"}
 
 
 def page() -> None:
@@ -67,18 +67,18 @@ def _score_new(summaries: list[RunSummary]) -> None:
 def _track_record(scores: list[ScoreRow]) -> None:
     st.subheader("How right the predictions have been", anchor=False)
     found = accuracy(scores)
-    quantities = [name for name, _, _ in QUANTITIES if any(one.quantity == name for one in found)]
+    quantities = [name for name in words.TITLES if any(one.quantity == name for one in found)]
     name = st.selectbox(
         "Quantity",
         quantities,
-        format_func=TITLES.get,
+        format_func=words.TITLES.get,
         help="Each finished run is scored on these.",
     )
     left, right = st.columns((3, 2), vertical_alignment="center")
     with right:
         for one in found:
             if one.quantity == name:
-                st.markdown(_record_in_words(one))
+                st.markdown(words.record_in_words(one))
         st.caption(
             "Each point is one finished run, each bar its 80 % interval; on the dashed line it was predicted exactly."
         )
@@ -87,16 +87,8 @@ def _track_record(scores: list[ScoreRow]) -> None:
         left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
 
 
-def _record_in_words(one: QuantityAccuracy) -> str:
-    runs = f"{one.inside} of {one.runs} run{'s' if one.runs > 1 else ''}"
-    return (
-        f"**{one.device_key}**: {runs} inside the 80 % interval; median error {format_percent(one.median_error)}, "
-        f"p90 {format_percent(one.p90_error)}, bias {'+' if one.bias >= 0 else '-'}{format_percent(abs(one.bias))}"
-    )
-
-
 def _scatter_row(row: ScoreRow) -> dict[str, object]:
-    shown = FORMATTERS[row.quantity]
+    shown = words.FORMATTERS[row.quantity]
     return {
         "run": row.run_id,
         "predicted": row.predicted.value,
@@ -153,43 +145,27 @@ def _read(folder: Path) -> Reviewed | None:
 
 
 def _one(one: Reviewed) -> None:
-    comparison = one.comparison
-    ended = (comparison.outcome or "still running, or died without a word").replace("_", " ")
-    st.subheader(f"{one.run_dir.name}: {ended}", anchor=False)
-    if one.problem:
-        st.warning(one.problem, icon=":material/warning:")
-    rows = []
-    for name, title, formatter in QUANTITIES:
-        score = comparison.score(name)
-        if score.predicted is None and score.actual is None:
-            continue
-        rows.append(
-            {
-                "What": title,
-                "Predicted (80 % interval)": format_estimate(score.predicted, formatter),
-                "Actual": formatter(score.actual),
-                "Error": "-" if score.error is None else _signed_percent(score.error),
-                "Inside": {True: "yes", False: "no", None: "-"}[score.inside_interval],
-                "Basis": score.predicted.basis.value if score.predicted else "-",
-            }
-        )
+    st.subheader(f"{one.name}: {words.ending(one.scored)}", anchor=False)
+    for note in (*one.case.run.notes, *filter(None, [words.departures(one.scored)])):
+        st.caption(plain(note))
     left, right = side_by_side("run", (3, 2))
     with left:
-        table(rows, right=("Predicted (80 % interval)", "Actual", "Error"))
+        _table(words.scores(one.scored), right=("predicted (80 % interval)", *words.SCORE_NUMBERS))
     with right:
-        if comparison.gap_seconds is not None:
-            causes = [
-                {"Where the gap went": cause.name, "Seconds": f"{cause.seconds:+.2f}", "": cause.note}
-                for cause in comparison.causes
-            ]
-            total = {"Where the gap went": "in all", "Seconds": f"{comparison.gap_seconds:+.2f}", "": ""}
-            table([*causes, total], right=("Seconds",))
+        if (gap := words.gap(one.scored)) is not None:
+            _table(gap, right=words.GAP_NUMBERS)
     _curves([one], "tokens")
-    st.caption(f"Run folder: {plain(one.run_dir)}")
+    st.caption(f"Run folder: {plain(one.path)}")
 
 
-def _signed_percent(share: float) -> str:
-    return f"{'+' if share >= 0 else '-'}{format_percent(abs(share))}"
+def _table(shown: words.Table, right: Sequence[str]) -> None:
+    """A table of the report with its columns' names begun as the page begins them."""
+    columns, rows = shown
+    pairs(rows, [_begun(name) for name in columns], right=[_begun(name) for name in right])
+
+
+def _begun(title: str) -> str:
+    return title[:1].upper() + title[1:]
 
 
 def _several(reviewed: list[Reviewed]) -> None:
@@ -199,34 +175,29 @@ def _several(reviewed: list[Reviewed]) -> None:
     )
     _curves(reviewed, axis)
     try:
-        points = side_by_side_of(reviewed)
+        found = compare_runs([one.case for one in reviewed], [one.name for one in reviewed])
     except AdvisorError as error:
-        st.warning(error.message, icon=":material/warning:")
+        st.warning(plain(error.message), icon=":material/warning:")
         return
-    rows = []
-    for point in points:
-        at = f"{format_tokens(point.value)} tokens" if point.at == "tokens" else f"{point.value:.0%} of the schedule"
-        losses = {s.run_id: f"{s.loss:.4f} at {format_percent(s.rate_factor)} of peak LR" for s in point.runs}
-        rows.append({"Training loss at": at, **losses, "Comparable": "yes" if point.comparable else point.problem})
-    table(rows, right=("Training loss at",))
+    for shown in (words.side_by_side(found.points), words.differences(found), words.speed_changes(found)):
+        _table(shown, right=shown[0][:1])
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
+    st.caption(plain("; ".join((*words.groups(found), *found.notes))))
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
-    rows, names = [], []
-    for one in reviewed:
-        launch = read_launch(one.run_dir)
-        names.append(one.run_dir.name)
-        for point in loss_points(one.log, usd_per_hour=launch.usd_per_hour if launch else None):
-            place = getattr(point, axis)
-            if place is not None:
-                rows.append({axis: place, "loss": point.loss, "series": one.run_dir.name})
+    rows = [
+        {axis: place, "loss": point.value, "series": one.name}
+        for one in reviewed
+        for point in points(one.case, "loss")
+        if (place := getattr(point, axis)) is not None
+    ]
     if not rows:
         st.caption(
             "No price is known for these runs: nothing to lay over dollars." if axis == "usd" else "No steps yet."
         )
         return
-    colours = dict(zip(names, (charts.ACTUAL, *charts.PARTS), strict=False))
+    colours = dict(zip([one.name for one in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
     st.altair_chart(
         charts.lines(rows, x=(axis, AXES[axis]), y=("loss", "training loss, nats per token"), colours=colours),
         width="stretch",

@@ -7,7 +7,6 @@ from typing import Any
 
 import streamlit as st
 
-from advisor.cli.following import closing_lines
 from advisor.errors import AdvisorError
 from advisor.launch.claim import running_with
 from advisor.launch.guards import parse_loss_stop
@@ -15,6 +14,7 @@ from advisor.launch.state import RunState
 from advisor.launchers.follow import RunFollower, summarize
 from advisor.progress import Progress
 from advisor.records import Estimate, Plan
+from advisor.report.progress import closing_lines
 from advisor.store import dump_plan, load_plan, read_run_plan
 from advisor.ui import live, loaders
 from advisor.ui.controls import LAUNCH, in_controls

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from advisor.calibrate.profiles import load_profile
 from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
-from advisor.own_runs import own_loss_ratios
 from advisor.plan.answer import answer
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.plan.search_space import ANY
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
+from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.remeasure import remeasured

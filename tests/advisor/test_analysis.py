@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from advisor.analysis import Given, to_document
-from advisor.contrast import contrast
 from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
 from advisor.folders import example_run
 from advisor.report import words, write_reports
 from advisor.report.markdown import document
+from advisor.runs.comparison import compare_runs
 from advisor.store import Store
 from advisor.workflows.analyze import analyze
 
@@ -41,6 +41,10 @@ def write_log(path, *, steps=400, seed=0, gain=0.0, seconds=0.5, nan_from=None, 
         lines.append(f"iter {step}: loss {words}, time {1000 * seconds:.2f}ms, mfu 30.00%")
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def cases(analyses):
+    return [one.case for one in analyses]
 
 
 def advisor(*words, expect=0):
@@ -134,10 +138,10 @@ def test_two_runs_are_compared_with_the_noise_in_mind(store, tmp_path):
     logs = [write_log(tmp_path / f"{name}.log", seed=seed, gain=gain)
             for name, seed, gain in (("a", 0, 0.0), ("same", 1, 0.0), ("better", 2, 0.1))]  # fmt: skip
     runs = [analyze(log, Given(), store) for log in logs]
-    same = contrast([runs[0], runs[1]])
+    same = compare_runs(cases([runs[0], runs[1]]))
     last = [one for one in same.differences if one.axis == "step"][-1]
     assert last.difference.low < 0.005 and last.difference.high > -0.005  # nothing but noise of 0.02 / sqrt(8 rows)
-    found = contrast([runs[0], runs[2]])
+    found = compare_runs(cases([runs[0], runs[2]]))
     last = [one for one in found.differences if one.axis == "step"][-1]
     assert last.difference.value == pytest.approx(-0.1, abs=0.03) and last.verdict == "better"
 
@@ -149,7 +153,7 @@ def test_slower_steps_are_a_regression_and_noise_is_none(store, tmp_path):
     )
     # the third differs in nothing declared, so it would be a seed of the same group: declare another optimizer
     slow = replace(slow, case=replace(slow.case, run=replace(slow.run, facts={**slow.run.facts, "optimizer": "lion"})))
-    found = contrast([fast, again, slow])
+    found = compare_runs(cases([fast, again, slow]))
     assert [group.runs for group in found.groups] == [(fast.run.source, again.run.source), (slow.run.source,)]
     (speed,) = found.speeds
     assert speed.ratio.value == pytest.approx(0.5 / 0.55, rel=1e-3) and speed.verdict == "regression: slower"
@@ -166,7 +170,7 @@ def tokens(folder):
 def test_one_log_is_not_compared(store, tmp_path):
     found = analyze(write_log(tmp_path / "run.log"), Given(), store)
     with pytest.raises(AdvisorError, match="cannot compare"):
-        contrast([found])
+        compare_runs(cases([found]))
 
 
 def test_bad_input_is_one_sentence(tmp_path):
@@ -219,7 +223,7 @@ def test_notes_alone_are_no_alarm(store):
 def test_runs_that_declare_the_same_are_held_against_the_first(store, tmp_path):
     given = Given(config=tokens(tmp_path))
     runs = [analyze(write_log(tmp_path / f"{seconds}.log", seconds=seconds), given, store) for seconds in (0.5, 0.6)]
-    found = contrast(runs)
+    found = compare_runs(cases(runs))
     assert [len(group.runs) for group in found.groups] == [1, 1] and found.differences
     assert found.speeds[0].verdict == "regression: slower"
     assert any("the same configuration" in note for note in found.notes)
@@ -229,24 +233,24 @@ def test_a_log_too_short_to_compare_is_named_with_what_would_help(store, tmp_pat
     long, short = (write_log(tmp_path / f"{name}.log", steps=steps) for name, steps in (("long", 50), ("short", 1)))
     runs = [analyze(log, Given(), store) for log in (long, short)]
     with pytest.raises(AdvisorError) as caught:
-        contrast(runs)
+        compare_runs(cases(runs))
     assert f"{short} has 1 row with a training loss, fewer than 5" in caught.value.message
     assert str(long) not in caught.value.message and "longer runs" in caught.value.hint
     again = analyze(write_log(tmp_path / "again.log", steps=50, seed=1), Given(), store)
-    notes = contrast([runs[0], again, runs[1]]).notes
+    notes = compare_runs(cases([runs[0], again, runs[1]])).notes
     assert any(str(short) in note and "left out" in note for note in notes)
 
 
 def test_a_comparison_says_where_learning_rates_are_not_known(store, tmp_path):
     silent = [analyze(write_log(tmp_path / f"{seed}.log", seed=seed), Given(), store) for seed in (0, 1)]
-    assert any("no log tells the learning rate" in note for note in contrast(silent).notes)
+    assert any("no log tells the learning rate" in note for note in compare_runs(cases(silent)).notes)
     rates = replace(
         silent[1].run, columns={**silent[1].run.columns, "learning_rate": np.full(len(silent[1].run), 1e-3)}
     )
     told = replace(silent[1], case=replace(silent[1].case, run=rates))
-    notes = contrast([silent[0], told]).notes
+    notes = compare_runs(cases([silent[0], told])).notes
     assert any(note.startswith(f"{silent[0].run.source} does not tell the learning rate") for note in notes)
-    assert not any("learning rate of its steps" in note for note in contrast([told, told]).notes)
+    assert not any("learning rate of its steps" in note for note in compare_runs(cases([told, told])).notes)
 
 
 def packed_run(path, kind):

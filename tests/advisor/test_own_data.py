@@ -11,11 +11,11 @@ import pytest
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
-from advisor.own_runs import own_loss_ratios
 from advisor.plan.answer import bare_plan
 from advisor.plan.own_data import MOST_OVERTRAINING, for_inference, with_own_data
 from advisor.predict.loss import predict_loss
 from advisor.records import Basis, Estimate, Goal, Plan, ScoreRow
+from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store import Store
 
 META = {"tokens": 10**10, "validation_tokens": 1000, "validation_bytes": 4833, "vocab_size": 32768}

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.cli.following import line
 from advisor.predict.trajectory import plan_trajectory
 from advisor.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
 from advisor.records import Basis, LaunchRecord
+from advisor.report.progress import line
 from advisor.store import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.runlog import read_records

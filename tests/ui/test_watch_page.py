@@ -13,15 +13,14 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
-from advisor.launchers.base import RunState, run_status
 from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.folders import example_run
 from advisor.launch.state import RunState, run_status
 from advisor.launchers.device import read_devices
-from advisor.outcome import review
 from advisor.store import PLAN, Store, dump_plan, load_plan, run_row
+from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from tests.advisor.plans import guess, small_plan, small_run
 from tests.ui.serving import ROOT
@@ -193,6 +192,6 @@ def test_a_finished_run_is_scored_by_looking_at_runs(store):
     assert store.scores() == []
     at = app("runs").run()
     assert not at.exception and "1 of 1 run inside the 80 % interval" in words(at)
-    by_hand = review(store, str(folder), record=False).comparison
+    by_hand = review(store, str(folder), record=False).scored
     recorded = {row.quantity: row.actual for row in store.scores()}
     assert recorded["step_seconds"] == pytest.approx(by_hand.score("step_seconds").actual)

@@ -6,19 +6,29 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.cli import main
-from advisor.records import Basis, Estimate, Plan, ScoreRow
-from advisor.review import accuracy, compare_run, measured_kwh, score_rows, step_median
-from advisor.side_by_side import side_by_side
+from advisor.errors import AdvisorError
+from advisor.findings.make_case import make_case
+from advisor.findings.measured import step_seconds
+from advisor.readers.own_log import run_table_of
+from advisor.readers.run_table import RunTable
+from advisor.records import Basis, Estimate, Plan, ScoreRow, Workload
+from advisor.runs.comparison import compare_runs
+from advisor.runs.energy import measured_kwh, run_kwh
+from advisor.runs.ledger_rows import accuracy, score_rows
+from advisor.runs.scoring import score_run
 from advisor.store import default_store
+from advisor.workflows.compare import workload_of
 from tests.advisor.plans import guess, small_plan
 from trainer.runlog import RunLog, RunLogWriter, load_run_log
+from trainer.schema import config_from_dict
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "small.jsonl"
+RECORDED = Path(__file__).parents[2] / "recorded" / "small.jsonl"
 
 
 class Script:
@@ -73,8 +83,12 @@ def script(tmp_path):
     return lambda plan, **options: Script(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", plan, **options)
 
 
+def case_of(log):
+    return make_case(run_table_of(log, "log.jsonl"))
+
+
 def review(log, plan, **paid):
-    return compare_run(log, plan, run_id="run-1", device_key="cpu", **paid)
+    return score_run(case_of(log), plan, run_id="run-1", device_key="cpu", **paid)
 
 
 def causes_of(comparison):
@@ -225,12 +239,6 @@ def test_a_recorded_run_without_a_plan_shows_what_happened():
     assert score_rows(comparison, "now") == []
 
 
-def test_a_log_before_its_header_is_refused(tmp_path):
-    (tmp_path / "log.jsonl").write_text("")
-    with pytest.raises(ValueError, match="has not started"):
-        review(load_run_log(tmp_path / "log.jsonl"), None)
-
-
 @given(
     st.lists(st.floats(0.01, 30.0), min_size=1, max_size=40),
     st.floats(0.5, 60),
@@ -253,18 +261,34 @@ def test_causes_always_sum_to_the_gap(tmp_path_factory, seconds, startup, refere
 # Telemetry
 
 
+def readings(**columns):
+    return {name: np.array(values, float) for name, values in columns.items()}
+
+
 def test_energy_from_the_counter_or_from_power():
-    pandas = pytest.importorskip("pandas")
-    counter = pandas.DataFrame(
-        {"time": [0.0, 10.0, 20.0, 30.0], "gpu": [0] * 4, "energy_millijoules": [5e6, 6e6, 0.0, 1e6]}
-    )
+    counter = readings(unix_seconds=[0, 10, 20, 30], gpu=[0] * 4, energy_joules=[5e3, 6e3, 0, 1e3])
     assert measured_kwh(counter) == pytest.approx(2000 / 3.6e6)  # the counter began anew once
-    power = pandas.DataFrame({"time": [0.0, 1.0, 2.0, 102.0], "gpu": [None] * 4, "power_watts": [100.0, 300, 300, 300]})
+    power = readings(unix_seconds=[0, 1, 2, 102], power_watts=[100, 300, 300, 300])
     assert measured_kwh(power) == pytest.approx((200 + 300 + 5 * 300) / 3.6e6)
-    assert measured_kwh(pandas.DataFrame({"time": [0.0], "gpu": [0], "power_watts": [None]})) is None
-    host = pandas.DataFrame({"time": [0.0, 30.0], "gpu": [None, None], "energy_millijoules": [0.0, 9e6]})
-    assert measured_kwh(host) == pytest.approx(9000 / 3.6e6)
-    assert measured_kwh(pandas.concat([counter, host])) == measured_kwh(counter)  # the cards', as it was predicted
+    assert measured_kwh(readings(unix_seconds=[0], gpu=[0], power_watts=[np.nan])) is None
+    two = readings(unix_seconds=[0, 0, 10, 10], gpu=[0, 1, 0, 1], energy_joules=[0, 50, 1e3, 350])
+    assert measured_kwh(two) == pytest.approx(1300 / 3.6e6)
+
+
+def test_the_cards_energy_counts_as_it_was_predicted_and_the_hosts_where_there_are_none(script):
+    table = run_table_of(script(small_plan()).start().steps(1, 20, 0.5).end(), "log.jsonl")
+    card = readings(unix_seconds=[0, 10], gpu=[0, 0], energy_joules=[0, 2e3])
+    host = readings(unix_seconds=[0, 30], energy_joules=[0, 9e3])
+    assert run_kwh(replace(table, host_telemetry=host)) == pytest.approx(9000 / 3.6e6)
+    assert run_kwh(replace(table, telemetry=card)) == pytest.approx(2000 / 3.6e6)
+    assert run_kwh(table) is None
+
+
+def test_telemetry_of_a_part_of_another_trainers_run_is_not_its_energy():
+    log = RunTable(source="x", format="csv", framework=None, columns={}, provenance={}, facts={"total_seconds": 100.0})
+    whole, part = (readings(unix_seconds=[0, s], gpu=[0, 0], energy_joules=[0, 36e3]) for s in (98, 40))
+    assert run_kwh(replace(log, telemetry=whole)) == pytest.approx(0.01)
+    assert run_kwh(replace(log, telemetry=part)) is None
 
 
 # Accuracy
@@ -288,7 +312,7 @@ def test_running_error_and_coverage():
     assert accuracy([]) == [] and accuracy([row(0.0, 0.0)]) == []
 
 
-# Side by side
+# Several runs
 
 
 def schedule_of(script, steps, rates):
@@ -298,37 +322,170 @@ def schedule_of(script, steps, rates):
     return told.end()
 
 
+def points_of(**logs):
+    return compare_runs([case_of(log) for log in logs.values()], list(logs)).points
+
+
 def test_equal_tokens_are_comparable_only_in_one_phase(script):
     annealed = schedule_of(script, 100, lambda share: 1 - share)
     constant = schedule_of(script, 200, lambda share: 1 - share)
-    points = side_by_side([("a", annealed), ("b", constant)])
+    points = points_of(a=annealed, b=constant)
     tokens = [point for point in points if point.at == "tokens"]
     assert [point.value for point in tokens] == [1600, 3200, 4800, 6400]
     assert not tokens[-1].comparable and "a at 0 %, b at 50 %" in tokens[-1].problem
     schedule = [point for point in points if point.at == "schedule"]
     assert all(point.comparable for point in schedule) and len(schedule) == 4
     assert [run.tokens for run in schedule[1].runs] == [3200, 6400]
-    assert tokens[1].runs[0].loss == pytest.approx(6.0 - 0.495) and tokens[1].runs[0].seconds == pytest.approx(25.0)
+    # the mean of steps 46 to 50: two per cent of fifty steps is one, and single steps are noise
+    assert tokens[1].runs[0].loss == pytest.approx(6.0 - 0.48) and tokens[1].runs[0].seconds == pytest.approx(25.0)
+
+
+def test_both_commands_judge_a_point_by_one_rule(script):
+    annealed = schedule_of(script, 100, lambda share: 1 - share)
+    constant = schedule_of(script, 200, lambda share: 1 - share)
+    found = compare_runs([case_of(annealed), case_of(constant)], ["a", "b"])
+    judged = {(one.axis, one.at): one.comparable for one in found.differences}
+    assert {(p.at, p.value): p.comparable for p in found.points}.items() <= judged.items()
+    assert judged["tokens", 6400] is False and judged["schedule", 1.0] is True
 
 
 def test_runs_still_going_are_compared_as_far_as_both_are(script):
     whole = schedule_of(script, 100, lambda share: 1.0)
     half = script(small_plan(steps=100)).start().steps(1, 60, 0.5).log()
-    points = side_by_side([("whole", whole), ("half", half)])
+    points = points_of(whole=whole, half=half)
     assert [point.value for point in points if point.at == "schedule"] == [0.25, 0.5]
     assert all(point.comparable for point in points)
     other = script(small_plan(steps=100)).start().steps(1, 60, 0.5).log()
     other.headers[-1]["data"] = {"fingerprint": "another corpus"}
-    points = side_by_side([("whole", whole), ("other", other)])
-    assert points and all(point.problem == "trained on different data" and not point.comparable for point in points)
-    with pytest.raises(ValueError, match="no steps yet"):
-        side_by_side([("whole", whole), ("none", script(small_plan()).start().log())])
+    found = compare_runs([case_of(whole), case_of(other)])
+    assert found.points and all(point.problem == "trained on different data" for point in found.points)
+    assert not any(one.comparable for one in (*found.points, *found.differences))
+    with pytest.raises(AdvisorError, match="none has no training loss"):
+        points_of(whole=whole, none=script(small_plan()).start().log())
+
+
+def test_a_run_that_stopped_in_its_warm_up_is_in_the_phase_of_one_that_went_on(script):
+    """Both at half their peak after 50 of 100 warm-up steps; the peak of the first is only declared."""
+    schedule = {**asdict(small_plan(steps=200).run)["schedule"], "warmup_steps": 100}
+    stopped = script(small_plan(steps=200)).start(schedule=schedule)
+    whole = script(small_plan(steps=200)).start(schedule=schedule)
+    for told, last in ((stopped, 50), (whole, 200)):
+        for step in range(1, last + 1):
+            told.steps(step, step, 0.5, learning_rate=stopped.plan.run.optimizer.learning_rate * min(1, step / 100))
+    last = [point for point in points_of(a=stopped.end("stopped"), b=whole.end()) if point.at == "tokens"][-1]
+    assert [run.rate_factor for run in last.runs] == pytest.approx([0.5, 0.5]) and last.comparable
 
 
 def test_median_leaves_out_compiling_steps(script):
     told = script(small_plan(steps=9)).start().steps(1, 6, 9.0)
     told._writer.write("compile", seconds=50.0)
-    assert step_median(told.steps(7, 9, 1.0).log()) == 1.0
+    assert step_seconds(case_of(told.steps(7, 9, 1.0).log())) == 1.0
+
+
+# Runs of other trainers
+
+
+def nanogpt_log(folder: Path, *, tokens: int = 64, seconds: float = 0.022, last: int = 20, val: float = 4.0) -> Path:
+    """As nanoGPT prints it: iteration 0 compiles, then every step takes as long; evaluations before and after."""
+    lines = [f"tokens per iteration will be: {tokens}", "number of parameters: 0.02M",
+             "step 0: train loss 4.2000, val loss 4.2500",
+             "iter 0: loss 4.2000, time 900.00ms, mfu -100.00%"]  # fmt: skip
+    for step in range(1, last + 1):
+        lines.append(f"iter {step}: loss {4.2 - step / 100:.4f}, time {1000 * seconds:.2f}ms, mfu 1.00%")
+    lines.insert(-1, f"step {last}: train loss {val - 0.1:.4f}, val loss {val:.4f}")
+    path = folder / "train.log"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def planned(folder: Path, **promised) -> None:
+    plan = small_plan(steps=20, step_seconds=0.02)
+    plan = replace(plan, prediction=replace(plan.prediction, **promised))
+    default_store().save_plan(plan, folder / "plan.yaml")
+
+
+@pytest.mark.parametrize("of", ["folder", "log"])
+def test_a_run_of_another_trainer_is_scored_against_the_plan_beside_it(call, tmp_path, of):
+    log = nanogpt_log(tmp_path)
+    planned(tmp_path, loss=guess(5.0))
+    code, out, _ = call("compare", str(tmp_path if of == "folder" else log), "--json")
+    found = json.loads(out)
+    assert code == 0 and found["outcome"] == "completed" and found["complete"]
+    step, rate, loss = found["step_seconds"], found["tokens_per_second"], found["loss"]
+    assert step["actual"] == pytest.approx(0.022) and step["error"] == pytest.approx(0.1)  # 22 ms, 20 ms promised
+    assert rate["actual"] == pytest.approx(64 / 0.022) and rate["error"] == pytest.approx(1 / 1.1 - 1)
+    assert loss["actual"] == 4.0 and loss["error"] == pytest.approx(-0.2)
+    rows = {row.quantity: row.actual for row in default_store().scores()}
+    assert rows == {"step_seconds": 0.022, "tokens_per_second": pytest.approx(64 / 0.022), "loss": 4.0}
+    assert default_store().observations("cpu") == []  # profiles are of our own trainer's steps
+
+
+def test_what_another_trainers_log_does_not_hold_is_left_unscored(call, tmp_path):
+    nanogpt_log(tmp_path)
+    planned(tmp_path, loss=guess(5.0), energy_kwh=guess(0.1), peak_allocated_bytes=guess(1e9))
+    found = json.loads(call("compare", str(tmp_path), "--json")[1])
+    for name in ("wall_clock_seconds", "cost_usd", "energy_kwh", "peak_allocated_bytes", "peak_reserved_bytes"):
+        assert found[name]["predicted"] is not None and found[name]["actual"] is None and found[name]["error"] is None
+    assert found["gap_seconds"] is None and found["causes"] == []
+    assert found["drift_factor"] is None and found["step_seconds_drift_corrected"]["actual"] is None
+
+
+def test_a_clock_and_memory_that_are_logged_are_scored(call, tmp_path):
+    """20 steps of 20 ms in 6 s where 6.4 s were promised; 1.1 GiB at most where 1 GiB was."""
+    head = "step,train_loss,val_loss,step_time_s,elapsed_s,max_memory_allocated_gib,tokens"
+    rows = [f"{s},{4 - s / 100},{3.9 if s == 20 else ''},0.02,{0.3 * s},{1.1 if s > 5 else 1.0},{64 * s}"
+            for s in range(1, 21)]  # fmt: skip
+    (tmp_path / "metrics.csv").write_text("\n".join((head, *rows)) + "\n")
+    planned(tmp_path, peak_allocated_bytes=guess(2**30))
+    found = json.loads(call("compare", str(tmp_path / "metrics.csv"), "--json")[1])
+    wall, memory = found["wall_clock_seconds"], found["peak_allocated_bytes"]
+    assert wall["actual"] == pytest.approx(6.0) and wall["error"] == pytest.approx(6.0 / 6.4 - 1)
+    assert memory["actual"] == pytest.approx(1.1 * 2**30) and memory["error"] == pytest.approx(0.1)
+    assert found["cost_usd"]["actual"] == pytest.approx(6.0 / 3600 * 3.6)  # the plan's price
+    causes = {cause["name"]: cause["seconds"] for cause in found["causes"]}
+    assert found["gap_seconds"] == pytest.approx(-0.4) == pytest.approx(sum(causes.values()))
+    assert causes["steps slower"] == pytest.approx(0.0) and "start-up" not in causes
+
+
+def test_a_run_cut_short_of_another_trainer_has_no_totals(call, tmp_path):
+    nanogpt_log(tmp_path, last=12)
+    planned(tmp_path, loss=guess(5.0))
+    found = json.loads(call("compare", str(tmp_path), "--json")[1])
+    assert not found["complete"] and found["outcome"] is None and not found["recorded"]
+    assert found["loss"]["actual"] is None and found["step_seconds"]["error"] == pytest.approx(0.1)
+
+
+def test_another_run_than_the_planned_one_is_not_scored(call, tmp_path):
+    nanogpt_log(tmp_path, tokens=128)
+    planned(tmp_path)
+    code, out, _ = call("compare", str(tmp_path))
+    assert code == 0 and "128 tokens a step in the log, 64 in the plan" in out
+    found = json.loads(call("compare", str(tmp_path), "--json")[1])
+    assert found["step_seconds"] == {
+        "predicted": None, "actual": pytest.approx(0.022), "error": None, "inside_interval": None,
+    }  # fmt: skip
+    assert default_store().scores() == []
+
+
+def test_runs_of_two_trainers_are_compared(call, tmp_path, run_folder):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    logs = [nanogpt_log(tmp_path / "a", seconds=0.02), nanogpt_log(tmp_path / "b", seconds=0.03)]
+    document = json.loads(call("compare", *map(str, logs), str(run_folder()), "--json")[1])
+    assert len(document["runs"]) == 3 and document["side_by_side"][-1]["at"] == "tokens"
+    slower = document["comparison"]["speeds"][0]
+    assert slower["ratio"]["value"] == pytest.approx(2 / 3) and slower["verdict"] == "regression: slower"
+
+
+def test_the_workload_of_our_own_log_is_its_configuration():
+    run = run_table_of(load_run_log(RECORDED), "small.jsonl")
+    header = json.loads(RECORDED.read_text(encoding="utf-8").splitlines()[0])
+    config = config_from_dict(header["config"])
+    assert workload_of(run, "cpu") == Workload(
+        shape=config.model, micro_batch=config.micro_batch, grad_accum=config.grad_accum, gpu="cpu",
+        gpus=header["world_size"], precision=header["precision"], compile=config.compile,
+        activation_checkpointing=config.activation_checkpointing, optimizer=config.optimizer.name,
+    )  # fmt: skip
 
 
 # Commands

@@ -1,0 +1,14 @@
+"""How long a process of our trainer lived, by its log's records. No numpy: a run that starts is watched without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def process_seconds(header: Mapping[str, Any], final: Mapping[str, Any] | None, last_seen: float) -> float:
+    """Seconds from a process's start to its end: as its final record says, else up to `last_seen` (Unix seconds)."""
+    told = final.get("seconds") if final is not None else None
+    if isinstance(told, int | float):
+        return float(told)
+    return max(0.0, last_seen - header["time"]) + (header.get("startup_seconds") or 0.0)

@@ -1,0 +1,96 @@
+"""How a run stands as words, with the next command: the same for terminal and page. No arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from advisor.launch.state import RunState
+from advisor.progress import Progress
+from advisor.units import (
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from trainer.schema import Outcome
+
+NEXT = {
+    Outcome.COMPLETED: "advisor compare {run}",
+    Outcome.STOPPED: "advisor resume {run}",
+    Outcome.OUT_OF_MEMORY: "plan again with a smaller micro-batch: advisor plan --micro-batch N",
+    Outcome.DIVERGED: "look at the losses in {run}/log.jsonl; plan again and lower learning_rate in the plan's run",
+    Outcome.FAILED: "read {run}/stdout.log, mend the cause, then: advisor resume {run}",
+}
+
+
+def line(progress: Progress) -> str:
+    """A running run on one line: steps, loss, tokens/s, time left and dollars."""
+    if progress.tokens_per_second is None:
+        expected = progress.eta_seconds
+        left = f"; about {format_estimate(expected, format_seconds)} to go" if expected is not None else ""
+        return f"starting, {format_seconds(progress.elapsed_seconds)} so far{left}"
+    parts = [f"step {format_count(progress.step)}/{format_count(progress.steps)}"]
+    parts += [f"loss {_loss(progress)}", format_rate(progress.tokens_per_second)]
+    if progress.mfu is not None:
+        parts.append(f"MFU {format_percent(progress.mfu)}")
+    if progress.eta_seconds is not None:
+        parts.append(f"{format_estimate(progress.eta_seconds, format_seconds)} left")
+    if progress.usd_per_hour:
+        at_end = format_estimate(progress.usd_at_end, format_usd)
+        parts.append(f"{format_usd(progress.usd_so_far)} so far, {at_end} at the end")
+    if progress.stops_early:
+        parts.append(f"a limit stops it in {format_seconds(progress.guard_seconds_left)}")
+    return "   ".join(parts)
+
+
+def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
+    """How a run stands, in words, with the next command."""
+    if progress.state == RunState.RUNNING:
+        return [line(progress), f"next: advisor watch {run_dir}"]
+    if progress.state == RunState.NEVER_STARTED:
+        return [f"{run_dir} was never started", f"next: advisor resume {run_dir}"]
+    words = (progress.outcome or progress.state).replace("_", " ")
+    because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
+    lines = [f"{words}{because}", _account(progress)]
+    if progress.message:
+        lines.append(f"warning: {progress.message}")
+    lines.append(f"run folder: {run_dir}")
+    return [*lines, f"next: {_next(progress, run_dir)}"]
+
+
+def _account(progress: Progress) -> str:
+    parts = [
+        f"{format_count(progress.step)} of {format_count(progress.steps)} steps",
+        f"{format_tokens(progress.tokens)} tokens in {format_seconds(progress.elapsed_seconds)}",
+    ]
+    if progress.total_seconds_predicted is not None and progress.outcome == Outcome.COMPLETED:
+        parts[-1] += f" (planned {format_estimate(progress.total_seconds_predicted, format_seconds)})"
+    if progress.tokens_per_second is not None:
+        parts.append(format_rate(progress.tokens_per_second))
+    if progress.smoothed_loss is not None:
+        parts.append(f"training loss {_loss(progress)}")
+    if progress.eval_loss is not None:
+        parts.append(f"validation loss {format_number(progress.eval_loss)}")
+    if progress.usd_so_far is not None:
+        parts.append(format_usd(progress.usd_so_far))
+    return ", ".join(parts)
+
+
+def _loss(progress: Progress) -> str:
+    """The smoothed training loss, and the interval that the plan expects it in at this step."""
+    said, expected = format_number(progress.smoothed_loss), progress.loss_expected
+    if expected is None:
+        return said
+    return f"{said} (planned {format_number(expected.low)} to {format_number(expected.high)} here)"
+
+
+def _next(progress: Progress, run_dir: Path) -> str:
+    if progress.outcome is not None:
+        return NEXT[Outcome(progress.outcome)].format(run=run_dir)
+    if progress.checkpoint_step is not None:
+        return f"go on from step {format_count(progress.checkpoint_step)}: advisor resume {run_dir}"
+    return f"read {run_dir}/stdout.log; start it again: advisor resume {run_dir}"

@@ -1,0 +1,354 @@
+"""Several runs against each other: at equal tokens, time, dollars and shares of their schedules.
+
+Losses compare on the same data and in the same learning-rate phase (`laws/phase`). Runs that differ in nothing declared
+are seeds of one group. Differences carry bootstrap intervals: over seeds where a group has two at least, else over the
+rows about the point, which know a run's own noise but not that of seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.findings import measured
+from advisor.findings.case import Case
+from advisor.findings.curves import curve
+from advisor.findings.givens import planned_steps
+from advisor.findings.learning_rate import phase_of_schedule
+from advisor.findings.shown import points as points_of
+from advisor.laws.phase import phase_problem, same_phase
+from advisor.records import Basis, Estimate
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+_EVERY_ROW = 10**9  # points of a curve, not thinned
+_WINDOW = 0.02  # of a run's rows about a point: one row is noise
+_LEAST_ROWS = 5
+_DRAWS = 2000
+_SLOWER = 0.02  # a regression of speed smaller than this is no regression
+# What makes two runs one experiment: everything declared but the seed, the name and the date.
+_SAME = (
+    *("family", "depth", "width", "heads", "vocab_size", "seq_len", "micro_batch", "grad_accum", "world_size"),
+    *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
+    "data_fingerprint",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of one configuration: its seeds."""
+
+    name: str
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One run at one point of a comparison. None: its log does not say."""
+
+    run_id: str
+    step: float
+    tokens: float | None
+    loss: float  # training loss, averaged over the last rows before the point
+    rate_factor: float | None  # learning rate as a share of its peak
+    seconds: float | None  # of steps up to here, where each was timed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """All runs at equal tokens (or steps, where tokens are not known), or at an equal share of their own schedules."""
+
+    at: str  # tokens | step | schedule
+    value: float  # tokens, steps, or share of the planned steps
+    runs: tuple[Standing, ...]
+    comparable: bool
+    problem: str | None  # why the losses of this point must not be compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One group's training loss minus the first group's, at one point all runs reached."""
+
+    axis: str  # tokens | hours | usd | schedule; step where tokens are not known
+    at: float
+    group: str
+    baseline_loss: float
+    loss: float
+    difference: Estimate
+    comparable: bool
+    verdict: str  # in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedChange:
+    """One group's tokens per second over the first group's."""
+
+    group: str
+    ratio: Estimate
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Several runs held against each other; the first group is what the others are held against."""
+
+    groups: tuple[Group, ...]
+    points: tuple[Point, ...]
+    differences: tuple[Difference, ...]
+    speeds: tuple[SpeedChange, ...]
+    notes: tuple[str, ...]
+
+    def to_document(self) -> dict[str, object]:
+        """What `--json` prints of several runs beside each of them."""
+        names = ("groups", "differences", "speeds", "notes")
+        return {"side_by_side": self.points, "comparison": {name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Course:
+    """Every row with a training loss: its place on an axis, loss and step; equally long."""
+
+    place: np.ndarray
+    loss: np.ndarray
+    step: np.ndarray
+
+    def rows_up_to(self, at: float) -> int:
+        return max(1, int(np.searchsorted(self.place, at * (1 + 1e-9), side="right")))
+
+    def step_at(self, at: float) -> float:
+        return float(self.step[self.rows_up_to(at) - 1])
+
+    def window(self, at: float) -> np.ndarray:
+        """The losses of the rows up to a place: the last 2 % of what was seen by then, five at least."""
+        end = self.rows_up_to(at)
+        return self.loss[max(0, end - max(_LEAST_ROWS, int(_WINDOW * end))) : end]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Entrant:
+    """One run of a comparison."""
+
+    name: str
+    case: Case
+    courses: dict[str, _Course]  # by axis
+
+
+def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int = 0) -> Comparison:
+    """Compare two or more runs, called by `names` or their sources.
+
+    Raises AdvisorError when fewer than two have enough rows with a training loss.
+    """
+    called = names or [case.run.source for case in cases]
+    rows = [len(curve(case.run, "loss")) for case in cases]
+    short = [f"{name} has {_too_few(n)}" for name, n in zip(called, rows, strict=True) if n < _LEAST_ROWS]
+    usable = [_entrant(n, case) for n, case, count in zip(called, cases, rows, strict=True) if count >= _LEAST_ROWS]
+    if len(usable) < 2:
+        raise AdvisorError(
+            f"cannot compare: {'; '.join(short) or 'only one log was given'}. A comparison needs two logs of "
+            f"{_LEAST_ROWS} rows with a training loss each: single rows differ by noise alone",
+            "give logs of longer runs, or let the run log more often; advisor analyze judges each one alone",
+        )
+    notes = [f"{text}: left out" for text in short] + _rate_notes(usable)
+    members = _grouped(usable)
+    if len(members) == 1:
+        members = {chr(ord("A") + place): [one] for place, one in enumerate(usable)}
+        notes.append("the runs declare the same configuration: each is held against the first, by its own noise alone")
+    axes, untold = _axes(usable)
+    draw = np.random.default_rng(seed)
+    return Comparison(
+        groups=tuple(Group(name=name, runs=tuple(one.name for one in runs)) for name, runs in members.items()),
+        points=tuple(_points(axes, usable)),
+        differences=tuple(one for axis in axes for one in _along(axis, members, usable, draw)),
+        speeds=tuple(_speeds(members, draw)),
+        notes=(*notes, *untold),
+    )
+
+
+def _entrant(name: str, case: Case) -> _Entrant:
+    rows, planned = points_of(case, "loss", most=_EVERY_ROW), planned_steps(case)
+    loss, step = (np.array([getattr(row, field) for row in rows], float) for field in ("value", "step"))
+    courses = {"step": _Course(place=step, loss=loss, step=step)}
+    if planned:
+        courses["schedule"] = _Course(place=step / planned, loss=loss, step=step)
+    for axis in ("tokens", "hours", "usd"):
+        places = [getattr(row, axis) for row in rows]
+        if None not in places:
+            courses[axis] = _Course(place=np.array(places, float), loss=loss, step=step)
+    return _Entrant(name=name, case=case, courses=courses)
+
+
+def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
+    """Axes that every log tells, steps in place of tokens; and in words what is not compared."""
+    shared = set.intersection(*(set(one.courses) for one in entrants))
+    axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
+    untold = [f"not compared at equal {a}: not every log tells them" for a in ("tokens", "hours", "usd")
+              if a not in shared]  # fmt: skip
+    if "schedule" not in shared:
+        untold.append(
+            "not compared at equal shares of their schedules: not every log tells how many steps were planned"
+        )
+    return axes, untold
+
+
+def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
+    """Where all runs are compared: quarters of what they all reached, or of their schedules as far as all got."""
+    reached = min(float(one.courses[axis].place[-1]) for one in entrants)
+    if axis == "schedule":
+        return [share for share in SHARES if share <= reached * (1 + 1e-9)]
+    return [share * reached for share in SHARES] if reached > 0 else []
+
+
+def _points(axes: Sequence[str], entrants: Sequence[_Entrant]) -> list[Point]:
+    return [
+        Point(
+            at=axis,
+            value=at,
+            runs=tuple(_standing(one, axis, at) for one in entrants),
+            comparable=(problem := _problem(axis, at, entrants, named=True)) is None,
+            problem=problem,
+        )
+        for axis in axes
+        if axis in ("tokens", "step", "schedule")
+        for at in _places(axis, entrants)
+    ]
+
+
+def _standing(one: _Entrant, axis: str, at: float) -> Standing:
+    course, run = one.courses[axis], one.case.run
+    row, step = course.rows_up_to(at) - 1, course.step_at(at)
+    tokens, times = one.courses.get("tokens"), curve(run, "seconds")
+    timed = times.value[times.step <= step]
+    return Standing(
+        run_id=one.name,
+        step=step,
+        tokens=None if tokens is None else float(tokens.place[row]),
+        loss=float(course.window(at).mean()),
+        rate_factor=phase_of_schedule(run, step),
+        seconds=float(timed.sum()) if len(timed) == row + 1 else None,
+    )
+
+
+def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool = False) -> str | None:
+    """Why the losses at a place must not be compared; None where they may."""
+    for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
+        if len({one.case.run.facts[fact] for one in entrants if one.case.run.facts.get(fact) is not None}) > 1:
+            return words
+    shares = [phase_of_schedule(one.case.run, one.courses[axis].step_at(at)) for one in entrants]
+    if axis == "schedule":
+        return None if same_phase(shares) else "their schedules differ in form, not only in length"
+    return phase_problem(shares, [one.name for one in entrants] if named else ())
+
+
+def _too_few(rows: int) -> str:
+    if not rows:
+        return "no training loss"
+    return f"{rows} row{'s' if rows > 1 else ''} with a training loss, fewer than {_LEAST_ROWS}"
+
+
+def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
+    """That equal learning-rate phases could not be checked, and why."""
+    silent = [one.name for one in entrants if not np.isfinite(one.case.run.column("learning_rate")).any()]
+    if not silent:
+        return []
+    who = "no log" if len(silent) == len(entrants) else ", ".join(silent)
+    verb = "tells" if len(silent) == len(entrants) else "does not tell" if len(silent) == 1 else "do not tell"
+    return [f"{who} {verb} the learning rate of its steps: whether the runs were at the same point of their schedules, "
+            "where alone losses compare, is not known"]  # fmt: skip
+
+
+def _grouped(entrants: Sequence[_Entrant]) -> dict[str, list[_Entrant]]:
+    """Runs by what they declare; a run that declares hardly anything is a group of its own."""
+    groups: dict[tuple, list[_Entrant]] = {}
+    for number, one in enumerate(entrants):
+        declared = tuple(str(one.case.run.facts.get(name)) for name in _SAME)
+        known = sum(value != "None" for value in declared)
+        groups.setdefault(declared if known >= 4 else (str(number),), []).append(one)
+    return {chr(ord("A") + place): runs for place, runs in enumerate(groups.values())}
+
+
+def _along(
+    axis: str, members: dict[str, list[_Entrant]], entrants: Sequence[_Entrant], draw: np.random.Generator
+) -> list[Difference]:
+    (_, base), *others = members.items()
+    places = _places(axis, entrants)
+    return [_difference(axis, at, name, base, runs, draw) for at in places for name, runs in others]
+
+
+def _difference(
+    axis: str, at: float, name: str, base: list[_Entrant], runs: list[_Entrant], draw: np.random.Generator
+) -> Difference:
+    before = [one.courses[axis].window(at) for one in base]
+    after = [one.courses[axis].window(at) for one in runs]
+    gaps = _bootstrap(after, draw) - _bootstrap(before, draw)
+    value = _mean(after) - _mean(before)
+    low, high = (float(end) for end in np.quantile(gaps, (0.1, 0.9)))
+    difference = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
+    problem = _problem(axis, at, [*base, *runs])
+    return Difference(
+        axis=axis,
+        at=at,
+        group=name,
+        baseline_loss=_mean(before),
+        loss=_mean(after),
+        difference=difference,
+        comparable=problem is None,
+        verdict=problem or _loss_verdict(difference),
+    )
+
+
+def _mean(windows: list[np.ndarray]) -> float:
+    return float(np.mean([window.mean() for window in windows]))
+
+
+def _bootstrap(windows: list[np.ndarray], draw: np.random.Generator) -> np.ndarray:
+    """Means of resampled seeds, or of resampled rows where there is one seed: shape (draws,)."""
+    values = np.array([window.mean() for window in windows]) if len(windows) > 1 else windows[0]
+    return values[draw.integers(0, len(values), (_DRAWS, len(values)))].mean(axis=1)
+
+
+def _loss_verdict(difference: Estimate) -> str:
+    if difference.low > 0:
+        return "worse"
+    return "better" if difference.high < 0 else "no difference beyond the noise"
+
+
+def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> list[SpeedChange]:
+    (_, base), *others = members.items()
+    reference = _rates(base)
+    found = []
+    for name, runs in others:
+        rates = _rates(runs)
+        if reference is None or rates is None:
+            continue
+        ratios = _medians(rates, draw) / _medians(reference, draw)
+        value = float(np.median(rates) / np.median(reference))
+        low, high = (float(end) for end in np.quantile(ratios, (0.1, 0.9)))
+        ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
+        found.append(SpeedChange(group=name, ratio=ratio, verdict=_speed_verdict(ratio)))
+    return found
+
+
+def _rates(runs: list[_Entrant]) -> np.ndarray | None:
+    """Tokens per second of steady steps, all runs of a group together; None where a log has none."""
+    found = []
+    for one in runs:
+        times, pace = measured.step_times(one.case), measured.pace(one.case)
+        if times is None or pace is None or not len(times.steady_seconds):
+            return None
+        scale = pace.tokens_per_second * np.median(times.steady_seconds)
+        found.append(scale / times.steady_seconds)
+    return np.concatenate(found)
+
+
+def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """Medians of resampled values, at most a thousand of them: shape (200,)."""
+    some = values if len(values) <= 1000 else draw.choice(values, 1000, replace=False)
+    return np.median(some[draw.integers(0, len(some), (200, len(some)))], axis=1)
+
+
+def _speed_verdict(ratio: Estimate) -> str:
+    if ratio.high < 1 - _SLOWER:
+        return "regression: slower"
+    return "faster" if ratio.low > 1 + _SLOWER else "the same speed within 2 %"

@@ -1,0 +1,90 @@
+"""Where the time of a run went, second by second of its processes' lives. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case
+from advisor.findings.measured import COMPILED_STEPS, lifetime_seconds, main_column, step_seconds
+from advisor.readers.run_table import RunTable
+
+STALL = 3.0  # a step this many times the median is a stall, not slowness
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """The parts of a run's wall clock, in seconds, all attempts together."""
+
+    wall: float
+    startup: float  # of the first attempt
+    compile: float
+    plain_steps: float  # without compilation, stalls and first steps' excess
+    stalls: float
+    stall_count: int
+    evals: float
+    checkpoints: float
+    restarts: float  # start-ups and compilation of later attempts
+    lost: float  # steps and evaluations done twice or thrown away
+
+
+def time_spent(case: Case) -> TimeSpent | None:
+    """Sort the time of all attempts into the parts of a bill; None where the log does not tell of its processes."""
+    run, wall = case.run, lifetime_seconds(case.run)
+    if wall is None or not run.attempts or any(attempt.startup_seconds is None for attempt in run.attempts):
+        return None
+    steps = _steps(case)
+    compile_seconds = [attempt.compile_seconds or 0.0 for attempt in run.attempts]
+    first_steps = np.bincount(steps.attempt, steps.excess * steps.is_first, minlength=len(run.attempts))
+    startup = [float(one.startup_seconds + excess) for one, excess in zip(run.attempts, first_steps, strict=True)]
+    return TimeSpent(
+        wall=wall,
+        startup=startup[0],
+        compile=compile_seconds[0],
+        plain_steps=float((steps.seconds - steps.excess).sum()) - sum(compile_seconds),
+        stalls=float(steps.excess[steps.is_stall].sum()),
+        stall_count=int(steps.is_stall.sum()),
+        evals=evals_seconds(run),
+        checkpoints=checkpoints_seconds(run),
+        restarts=sum(startup[1:]) + sum(compile_seconds[1:]),
+        lost=sum(attempt.lost_seconds for attempt in run.attempts),
+    )
+
+
+def evals_seconds(run: RunTable) -> float:
+    """Seconds of all evaluations that the log timed."""
+    return float(np.nansum(main_column(run, "eval_seconds")))
+
+
+def checkpoints_seconds(run: RunTable) -> float:
+    """Seconds of all checkpoints that the log timed, those of lost steps too."""
+    return sum(event.numbers.get("seconds", 0.0) for event in run.events if event.kind == "checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """Arrays, one value per step."""
+
+    seconds: np.ndarray
+    attempt: np.ndarray  # index into the run's attempts
+    is_first: np.ndarray  # of its attempt, and slower than the median: that is start-up
+    is_stall: np.ndarray
+    excess: np.ndarray  # seconds beyond the median, of first steps and stalls only
+
+
+def _steps(case: Case) -> _Steps:
+    run = case.run
+    step, seconds = main_column(run, "step"), main_column(run, "seconds")
+    timed = np.isfinite(seconds)
+    step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
+    began = np.array([attempt.resumed_from_step for attempt in run.attempts])
+    # the newest attempt that began before a step did it: an earlier one's were taken back
+    attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
+    place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
+    compiled = np.array([one.compile_seconds is not None for one in run.attempts])
+    compiling = compiled[attempt] & (place < COMPILED_STEPS)
+    is_first = (place == 0) & (seconds > median) & ~compiling
+    is_stall = (seconds > STALL * median) & ~compiling & ~is_first
+    excess = np.where(is_first | is_stall, seconds - median, 0.0)
+    return _Steps(seconds=seconds, attempt=attempt, is_first=is_first, is_stall=is_stall, excess=excess)
