@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from advisor.calibrate.evidence import workload_to_dict
+from advisor.calibration import MeasuredRun
 from advisor.catalog import find_gpu
 from advisor.errors import AdvisorError
 from advisor.predict.energy import JOULES_PER_KWH
@@ -95,20 +95,23 @@ def remember(store: Store, log: RunLog, comparison: Comparison) -> None:
     """Write the scores of a finished run into the ledger, and its step time among its device's observations."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     store.record_scores(comparison.run_id, score_rows(comparison, created))
-    if len(log.steps) < FEWEST_STEPS_TO_LEARN_FROM:
+    step_seconds = step_median(log)
+    if step_seconds is None or len(log.steps) < FEWEST_STEPS_TO_LEARN_FROM:
         return
     if log.witnesses and comparison.reference_seconds is None:
         return  # other work came and went on the machine: the step time says more of that than of the configuration
     workload = workload_of(log, comparison.device_key)
-    observation = {
-        "created": created,
-        "workload": workload_to_dict(workload),
-        "step_seconds": step_median(log),
-        "reference_seconds": comparison.reference_seconds,
-        "steps": len(log.steps),
-        "watts": _watts(comparison, workload.gpus),
-    }
-    store.add_observation(comparison.device_key, comparison.run_id, observation)
+    observed = MeasuredRun(
+        run_id=comparison.run_id,
+        device_key=comparison.device_key,
+        created=created,
+        workload=workload,
+        step_seconds=step_seconds,
+        reference_seconds=comparison.reference_seconds,
+        steps=len(log.steps),
+        watts=_watts(comparison, workload.gpus),
+    )
+    store.add_observation(observed)
 
 
 def _watts(comparison: Comparison, gpus: int) -> float | None:

@@ -26,7 +26,7 @@ from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
 from trainer.loop import StepRecord, Trainer, World
 from trainer.runlog import RunLogWriter, load_run_log
-from trainer.schema import SCHEMA, Outcome, RunConfig
+from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.witness import ReferenceKernel, StealMeter
 
@@ -285,7 +285,7 @@ class _Session:
             "world_size": self.world.size,
             "tokens_per_step": self.trainer.tokens_per_step,
             "precision": self.context.precision,
-            "device": describe_device(self.context, self.world.size),
+            "device": to_dict(describe_device(self.context, self.world.size)),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "host": socket.gethostname(),
