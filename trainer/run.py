@@ -151,7 +151,9 @@ class _Session:
             trainer.stop_requested = self._stop_reason() is not None
             ending = self._settle(trainer.step())
             if ending is None and self._something_is_due():
-                ending = self._settle(trainer.flush()) or self._do_what_is_due()
+                ending = self._settle(trainer.flush())
+                if ending is None:
+                    self._do_what_is_due()
             if ending is not None:
                 return self._end(*ending)
         ending = self._settle(trainer.flush())
@@ -319,7 +321,8 @@ class _CompileBill:
     """What the first steps cost beyond steady ones."""
 
     def __init__(self, journal: _Journal):
-        self._journal, self._seconds = journal, []
+        self._journal = journal
+        self._seconds: list[float] = []
 
     def add(self, step_seconds: float) -> None:
         if len(self._seconds) == _COMPILED_STEPS:
