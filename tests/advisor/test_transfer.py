@@ -165,11 +165,11 @@ def test_a_calibration_that_went_on_is_learnt_from_anew(tmp_path: Path):
     """The same file, first after a few bursts and then whole: what is believed of other cards follows it."""
     store = Store(tmp_path)
     session = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
-    document = yaml.load(session.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    document["device"] |= {"key": "l4", "type": "cuda"}
-    store.save_calibration(document | {"bursts": document["bursts"][:4]})
+    recorded = load_calibration(session)
+    filed = dataclasses.replace(recorded, device_key="l4", device=dataclasses.replace(recorded.device, type="cuda"))
+    store.save_calibration(dataclasses.replace(filed, bursts=filed.bursts[:4]))
     partial = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
-    store.save_calibration(document)
+    store.save_calibration(filed)
     whole = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
     assert (whole.theta != partial.theta).any()
     fresh = Store(tmp_path / "another")
