@@ -7,7 +7,7 @@ among themselves, so what they say is a band.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,21 +22,27 @@ OFF_LAW = 4.0  # times outside the laws' band: they disagree by 2 to 5 among the
 _NANOCHAT_D12_TOKENS = 12 * 110_100_912  # of nanochat's reference run: depth 12 at ratio 12 (sources §5.2)
 
 
-class Blocks(Protocol[Number]):
+_SomeNumber = TypeVar("_SomeNumber", float, np.ndarray, covariant=True)
+
+
+class Blocks(Protocol[_SomeNumber]):
     """What the scale of a model needs of its shape: whole numbers, or arrays of many shapes."""
 
-    depth: Number
-    width: Number
-    seq_len: Number
+    @property
+    def depth(self) -> _SomeNumber: ...
+    @property
+    def width(self) -> _SomeNumber: ...
+    @property
+    def seq_len(self) -> _SomeNumber: ...
 
 
-def scale_flops(shape: Blocks) -> Number:
+def scale_flops(shape: Blocks[Number]) -> Number:
     """DeepSeek's M = 72·L·d² + 12·L·d·T: FLOPs per token of the blocks, without embeddings and head (sources §1.2)."""
     return 72.0 * shape.depth * shape.width**2 + 12 * shape.depth * shape.width * shape.seq_len
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchBand:
+class BatchBand(Generic[Number]):
     """Tokens per optimizer step by three laws (sources §5.2); far below a billion tokens each extrapolates."""
 
     deepseek: Number  # DeepSeek LLM 2024: 0.2920·C^0.3271, C = M·D
@@ -59,7 +65,7 @@ class BatchBand:
         return bool(self.median / 2 <= tokens <= self.median * 2)
 
 
-def batch_band(scale: Number, tokens: Number) -> BatchBand:
+def batch_band(scale: Number, tokens: Number) -> BatchBand[Number]:
     """What the laws recommend for models of `scale_flops` trained on so many tokens."""
     logs = np.log(tokens)  # exponentials of one logarithm: a third of the time of powers, asked for millions of runs
     return BatchBand(

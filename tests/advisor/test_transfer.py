@@ -173,5 +173,5 @@ def test_a_calibration_that_went_on_is_learnt_from_anew(tmp_path: Path):
     whole = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
     assert (whole.theta != partial.theta).any()
     fresh = Store(tmp_path / "another")
-    fresh.save_calibration(document)
+    fresh.save_calibration(filed)
     assert whole.theta.tolist() == load_profile("h100-80gb-sxm", fresh, precision="fp32").posterior.theta.tolist()
