@@ -28,6 +28,7 @@ from trainer.loop import StepRecord, Trainer, World
 from trainer.runlog import RunLogWriter, load_run_log
 from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
+from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
 LOG_FILE, CHECKPOINT_FOLDER = "log.jsonl", "checkpoints"
@@ -278,7 +279,7 @@ class _Session:
         self.journal.write("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
         self.journal.say(f"step {step}  checkpoint {path}, {size} bytes in {seconds:.2f} s")
 
-    def _header(self, meta: dict[str, Any] | None) -> dict[str, Any]:
+    def _header(self, meta: TokenMeta | None) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "attempt": self.journal.attempt,
@@ -292,7 +293,7 @@ class _Session:
             "python": platform.python_version(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "data": meta,
+            "data": to_dict(meta),
             "resumed_from_step": self.resumed_from,
             "startup_seconds": _process_seconds(),
         }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.plan import nothing
@@ -19,6 +18,7 @@ from advisor.plan.sensitivity import sensitivity
 from advisor.plan.weigh import Weighed, weigh
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Goal, Plan, SearchReport
+from trainer.token_folder import TokenMeta
 
 
 def answer(
@@ -26,7 +26,7 @@ def answer(
     profiles: Sequence[Profile],
     *,
     now: datetime,
-    data_meta: Mapping[str, Any] | None = None,
+    data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
 ) -> Plan:
     """The plan for a goal on the devices it may use, with a report of the search.

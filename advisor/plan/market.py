@@ -7,10 +7,9 @@ make the plan on it, with the same predictions a user can ask for. Only what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.loss import predict_loss
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Goal, Plan, Workload
+from trainer.token_folder import TokenMeta
 
 COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
 ANY = "any"
@@ -72,7 +72,7 @@ class Pick:
     score: float
 
 
-def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None) -> Market:
+def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Market:
     """Make out what can be rented and compute every configuration; raises AdvisorError where nothing is left."""
     devices, left_out = devices_of(goal, profiles, data_meta)
     if not devices:
@@ -96,7 +96,7 @@ def open_market(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str,
     return Market(goal=goal, limits=limits, left_out=tuple(left_out), **best_of)
 
 
-def plan_in(market: Market, pick: Pick, *, now: datetime, data_meta: Mapping[str, Any] | None) -> Plan:
+def plan_in(market: Market, pick: Pick, *, now: datetime, data_meta: TokenMeta | None) -> Plan:
     """The plan on the offer that was picked."""
     device, offer = market.device(pick.place), market.offer(pick.place)
     pinned = replace(_pinned(market.goal, device.brief), gpu=offer.gpu, gpus=offer.gpus)
@@ -264,9 +264,7 @@ def _pinned(goal: Goal, brief: Brief) -> Goal:
     return replace(goal, seq_len=brief.seq_len, vocab_size=goal.vocab_size or brief.goal.vocab_size, counts=())
 
 
-def devices_of(
-    goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
-) -> tuple[list[Device], list[str]]:
+def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""
     found: list[Device] = []
     unpriced, apart, left_out = [], [], []  # apart: rented, but not so many together or not on these terms

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.laws.hyperparameters import scale_flops
@@ -24,6 +23,7 @@ from advisor.predict.profile import Profile
 from advisor.predict.wallclock import checkpoint_bytes
 from advisor.records import Goal, Plan, PlanPrediction, Prediction, Workload
 from trainer.schema import to_dict
+from trainer.token_folder import TokenMeta
 
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
 
@@ -33,7 +33,7 @@ def make_plan(
     profile: Profile,
     *,
     now: datetime,
-    data_meta: Mapping[str, Any] | None = None,
+    data_meta: TokenMeta | None = None,
     price: RunPrice,
 ) -> Plan:
     """The recommendation for a goal on one device, with what was considered, what was rejected and why.
@@ -51,7 +51,7 @@ def make_plan(
 
 
 def refined_plan(
-    plan: Plan, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None, price: RunPrice
+    plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None, price: RunPrice
 ) -> Plan:
     """The same choice predicted anew by a profile that has just measured it; depth and batch stay, steps may move."""
     workload = plan.workload

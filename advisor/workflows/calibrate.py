@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
 from advisor.calibrate.fit import HeldOut
@@ -20,6 +19,7 @@ from advisor.predict.profile import Profile
 from advisor.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
+from trainer.token_folder import TokenMeta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def calibrate(
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
 
-def resolve(options: CalibrationOptions, device: WorkerDevice, meta: Mapping[str, Any] | None) -> Settings:
+def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta | None) -> Settings:
     """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
     defaults: Defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
     return Settings(
@@ -83,7 +83,7 @@ def resolve(options: CalibrationOptions, device: WorkerDevice, meta: Mapping[str
         family=options.family,
         depths=tuple(options.depths or defaults.depths),
         seq_len=options.seq_len or defaults.seq_len,
-        vocab_size=options.vocab_size or (meta and meta["vocab_size"]) or defaults.vocab_size,
+        vocab_size=options.vocab_size or (meta and meta.vocab_size) or defaults.vocab_size,
         data=str(options.data.resolve()) if options.data else None,
         budget_seconds=options.budget_seconds or defaults.budget_seconds,
         precision=options.precision if options.precision != "auto" else device.auto_precision,

@@ -24,7 +24,7 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.power import measured_power
 from advisor.prices import load_prices
 from advisor.records import Estimate, Goal, Workload
-from tests.advisor.devices import big_gpu, small_cpu
+from tests.advisor.devices import big_gpu, small_cpu, token_meta
 
 GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)
 
@@ -121,7 +121,7 @@ def test_the_most_steps_are_those_that_bisection_finds(sure, limits):
 
 
 def test_data_end_a_run_at_sixteen_epochs():
-    data = {"tokens": 10**7, "validation_tokens": 10**5, "vocab_size": 65536}
+    data = token_meta(tokens=10**7, validation_tokens=10**5, vocab_size=65536)
     field = make_field([device(data_meta=data)])
     tokens = Bills(field).tokens(Bills(field).most_steps(Limits(deadline_seconds=1e5)))
     assert tokens.max() <= 16 * 10**7
