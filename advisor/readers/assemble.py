@@ -202,7 +202,7 @@ def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool)
     values = columns.get(name, np.full(len(columns["step"]), np.nan))
 
     def loss(row: int) -> float | None:
-        absent = name == "eval_loss" or np.isnan(printed[row])  # type: ignore[index]
+        absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
         return None if np.isnan(values[row]) and absent else float(values[row])
 
     steps = columns["step"] if step_printed else None

@@ -135,7 +135,7 @@ def _pairs(found: Iterable[Table | Pair]) -> Iterable[tuple[str, str]]:
         if isinstance(part, Pair):
             yield part.name, part.value
         elif len(part.header) == 2 and not _is_steps(part):
-            yield from part.rows  # type: ignore[misc]
+            yield from ((name, value) for name, value in part.rows)
 
 
 def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
