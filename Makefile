@@ -13,6 +13,7 @@ quickstart: $(VENV)/core.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -q
 
 accuracy: $(VENV)/core.stamp
@@ -31,7 +32,7 @@ screenshots: $(VENV)/dev.stamp
 	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find advisor trainer tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself first: it is by far the largest, and its pin decides what everything else resolves to

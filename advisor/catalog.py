@@ -103,10 +103,18 @@ def load_published_gpus() -> dict[str, GpuSpec]:
     Its facts are those of the tables' own description; what that leaves out is as on the SXM card.
     """
     gpus = load_gpus()
-    key, rates = "h100-96gb-hbm2e", {"memory_gb": 96.0, "memory_bytes_per_second": 2.4e12, "tdp_watts": 500.0}
-    said = {"source": "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md", "notes": "not for rent"}
-    spec = replace(gpus["h100-80gb-sxm"], key=key, nvml_names=(), reported_memory_bytes=None, **rates, **said)
-    return {key: spec, **gpus}
+    spec = replace(
+        gpus["h100-80gb-sxm"],
+        key="h100-96gb-hbm2e",
+        nvml_names=(),
+        reported_memory_bytes=None,
+        memory_gb=96.0,
+        memory_bytes_per_second=2.4e12,
+        tdp_watts=500.0,
+        source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+        notes="not for rent",
+    )
+    return {spec.key: spec, **gpus}
 
 
 def find_gpu(name: str) -> GpuSpec | None:

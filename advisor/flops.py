@@ -8,20 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from trainer.schema import ModelShape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Count = TypeVar("_Count", int, "np.ndarray")
+_SomeCount = TypeVar("_SomeCount", int, "np.ndarray", covariant=True)
 
 RATIO_COUNTS = ("matrices+head", "total", "matrices")
 
 
-def block_matrix_parameters(shape: ModelShape) -> int:
+class Shape(Protocol[_SomeCount]):
+    """A model's sizes: whole numbers (`ModelShape`), or arrays that hold those of many models of one family."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def depth(self) -> _SomeCount: ...
+    @property
+    def width(self) -> _SomeCount: ...
+    @property
+    def kv_heads(self) -> _SomeCount: ...
+    @property
+    def head_dim(self) -> _SomeCount: ...
+    @property
+    def ffn_width(self) -> _SomeCount: ...
+    @property
+    def vocab_size(self) -> _SomeCount: ...
+    @property
+    def seq_len(self) -> _SomeCount: ...
+
+
+def block_matrix_parameters(shape: Shape[_Count]) -> _Count:
     """Weights of all matrices inside all blocks: attention L·d²·(2 + 2g/h), FFN L·2·d·f (SwiGLU: 3·d·f)."""
     attention = 2 * shape.width * shape.width + 2 * shape.width * _kv_width(shape)
     ffn = (3 if shape.family == "llama" else 2) * shape.width * shape.ffn_width
     return shape.depth * (attention + ffn)
 
 
-def matmul_parameters(shape: ModelShape) -> int:
+def matmul_parameters(shape: Shape[_Count]) -> _Count:
     """N_mm: weights multiplied with the token stream, the head included and lookup tables not.
 
     A tied head (gpt2) counts once: the lookup is free, the head's matmul is not. Source: PaLM appendix B as
@@ -30,7 +58,7 @@ def matmul_parameters(shape: ModelShape) -> int:
     return block_matrix_parameters(shape) + shape.vocab_size * shape.width
 
 
-def parameters(shape: ModelShape) -> int:
+def parameters(shape: Shape[_Count]) -> _Count:
     """The exact number of trainable parameters.
 
     nanochat (Dec 2025): 2Vd + 12Ld². gpt2: Vd + Td + L(12d² + 13d) + 2d, tied head.
@@ -43,8 +71,9 @@ def parameters(shape: ModelShape) -> int:
         norms = 4 * shape.width
         positions = shape.seq_len * shape.width
         return table + positions + blocks + shape.depth * (biases + norms) + 2 * shape.width
-    norms = (2 * shape.depth + 1) * shape.width if shape.family == "llama" else 0
-    return 2 * table + blocks + norms
+    if shape.family == "llama":
+        return 2 * table + blocks + (2 * shape.depth + 1) * shape.width
+    return 2 * table + blocks
 
 
 def scaling_parameters(shape: ModelShape, counts: str) -> int:
@@ -142,5 +171,5 @@ def nanochat_2026_counts(depth: int, *, width: int, vocab_size: int = 32768, seq
     return NanochatCounts(total=total, scaling=scaling, matmul=scaling + smear, windows=windows)
 
 
-def _kv_width(shape: ModelShape) -> int:
+def _kv_width(shape: Shape[_Count]) -> _Count:
     return shape.kv_heads * shape.head_dim

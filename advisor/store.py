@@ -18,6 +18,14 @@ from typing import Any
 
 import yaml
 
+from advisor.calibration import (
+    Calibration,
+    MeasuredRun,
+    calibration_from_dict,
+    calibration_to_dict,
+    measured_run_from_dict,
+    measured_run_to_dict,
+)
 from advisor.disk import disk_errors, dump_yaml, read_json, read_yaml, write_atomic
 from advisor.errors import AdvisorError, close_matches
 from advisor.folders import advisor_home, profiles_folder
@@ -55,25 +63,18 @@ class Store:
 
     # Calibrations
 
-    def save_calibration(self, document: dict[str, Any]) -> Path:
-        """Write a raw calibration document (the same id replaces); ValueError if it lacks a field."""
-        entry = _entry(document, Path(), shipped=False)
-        head = {key: document[key] for key in _HEAD if key in document}  # first, so that a list reads only the head
-        path = self.home / "calibrations" / f"{_file_name(entry.id)}.yaml"
-        write_atomic(path, dump_yaml(head | {k: v for k, v in document.items() if k not in head}))
+    def save_calibration(self, calibration: Calibration) -> Path:
+        """Write a calibration; the same id replaces."""
+        path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
+        write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
         return path
 
-    def load_calibration(self, id_or_path: str | Path) -> dict[str, Any]:
+    def load_calibration(self, id_or_path: str | Path) -> Calibration:
         """Read one calibration by id or by path; raises AdvisorError with close matches."""
         path = Path(id_or_path)
         if not (path.suffix in (".yaml", ".yml") or path.is_file()):
             path = self._calibration_path(str(id_or_path))
-        document = read_yaml(path, "calibration")
-        try:
-            _entry(document, path, shipped=False)
-        except ValueError as error:
-            raise _broken_calibration(path, error) from error
-        return document
+        return load_calibration(path)
 
     def list_calibrations(self) -> list[CalibrationEntry]:
         """All calibrations, the user's and the shipped ones, newest first."""
@@ -84,7 +85,7 @@ class Store:
 
     def newest_calibration(
         self, device_key: str, family: str | None = None, kind: str | None = None
-    ) -> dict[str, Any] | None:
+    ) -> Calibration | None:
         """The newest calibration of a device; the user's own win over shipped ones. None: never calibrated."""
         matching = [
             entry
@@ -107,16 +108,15 @@ class Store:
 
     # Observations: what finished runs taught about a device
 
-    def add_observation(self, device_key: str, run_id: str, document: dict[str, Any]) -> Path:
+    def add_observation(self, run: MeasuredRun) -> Path:
         """Keep what a finished run measured for its device's profile; the same run replaces its own."""
-        path = self._observation_folder(device_key) / f"{_file_name(run_id)}.json"
-        body = {"schema": 1, "run_id": run_id, "device_key": device_key} | document
-        write_atomic(path, json.dumps(body, indent=1, allow_nan=False) + "\n")
+        path = self._observation_folder(run.device_key) / f"{_file_name(run.run_id)}.json"
+        write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
         return path
 
-    def observations(self, device_key: str) -> list[dict[str, Any]]:
-        """What finished runs measured on a device, one document per run, in order of run id."""
-        return [read_json(path, "observation") for path in sorted(self._observation_folder(device_key).glob("*.json"))]
+    def observations(self, device_key: str) -> list[MeasuredRun]:
+        """What finished runs measured on a device, in order of run id; AdvisorError names a damaged file."""
+        return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
 
     def _observation_folder(self, device_key: str) -> Path:
         return self.home / "calibrations" / "observations" / _file_name(device_key)
@@ -211,6 +211,24 @@ def default_store() -> Store:
         message = f"ADVISOR_HOME is not set and the package {error.name} is missing"
         raise AdvisorError(message, "export ADVISOR_HOME=~/.training-advisor") from error
     return Store(home, profiles_folder() / "calibrations")
+
+
+# Calibrations and observations
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; raises AdvisorError that names the file and every field that is wrong."""
+    try:
+        return calibration_from_dict(read_yaml(path, "calibration"))
+    except ConfigError as error:
+        raise _broken_calibration(path, error) from error
+
+
+def _read_observation(path: Path) -> MeasuredRun:
+    try:
+        return measured_run_from_dict(read_json(path, "observation"))
+    except ConfigError as error:
+        raise _bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
 
 
 # Plan files
@@ -367,8 +385,11 @@ def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: 
 
 
 def _bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
-    shown = "; ".join(error.problems[:8]) + (f"; and {len(error.problems) - 8} more" if len(error.problems) > 8 else "")
-    return AdvisorError(f"the {what} {path} cannot be used: {shown}", hint)
+    return AdvisorError(f"the {what} {path} cannot be used: {_shown(error.problems)}", hint)
+
+
+def _shown(problems: Sequence[str]) -> str:
+    return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
 
 
 def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:
@@ -416,8 +437,9 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
         raise _broken_calibration(path, error) from error
 
 
-def _broken_calibration(path: Path, error: ValueError) -> AdvisorError:
-    return AdvisorError(f"{path} is not a whole calibration: {error}", f"measure again, or remove it: rm {path}")
+def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
+    shown = _shown(error.problems) if isinstance(error, ConfigError) else error
+    return AdvisorError(f"{path} is not a whole calibration: {shown}", f"measure again, or remove it: rm {path}")
 
 
 def _file_name(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.errors import AdvisorError
@@ -218,7 +219,9 @@ def parse_bytes(text: str) -> int:
     return round(_parse_with_unit(text, _BYTES_OF, "a size in bytes", _BYTES_EXAMPLES))
 
 
-def _parse_with_unit(text: str, factors: dict[str, float], what: str, examples: str, clean: str | None = None) -> float:
+def _parse_with_unit(
+    text: str, factors: Mapping[str, float], what: str, examples: str, clean: str | None = None
+) -> float:
     clean = text.strip().lower() if clean is None else clean
     match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", clean)
     if not match or match[2] not in factors:

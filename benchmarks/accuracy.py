@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,13 @@ from timing import in_words
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
 from advisor.calibrate.profiles import memory_observations, profile_of
+from advisor.calibration import AccuracySession
 from advisor.disk import read_yaml, write_atomic
+from advisor.errors import AdvisorError
 from advisor.predict.memory import corrected, load_memory_model
 from advisor.predict.power import datasheet_power
 from advisor.predict.throughput import Observation, Posterior
+from advisor.store import load_calibration
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {"cpu": ("6 % / 15 %", "5 %"), "cuda": ("3 % / 8 %", "2 %")}
@@ -37,7 +40,7 @@ class Session:
     """One raw file, read: what the fit saw and what it did not."""
 
     name: str
-    document: Mapping[str, Any]
+    raw: AccuracySession
     seen: Sequence[Observation]
     held: Sequence[Observation]
     chosen: Sequence[Observation]
@@ -45,23 +48,24 @@ class Session:
 
     @property
     def device_type(self) -> str:
-        return self.document["device"]["type"]
+        return self.raw.device.type
 
 
 def read_session(path: Path) -> Session:
     """Fit the calibration part of a raw file; correct all parts for drift by the same reference."""
-    document = read_yaml(path, "accuracy session")
-    key = document["device"]["key"]
-    drift = evidence.drift_of(document["bursts"])
-    seen = evidence.observations(document["bursts"], key, drift)
-    rates = evidence.rates_of(document["ceilings"])
+    raw = load_calibration(path)
+    if not isinstance(raw, AccuracySession):
+        raise AdvisorError(f"{path} is no accuracy session", "benchmarks/held_out.py writes them")
+    drift = evidence.drift_of(raw.bursts)
+    seen = evidence.observations(raw.bursts, drift)
+    rates = evidence.rates_of(raw.ceilings)
     return Session(
         name=path.stem,
-        document=document,
+        raw=raw,
         seen=seen,
-        held=evidence.observations(document["held_out"], key, drift),
-        chosen=evidence.observations(document["chosen"], key, drift),
-        posterior=fit(seen, rates, evidence.prior_of(document), drift.deviation),
+        held=evidence.observations(raw.held_out, drift),
+        chosen=evidence.observations(raw.chosen, drift),
+        posterior=fit(seen, rates, evidence.prior_of(raw), drift.deviation),
     )
 
 
@@ -187,7 +191,7 @@ def _chosen_row(session: Session) -> str:
 
 def _loo_row(session: Session) -> str:
     rates, drift = session.posterior.rates, session.posterior.drift
-    prior = evidence.prior_of(session.document)
+    prior = evidence.prior_of(session.raw)
     held: HeldOut | None = leave_one_out(session.seen, lambda some: fit(some, rates, prior, drift))
     if held is None:
         return f"| {session.name} | {len(session.seen)} | too few | - |"
@@ -201,13 +205,12 @@ def _memory(sessions: Sequence[Session]) -> list[str]:
         *_table("session", "configurations", "allocated: median / p90", "reserved: median / p90", "ran out of memory"),
     ]
     for s in sessions:
-        key = s.document["device"]["key"]
-        model = corrected(load_memory_model(), memory_observations(s.document["bursts"], key))
-        held = memory_observations(s.document["held_out"], key)
+        model = corrected(load_memory_model(), memory_observations(s.raw.bursts))
+        held = memory_observations(s.raw.held_out)
         allocated = np.array([abs(model.allocated_bytes(o.workload).value / o.allocated_peak_bytes - 1) for o in held])
         reserved = np.array([abs(model.reserved_bytes(o.workload).value / o.reserved_peak_bytes - 1) for o in held])
-        tried = [*s.document["held_out"], *s.document["chosen"], *s.document.get("edge", [])]
-        died = sum(b["outcome"] == "out_of_memory" for b in tried)
+        tried = [*s.raw.held_out, *s.raw.chosen, *s.raw.edge]
+        died = sum(b.outcome == "out_of_memory" for b in tried)
         lines.append(f"| {s.name} | {len(held)} | {_pair(allocated)} | {_pair(reserved)} | {died} |")
     return lines
 
@@ -219,14 +222,14 @@ def _power(sessions: Sequence[Session]) -> list[str]:
         *_table("session", "bursts", "MFU", "watts", "from the data sheet: median / p90", "calibrated: median / p90"),
     ]
     for s in sessions:
-        profile = profile_of(s.document)
+        profile = profile_of(s.raw)
         spec, peak = profile.spec, profile.peak_flops(profile.precision)
-        metered = [b for b in evidence.completed([*s.document["held_out"], *s.document["chosen"]]) if b["watts"]]
+        metered = [b for b in evidence.completed([*s.raw.held_out, *s.raw.chosen]) if b.watts]
         if spec is None or not peak or not metered or profile.costs.power is None:
             continue
-        watts = np.array([b["watts"] for b in metered])
-        runs = [evidence.workload_from_dict(b["workload"], spec.key) for b in metered]
-        seconds = [statistics.median(b["step_seconds"]) for b in metered]
+        watts = np.array([b.watts for b in metered])
+        runs = [b.workload for b in metered]
+        seconds = [statistics.median(b.step_seconds) for b in metered]
         mfu = np.array([step_flops(w) / t / peak for w, t in zip(runs, seconds, strict=True)])
         sheet = datasheet_power(spec.tdp_watts)
         errors = [np.abs(m.sides(mfu)[1] / watts - 1) if m else None for m in (sheet, profile.costs.power)]

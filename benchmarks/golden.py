@@ -22,10 +22,9 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 GOALS = ROOT / "tests" / "advisor" / "golden" / "goals.txt"
@@ -91,15 +90,14 @@ def questions(home: Path, logs: list[Path], runs: list[Path]) -> Iterator[tuple[
 
 def prepare_store(home: Path) -> list[list[str]]:
     """Fill an empty ADVISOR_HOME and give the goals, their data folder filled in."""
-    from advisor.store import default_store
+    from advisor.store import default_store, load_calibration
 
     session = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
-    document = yaml.load(session.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    default_store().save_calibration(document)
-    document["device"] |= {"key": "l4", "type": "cuda", "name": "NVIDIA L4", "memory_bytes": 24 * 10**9}
-    document["id"] = document["id"].replace("cpu", "l4")
-    document["settings"] |= {"gpu": "l4", "device": "cuda"}
-    default_store().save_calibration(document)
+    here = load_calibration(session)
+    default_store().save_calibration(here)
+    card = replace(here.device, type="cuda", name="NVIDIA L4", memory_bytes=24 * 10**9)
+    there = replace(here, device_key="l4", device=card, id=here.id.replace("cpu", "l4"))
+    default_store().save_calibration(replace(there, settings=replace(here.settings, gpu="l4", device="cuda")))
     data = home / "tokens"  # of a text that never changes
     ask(["data", "prepare", str(ROOT / "LICENSE"), "--out", str(data), "--vocab-size", "512"])
     lines = GOALS.read_text(encoding="utf-8").splitlines()

@@ -3,7 +3,7 @@ batch.
 
     python benchmarks/held_out.py --out benchmarks/raw [--device cpu] [--seed 0] [--home DIR]
 
-Writes one raw file per session: the calibration document, and under `held_out` one entry per burst of configurations
+Writes one raw file per session: the calibration, and under `held_out` one entry per burst of configurations
 outside it, interleaved and repeated, each with the reference kernel beside it; under `chosen` the recommended one,
 re-measured; on a card also, under `edge`, the largest that is said to fit, and under `variants` the recommended one in
 other software settings. `benchmarks/accuracy.py` reads these files; nothing is judged here. With --home the calibration
@@ -21,14 +21,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from advisor.calibrate import design
 from advisor.calibrate.detect import fillable_bytes, resolve_key
-from advisor.calibrate.evidence import workload_from_dict
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import Settings, base_workload, calibrate, describe, run_burst
+from advisor.calibrate.session import Event, base_workload, calibrate, describe, run_burst
+from advisor.calibration import AccuracySession, Burst, Settings, calibration_to_dict
 from advisor.disk import dump_yaml, write_atomic
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import load_memory_model
@@ -36,6 +35,7 @@ from advisor.predict.profile import Profile
 from advisor.records import Workload
 from advisor.store import Store
 from advisor.units import format_bytes, format_seconds
+from trainer.messages import WorkerDevice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,45 +97,46 @@ def measure(device: str, out: Path, seed: int, session: Session | None = None, h
     with tempfile.TemporaryDirectory() as scratch, Worker(device, log=out / "worker.log") as worker:
         os.environ.setdefault("ADVISOR_HOME", scratch)
         found = worker.start().device
-        session = session or (CUDA if found["type"] == "cuda" else CPU)
+        session = session or (CUDA if found.type == "cuda" else CPU)
         settings = settings_for(session, found, seed)
         store = Store(home or Path(scratch))
-        document = calibrate(settings, worker, store, load_memory_model(), _say, resume=False)
-        document |= {"kind": "accuracy-session", "chosen": [], "edge": [], "variants": [], "held_out": []}
-        path = out / f"{document['id']}-seed{seed}.yaml"
-        profile = profile_of(document)
+        calibration = calibrate(settings, worker, store, load_memory_model(), _say, resume=False)
+        record = AccuracySession(**vars(calibration))
+        path = out / f"{record.id}-seed{seed}.yaml"
+        profile = profile_of(calibration)
         parts = {"chosen": _repeat(worker, settings, recommended(profile, settings), 3)}
         if settings.device == "cuda":
             parts |= {"edge": edge(settings, profile, worker), "variants": variants(settings, profile, worker)}
         parts["held_out"] = hold_out(settings, session, profile, worker, random.Random(seed))
         for name, part in parts.items():
             for burst in part:
-                document[name].append(burst)
-                write_atomic(path, dump_yaml(document))
-                print(f"{name}: {in_words(burst, settings.gpu)}", flush=True)
+                record = replace(record, **{name: (*getattr(record, name), burst)})
+                write_atomic(path, dump_yaml(calibration_to_dict(record)))
+                print(f"{name}: {in_words(burst)}", flush=True)
     return path
 
 
-def in_words(burst: dict[str, Any], gpu: str) -> str:
+def in_words(burst: Burst) -> str:
     """One burst on a line: what it was, how it ended, what it measured."""
-    what = describe(workload_from_dict(burst["workload"], gpu))
-    if burst["outcome"] != "completed":
-        return f"{what}: {burst['outcome']}, {str(burst['reason'])[:_SHOWN]}"
-    said = [f"step {format_seconds(statistics.median(burst['step_seconds']))}"]
-    if burst["allocated_peak_bytes"] is not None:
-        said.append(f"{format_bytes(burst['allocated_peak_bytes'])} allocated")
-        said.append(f"{format_bytes(burst['reserved_peak_bytes'])} reserved")
-    if burst["watts"] is not None:
-        said.append(f"{burst['watts']:.0f} W")
-    return f"{what}: {', '.join(said)}, {burst['seconds']:.1f} s in all"
+    what = describe(burst.workload)
+    if burst.outcome != "completed":
+        return f"{what}: {burst.outcome}, {str(burst.reason)[:_SHOWN]}"
+    said = [f"step {format_seconds(statistics.median(burst.step_seconds))}"]
+    if burst.allocated_peak_bytes is not None:
+        said.append(f"{format_bytes(burst.allocated_peak_bytes)} allocated")
+    if burst.reserved_peak_bytes is not None:
+        said.append(f"{format_bytes(burst.reserved_peak_bytes)} reserved")
+    if burst.watts is not None:
+        said.append(f"{burst.watts:.0f} W")
+    return f"{what}: {', '.join(said)}, {burst.seconds:.1f} s in all"
 
 
-def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) -> Iterator[dict[str, Any]]:
+def _repeat(worker: Worker, settings: Settings, workload: Workload, times: int) -> Iterator[Burst]:
     for _ in range(times):
         yield run_burst(worker, settings, workload, limit=30.0)
 
 
-def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[dict[str, Any]]:
+def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[Burst]:
     """One burst at the largest micro-batch that is said to fit, at twice the calibrated depth: it must not run out."""
     base = base_workload(settings, 2 * max(settings.depths))
     options = [replace(base, micro_batch=b) for b in design.ladder(10**9)]
@@ -144,7 +145,7 @@ def edge(settings: Settings, profile: Profile, worker: Worker) -> Iterator[dict[
         yield from _repeat(worker, settings, fitting[-1], 1)
 
 
-def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[dict[str, Any]]:
+def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[Burst]:
     """The recommended configuration uncompiled, in fp16 with loss scaling, recomputing its blocks, and with Muon."""
     chosen = recommended(profile, settings)
     changes = ({"compile": False}, {"precision": "fp16"}, {"activation_checkpointing": "full"}, {"optimizer": "muon"})
@@ -152,19 +153,19 @@ def variants(settings: Settings, profile: Profile, worker: Worker) -> Iterator[d
         yield from _repeat(worker, settings, replace(chosen, **change), 1)
 
 
-def settings_for(session: Session, found: Any, seed: int) -> Settings:
+def settings_for(session: Session, found: WorkerDevice, seed: int) -> Settings:
     """The session's calibration settings for the device at hand."""
     return Settings(
-        gpu=resolve_key("auto", found) if found["type"] == "cuda" else "cpu",
-        device=found["type"],
+        gpu=resolve_key("auto", found) if found.type == "cuda" else "cpu",
+        device=found.type,
         family="nanochat",
         depths=session.depths,
         seq_len=session.seq_len,
         vocab_size=session.vocab_size,
         data=None,
         budget_seconds=session.calibrate_seconds,
-        precision=found["auto_precision"],
-        compile=session.compile and found["type"] == "cuda",
+        precision=found.auto_precision,
+        compile=session.compile and found.type == "cuda",
         activation_checkpointing="none",
         optimizer="adamw",
         memory_bytes=fillable_bytes(found),
@@ -176,7 +177,7 @@ def settings_for(session: Session, found: Any, seed: int) -> Settings:
 
 def hold_out(
     settings: Settings, session: Session, profile: Profile, worker: Worker, rng: random.Random
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Burst]:
     """Bursts of configurations outside the calibration, up to twice its depth and micro-batch, in shuffled rounds."""
     chosen = held_configurations(settings, session, profile, rng)
     measured = 0
@@ -219,7 +220,7 @@ def recommended(profile: Profile, settings: Settings) -> Workload:
     return next(w for w, r in zip(options, rates, strict=True) if r >= 0.98 * max(rates))
 
 
-def _say(event: Any) -> None:
+def _say(event: Event) -> None:
     print(f"{event.elapsed_seconds:6.1f} s  {event.text}", flush=True)
 
 

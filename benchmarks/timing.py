@@ -36,7 +36,7 @@ def in_words(seconds: list[float]) -> str:
 
 def record(name: str, measured: Mapping[str, Any]) -> None:
     """Write one benchmark's raw numbers, which replace its last ones."""
-    processor = describe_device(resolve_device("cpu", "auto"))["name"]
+    processor = describe_device(resolve_device("cpu", "auto")).name
     document = {
         "benchmark": name,
         "date": datetime.now(UTC).date().isoformat(),

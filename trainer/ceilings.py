@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
+
+from trainer.messages import Ceilings, CopyTiming, MatmulTiming
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _CPU_MATMULS = ((512, 128, 512), (1024, 256, 1024), (1024, 512, 2048), (2048, 768, 3072))
@@ -19,40 +20,36 @@ _CPU_COPY_BYTES = (1 << 22, 1 << 26)  # inside and outside a typical last-level 
 _CUDA_COPY_BYTES = (1 << 26, 1 << 30)
 
 
-def measure_ceilings(device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
-    """Time matrix products (m×k by k×n), device copies and launches within about `seconds` seconds.
-
-    Returns `{"precision", "matmul": [{m, k, n, seconds: [...]}], "copy": [{bytes, seconds: [...]}],
-    "launch_seconds": [...]}`; `bytes` counts bytes read plus bytes written. Medians are for the reader to take.
-    """
+def measure_ceilings(device: torch.device, precision: str, seconds: float) -> Ceilings:
+    """Time matrix products (m×k by k×n), device copies and launches within about `seconds` seconds."""
     cuda = device.type == "cuda"
     matmuls = _CUDA_MATMULS if cuda else _CPU_MATMULS
     copies = _CUDA_COPY_BYTES if cuda else _CPU_COPY_BYTES
     each = seconds / (len(matmuls) + len(copies) + 1)
-    return {
-        "precision": precision,
-        "matmul": [_matmul(device, _DTYPES[precision], shape, each) for shape in matmuls],
-        "copy": [_copy(device, size, each) for size in copies],
-        "launch_seconds": _launch(device, each),
-    }
+    return Ceilings(
+        precision=precision,
+        matmul=tuple(_matmul(device, _DTYPES[precision], shape, each) for shape in matmuls),
+        copy=tuple(_copy(device, size, each) for size in copies),
+        launch_seconds=_launch(device, each),
+    )
 
 
-def _matmul(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int], seconds: float) -> dict[str, Any]:
+def _matmul(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int], seconds: float) -> MatmulTiming:
     m, k, n = shape
     left = torch.randn(m, k, device=device).to(dtype)
     right = torch.randn(k, n, device=device).to(dtype)
     out = torch.empty(m, n, device=device, dtype=dtype)
     times = _repeat(device, lambda: torch.mm(left, right, out=out), seconds)
-    return {"m": m, "k": k, "n": n, "seconds": times}
+    return MatmulTiming(m=m, k=k, n=n, seconds=tuple(times))
 
 
-def _copy(device: torch.device, size: int, seconds: float) -> dict[str, Any]:
+def _copy(device: torch.device, size: int, seconds: float) -> CopyTiming:
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
-    return {"bytes": 2 * size, "seconds": _repeat(device, lambda: target.copy_(source), seconds)}
+    return CopyTiming(bytes=2 * size, seconds=tuple(_repeat(device, lambda: target.copy_(source), seconds)))
 
 
-def _launch(device: torch.device, seconds: float, batch: int = 100) -> list[float]:
+def _launch(device: torch.device, seconds: float, batch: int = 100) -> tuple[float, ...]:
     """Seconds per operation of a tensor so small that only the dispatch and launch count."""
     small = torch.zeros(16, device=device)
 
@@ -60,7 +57,7 @@ def _launch(device: torch.device, seconds: float, batch: int = 100) -> list[floa
         for _ in range(batch):
             small.add_(1.0)
 
-    return [t / batch for t in _repeat(device, many, seconds)]
+    return tuple(t / batch for t in _repeat(device, many, seconds))
 
 
 def _repeat(device: torch.device, work: Callable[[], object], seconds: float, most: int = 30) -> list[float]:
@@ -74,7 +71,8 @@ def _repeat(device: torch.device, work: Callable[[], object], seconds: float, mo
         return time.perf_counter() - began
 
     once(), once()
-    end, times = time.perf_counter() + seconds, []
+    end = time.perf_counter() + seconds
+    times: list[float] = []
     while len(times) < 3 or (len(times) < most and time.perf_counter() < end):
         times.append(once())
     return times

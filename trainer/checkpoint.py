@@ -162,10 +162,9 @@ def _parameter_names(model: nn.Module) -> dict[int, str]:
 
 def _group_names(optimizer: Optimizer, names: dict[int, str]) -> list[list[str]]:
     """Parameter names of each group."""
-    groups = [[names.get(id(p)) for p in group["params"]] for group in optimizer.param_groups]
-    if any(name is None for group in groups for name in group):
+    if any(id(p) not in names for group in optimizer.param_groups for p in group["params"]):
         raise ValueError("an optimizer holds a parameter that is not the model's")
-    return groups
+    return [[names[id(p)] for p in group["params"]] for group in optimizer.param_groups]
 
 
 # --- restoring -------------------------------------------------------------------------------------------------------
@@ -292,11 +291,17 @@ def _device_of(model: nn.Module) -> torch.device:
 
 def _random_state(device: torch.device) -> dict[str, Any]:
     """States of torch (CPU, and the model's device), numpy's global generator and python's."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    numpy = np.random.get_state(legacy=False)
     version, internal, python_gauss = random.getstate()
     state = {
         "torch": _encode(torch.get_rng_state().numpy().tobytes()),
-        "numpy": [kind, _encode(keys.tobytes()), int(position), int(has_gauss), float(gauss)],
+        "numpy": [
+            numpy["bit_generator"],
+            _encode(numpy["state"]["key"].tobytes()),
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
         "python": [version, list(internal), python_gauss],
     }
     if device.type != "cpu":

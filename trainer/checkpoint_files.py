@@ -189,7 +189,8 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
     text += b" " * (-len(text) % 8)  # the format wants the data aligned
     digest = hashlib.sha256()
     with open(path, "wb") as file:
-        for raw in itertools.chain((len(text).to_bytes(8, "little"), text), map(_raw_bytes, tensors.values())):
+        head: tuple[bytes | memoryview, ...] = (len(text).to_bytes(8, "little"), text)
+        for raw in itertools.chain(head, map(_raw_bytes, tensors.values())):
             file.write(raw)
             digest.update(raw)
         _to_disk(file)
@@ -197,7 +198,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _raw_bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _put_in_place(partial: Path, final: Path) -> None:

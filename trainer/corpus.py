@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import os
 import sys
@@ -17,9 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from trainer.token_folder import DataError
+
+if TYPE_CHECKING:
+    import pyarrow
 
 TEXT_SUFFIXES = frozenset(
     """.txt .text .md .markdown .rst .tex .org .adoc .py .pyi .c .h .cc .cpp .hpp .cu .cuh .rs .go .java .kt .js .ts
@@ -215,7 +219,7 @@ def _kind(file: Path) -> str:
     return "json lines" if suffix in JSON_LINES_SUFFIXES or suffix == ".json" else "text"
 
 
-def _open(file: Path) -> IO[bytes]:
+def _open(file: Path) -> gzip.GzipFile | io.BufferedReader:
     return gzip.open(file, "rb") if file.name.lower().endswith(".gz") else file.open("rb")
 
 
@@ -308,7 +312,7 @@ def _json_text(line: bytes, key: str, where: str) -> str:
     return text
 
 
-def _refuse_columns(schema, key: str, file: Path) -> None:
+def _refuse_columns(schema: pyarrow.Schema, key: str, file: Path) -> None:
     """Raise PrepareError unless a Parquet schema (pyarrow.Schema) has a text column of that name."""
     import pyarrow.types as kinds
 

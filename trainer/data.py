@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainer.schema import DataConfig
-from trainer.token_folder import PREPARE_HINT, TRAIN_FILE, VALIDATION_FILE, DataError, read_meta
+from trainer.token_folder import PREPARE_HINT, TRAIN_FILE, VALIDATION_FILE, DataError, TokenMeta, read_meta
 
 __all__ = ["DataError", "SyntheticTokens", "TokenFolder", "TokenSource", "open_tokens"]
 
@@ -33,7 +33,7 @@ _WORD = (1 << 64) - 1
 class TokenSource(Protocol):
     """Where batches come from. `meta`, `bytes_per_token`, `unique_tokens` are None where there is no real text."""
 
-    meta: dict[str, Any] | None
+    meta: TokenMeta | None
     bytes_per_token: float | None  # of the validation split: turns nats per token into bits per byte
     unique_tokens: int | None  # training tokens before anything repeats; None: never repeats
 
@@ -55,13 +55,14 @@ class TokenFolder:
     """A folder written by `advisor data prepare`, read through the page cache without loading it."""
 
     def __init__(self, path: str | Path, vocab_size: int, seq_len: int, seed: int):
-        self.meta: dict[str, Any] | None = read_meta(path)
-        _check_vocabulary(path, self.meta["vocab_size"], vocab_size)
+        meta = read_meta(path)
+        self.meta: TokenMeta | None = meta
+        _check_vocabulary(path, meta.vocab_size, vocab_size)
         self._seq_len, self._seed = seq_len, seed
-        self._train = _map_tokens(Path(path) / TRAIN_FILE, self.meta["dtype"], vocab_size, seq_len)
-        self._validation = _map_tokens(Path(path) / VALIDATION_FILE, self.meta["dtype"], vocab_size, seq_len)
-        self.unique_tokens: int | None = self.meta["tokens"]
-        self.bytes_per_token: float | None = self.meta["validation_bytes"] / self.meta["validation_tokens"]
+        self._train = _map_tokens(Path(path) / TRAIN_FILE, meta.dtype, vocab_size, seq_len)
+        self._validation = _map_tokens(Path(path) / VALIDATION_FILE, meta.dtype, vocab_size, seq_len)
+        self.unique_tokens: int | None = meta.tokens
+        self.bytes_per_token: float | None = meta.validation_bytes / meta.validation_tokens
         # One window is given up so that each epoch can start at its own offset and cut the text elsewhere.
         self._windows = max(1, (len(self._train) - seq_len) // seq_len)
 
@@ -108,7 +109,7 @@ class SyntheticTokens:
     a burst can prove that it trains, and the embedding rows are touched as unevenly as by real text.
     """
 
-    meta: dict[str, Any] | None = None
+    meta: TokenMeta | None = None
     bytes_per_token: float | None = None
     unique_tokens: int | None = None
 

@@ -7,12 +7,14 @@ import os
 import platform
 import resource
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+
+from trainer.schema import DeviceFacts
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # of the CPU's allocator, of Triton loading a kernel, of cuBLAS making a handle: none has a type of its own
@@ -87,28 +89,26 @@ def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool
     return DeviceContext(device=device, precision=_cuda_precision(precision))
 
 
-def describe_device(context: DeviceContext, world_size: int = 1) -> dict[str, Any]:
-    """The header's `device` field; what cannot be found out is None."""
-    described: dict[str, Any] = {
-        "type": context.device.type,
-        "name": _cpu_name(),
-        "memory_bytes": _host_memory_bytes(),
-        "compute_capability": None,
-        "driver": None,
-        "cuda": None,
-        "count": world_size,
-        "cpu_threads": torch.get_num_threads(),
-    }
-    if context.is_cuda:
-        properties = torch.cuda.get_device_properties(context.device)
-        described |= {
-            "name": properties.name,
-            "memory_bytes": properties.total_memory,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "driver": _driver_version(),
-            "cuda": torch.version.cuda,
-        }
-    return described
+def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
+    """What the log's header and a calibration say of the device; what cannot be found out is None."""
+    host = DeviceFacts(
+        type=context.device.type,
+        name=_cpu_name(),
+        memory_bytes=_host_memory_bytes(),
+        count=world_size,
+        cpu_threads=torch.get_num_threads(),
+    )
+    if not context.is_cuda:
+        return host
+    properties = torch.cuda.get_device_properties(context.device)
+    return replace(
+        host,
+        name=properties.name,
+        memory_bytes=properties.total_memory,
+        compute_capability=f"{properties.major}.{properties.minor}",
+        driver=_driver_version(),
+        cuda=torch.version.cuda,
+    )
 
 
 def peak_memory(context: DeviceContext) -> PeakMemory:

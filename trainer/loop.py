@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,11 +248,12 @@ class Trainer:
         # the only buffer is the rotary table, the same everywhere; torch 2.13 gave the switch a new name
         known = inspect.signature(DistributedDataParallel).parameters
         no_sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        return DistributedDataParallel(self.model, device_ids=devices, gradient_as_bucket_view=True, **{no_sync: False})
+        switches: dict[str, Any] = {"gradient_as_bucket_view": True, no_sync: False}
+        return DistributedDataParallel(self.model, device_ids=devices, **switches)
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
         """Gradients are averaged over processes with the last micro-batch only."""
-        if last or self.world.size == 1:
+        if last or not isinstance(self._replica, DistributedDataParallel):
             return nullcontext()
         return self._replica.no_sync()
 
@@ -324,10 +325,12 @@ class Trainer:
         )
 
 
-def _phase_seconds(clock: Clock, laps: list[tuple[str, Stamp]]) -> dict[str, float | None]:
+def _phase_seconds(clock: Clock, laps: list[tuple[str, Stamp]]) -> Mapping[str, float | None]:
     """Sums over the micro-batches by phase, from the ends of consecutive phases; all None where none were taken."""
-    phases = ("data", "forward", "backward", "clip", "optimizer")
-    sums: dict[str, float | None] = dict.fromkeys((f"{phase}_seconds" for phase in phases), 0.0 if laps else None)
+    names = [f"{phase}_seconds" for phase in ("data", "forward", "backward", "clip", "optimizer")]
+    if not laps:
+        return dict.fromkeys(names)
+    sums = dict.fromkeys(names, 0.0)
     for (_, start), (phase, end) in zip(laps, laps[1:], strict=False):
         sums[f"{phase}_seconds"] += clock.between(start, end)
     return sums

@@ -80,7 +80,7 @@ def chunk_gradient(logits: Tensor, targets: Tensor, softcap: float | None) -> tu
 def chunk_gradient_pure(logits: Tensor, targets: Tensor, softcap: float | None) -> tuple[Tensor, Tensor]:
     """The same as `chunk_gradient`, written without overwriting: what torch.compile fuses best."""
     work = _at_least_fp32(logits)
-    slope = 1.0
+    slope: Tensor | float = 1.0
     if softcap is not None:
         capped = torch.tanh(work / softcap)
         work, slope = softcap * capped, 1 - capped * capped

@@ -70,6 +70,8 @@ def build_model(shape: ModelShape, *, activation_checkpointing: str = "none") ->
 class Transformer(nn.Module):
     """Token ids (batch, time) to hidden states (batch, time, width), or with targets to the mean loss."""
 
+    rotary: Tensor | None  # a buffer: torch alone would call it a tensor or a module
+
     def __init__(self, shape: ModelShape, *, activation_checkpointing: str = "none"):
         super().__init__()
         style = _STYLES[shape.family]
@@ -283,6 +285,7 @@ def initialise(model: Transformer) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     for block in model.blocks:
+        assert isinstance(block, Block)
         for matrix in (block.attention.output.weight, block.mlp.down.weight):
             if nanochat:
                 nn.init.zeros_(matrix)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
+from trainer.model import Transformer
 from trainer.schema import OptimizerConfig, ScheduleConfig
 
 _ADAM_EPS = 1e-8
 _MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
 
 
-def build_optimizers(model: nn.Module, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
+def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
     """AdamW for everything, or with name "muon" Muon for the blocks' matrices and AdamW for the rest.
 
     AdamW is the fused kernel: one pass over weights, gradients and moments, and no temporary copies. Weight decay is on

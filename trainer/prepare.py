@@ -16,10 +16,10 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -33,6 +33,7 @@ from trainer.token_folder import (
     TRAIN_FILE,
     VALIDATION_FILE,
     DataError,
+    TokenMeta,
     read_meta,
 )
 
@@ -71,8 +72,8 @@ def prepare(
     skip_bad: bool = False,
     force: bool = False,
     on_progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Turn text into the token folder `out` and return its metadata (fields: `token_folder.FIELDS`).
+) -> TokenMeta:
+    """Turn text into the token folder `out` and return its metadata.
 
     `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
     `tokenizer` is a tokenizer.json to encode with; None trains a byte-level BPE of `vocab_size`. The same inputs and
@@ -84,7 +85,7 @@ def prepare(
     corpus = gather(inputs, text_key=text_key, skip_bad=skip_bad)
     fingerprint = _fingerprint(corpus, tokenizer, vocab_size, validation_fraction, seed)
     before = _prepared_before(out)
-    if before and before["fingerprint"] == fingerprint:
+    if before and before.fingerprint == fingerprint:
         return before
     _refuse_occupied(out, None if force else before)
     encoder = _load_tokenizer(tokenizer) if tokenizer else None
@@ -98,7 +99,7 @@ def prepare(
         counts = _encode(corpus, max_chars, encoder, survey, folder, report)
         meta = _describe(corpus, encoder, survey, counts, fingerprint)
         _write(folder / TOKENIZER_FILE, encoder.to_str().encode())
-        _write(folder / META_FILE, json.dumps(meta, indent=1).encode())
+        _write(folder / META_FILE, json.dumps(asdict(meta), indent=1).encode())
     return meta
 
 
@@ -123,7 +124,7 @@ def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fracti
     return digest.hexdigest()
 
 
-def _prepared_before(out: Path) -> dict[str, Any] | None:
+def _prepared_before(out: Path) -> TokenMeta | None:
     try:
         meta = read_meta(out)
     except DataError:  # absent or damaged: to be written
@@ -131,7 +132,7 @@ def _prepared_before(out: Path) -> dict[str, Any] | None:
     return meta if (out / TOKENIZER_FILE).is_file() else None
 
 
-def _refuse_occupied(out: Path, before: dict[str, Any] | None) -> None:
+def _refuse_occupied(out: Path, before: TokenMeta | None) -> None:
     """Refuse to replace what is no token folder, or the whole one that `before` describes."""
     if out.exists() and not out.is_dir():
         raise PrepareError(f"{out} is a file", "name a folder with --out")
@@ -139,7 +140,7 @@ def _refuse_occupied(out: Path, before: dict[str, Any] | None) -> None:
     if others:
         raise PrepareError(f"{out} is not a token folder: it holds {', '.join(others[:3])}", "name another --out")
     if before:
-        made = f"{before['tokens']:,} tokens of {'; '.join(before['sources'])}, vocabulary {before['vocab_size']:,}"
+        made = f"{before.tokens:,} tokens of {'; '.join(before.sources)}, vocabulary {before.vocab_size:,}"
         raise PrepareError(f"{out} holds other data: {made}", "name another --out, or replace it with --force")
 
 
@@ -286,27 +287,27 @@ def _vocab_size(encoder: Tokenizer) -> int:
 
 def _describe(
     corpus: Corpus, encoder: Tokenizer, survey: Survey, counts: tuple[Counts, Counts], fingerprint: str
-) -> dict[str, Any]:
+) -> TokenMeta:
     train, validation = counts
     skipped = corpus.passed_over + corpus.skipped
     if len(skipped) > _MAX_SKIPPED_LISTED:
         skipped = [*skipped[:_MAX_SKIPPED_LISTED], f"and {len(skipped) - _MAX_SKIPPED_LISTED} more"]
-    return {
-        "schema": SCHEMA,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "vocab_size": _vocab_size(encoder),
-        "dtype": _dtype(encoder),
-        "end_of_text": _end_of_text(encoder),
-        "documents": survey.documents,
-        "bytes": train.bytes,
-        "tokens": train.tokens,
-        "validation_tokens": validation.tokens,
-        "validation_bytes": validation.bytes,
-        "bytes_per_token": train.bytes / train.tokens,
-        "sources": corpus.sources,
-        "skipped": skipped,
-        "fingerprint": fingerprint,
-    }
+    return TokenMeta(
+        schema=SCHEMA,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        vocab_size=_vocab_size(encoder),
+        dtype=_dtype(encoder),
+        end_of_text=_end_of_text(encoder),
+        documents=survey.documents,
+        bytes=train.bytes,
+        tokens=train.tokens,
+        validation_tokens=validation.tokens,
+        validation_bytes=validation.bytes,
+        bytes_per_token=train.bytes / train.tokens,
+        sources=tuple(corpus.sources),
+        skipped=tuple(skipped),
+        fingerprint=fingerprint,
+    )
 
 
 @contextmanager

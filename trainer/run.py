@@ -26,8 +26,9 @@ from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
 from trainer.loop import StepRecord, Trainer, World
 from trainer.runlog import RunLogWriter, load_run_log
-from trainer.schema import SCHEMA, Outcome, RunConfig
+from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
+from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
 LOG_FILE, CHECKPOINT_FOLDER = "log.jsonl", "checkpoints"
@@ -151,7 +152,9 @@ class _Session:
             trainer.stop_requested = self._stop_reason() is not None
             ending = self._settle(trainer.step())
             if ending is None and self._something_is_due():
-                ending = self._settle(trainer.flush()) or self._do_what_is_due()
+                ending = self._settle(trainer.flush())
+                if ending is None:
+                    self._do_what_is_due()
             if ending is not None:
                 return self._end(*ending)
         ending = self._settle(trainer.flush())
@@ -276,7 +279,7 @@ class _Session:
         self.journal.write("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
         self.journal.say(f"step {step}  checkpoint {path}, {size} bytes in {seconds:.2f} s")
 
-    def _header(self, meta: dict[str, Any] | None) -> dict[str, Any]:
+    def _header(self, meta: TokenMeta | None) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "attempt": self.journal.attempt,
@@ -285,12 +288,12 @@ class _Session:
             "world_size": self.world.size,
             "tokens_per_step": self.trainer.tokens_per_step,
             "precision": self.context.precision,
-            "device": describe_device(self.context, self.world.size),
+            "device": to_dict(describe_device(self.context, self.world.size)),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "data": meta,
+            "data": to_dict(meta),
             "resumed_from_step": self.resumed_from,
             "startup_seconds": _process_seconds(),
         }
@@ -319,7 +322,8 @@ class _CompileBill:
     """What the first steps cost beyond steady ones."""
 
     def __init__(self, journal: _Journal):
-        self._journal, self._seconds = journal, []
+        self._journal = journal
+        self._seconds: list[float] = []
 
     def add(self, step_seconds: float) -> None:
         if len(self._seconds) == _COMPILED_STEPS:

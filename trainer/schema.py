@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from dataclasses import dataclass, field
@@ -253,6 +254,20 @@ class RunConfig:
         return [f"{name}: out of range" for name, ok in checks.items() if not ok]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeviceFacts:
+    """What is known of the device a process trains on; None: it has no such thing, or cannot say."""
+
+    type: str  # cpu | cuda
+    name: str | None
+    memory_bytes: int  # of the card, or of the host as far as this process may use it
+    compute_capability: str | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    count: int = 1  # devices of the run
+    cpu_threads: int | None = None
+
+
 def to_dict(record: Any) -> Any:
     """Turn a configuration dataclass into plain dicts and lists for YAML or JSON."""
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
@@ -273,10 +288,13 @@ def config_from_dict(raw: Any) -> RunConfig:
     return config
 
 
-def record_from_dict(cls: type[Record], raw: Any) -> Record:
-    """Build any of the frozen records from the plain dicts `to_dict` made; ConfigError names every bad field."""
+def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = False) -> Record:
+    """Build any of the frozen records from the plain dicts `to_dict` made; ConfigError names every bad field.
+
+    Unknown fields are bad ones, or are passed over where a file may have been written by another version.
+    """
     problems: list[str] = []
-    record = _build(cls, raw, "", problems)
+    record = _build(cls, raw, "", problems, pass_over_unknown)
     if problems or record is None:
         raise ConfigError(problems)
     return record
@@ -297,41 +315,46 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
-def _build(cls: type, raw: Any, where: str, problems: list[str]) -> Any:
+def _build(cls: type, raw: Any, where: str, problems: list[str], tolerant: bool = False) -> Any:
     """Build a dataclass from a dict, adding to `problems` instead of raising; None if it cannot be built."""
     if not isinstance(raw, dict):
         problems.append(f"{where or 'config'}: expected a mapping, found {type(raw).__name__}")
         return None
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}
     prefix = f"{where}." if where else ""
     for key in raw:
-        if key not in known:
+        if key not in known and not tolerant:
             problems.append(f"{prefix}{key}: unknown setting{_close(str(key), tuple(known))}")
     values, before = {}, len(problems)
     for name, spec in known.items():
         if name in raw:
-            values[name] = _convert(hints[name], raw[name], prefix + name, problems)
+            values[name] = _convert(hints[name], raw[name], prefix + name, problems, tolerant)
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             problems.append(f"{prefix}{name}: missing")
     return cls(**values) if len(problems) == before else None
 
 
-def _convert(hint: Any, value: Any, where: str, problems: list[str]) -> Any:
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _convert(hint: Any, value: Any, where: str, problems: list[str], tolerant: bool) -> Any:
     """Check one value against its annotation; whole floats become ints, ints become floats, nothing else moves."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         if value is None:
             return None
         hint = next(a for a in args if a is not type(None))
-        return _convert(hint, value, where, problems)
+        return _convert(hint, value, where, problems, tolerant)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             problems.append(f"{where}: expected a list, found {value!r}")
             return ()
-        return tuple(_convert(args[0], item, f"{where}[{i}]", problems) for i, item in enumerate(value))
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, where, problems)
+        return tuple(_convert(args[0], item, f"{where}[{i}]", problems, tolerant) for i, item in enumerate(value))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _build(hint, value, where, problems, tolerant)
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = tuple(str(member.value) for member in hint)
         if value in allowed:

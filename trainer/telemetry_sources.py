@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,7 +56,7 @@ class Source(Protocol):
 class NvmlSource:
     """The cards the run can see, in its own numbering. Needs the NVIDIA driver: raises pynvml.NVMLError without."""
 
-    columns = GPU_COLUMNS
+    columns: tuple[str, ...] = GPU_COLUMNS
 
     def __init__(self, gpus: int | None = None):
         """Open NVML for the first `gpus` visible cards (None: all of them)."""
@@ -77,7 +77,7 @@ class NvmlSource:
 class HostSource:
     """The host's processors and memory, and the process `pid`; percentages are since the last reading."""
 
-    columns = HOST_COLUMNS
+    columns: tuple[str, ...] = HOST_COLUMNS
 
     def __init__(self, pid: int, *, rapl_root: Path = Path("/sys/class/powercap")):
         """Start the intervals; raises psutil.NoSuchProcess."""
@@ -137,17 +137,20 @@ class RaplCounter:
 
     def __init__(self, root: Path):
         self._packages = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
-        self._ranges = [_read_int(p / "max_energy_range_uj") for p in self._packages]
-        self._last = [_read_int(p / "energy_uj") for p in self._packages]
-        self.available = bool(self._last) and None not in self._last and None not in self._ranges
+        self._ranges = _read_all(p / "max_energy_range_uj" for p in self._packages)
+        self._last = _read_all(p / "energy_uj" for p in self._packages)
         self._microjoules = 0
+
+    @property
+    def available(self) -> bool:
+        return bool(self._last and self._ranges)
 
     def read_millijoules(self) -> int | None:
         """Energy of all packages since the counter was opened; the counters' wrap-around is undone."""
-        if not self.available:
+        if not self._last or not self._ranges:
             return None
-        now = [_read_int(p / "energy_uj") for p in self._packages]
-        if None in now:
+        now = _read_all(p / "energy_uj" for p in self._packages)
+        if now is None:
             return None
         for new, old, limit in zip(now, self._last, self._ranges, strict=True):
             self._microjoules += (new - old) % (limit + 1)
@@ -170,9 +173,12 @@ class EnergyMeter:
             return None
         return (self._last[0] - before[0]) / 1000 / (self._last[1] - before[1])
 
-    def _read(self) -> tuple[int, float] | None:
-        readings = [] if self._source is None else self._source.read_slow()
-        if not readings:  # no source, or one that sees no card
+    def _read(self) -> tuple[float, float] | None:
+        """Millijoules counted so far, and when."""
+        if self._source is None:
+            return None
+        readings = self._source.read_slow()
+        if not readings:  # it sees no card
             return None
         values = dict(zip(self._source.columns, readings[0], strict=True))
         millijoules = values["energy_millijoules"]
@@ -301,6 +307,17 @@ def _find_handle(entry: str, everything: list[Any]) -> Any:
             return None
     matches = [h for h in everything if entry and pynvml.nvmlDeviceGetUUID(h).startswith(entry)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _read_all(paths: Iterable[Path]) -> list[int] | None:
+    """A number from each file; None where one has none."""
+    numbers = []
+    for path in paths:
+        number = _read_int(path)
+        if number is None:
+            return None
+        numbers.append(number)
+    return numbers
 
 
 def _read_int(path: Path) -> int | None:

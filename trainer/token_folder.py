@@ -7,6 +7,7 @@ people. Standard library only, so that planning over a folder's metadata loads n
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,12 @@ META_FILE = "meta.json"
 FILES = (TRAIN_FILE, VALIDATION_FILE, TOKENIZER_FILE, META_FILE)
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4}  # both little-endian
-
-FIELDS: dict[str, type | tuple[type, ...]] = {
-    "schema": int,
-    "created": str,
-    "vocab_size": int,
-    "dtype": str,
-    "end_of_text": int,
-    "documents": int,
-    "bytes": int,
-    "tokens": int,
-    "validation_tokens": int,
-    "validation_bytes": int,
-    "bytes_per_token": (float, int),
-    "sources": list,
-    "skipped": list,
-    "fingerprint": str,
+# what JSON makes of a field, by its annotation
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "int": int,
+    "str": str,
+    "float": (float, int),
+    "tuple[str, ...]": list,
 }
 
 PREPARE_HINT = "advisor data prepare FILES --out {path}"
@@ -49,10 +40,30 @@ class DataError(ValueError):
         self.hint = hint
 
 
-def read_meta(path: str | Path) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class TokenMeta:
+    """The metadata of a token folder: `meta.json`."""
+
+    schema: int
+    created: str  # ISO 8601, UTC
+    vocab_size: int  # one more than the largest token number
+    dtype: str  # uint16 | uint32
+    end_of_text: int  # number of the token that ends each document
+    documents: int  # both splits together
+    bytes: int  # of the training split's text
+    tokens: int  # of the training split
+    validation_tokens: int
+    validation_bytes: int
+    bytes_per_token: float  # training split
+    sources: tuple[str, ...]
+    skipped: tuple[str, ...]  # in words
+    fingerprint: str  # of settings, tokenizer and files
+
+
+def read_meta(path: str | Path) -> TokenMeta:
     """Read and check a token folder's metadata against the files beside it.
 
-    Returns the fields of `FIELDS`. Raises DataError when the folder or a file is missing, meta.json is not what
+    Raises DataError when the folder or a file is missing, meta.json is not what
     `prepare` writes, or a token file does not have the length it promises.
     """
     folder = Path(path)
@@ -60,10 +71,9 @@ def read_meta(path: str | Path) -> dict[str, Any]:
     if not folder.is_dir():
         what = "is a file, not a token folder" if folder.exists() else "does not exist"
         raise DataError(f"token folder {folder} {what}", hint)
-    meta = _load_json(folder / META_FILE, hint)
-    _check_fields(meta, folder / META_FILE, hint)
-    for name, count in ((TRAIN_FILE, meta["tokens"]), (VALIDATION_FILE, meta["validation_tokens"])):
-        _check_length(folder / name, count * ITEM_BYTES[meta["dtype"]], hint)
+    meta = _checked(_load_json(folder / META_FILE, hint), folder / META_FILE, hint)
+    for name, count in ((TRAIN_FILE, meta.tokens), (VALIDATION_FILE, meta.validation_tokens)):
+        _check_length(folder / name, count * ITEM_BYTES[meta.dtype], hint)
     return meta
 
 
@@ -78,18 +88,21 @@ def _load_json(file: Path, hint: str) -> Any:
         raise DataError(f"{file} is damaged: {error}", hint) from error
 
 
-def _check_fields(meta: Any, file: Path, hint: str) -> None:
+def _checked(meta: Any, file: Path, hint: str) -> TokenMeta:
     if not isinstance(meta, dict):
         raise DataError(f"{file} is damaged: expected an object, found {type(meta).__name__}", hint)
     schema = meta.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         upgrade = "upgrade training-advisor, or prepare the data again"
         raise DataError(f"{file} has schema {schema}; this version reads up to {SCHEMA}", upgrade)
-    bad = [name for name, kind in FIELDS.items() if not isinstance(meta.get(name), kind)]
+    bad = [f.name for f in fields(TokenMeta) if not isinstance(meta.get(f.name), _JSON_TYPES[str(f.type)])]
     if bad:
         raise DataError(f"{file} is damaged: missing or wrong {', '.join(bad)}", hint)
-    if meta["dtype"] not in ITEM_BYTES:
-        raise DataError(f"{file} is damaged: dtype {meta['dtype']!r} is not one of {', '.join(ITEM_BYTES)}", hint)
+    known = {f.name: meta[f.name] for f in fields(TokenMeta)}
+    found = TokenMeta(**known | {"sources": tuple(meta["sources"]), "skipped": tuple(meta["skipped"])})
+    if found.dtype not in ITEM_BYTES:
+        raise DataError(f"{file} is damaged: dtype {found.dtype!r} is not one of {', '.join(ITEM_BYTES)}", hint)
+    return found
 
 
 def _check_length(file: Path, expected_bytes: int, hint: str) -> None:

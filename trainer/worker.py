@@ -3,9 +3,9 @@
     {"op": "ceilings", "precision": "bf16", "seconds": 3}
     {"op": "burst", "config": {…RunConfig…}, "seconds": 1.5, "least_steps": 3, "most_warmup": 12, "limit_seconds": 20}
 
-Every answer has `kind`; how a burst ended is a value in it (`outcome`). After running out of memory, and after any
-error of a card, the process ends, since what the allocator then holds would falsify the next burst, and a card's error
-stays with the process: the answer then says `"last": true`, and the caller starts another.
+`trainer.messages` has the records. How a burst ended is a value in its answer (`outcome`). After running out of memory,
+and after any error of a card, the process ends, since what the allocator then holds would falsify the next burst, and a
+card's error stays with the process: the answer then says `"last": true`, and the caller starts another.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import json
+import math
 import os
 import platform
 import statistics
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TextIO
 
 import psutil
 import torch
@@ -30,6 +31,7 @@ from trainer.data import DataError, open_tokens
 from trainer.device import (
     DeviceContext,
     DeviceError,
+    PeakMemory,
     describe_device,
     is_out_of_memory,
     peak_memory,
@@ -38,7 +40,20 @@ from trainer.device import (
     resolve_device,
 )
 from trainer.loop import StepRecord, Trainer
-from trainer.schema import Outcome, RunConfig, config_from_dict
+from trainer.messages import (
+    Answer,
+    BurstRequest,
+    BurstResult,
+    Ceilings,
+    CeilingsRequest,
+    Ready,
+    Refused,
+    Request,
+    WorkerDevice,
+    read_request,
+    write_answer,
+)
+from trainer.schema import Outcome
 from trainer.telemetry_sources import open_energy_meter
 from trainer.witness import ReferenceKernel, StealMeter
 
@@ -60,28 +75,35 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         server = _Server(resolve_device(device, "auto"))
     except DeviceError as error:
-        _send(answers, {"kind": "error", "reason": str(error)})
+        _send(answers, Answer(body=Refused(reason=str(error)), last=True))
         return
-    _send(answers, server.hello())
+    _send(answers, Answer(body=server.hello()))
     for line in sys.stdin:
-        answer = server.answer(json.loads(line))
-        _send(answers, answer | {"last": server.spoiled})
+        body = server.answer(read_request(line))
+        _send(answers, Answer(body=body, last=server.spoiled))
         if server.spoiled:
             return
 
 
-def _send(answers: TextIO, answer: dict[str, Any]) -> None:
-    answers.write(json.dumps(answer) + "\n")
+def _send(answers: TextIO, answer: Answer) -> None:
+    answers.write(write_answer(answer) + "\n")
     answers.flush()
 
 
 @dataclass(kw_only=True)
-class _Timings:
-    """What one burst measured, filled while it runs so that an early end keeps it."""
+class _Measuring:
+    """What one burst measures, filled while it runs so that an early end keeps it."""
 
+    resident_before_bytes: int
+    parameters: int | None = None
+    build_seconds: float | None = None
     warmup: list[StepRecord] = field(default_factory=list)
     timed: list[StepRecord] = field(default_factory=list)
     reference_seconds: list[float] = field(default_factory=list)
+    watts: float | None = None
+    peak: PeakMemory | None = None
+    device_used_bytes: int | None = None
+    eval_seconds: float | None = None
 
 
 class _Server:
@@ -91,83 +113,81 @@ class _Server:
         self._energy = open_energy_meter(context.device.type, os.getpid())
         self.spoiled = False
 
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Ready:
         """The first answer: what this process found."""
-        device = describe_device(self._context) | {"auto_precision": self._context.precision}
-        return {"kind": "ready", "device": device, "torch": torch.__version__, "python": platform.python_version()}
+        facts = describe_device(self._context)
+        device = WorkerDevice(**vars(facts), auto_precision=self._context.precision)
+        return Ready(device=device, torch=torch.__version__, python=platform.python_version())
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request["op"] == "ceilings":
-            measured = measure_ceilings(self._context.device, request["precision"], request["seconds"])
+    def answer(self, request: Request) -> Ceilings | BurstResult:
+        if isinstance(request, CeilingsRequest):
+            measured = measure_ceilings(self._context.device, request.precision, request.seconds)
             release_memory(self._context)
-            return {"kind": "ceilings", **measured}
-        return {"kind": "burst", **self._burst(config_from_dict(request["config"]), request)}
+            return measured
+        return self._burst(request)
 
-    def _burst(self, config: RunConfig, request: dict[str, Any]) -> dict[str, Any]:
+    def _burst(self, request: BurstRequest) -> BurstResult:
         """Train a little; every way to end gives an answer."""
         self._clean()
-        resident_before = psutil.Process().memory_info().rss
-        timings, steal = _Timings(), StealMeter()
-        facts: dict[str, Any] = {"resident_before_bytes": resident_before}
+        measuring, steal = _Measuring(resident_before_bytes=psutil.Process().memory_info().rss), StealMeter()
         outcome, reason = Outcome.COMPLETED, None
         try:
-            self._train(config, request, timings, facts)
+            self._train(request, measuring)
         except (RuntimeError, MemoryError, DataError) as error:
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = f"{type(error).__name__}: {error}"[:500]
             cards_error = self._context.is_cuda and not isinstance(error, DataError)
             self.spoiled = outcome is Outcome.OUT_OF_MEMORY or cards_error
-        losses = [r.loss for r in (*timings.warmup, *timings.timed)]
+        losses = [r.loss for r in (*measuring.warmup, *measuring.timed)]
         if outcome is Outcome.COMPLETED and not all(abs(x) < float("inf") for x in losses):
             outcome, reason = Outcome.DIVERGED, "the loss stopped being finite"
-        facts |= {"steal_fraction": steal.fraction()}
-        return {"outcome": outcome.value, "reason": reason, **facts, **_measured(timings)}
+        return _result(outcome, reason, measuring, steal.fraction())
 
-    def _train(self, config: RunConfig, request: dict[str, Any], timings: _Timings, facts: dict[str, Any]) -> None:
-        began = time.perf_counter()
+    def _train(self, request: BurstRequest, measuring: _Measuring) -> None:
+        began, config = time.perf_counter(), request.config
         context = resolve_device(config.device, config.precision, tf32=config.tf32)
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
         trainer = Trainer(config, context, tokens, phases_every=4)
         context.synchronise()
-        facts |= {"parameters": trainer.parameters, "build_seconds": round(time.perf_counter() - began, _DIGITS)}
-        limit = began + request["limit_seconds"]
-        warmup_end = began + _WARMUP_SHARE * request["limit_seconds"]
-        while not _steady(timings.warmup, request["most_warmup"]) and (
-            len(timings.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
+        measuring.parameters = trainer.parameters
+        measuring.build_seconds = round(time.perf_counter() - began, _DIGITS)
+        limit = began + request.limit_seconds
+        warmup_end = began + _WARMUP_SHARE * request.limit_seconds
+        while not _steady(measuring.warmup, request.most_warmup) and (
+            len(measuring.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
         ):
-            timings.warmup.append(_one_step(trainer))
+            measuring.warmup.append(_one_step(trainer))
         self._energy.watts()  # from here on
-        self._time(trainer, timings, request["least_steps"], min(limit, time.perf_counter() + request["seconds"]))
+        self._time(trainer, measuring, request.least_steps, min(limit, time.perf_counter() + request.seconds))
         watts = self._energy.watts()
-        facts |= _memory_facts(context, self._reference.held_bytes) | {
-            "watts": None if watts is None else round(watts, 1)
-        }
-        facts["eval_seconds"] = _evaluation(trainer)
+        measuring.watts = None if watts is None else round(watts, 1)
+        measuring.peak, measuring.device_used_bytes = _memory(context, self._reference.held_bytes)
+        measuring.eval_seconds = _evaluation(trainer)
 
-    def _time(self, trainer: Trainer, timings: _Timings, least: int, end: float) -> None:
+    def _time(self, trainer: Trainer, measuring: _Measuring, least: int, end: float) -> None:
         """Timed steps until `end`, the reference kernel before them, every third of a second, and after them.
 
         The kernel pushes the model out of a CPU's caches: a short step right after it is slow and does not count. A
         card's step right after it never counts: nothing was given to the card in advance, as in a run it is.
         """
-        cuda, cold_step, due_step, referred = self._context.is_cuda, 0, 0, -float("inf")
+        cuda, cold_step, due_step, referred = self._context.is_cuda, 0, 0, -math.inf
 
         def keep(record: StepRecord | None) -> None:
             if record is None:  # a card's, still on its way
                 return
             if record.step != cold_step or (not cuda and record.seconds > _LONG_STEP_SECONDS):
-                timings.timed.append(record)
+                measuring.timed.append(record)
 
-        while len(timings.timed) < least or time.perf_counter() < end:
+        while len(measuring.timed) < least or time.perf_counter() < end:
             if time.perf_counter() - referred > _REFERENCE_EVERY_SECONDS and trainer.steps_done >= due_step:
                 keep(trainer.flush())
-                timings.reference_seconds.append(self._refer(trainer))
+                measuring.reference_seconds.append(self._refer(trainer))
                 referred = time.perf_counter()
                 cold_step = trainer.steps_done + 1
                 due_step = trainer.steps_done + (_CARD_STEPS_BETWEEN if cuda else 1)
             keep(trainer.step())
         keep(trainer.flush())
-        timings.reference_seconds.append(self._refer(trainer))
+        measuring.reference_seconds.append(self._refer(trainer))
 
     def _refer(self, trainer: Trainer) -> float:
         seconds = self._reference.measure()
@@ -209,47 +229,62 @@ def _steady(warmup: list[StepRecord], most: int) -> bool:
     return max(last[-2:]) <= (1 + _STEADY_WITHIN) * statistics.median(last)
 
 
-def _memory_facts(context: DeviceContext, held_bytes: int) -> dict[str, Any]:
-    """Peaks of the burst; `held_bytes` of a card are the worker's own and taken off."""
+def _memory(context: DeviceContext, held_bytes: int) -> tuple[PeakMemory, int | None]:
+    """Peaks of the burst, and what the driver says is in use; `held_bytes` of a card is the worker's own: taken off."""
     peak = peak_memory(context)
-    allocated, reserved, used = peak.allocated_peak_bytes, peak.reserved_peak_bytes, None
-    if context.is_cuda:
-        free, total = torch.cuda.mem_get_info(context.device)
-        allocated, reserved, used = allocated - held_bytes, reserved - held_bytes, total - free - held_bytes
-    return {
-        "allocated_peak_bytes": allocated,
-        "reserved_peak_bytes": reserved,
-        "resident_peak_bytes": peak.resident_peak_bytes,
-        "device_used_bytes": used,
-    }
+    if peak.allocated_peak_bytes is None or peak.reserved_peak_bytes is None:
+        return peak, None
+    free, total = torch.cuda.mem_get_info(context.device)
+    own = replace(
+        peak,
+        allocated_peak_bytes=peak.allocated_peak_bytes - held_bytes,
+        reserved_peak_bytes=peak.reserved_peak_bytes - held_bytes,
+    )
+    return own, total - free - held_bytes
 
 
-def _measured(timings: _Timings) -> dict[str, Any]:
-    """Raw step times, phases and the proof that the burst trained: a moving loss and a gradient."""
-    records = [*timings.warmup, *timings.timed]
-    losses, norms = [r.loss for r in records], [r.grad_norm for r in records]
-    steady = statistics.median(r.seconds for r in timings.timed) if timings.timed else 0.0
-    return {
-        "trained": len(set(losses)) > 1 and all(n > 0 for n in norms),
-        "warmup_seconds": [round(r.seconds, _DIGITS) for r in timings.warmup],
-        "step_seconds": [round(r.seconds, _DIGITS) for r in timings.timed],
-        "reference_seconds": [round(s, _DIGITS) for s in timings.reference_seconds],
-        "compile_seconds": round(max(0.0, sum(r.seconds - steady for r in timings.warmup)), _DIGITS)
-        if steady
-        else None,
-        "first_loss": round(losses[0], _DIGITS) if losses else None,
-        "last_loss": round(losses[-1], _DIGITS) if losses else None,
-        "grad_norm": round(statistics.median(norms), _DIGITS) if norms else None,
-        **{
-            f"{p}_seconds": _phase(timings.timed, f"{p}_seconds")
-            for p in ("data", "forward", "backward", "clip", "optimizer")
-        },
-    }
+def _result(outcome: Outcome, reason: str | None, measuring: _Measuring, steal_fraction: float | None) -> BurstResult:
+    """Raw step times, phases, memory and the proof that the burst trained: a moving loss and a gradient."""
+    warmup, timed, peak = measuring.warmup, measuring.timed, measuring.peak
+    losses, norms = [r.loss for r in (*warmup, *timed)], [r.grad_norm for r in (*warmup, *timed)]
+    steady = statistics.median(r.seconds for r in timed) if timed else None
+    return BurstResult(
+        outcome=outcome.value,
+        reason=reason,
+        resident_before_bytes=measuring.resident_before_bytes,
+        parameters=measuring.parameters,
+        build_seconds=measuring.build_seconds,
+        allocated_peak_bytes=peak.allocated_peak_bytes if peak else None,
+        reserved_peak_bytes=peak.reserved_peak_bytes if peak else None,
+        resident_peak_bytes=peak.resident_peak_bytes if peak else None,
+        device_used_bytes=measuring.device_used_bytes,
+        watts=measuring.watts,
+        eval_seconds=measuring.eval_seconds,
+        steal_fraction=steal_fraction,
+        trained=len(set(losses)) > 1 and all(n > 0 for n in norms),
+        warmup_seconds=_rounded(r.seconds for r in warmup),
+        step_seconds=_rounded(r.seconds for r in timed),
+        reference_seconds=_rounded(measuring.reference_seconds),
+        compile_seconds=round(max(0.0, sum(r.seconds - steady for r in warmup)), _DIGITS) if steady else None,
+        first_loss=round(losses[0], _DIGITS) if losses else None,
+        last_loss=round(losses[-1], _DIGITS) if losses else None,
+        grad_norm=round(statistics.median(norms), _DIGITS) if norms else None,
+        data_seconds=_median(r.data_seconds for r in timed),
+        forward_seconds=_median(r.forward_seconds for r in timed),
+        backward_seconds=_median(r.backward_seconds for r in timed),
+        clip_seconds=_median(r.clip_seconds for r in timed),
+        optimizer_seconds=_median(r.optimizer_seconds for r in timed),
+    )
 
 
-def _phase(records: list[StepRecord], name: str) -> float | None:
-    values = [v for r in records if (v := getattr(r, name)) is not None]
-    return round(statistics.median(values), _DIGITS) if values else None
+def _rounded(seconds: Iterable[float]) -> tuple[float, ...]:
+    return tuple(round(s, _DIGITS) for s in seconds)
+
+
+def _median(seconds: Iterable[float | None]) -> float | None:
+    """Of the sampled steps; None without any."""
+    sampled = [s for s in seconds if s is not None]
+    return round(statistics.median(sampled), _DIGITS) if sampled else None
 
 
 if __name__ == "__main__":

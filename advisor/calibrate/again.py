@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import describe, settings_of
+from advisor.calibrate.session import Notebook, describe
 from advisor.calibrate.session import measure_one as add_bursts
 from advisor.errors import AdvisorError
 from advisor.predict.profile import Profile
 from advisor.records import Workload
 from advisor.store import Store
+from trainer.schema import Outcome
 
 _SECONDS = 8.0
 
@@ -25,19 +26,19 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
             f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against",
             f"on a machine with the card: advisor calibrate --gpu {profile.key}",
         )
-    document = store.load_calibration(profile.calibration_id)
-    with Worker(settings_of(document).device) as worker:
-        found = worker.start().device
-        if found["name"] != document["device"]["name"]:
+    notes = Notebook(calibration=store.load_calibration(profile.calibration_id), store=store)
+    with Worker(notes.calibration.settings.device) as worker:
+        here, calibrated = worker.start().device.name, notes.calibration.device.name
+        if here != calibrated:
             raise AdvisorError(
-                f"this machine has a {found['name']}, the calibration is of a {document['device']['name']}",
+                f"this machine has a {here}, the calibration is of a {calibrated}",
                 "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
             )
-        add_bursts(workload, worker, store, document, _SECONDS)
-    last = document["bursts"][-1]
-    if last["outcome"] != "completed":
+        add_bursts(workload, worker, notes, _SECONDS)
+    last = notes.calibration.bursts[-1]
+    if last.outcome != Outcome.COMPLETED:
         raise AdvisorError(
-            f"{describe(workload)} does not run here: {last['outcome']}, {last['reason']}",
+            f"{describe(workload)} does not run here: {last.outcome}, {last.reason}",
             f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}",
         )
-    return profile_of(document, store.observations(profile.key))
+    return profile_of(notes.calibration, store.observations(profile.key))

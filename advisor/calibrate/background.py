@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from advisor.calibration import Calibration
 from advisor.disk import read_json, write_atomic
 from advisor.errors import AdvisorError
 from advisor.launch.process import (
@@ -23,6 +23,7 @@ from advisor.launch.process import (
     wait_until_gone,
 )
 from advisor.store import Store
+from trainer.schema import ConfigError, record_from_dict, to_dict
 
 _STATE, _OUTPUT = "calibrating.json", "calibrating.log"
 _CANCEL_SECONDS = 20.0  # for each way to ask
@@ -37,8 +38,23 @@ class Background:
     started: str  # ISO 8601, UTC
     elapsed_seconds: float
     budget_seconds: float
-    document: dict[str, Any] | None  # what has been measured so far; None before the first burst
+    calibration: Calibration | None  # what has been measured so far; None before the first burst
     said: tuple[str, ...]  # its newest lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class _State:
+    """What is on disk of the process that was started."""
+
+    pid: int
+    process_started: float  # Unix seconds
+    started: str  # ISO 8601, UTC
+    budget_seconds: float
+    schema: int = 1
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(pid=self.pid, started=self.process_started)
 
 
 def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
@@ -52,43 +68,38 @@ def start(store: Store, options: Sequence[str], budget_seconds: float) -> None:
         output.unlink(missing_ok=True)
         command = python_command("-m", "advisor", "calibrate", "--budget-seconds", f"{budget_seconds:g}", *options)
         process = start_detached(command, store.home, output, python_variables() | {"ADVISOR_HOME": str(store.home)})
-        state = {
-            "schema": 1,
-            "pid": process.pid,
-            "process_started": process.started,
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "budget_seconds": budget_seconds,
-        }
-        write_atomic(store.home / _STATE, json.dumps(state) + "\n")
+        state = _State(
+            pid=process.pid,
+            process_started=process.started,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            budget_seconds=budget_seconds,
+        )
+        write_atomic(store.home / _STATE, json.dumps(to_dict(state)) + "\n")
 
 
 def look(store: Store) -> Background | None:
     """How the newest background calibration stands; None: there was none."""
-    path = store.home / _STATE
-    if not path.exists():
+    state = _read_state(store)
+    if state is None:
         return None
-    state = read_json(path, "calibration's state")
-    running = is_alive(_process(state))
-    begun = datetime.fromisoformat(state["started"])
-    document = _document_since(store, state["started"])
+    running = is_alive(state.process)
+    begun = datetime.fromisoformat(state.started)
     return Background(
         running=running,
-        started=state["started"],
+        started=state.started,
         elapsed_seconds=(datetime.now(UTC) - begun).total_seconds(),
-        budget_seconds=state["budget_seconds"],
-        document=document,
+        budget_seconds=state.budget_seconds,
+        calibration=_written_since(store, state.started),
         said=_last_lines(store.home / _OUTPUT),
     )
 
 
 def cancel(store: Store) -> None:
     """Interrupt it as Ctrl-C would: what was measured stays, and the same command takes it up again."""
-    path = store.home / _STATE
-    if not path.exists():
+    state = _read_state(store)
+    if state is None or not is_alive(state.process):
         return
-    process = _process(read_json(path, "calibration's state"))
-    if not is_alive(process):
-        return
+    process = state.process
     for number in (signal.SIGINT, signal.SIGTERM):  # who is started by nohup or in the background ignores the first
         os.kill(process.pid, number)
         if wait_until_gone(process, _CANCEL_SECONDS):
@@ -101,12 +112,18 @@ def cost_usd(usd_per_hour: float, seconds: float) -> float:
     return usd_per_hour * seconds / 3600
 
 
-def _process(state: dict[str, Any]) -> ProcessId:
-    return ProcessId(pid=state["pid"], started=state["process_started"])
+def _read_state(store: Store) -> _State | None:
+    path = store.home / _STATE
+    if not path.exists():
+        return None
+    try:
+        return record_from_dict(_State, read_json(path, "calibration's state"))
+    except ConfigError as error:
+        raise AdvisorError(f"{path} cannot be used: {error}", f"remove it: rm {path}") from error
 
 
-def _document_since(store: Store, started: str) -> dict[str, Any] | None:
-    """The calibration document written last, if it was written after the start (an older one may be continued)."""
+def _written_since(store: Store, started: str) -> Calibration | None:
+    """The calibration written last, if it was written after the start (an older one may be continued)."""
     since = datetime.fromisoformat(started).timestamp()
     own = [entry for entry in store.list_calibrations() if not entry.shipped and entry.path.stat().st_mtime >= since]
     if not own:

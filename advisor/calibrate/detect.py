@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import psutil
 
 from advisor.catalog import find_gpu, require_gpu
 from advisor.errors import AdvisorError
+from trainer.messages import WorkerDevice
 
 _CUDA_FILL = 0.94  # of device memory: bursts may come near the ceiling, where running out is an observation
 _CPU_FILL = 0.6  # of what is free now: running out on a CPU would take the user's other programs along
@@ -49,30 +48,31 @@ def device_for(asked: str) -> str:
     return "cuda"
 
 
-def resolve_key(asked: str, found: Mapping[str, Any]) -> str:
+def resolve_key(asked: str, found: WorkerDevice) -> str:
     """The catalog key of the device at hand; raises AdvisorError when it is not the one that was asked for.
 
     A card the catalog does not know gets a key made of its name: it can be calibrated all the same.
     """
-    if found["type"] == "cpu":
+    if found.type == "cpu":
         if asked in ("auto", "cpu"):
             return "cpu"
         raise AdvisorError(
-            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({found['name']})",
+            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({found.name})",
             "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
         )
-    spec = find_gpu(found["name"])
-    key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", found["name"].lower()).strip("-")
+    name = found.name or found.type
+    spec = find_gpu(name)
+    key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if asked not in ("auto", key) and require_gpu(asked).key != key:
         raise AdvisorError(
-            f"--gpu {asked}: this machine has a {found['name']} ({key})",
+            f"--gpu {asked}: this machine has a {found.name} ({key})",
             f"calibrate what is here: advisor calibrate --gpu {key}",
         )
     return key
 
 
-def fillable_bytes(found: Mapping[str, Any]) -> int:
+def fillable_bytes(found: WorkerDevice) -> int:
     """Memory that bursts may fill."""
-    if found["type"] == "cuda":
-        return int(_CUDA_FILL * found["memory_bytes"])
-    return int(_CPU_FILL * min(found["memory_bytes"], psutil.virtual_memory().available))
+    if found.type == "cuda":
+        return int(_CUDA_FILL * found.memory_bytes)
+    return int(_CPU_FILL * min(found.memory_bytes, psutil.virtual_memory().available))

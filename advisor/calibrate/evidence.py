@@ -1,25 +1,20 @@
-"""From a raw calibration document to what the fits need: drift-corrected step times, rates, memory peaks, run costs.
-
-Pure: plain dicts in, records out. The document's fields are listed in docs/file-formats.md.
-"""
+"""From a raw calibration to what the fits need: drift-corrected step times, and the device's own rates. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from advisor.calibration import Burst, Calibration
 from advisor.catalog import find_gpu
 from advisor.predict.prior import CoefficientPrior, calibration_prior
 from advisor.predict.throughput import Observation, Rates
 from advisor.records import Workload
-from trainer.schema import ModelShape
-
-Burst = Mapping[str, Any]
+from trainer.messages import Ceilings
 
 # Beliefs before the data speak, each from interleaved runs of small models on shared two-core hosts (docs/log.md).
 _EXPONENT_PRIOR = (0.7, 0.3)  # step time moves less than a pure product kernel: part of it is memory traffic
@@ -38,44 +33,16 @@ class Drift:
     noise_floor: float  # standard deviation of one burst's log median after correction
 
 
-def workload_to_dict(w: Workload) -> dict[str, Any]:
-    """A workload as the flat mapping stored with each burst."""
-    s = w.shape
-    return {
-        "family": s.family,
-        "depth": s.depth,
-        "width": s.width,
-        "heads": s.heads,
-        "kv_heads": s.kv_heads,
-        "ffn_width": s.ffn_width,
-        "vocab_size": s.vocab_size,
-        "seq_len": s.seq_len,
-        "micro_batch": w.micro_batch,
-        "grad_accum": w.grad_accum,
-        "precision": w.precision,
-        "compile": w.compile,
-        "activation_checkpointing": w.activation_checkpointing,
-        "optimizer": w.optimizer,
-    }
-
-
-def workload_from_dict(raw: Mapping[str, Any], gpu: str) -> Workload:
-    """The inverse of `workload_to_dict`; raises KeyError on a missing field."""
-    shape_fields = ModelShape.__dataclass_fields__
-    rest = {k: raw[k] for k in raw if k not in shape_fields}
-    return Workload(shape=ModelShape(**{k: raw[k] for k in shape_fields}), gpu=gpu, **rest)
-
-
 def completed(bursts: Sequence[Burst]) -> list[Burst]:
     """Bursts that ended well and proved that they trained."""
-    return [b for b in bursts if b["outcome"] == "completed" and b["trained"]]
+    return [b for b in bursts if b.completed]
 
 
-def prior_of(document: Mapping[str, Any]) -> CoefficientPrior:
-    """What the bursts of a calibration document update: beliefs about its device before any of them."""
-    key, settings = document["device"]["key"], document["settings"]
+def prior_of(calibration: Calibration) -> CoefficientPrior:
+    """What the bursts of a calibration update: beliefs about its device before any of them."""
+    key, settings = calibration.device_key, calibration.settings
     spec = find_gpu(key) if key != "cpu" else None
-    return calibration_prior(spec, settings["precision"], settings["compile"], rates_of(document["ceilings"]))
+    return calibration_prior(spec, settings.precision, settings.compile, rates_of(calibration.ceilings))
 
 
 def drift_of(bursts: Sequence[Burst]) -> Drift:
@@ -84,11 +51,11 @@ def drift_of(bursts: Sequence[Burst]) -> Drift:
     The exponent is a ridge regression of log step time on log reference time within configurations, pulled to its
     prior; the noise floor is the scatter of repeated bursts that remains.
     """
-    done = [b for b in completed(bursts) if b["reference_seconds"]]
+    done = [b for b in completed(bursts) if b.reference_seconds]
     if not done:
         return Drift(reference_seconds=None, exponent=0.0, deviation=_DRIFT_FLOOR, noise_floor=_VISIT_PRIOR[0])
-    logs = np.log([statistics.median(b["reference_seconds"]) for b in done])
-    steps = np.log([statistics.median(b["step_seconds"]) for b in done])
+    logs = np.log([statistics.median(b.reference_seconds) for b in done])
+    steps = np.log([statistics.median(b.step_seconds) for b in done])
     groups = _groups(done)
     step_gaps, reference_gaps = _centred(steps, groups), _centred(logs, groups)
     exponent = _ridge(step_gaps, reference_gaps)
@@ -108,10 +75,10 @@ def drift_of(bursts: Sequence[Burst]) -> Drift:
 
 def _groups(bursts: Sequence[Burst]) -> list[list[int]]:
     """Indices of bursts of the same configuration."""
-    by_key: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    by_workload: dict[Workload, list[int]] = defaultdict(list)
     for i, burst in enumerate(bursts):
-        by_key[tuple(burst["workload"].values())].append(i)
-    return list(by_key.values())
+        by_workload[burst.workload].append(i)
+    return list(by_workload.values())
 
 
 def _centred(values: np.ndarray, groups: list[list[int]]) -> np.ndarray:
@@ -136,7 +103,7 @@ def _robust_square(left: np.ndarray, freedom: int) -> float:
     return float((np.clip(left, -limit, limit) ** 2).sum())
 
 
-def observations(bursts: Sequence[Burst], gpu: str, drift: Drift) -> list[Observation]:
+def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
     """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
     done = completed(bursts)
     found = []
@@ -145,7 +112,7 @@ def observations(bursts: Sequence[Burst], gpu: str, drift: Drift) -> list[Observ
         within = np.mean([_within_noise(done[i]) ** 2 for i in group])
         found.append(
             Observation(
-                workload=workload_from_dict(done[group[0]]["workload"], gpu),
+                workload=done[group[0]].workload,
                 step_seconds=float(np.exp(np.median(logs))),
                 noise=float(np.sqrt((drift.noise_floor**2 + within) / len(group))),
             )
@@ -154,30 +121,30 @@ def observations(bursts: Sequence[Burst], gpu: str, drift: Drift) -> list[Observ
 
 
 def _corrected_log(burst: Burst, drift: Drift) -> float:
-    log_step = float(np.log(statistics.median(burst["step_seconds"])))
-    if drift.reference_seconds is None or not burst["reference_seconds"]:
+    log_step = float(np.log(statistics.median(burst.step_seconds)))
+    if drift.reference_seconds is None or not burst.reference_seconds:
         return log_step
     return log_step - drift.exponent * float(
-        np.log(statistics.median(burst["reference_seconds"]) / drift.reference_seconds)
+        np.log(statistics.median(burst.reference_seconds) / drift.reference_seconds)
     )
 
 
 def _within_noise(burst: Burst) -> float:
     """Standard error of a burst's log median step (1.2533 σ/√n for the median of a normal sample), σ from the MAD."""
-    logs = np.log(burst["step_seconds"])
+    logs = np.log(burst.step_seconds)
     deviation = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
     return 1.2533 * deviation / np.sqrt(len(logs))
 
 
-def rates_of(ceilings: Mapping[str, Any]) -> Rates:
+def rates_of(ceilings: Ceilings) -> Rates:
     """The device's ceilings: best median product rate over the sizes tried, largest copy's bandwidth, median launch.
 
     A small copy would tell of a cache, or on a card of the launch beside it.
     """
-    products = [2 * m["m"] * m["k"] * m["n"] / statistics.median(m["seconds"]) for m in ceilings["matmul"]]
-    outside_caches = max(ceilings["copy"], key=lambda copy: copy["bytes"])
+    products = [2 * m.m * m.k * m.n / statistics.median(m.seconds) for m in ceilings.matmul]
+    outside_caches = max(ceilings.copy, key=lambda copy: copy.bytes)
     return Rates(
         matmul_flops=max(products),
-        bandwidth=outside_caches["bytes"] / statistics.median(outside_caches["seconds"]),
-        launch_seconds=statistics.median(ceilings["launch_seconds"]),
+        bandwidth=outside_caches.bytes / statistics.median(outside_caches.seconds),
+        launch_seconds=statistics.median(ceilings.launch_seconds),
     )

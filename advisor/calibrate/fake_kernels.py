@@ -86,7 +86,7 @@ def cuda_attention() -> Iterator[None]:
             enable_gqa = False
         return fused(query, key, value, enable_gqa=enable_gqa, **options)
 
-    F.scaled_dot_product_attention = attention
+    F.scaled_dot_product_attention = attention  # type: ignore[assignment]  # takes what the trainer gives, no more
     try:
         yield
     finally:
@@ -131,7 +131,7 @@ def embedding_backward_scratch(grad: Any, indices: Any, *_: Any) -> int:
     return int(1.1 * tokens) * width * 4 + 6 * 8 * tokens
 
 
-CUDA_SCRATCH = {
+CUDA_SCRATCH: dict[Any, Callable[..., int]] = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default: flash_backward_scratch,
     torch.ops.aten.embedding_dense_backward.default: embedding_backward_scratch,
 }

@@ -106,7 +106,8 @@ def _fit_at(
         return np.vstack((-whiten @ _gradient(x, theta), prior_whiten))
 
     solution = least_squares(residual, prior.mean, jac=jacobian, method="lm")
-    precision = solution.jac.T @ solution.jac
+    slopes = np.asarray(solution.jac)
+    precision = slopes.T @ slopes
     covariance = np.linalg.inv(precision)
     evidence = (
         -solution.cost

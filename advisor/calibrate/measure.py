@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import subprocess
@@ -12,10 +11,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from advisor.calibration import Rehearsal
 from advisor.errors import AdvisorError
 from advisor.trainers.own import OWN
+from trainer.messages import (
+    Answer,
+    Body,
+    BurstRequest,
+    BurstResult,
+    Ceilings,
+    CeilingsRequest,
+    Refused,
+    Request,
+    WorkerDevice,
+    read_answer,
+    write_request,
+)
+from trainer.messages import Ready as Hello
 from trainer.runlog import load_run_log
 from trainer.schema import RunConfig
 
@@ -36,7 +49,7 @@ class Ready:
     """What the worker said of itself when it started."""
 
     seconds: float  # process start to ready: imports and device initialisation
-    device: Mapping[str, Any]
+    device: WorkerDevice
     torch: str
     python: str
 
@@ -87,38 +100,51 @@ class Worker:
                 stderr.close()
         threading.Thread(target=_pump, args=(self._process, self._answers), daemon=True).start()
         try:
-            hello = self._receive(_START_SECONDS)
+            hello = self._receive(_START_SECONDS).body
         except WorkerDied as error:
             raise AdvisorError(
                 f"the calibration worker did not start: {error.reason}",
                 hint=f"read {self._log} for the reason" if self._log else "run `python -m trainer.worker` to see why",
             ) from error
-        if hello["kind"] == "error":
+        if isinstance(hello, Refused):
             raise AdvisorError(
-                f"there is no such GPU here: {hello['reason']}",
+                f"there is no such GPU here: {hello.reason}",
                 "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
             )
+        assert isinstance(hello, Hello)
         self.ready = Ready(
-            seconds=time.perf_counter() - began, device=hello["device"], torch=hello["torch"], python=hello["python"]
+            seconds=time.perf_counter() - began, device=hello.device, torch=hello.torch, python=hello.python
         )
         return self.ready
 
-    def ask(self, request: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        """Send one request and wait for its answer; raises WorkerDied, after which `start` starts another.
+    def ceilings(self, request: CeilingsRequest, timeout: float) -> Ceilings:
+        """What the device can do at best; raises WorkerDied, after which `start` starts another."""
+        answer = self._ask(request, timeout)
+        assert isinstance(answer, Ceilings)
+        return answer
+
+    def burst(self, request: BurstRequest, timeout: float) -> BurstResult:
+        """Run one burst; raises WorkerDied, after which `start` starts another."""
+        answer = self._ask(request, timeout)
+        assert isinstance(answer, BurstResult)
+        return answer
+
+    def _ask(self, request: Request, timeout: float) -> Body:
+        """Send one request and wait for its answer.
 
         A worker that says that this was its last answer is waited for: until it is gone it holds its memory.
         """
         self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(write_request(request) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise self._died("the worker was gone") from error
         answer = self._receive(timeout)
-        if answer.pop("last", False):
+        if answer.last:
             self.close()
-        return answer
+        return answer.body
 
     def close(self) -> None:
         """End the process; a second call does nothing."""
@@ -133,7 +159,7 @@ class Worker:
             process.kill()
             process.wait()
 
-    def _receive(self, timeout: float) -> dict[str, Any]:
+    def _receive(self, timeout: float) -> Answer:
         try:
             line = self._answers.get(timeout=timeout)
         except queue.Empty:
@@ -141,7 +167,7 @@ class Worker:
             raise WorkerDied("timed_out", f"no answer within {timeout:.0f} s") from None
         if line is None:
             raise self._died("the worker ended")
-        return json.loads(line)
+        return read_answer(line)
 
     def _died(self, what: str) -> WorkerDied:
         process = self._process
@@ -158,15 +184,6 @@ def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
         if line.startswith("{"):  # libraries may print; answers are JSON objects
             answers.put(line)
     answers.put(None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """A real run of a few steps: what every run costs besides its steps, evaluations and checkpoints."""
-
-    overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
-    checkpoint_bytes: int
-    checkpoint_seconds: float
 
 
 def rehearse(config: RunConfig, timeout: float, log: Path | None = None) -> Rehearsal | None:
@@ -188,10 +205,10 @@ def rehearse(config: RunConfig, timeout: float, log: Path | None = None) -> Rehe
             wall = time.perf_counter() - began
         if done.returncode != 0:
             return None
-        log = load_run_log(folder / OWN.log_name)
-    steady = min(s["seconds"] for s in log.steps)
-    written = log.checkpoints[-1]
-    counted = steady * len(log.steps) + sum(e["seconds"] for e in log.evals) + written["seconds"]
+        run = load_run_log(folder / OWN.log_name)
+    steady = min(s["seconds"] for s in run.steps)
+    written = run.checkpoints[-1]
+    counted = steady * len(run.steps) + sum(e["seconds"] for e in run.evals) + written["seconds"]
     return Rehearsal(
         overhead_seconds=wall - counted, checkpoint_bytes=written["bytes"], checkpoint_seconds=written["seconds"]
     )

@@ -7,17 +7,16 @@ stale.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from advisor.calibrate import evidence
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out
+from advisor.calibration import Burst, Calibration, HeldOutSummary, MeasuredRun
 from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
-from advisor.disk import read_yaml
 from advisor.errors import AdvisorError
 from advisor.flops import flops_per_token
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
@@ -30,10 +29,10 @@ from advisor.predict.prior import (
     relative_to_datasheet,
     transferred,
 )
-from advisor.predict.profile import HeldOutSummary, Profile, RunCosts, forward_fraction_prior, unknown_costs
+from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
 from advisor.predict.throughput import Observation, Posterior, Rates
-from advisor.records import Basis, Estimate
-from advisor.store import Store
+from advisor.records import Basis, Estimate, Workload
+from advisor.store import CalibrationEntry, Store, load_calibration
 
 LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (sources §3.2: 5-10 µs)
 _RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
@@ -58,9 +57,9 @@ def load_profile(
     for a CPU that was never calibrated, since no datasheet says what a CPU does.
     """
     key = key if key == "cpu" else _catalog_key(key, store)
-    document = store.newest_calibration(key, family) or store.newest_calibration(key)
-    if document is not None and evidence.completed(document["bursts"]):
-        return profile_of(document, store.observations(key))
+    calibration = store.newest_calibration(key, family) or store.newest_calibration(key)
+    if calibration is not None and evidence.completed(calibration.bursts):
+        return profile_of(calibration, store.observations(key))
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
     spec = require_gpu(key)
@@ -72,7 +71,7 @@ def load_profile(
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
     """The newest calibration of another card, one of the same generation first; None without any."""
-    found = []
+    found: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for entry in store.list_calibrations():  # newest first
         other = find_gpu(entry.device_key) if entry.device_key != "cpu" else None
         if other is not None and other.key != spec.key:
@@ -88,14 +87,14 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
 @lru_cache(maxsize=64)  # a search over all cards asks once for each
 def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec) -> Elsewhere | None:
     """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
-    document = read_yaml(path, "calibration")
-    if not evidence.completed(document["bursts"]):
+    calibration = load_calibration(path)
+    if not evidence.completed(calibration.bursts):
         return None
-    profile = profile_of(document)
+    profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, evidence.prior_of(document)
+    posterior, start = profile.posterior, evidence.prior_of(calibration)
     return Elsewhere(
         theta=relative_to_datasheet(posterior.theta, posterior.rates, datasheet),
         covariance=posterior.covariance,
@@ -104,7 +103,7 @@ def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec) -> Else
         spec=spec,
         precision=profile.precision,
         compile=profile.compile,
-        source=f"calibration {document['id']} on {spec.key}",
+        source=f"calibration {calibration.id} on {spec.key}",
     )
 
 
@@ -117,56 +116,56 @@ def _catalog_key(name: str, store: Store) -> str:
     return name if name in known else require_gpu(name).key
 
 
-def profile_of(document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]] = ()) -> Profile:
-    """Fit everything a calibration document and later runs support."""
-    bursts, settings, device = document["bursts"], document["settings"], document["device"]
-    key = device["key"]
+def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -> Profile:
+    """Fit everything a calibration and later runs support."""
+    bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
+    key = calibration.device_key
+    spec = find_gpu(key) if key != "cpu" else None
     drift = evidence.drift_of(bursts)
-    seen = _with_runs(evidence.observations(bursts, key, drift), observed, key, drift)
-    rates = evidence.rates_of(document["ceilings"])
+    seen = _with_runs(evidence.observations(bursts, drift), observed, drift)
+    rates = evidence.rates_of(calibration.ceilings)
     return Profile(
         key=key,
-        name=device["name"],
-        device_type=device["type"],
-        spec=find_gpu(key) if key != "cpu" else None,
-        device_memory_bytes=device["memory_bytes"],
-        posterior=fit(seen, rates, evidence.prior_of(document), drift.deviation),
-        memory=corrected(load_memory_model(), memory_observations(bursts, key)),
-        costs=replace(run_costs(document), power=_power(document, observed, rates, find_gpu(key))),
-        family=settings["family"],
-        seq_len=settings["seq_len"],
-        vocab_size=settings["vocab_size"],
-        precision=settings["precision"],
-        compile=settings["compile"],
-        optimizer=settings["optimizer"],
-        activation_checkpointing=settings["activation_checkpointing"],
-        depths=tuple(settings["depths"]),
-        calibration_id=document["id"],
-        created=document["created"],
+        name=device.name or key,
+        device_type=device.type,
+        spec=spec,
+        device_memory_bytes=device.memory_bytes,
+        posterior=fit(seen, rates, evidence.prior_of(calibration), drift.deviation),
+        memory=corrected(load_memory_model(), memory_observations(bursts)),
+        costs=replace(run_costs(calibration), power=_power(calibration, observed, rates, spec)),
+        family=settings.family,
+        seq_len=settings.seq_len,
+        vocab_size=settings.vocab_size,
+        precision=settings.precision,
+        compile=settings.compile,
+        optimizer=settings.optimizer,
+        activation_checkpointing=settings.activation_checkpointing,
+        depths=settings.depths,
+        calibration_id=calibration.id,
+        created=calibration.created,
         reference_seconds=drift.reference_seconds,
         drift_exponent=drift.exponent,
-        held_out=_recorded(document),
-        sources=(f"calibration {document['id']}", *(f"run {o['run_id']}" for o in observed)),
+        held_out=calibration.held_out_error,
+        sources=(f"calibration {calibration.id}", *(f"run {run.run_id}" for run in observed)),
     )
 
 
 def _with_runs(
-    measured: list[Observation], observed: Sequence[Mapping[str, Any]], key: str, drift: evidence.Drift
+    measured: list[Observation], observed: Sequence[MeasuredRun], drift: evidence.Drift
 ) -> list[Observation]:
     """Add finished runs: each is one more, long, burst."""
     runs = []
     for run in observed:
-        seconds = run["step_seconds"]
-        if run.get("reference_seconds") and drift.reference_seconds:
-            seconds *= (drift.reference_seconds / run["reference_seconds"]) ** drift.exponent
-        workload = evidence.workload_from_dict(run["workload"], key)
-        runs.append(Observation(workload=workload, step_seconds=seconds, noise=_RUN_NOISE))
+        seconds = run.step_seconds
+        if run.reference_seconds and drift.reference_seconds:
+            seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
+        runs.append(Observation(workload=run.workload, step_seconds=seconds, noise=_RUN_NOISE))
     return merged([*measured, *runs])
 
 
 def merged(parts: Sequence[Observation]) -> list[Observation]:
     """One observation per configuration: precision-weighted in log."""
-    by_workload: dict[Any, list[Observation]] = {}
+    by_workload: dict[Workload, list[Observation]] = {}
     for o in parts:
         by_workload.setdefault(o.workload, []).append(o)
     found = []
@@ -179,88 +178,76 @@ def merged(parts: Sequence[Observation]) -> list[Observation]:
     return found
 
 
-def memory_observations(bursts: Sequence[Mapping[str, Any]], key: str) -> list[MemoryObservation]:
+def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
     """Measured peaks of every completed burst; on a CPU only the resident set is known."""
     return [
         MemoryObservation(
-            workload=evidence.workload_from_dict(b["workload"], key),
-            allocated_peak_bytes=b["allocated_peak_bytes"],
-            reserved_peak_bytes=b["reserved_peak_bytes"] if key != "cpu" else b["resident_peak_bytes"],
-            device_used_bytes=b["device_used_bytes"],
+            workload=b.workload,
+            allocated_peak_bytes=b.allocated_peak_bytes,
+            reserved_peak_bytes=b.reserved_peak_bytes if b.workload.gpu != "cpu" else b.resident_peak_bytes,
+            device_used_bytes=b.device_used_bytes,
         )
         for b in evidence.completed(bursts)
     ]
 
 
-def run_costs(document: Mapping[str, Any]) -> RunCosts:
+def run_costs(calibration: Calibration) -> RunCosts:
     """Start-up, build, compilation, disk and forward share as the calibration met them."""
-    done = evidence.completed(document["bursts"])
-    rehearsal = document.get("rehearsal")
-    overhead = rehearsal["overhead_seconds"] if rehearsal else document["environment"]["ready_seconds"]
-    builds = [b["build_seconds"] / max(1, b["parameters"]) for b in done]
-    compiles = [b["compile_seconds"] for b in done if b["compile_seconds"]] or [0.0]
-    disk = document["disk_bytes_per_second"]
-    if rehearsal:  # a checkpoint is also checksummed and renamed
-        disk = min(disk, rehearsal["checkpoint_bytes"] / rehearsal["checkpoint_seconds"])
+    done, rehearsal = evidence.completed(calibration.bursts), calibration.rehearsal
+    builds = [b.build_seconds / max(1, b.parameters) for b in done if b.build_seconds is not None and b.parameters]
+    compiles = [b.compile_seconds for b in done if b.compile_seconds]
     shares = [
-        b["eval_seconds"] * b["workload"]["grad_accum"] / statistics.median(b["step_seconds"])
-        for b in done
-        if b["eval_seconds"]
+        b.eval_seconds * b.workload.grad_accum / statistics.median(b.step_seconds) for b in done if b.eval_seconds
     ]
+    overhead, disk = calibration.environment.ready_seconds, float(calibration.disk_bytes_per_second)
+    if rehearsal is not None:  # its checkpoint is also checksummed and renamed
+        overhead = rehearsal.overhead_seconds
+        disk = min(disk, rehearsal.checkpoint_bytes / rehearsal.checkpoint_seconds)
     return RunCosts(
         startup_seconds=_spread(overhead, _STARTUP_SPREAD),
         build_seconds_per_parameter=statistics.median(builds),
-        compile_seconds=_spread(max(compiles), 2.0),
+        compile_seconds=_spread(max(compiles, default=0.0), 2.0),
         checkpoint_bytes_per_second=_spread(disk, 2.0),
         forward_fraction=statistics.median(shares) if shares else forward_fraction_prior(),
     )
 
 
 def _power(
-    document: Mapping[str, Any], observed: Sequence[Mapping[str, Any]], rates: Rates, spec: GpuSpec | None
+    calibration: Calibration, observed: Sequence[MeasuredRun], rates: Rates, spec: GpuSpec | None
 ) -> PowerModel | None:
     """What bursts and finished runs drew, by their MFU; None where the device has no energy counter."""
-    key, peak = document["device"]["key"], rates.matmul_flops
+    peak = rates.matmul_flops
     if spec is not None:
-        peak = peak_flops(spec, document["settings"]["precision"]) or peak
-    bursts = [
-        b | {"step_seconds": statistics.median(b["step_seconds"])} for b in evidence.completed(document["bursts"])
+        peak = peak_flops(spec, calibration.settings.precision) or peak
+    done = evidence.completed(calibration.bursts)
+    metered = [(b.workload, statistics.median(b.step_seconds), b.watts) for b in done if b.watts]
+    metered += [(run.workload, run.step_seconds, run.watts) for run in observed if run.watts]
+    mfu = [  # of one device
+        flops_per_token(w.shape) * (w.micro_tokens * w.grad_accum / seconds) / peak for w, seconds, _ in metered
     ]
-    metered = [m for m in (*bursts, *observed) if m.get("watts")]
-    mfu = []
-    for one in metered:
-        workload = evidence.workload_from_dict(one["workload"], key)
-        rate = workload.micro_tokens * workload.grad_accum / one["step_seconds"]  # of one device
-        mfu.append(flops_per_token(workload.shape) * rate / peak)
-    return measured_power(mfu, [one["watts"] for one in metered], spec.tdp_watts if spec else None)
+    return measured_power(mfu, [watts for _, _, watts in metered], spec.tdp_watts if spec else None)
 
 
 def _spread(value: float, factor: float) -> Estimate:
     return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
 
 
-def hold_each_out(document: Mapping[str, Any]) -> HeldOut | None:
+def hold_each_out(calibration: Calibration) -> HeldOut | None:
     """Predict each calibrated configuration from the others; None with fewer than four."""
-    drift = evidence.drift_of(document["bursts"])
-    seen = evidence.observations(document["bursts"], document["device"]["key"], drift)
-    rates = evidence.rates_of(document["ceilings"])
-    prior = evidence.prior_of(document)
+    drift = evidence.drift_of(calibration.bursts)
+    seen = evidence.observations(calibration.bursts, drift)
+    rates, prior = evidence.rates_of(calibration.ceilings), evidence.prior_of(calibration)
     return leave_one_out(seen, lambda some: fit(some, rates, prior, drift.deviation))
 
 
-def summary(held: HeldOut) -> dict[str, Any]:
-    """The held-out error as it is recorded in the calibration document and shown."""
-    return {
-        "configurations": len(held.errors),
-        "median": round(held.median, 5),
-        "p90": round(held.p90, 5),
-        "coverage": round(held.coverage, 4),
-    }
-
-
-def _recorded(document: Mapping[str, Any]) -> HeldOutSummary | None:
-    recorded = document.get("held_out_error")
-    return HeldOutSummary(**recorded) if recorded else None
+def summary(held: HeldOut) -> HeldOutSummary:
+    """The held-out error as it is recorded in the calibration and shown."""
+    return HeldOutSummary(
+        configurations=len(held.errors),
+        median=round(held.median, 5),
+        p90=round(held.p90, 5),
+        coverage=round(held.coverage, 4),
+    )
 
 
 def prior_profile(

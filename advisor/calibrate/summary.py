@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from advisor.calibrate import evidence
 from advisor.calibrate.session import describe
+from advisor.calibration import Calibration
 from advisor.records import Workload
+from trainer.schema import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,16 +24,16 @@ class BurstLine:
     left_out_error: float | None  # of the prediction by all other configurations; None: not held out
 
 
-def burst_lines(document: Mapping[str, Any], errors: Sequence[float] | None = None) -> list[BurstLine]:
+def burst_lines(calibration: Calibration, errors: Sequence[float] | None = None) -> list[BurstLine]:
     """One line per configuration, smallest first, then the bursts that failed.
 
     `errors` are the held-out errors in the order of the observations (`hold_each_out`).
     """
-    key, bursts = document["device"]["key"], document["bursts"]
+    bursts = calibration.bursts
     done = evidence.completed(bursts)
-    seen = evidence.observations(bursts, key, evidence.drift_of(bursts)) if done else []
-    runs = [evidence.workload_from_dict(burst["workload"], key) for burst in done]
-    gaps = errors if errors is not None else [None] * len(seen)
+    seen = evidence.observations(bursts, evidence.drift_of(bursts)) if done else []
+    runs = [burst.workload for burst in done]
+    gaps: Sequence[float | None] = errors if errors is not None else [None] * len(seen)
     lines = [
         BurstLine(
             configuration=describe(one.workload),
@@ -44,12 +45,12 @@ def burst_lines(document: Mapping[str, Any], errors: Sequence[float] | None = No
         )
         for one, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
     ]
-    failed = [burst for burst in bursts if burst["outcome"] != "completed"]
+    failed = [burst for burst in bursts if burst.outcome != Outcome.COMPLETED]
     return lines + [
         BurstLine(
-            configuration=describe(evidence.workload_from_dict(burst["workload"], key)),
+            configuration=describe(burst.workload),
             bursts=1,
-            outcome=burst["outcome"],
+            outcome=burst.outcome,
             tokens_per_second=None,
             step_seconds=None,
             left_out_error=None,

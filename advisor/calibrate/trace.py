@@ -80,9 +80,9 @@ def _use_cuda_norms(model: Any) -> None:
 
     for module in model.modules():
         if isinstance(module, RmsNorm):
-            module.forward = partial(cuda_norm, weight=module.weight, bias=None, statistics=1)
+            module.forward = partial(cuda_norm, weight=module.weight, bias=None, statistics=1)  # type: ignore[method-assign]  # of this one model
         elif isinstance(module, LayerNorm):
-            module.forward = partial(cuda_norm, weight=module.weight, bias=module.bias, statistics=2)
+            module.forward = partial(cuda_norm, weight=module.weight, bias=module.bias, statistics=2)  # type: ignore[method-assign]  # as above
 
 
 def _primed_optimizers(model: Any, workload: Workload) -> list[Any]:

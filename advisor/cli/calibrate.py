@@ -11,7 +11,8 @@ from advisor import render, units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
 
 if TYPE_CHECKING:
-    from advisor.calibrate.session import Event, Settings
+    from advisor.calibrate.session import Event
+    from advisor.calibration import Settings
     from advisor.predict.profile import Profile
     from advisor.workflows.calibrate import Calibrated, CalibrationOptions
 
@@ -69,10 +70,11 @@ def run(options: CalibrationOptions) -> Calibrated:
 
 def summarise(done: Calibrated) -> dict[str, Any]:
     """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
+    from advisor.calibration import calibration_to_dict
     from advisor.predict.throughput import TERMS
 
-    document, profile = done.document, done.profile
-    bursts = document["bursts"]
+    profile, bursts = done.profile, done.calibration.bursts
+    document = calibration_to_dict(done.calibration)
     rates = profile.posterior.rates
     deviations = profile.posterior.covariance.diagonal() ** 0.5
     return {
@@ -85,7 +87,7 @@ def summarise(done: Calibrated) -> dict[str, Any]:
             "launch_seconds": rates.launch_seconds,
         },
         "bursts": len(bursts),
-        "outcomes": {o: sum(b["outcome"] == o for b in bursts) for o in {b["outcome"] for b in bursts}},
+        "outcomes": {o: sum(b.outcome == o for b in bursts) for o in {b.outcome for b in bursts}},
         "coefficients": {
             t: {"log_mean": float(m), "log_deviation": float(d)}
             for t, m, d in zip(TERMS, profile.posterior.theta, deviations, strict=True)
@@ -100,9 +102,9 @@ def summarise(done: Calibrated) -> dict[str, Any]:
 
 def show(done: Calibrated, *, bursts: bool = True) -> None:
     """The same for a person; `bursts` has every configuration in a table."""
-    document, profile = done.document, done.profile
-    rates, cost = profile.posterior.rates, document["cost"]
-    money = "" if cost["usd"] is None else f", {units.format_usd(cost['usd'])}"
+    calibration, profile = done.calibration, done.profile
+    rates, cost = profile.posterior.rates, calibration.cost
+    money = "" if cost.usd is None else f", {units.format_usd(cost.usd)}"
     render.show(
         f"{profile.name}: {rates.matmul_flops / 1e12:.3g} TFLOP/s in matrix products ({profile.precision}), "
         f"{rates.bandwidth / 1e9:.3g} GB/s memory, {rates.launch_seconds * 1e6:.2g} µs per launch"
@@ -110,8 +112,8 @@ def show(done: Calibrated, *, bursts: bool = True) -> None:
     if bursts:
         columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
         render.show(render.table(columns, _rows(done), right=columns[1:]))
-    took = f"{len(document['bursts'])} bursts in {units.format_seconds(cost['seconds'])}{money}"
-    render.show(quality(profile), f"calibration {document['id']}: {took}")
+    took = f"{len(calibration.bursts)} bursts in {units.format_seconds(cost.seconds)}{money}"
+    render.show(quality(profile), f"calibration {calibration.id}: {took}")
 
 
 # a quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer
@@ -143,5 +145,5 @@ def _rows(done: Calibrated) -> list[tuple[str, ...]]:
             units.format_seconds(line.step_seconds) if line.step_seconds else line.outcome,
             "-" if line.left_out_error is None else f"{line.left_out_error:+.1%}",
         )
-        for line in burst_lines(done.document, done.held_out.errors if done.held_out else None)
+        for line in burst_lines(done.calibration, done.held_out.errors.tolist() if done.held_out else None)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
 from advisor.render import print_json, progress, remark, show, table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
 from advisor.workflows.data import prepare_data, read_data
+from trainer.token_folder import TokenMeta
 
 STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 SHOWN_SKIPPED = 5
@@ -65,9 +67,9 @@ def prepare(
             force=force,
             on_progress=_percent(update),
         )
-    if tokenizer is None and meta["vocab_size"] < vocab_size:
+    if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
-            f"the vocabulary has {format_count(meta['vocab_size'])} tokens, not {format_count(vocab_size)}: "
+            f"the vocabulary has {format_count(meta.vocab_size)} tokens, not {format_count(vocab_size)}: "
             "the text has no more pairs of tokens to merge; give more text, or be content with these"
         )
     _report(out, meta, as_json)
@@ -97,26 +99,26 @@ def _percent(update: Any):
     return report
 
 
-def _report(folder: Path, meta: dict[str, Any], as_json: bool) -> None:
+def _report(folder: Path, meta: TokenMeta, as_json: bool) -> None:
     if as_json:
-        print_json({"path": str(folder), **meta})
+        print_json({"path": str(folder), **asdict(meta)})
         return
     show(table(["", ""], _facts(folder, meta)))
-    for line in meta["skipped"][:SHOWN_SKIPPED]:
+    for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")
-    if more := meta["skipped"][SHOWN_SKIPPED:]:
+    if more := meta.skipped[SHOWN_SKIPPED:]:
         remark(f"left out: {len(more)} more, all in {folder / 'meta.json'}")
 
 
-def _facts(folder: Path, meta: dict[str, Any]) -> list[tuple[str, str]]:
-    held_out = f"{format_tokens(meta['validation_tokens'])} tokens, {format_bytes(meta['validation_bytes'])}"
+def _facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
+    held_out = f"{format_tokens(meta.validation_tokens)} tokens, {format_bytes(meta.validation_bytes)}"
     return [
         ("folder", str(folder)),
-        ("sources", "; ".join(meta["sources"])),
-        ("documents", format_count(meta["documents"])),
-        ("training", f"{format_tokens(meta['tokens'])} tokens, {format_bytes(meta['bytes'])}"),
+        ("sources", "; ".join(meta.sources)),
+        ("documents", format_count(meta.documents)),
+        ("training", f"{format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)}"),
         ("validation", held_out),
-        ("bytes per token", format_number(meta["bytes_per_token"])),
-        ("vocabulary", f"{meta['vocab_size']} tokens, stored as {meta['dtype']}"),
-        ("created", meta["created"]),
+        ("bytes per token", format_number(meta.bytes_per_token)),
+        ("vocabulary", f"{meta.vocab_size} tokens, stored as {meta.dtype}"),
+        ("created", meta.created),
     ]

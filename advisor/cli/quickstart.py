@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from advisor import render, units
 from advisor.cli.params import SECONDS, USD, Number
 from advisor.errors import AdvisorError
+
+if TYPE_CHECKING:
+    from advisor.calibration import Cost
 
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
 _STEPS = 5
@@ -36,7 +39,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     from advisor.cli.calibrate import show
     from advisor.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
-    from advisor.workflows.compare import to_document
+    from advisor.workflows.compare import review, to_document
     from advisor.workflows.plan import recommend
 
     store = default_store()
@@ -57,10 +60,10 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(5, "comparing the run with its prediction")
     reviewed = review(store, str(run_dir), record=True)
     if as_json:
-        cost = {"calibration": done.document["cost"], "plan": plan_path, "run_dir": run_dir}
+        cost = {"calibration": done.calibration.cost, "plan": plan_path, "run_dir": run_dir}
         render.print_json(cost | {"comparison": to_document(reviewed)})
     else:
-        _finish(reviewed, done.document, run_dir, plan_path)
+        _finish(reviewed, done.calibration.cost, run_dir, plan_path)
     return 0
 
 
@@ -137,16 +140,15 @@ def _train(plan: Any, store: Any) -> Path:
     return handle.run_dir
 
 
-def _finish(reviewed: Any, document: dict[str, Any], run_dir: Path, plan_path: Path) -> None:
+def _finish(reviewed: Any, cost: Cost, run_dir: Path, plan_path: Path) -> None:
     from advisor.report.terminal import scored_run
 
-    cost = document["cost"]
-    money = "" if cost["usd"] is None else f" and {units.format_usd(cost['usd'])}"
+    money = "" if cost.usd is None else f" and {units.format_usd(cost.usd)}"
     render.show(
         *scored_run(reviewed.name, reviewed.scored),
         "",
         f"run folder: {run_dir}",
-        f"the calibration took {units.format_seconds(cost['seconds'])}{money}",
+        f"the calibration took {units.format_seconds(cost.seconds)}{money}",
         "",
         f"try next{_how_to_call_it()}:",
         "  advisor plan --deadline 30min --out plan.yaml     what a longer run should be",

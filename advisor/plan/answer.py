@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.plan import infeasible
@@ -20,6 +19,7 @@ from advisor.plan.sensitivity import sensitivity
 from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Goal, Plan, SearchReport
+from trainer.token_folder import TokenMeta
 
 
 def answer(
@@ -27,7 +27,7 @@ def answer(
     profiles: Sequence[Profile],
     *,
     now: datetime,
-    data_meta: Mapping[str, Any] | None = None,
+    data_meta: TokenMeta | None = None,
     left_out: Sequence[str] = (),
 ) -> Plan:
     """The plan for a goal on the devices it may use, with a report of the search.
@@ -41,19 +41,19 @@ def answer(
     return replace(plan, search=_report(space, chosen, plan, left_out))
 
 
-def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None) -> Plan:
+def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
     """The plan for a goal on one device without the report of its search; raises as `answer` does."""
     space, chosen = _search(goal, [profile], data_meta)
     return make_plan(space, chosen, now=now)
 
 
-def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Mapping[str, Any] | None = None) -> Plan:
+def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
     """The same choice predicted anew by a profile that has just measured it; only the steps may move."""
     return with_measured(plan, bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta))
 
 
 def _search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
 ) -> tuple[SearchSpace, Selection]:
     space = open_space(goal, profiles, data_meta)
     chosen = select(space, space.limits)

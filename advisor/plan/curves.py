@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from advisor.predict.profile import FIT_MARGIN, Profile
 from advisor.predict.throughput import sizes, terms
 from advisor.records import Estimate, Goal, Plan, Workload
 from advisor.units import GIB, format_seconds, format_usd
+from trainer.token_folder import TokenMeta
 
 FREE_EPOCHS = 4  # up to so many repetitions are nearly as good as fresh data (handbook §4.3)
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # of the curve, and how far it reaches from the plan's tokens, either way
@@ -163,9 +163,9 @@ def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None
     return limit if limit is not None and points and limit <= _NEAR * max(p.total.high for p in points) else None
 
 
-def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: Mapping[str, Any] | None) -> LossCurve:
+def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> LossCurve:
     """Loss of the plan's model against tokens, with where budget and deadline of the goal end and the data repeat."""
-    shape, unique = plan.run.model, data_meta["tokens"] if data_meta else None
+    shape, unique = plan.run.model, data_meta.tokens if data_meta else None
     parameters, tokens = plan.prediction.parameters, plan.chosen.tokens
     grid = np.rint(np.geomspace(tokens / _LOSS_SPAN, tokens * _LOSS_SPAN, _LOSS_POINTS)).astype(int).tolist()
     law = ((n, predict_loss(parameters, n, unique, shape.vocab_size)) for n in grid)
@@ -200,7 +200,7 @@ def _splits(workload: Workload) -> list[Workload]:
     ]  # fmt: skip
 
 
-def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: Mapping[str, Any] | None) -> Iterator[Mark]:
+def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> Iterator[Mark]:
     """How many tokens of the plan's model the goal's budget and deadline are worth, each alone."""
     own = find_choice(plan.search, "balanced") if plan.search else None
     assert own is not None  # `answer` names the plan itself so

@@ -6,10 +6,8 @@ other, with everything pinned but what is changed, so that the command line give
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.plan.answer import bare_plan
@@ -18,6 +16,7 @@ from advisor.plan.goal import DEEPEST, Limits
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Estimate, Goal, Plan, SearchReport
 from advisor.units import HOUR, format_seconds, format_usd
+from trainer.token_folder import TokenMeta
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
 _COUNTS = (1, 2, 4, 8, 16, 32)
@@ -161,7 +160,7 @@ def ranges(plan: Plan, choice: Choice) -> Ranges:
     )
 
 
-def effect(before: Goal, after: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> Effect:
+def effect(before: Goal, after: Goal, profile: Profile, data_meta: TokenMeta | None) -> Effect:
     """What planning for one pinned goal changes against planning for another."""
     try:
         plans = [bare_plan(goal, profile, now=_NOW, data_meta=data_meta) for goal in (before, after)]

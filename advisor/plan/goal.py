@@ -6,9 +6,7 @@ profile and the family's customs, and says where each default came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from advisor.predict.wallclock import Setup, rented_setup
 from advisor.records import Basis, Estimate, Goal
 from advisor.units import format_seconds, format_usd, format_watts
 from trainer.schema import ModelShape, make_shape
+from trainer.token_folder import TokenMeta
 
 # Tokens per counted parameter. nanochat since March 2026: 12 per matrix and head parameter (its own runs of 1e18 to
 # 1e19 FLOPs give 10.3-11.2, sources §4.2). Others: the rule of thumb of Hoffmann et al. 2022; the corrected fit says
@@ -138,7 +137,7 @@ def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
     return Estimate(value=value, low=low, high=high, basis=Basis.PRIOR) if spot else None
 
 
-def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None, offer: Offer) -> Brief:
+def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer: Offer) -> Brief:
     """Fill the gaps of a goal and refuse what cannot be meant.
 
     `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
@@ -168,8 +167,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None
         depths=_depths(goal, profile),
         usd_per_kwh=goal.usd_per_kwh or 0.0,
         power=power,
-        unique_tokens=data_meta["tokens"] if data_meta else None,
-        validation_tokens=data_meta["validation_tokens"] if data_meta else None,
+        unique_tokens=data_meta.tokens if data_meta else None,
+        validation_tokens=data_meta.validation_tokens if data_meta else None,
         limited=limited,
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
         calibrated=profile.calibrated,
@@ -255,10 +254,10 @@ def _check_money(goal: Goal, offer: Offer, power: PowerModel | None) -> None:
         )
 
 
-def _vocab_size(goal: Goal, profile: Profile, data_meta: Mapping[str, Any] | None) -> int:
+def _vocab_size(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:
     if data_meta is None:
         return goal.vocab_size or profile.vocab_size or VOCAB_SIZE[profile.device_type]
-    needed = data_meta["vocab_size"]
+    needed = data_meta.vocab_size
     if goal.vocab_size is not None and goal.vocab_size < needed:
         raise AdvisorError(
             f"--vocab-size {goal.vocab_size} is smaller than the data's tokenizer, which has {needed}",

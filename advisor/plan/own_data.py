@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from advisor.plan.goal import FAMILY_RATIO
 from advisor.predict.loss import bits_per_byte
 from advisor.predict.loss_own import LEAST_RUNS, LossCalibration, calibrate_loss, on_own_data, overtraining_factor
 from advisor.records import Candidate, Choice, Estimate, Goal, Plan
 from advisor.units import format_number, format_percent, format_tokens
+from trainer.token_folder import TokenMeta
 
 # Beyond this the law is known to overstate what a small model gains (Sardana et al. 2024 tested up to 10,000 tokens per
 # parameter, usual ratios are 12 to 20 of them): the direction is right, the size is not.
 MOST_OVERTRAINING = 30.0
 
 
-def with_own_data(plan: Plan, data_meta: Mapping[str, Any] | None, log_ratios: Sequence[float]) -> Plan:
+def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[float]) -> Plan:
     """The plan with losses on the user's data and in bits per byte.
 
     `log_ratios` are log(measured / law) of the user's finished runs on this data; fewer than two change nothing but a
@@ -35,7 +35,7 @@ def with_own_data(plan: Plan, data_meta: Mapping[str, Any] | None, log_ratios: S
         plan = _moved(plan, calibration)
     if not data_meta:
         return plan
-    loss, bytes_per_token = plan.prediction.loss, data_meta["validation_bytes"] / data_meta["validation_tokens"]
+    loss, bytes_per_token = plan.prediction.loss, data_meta.validation_bytes / data_meta.validation_tokens
     assert loss is not None
     bits = loss.scaled(bits_per_byte(1.0, bytes_per_token))
     return replace(plan, prediction=replace(plan.prediction, bits_per_byte=bits))

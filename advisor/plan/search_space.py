@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, cap_is_too_low
 from advisor.plan.offers import offers_for
 from advisor.predict.profile import Profile
 from advisor.records import Goal
+from trainer.token_folder import TokenMeta
 
 COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
 ANY = "any"
@@ -56,7 +56,7 @@ class SearchSpace:
         return self.candidates.offers[self.candidates.offer[place]]
 
 
-def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None) -> SearchSpace:
+def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> SearchSpace:
     """Make out what can be rented and compute every configuration.
 
     Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 where nothing is left.
@@ -108,7 +108,7 @@ def check_goal(goal: Goal) -> None:
 
 
 def devices_of(
-    goal: Goal, profiles: Sequence[Profile], data_meta: Mapping[str, Any] | None
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
 ) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""
     devices: list[Device] = []

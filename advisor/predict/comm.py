@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,14 +32,19 @@ _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 _NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
 
 
-def all_reduce_seconds(size_bytes: float, gpus: int, bytes_per_second: float, latency_seconds: float = 0.0) -> float:
+_Number = TypeVar("_Number", float, np.ndarray)
+
+
+def all_reduce_seconds(
+    size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
+) -> _Number:
     """Ring all-reduce: 2(n-1) steps of latency, 2(n-1)/n of the data over each link (nccl-tests' bus bandwidth)."""
     return 2 * (gpus - 1) * latency_seconds + 2 * (gpus - 1) / gpus * size_bytes / bytes_per_second
 
 
 def reduce_scatter_seconds(
-    size_bytes: float, gpus: int, bytes_per_second: float, latency_seconds: float = 0.0
-) -> float:
+    size_bytes: _Number, gpus: _Number, bytes_per_second: _Number, latency_seconds: float = 0.0
+) -> _Number:
     """Ring reduce-scatter, or all-gather, of `size_bytes` in total: half an all-reduce."""
     return all_reduce_seconds(size_bytes, gpus, bytes_per_second, latency_seconds) / 2
 

@@ -280,7 +280,7 @@ def corrected(model: MemoryModel, observations: Sequence[MemoryObservation]) -> 
     for kind in ("cuda", "cpu"):
         mine = [o for o in observations if device_type(o.workload) == kind]
         if mine:
-            model = replace(model, **{kind: _corrected_device(model, kind, mine)})
+            model = _with(model, kind, _corrected_device(model, kind, mine))
     return replace(model, observations=(*model.observations, *observations))
 
 
@@ -311,32 +311,40 @@ def held_out_memory(
     )
 
 
+def _with(model: MemoryModel, kind: str, own: Corrections) -> MemoryModel:
+    return replace(model, cuda=own) if kind == "cuda" else replace(model, cpu=own)
+
+
 def _corrected_device(model: MemoryModel, kind: str, observations: Sequence[MemoryObservation]) -> Corrections:
     own: Corrections = getattr(model, kind)
     for name, compiled in (("eager", False), ("compiled", True)):
-        mine = [o for o in observations if o.workload.compile == compiled and o.allocated_peak_bytes is not None]
-        state = [_state(model, o.workload) for o in mine]
-        x = [model._traced(o.workload) - s for o, s in zip(mine, state, strict=True)]
-        y = [o.allocated_peak_bytes - s for o, s in zip(mine, state, strict=True)]
-        own = replace(own, **{name: getattr(own, name).updated(x, y, [o.allocated_peak_bytes for o in mine])})
-    better = replace(model, **{kind: own})
-    mine = [o for o in observations if o.reserved_peak_bytes is not None]
-    state = [_state(model, o.workload) for o in mine]
+        mine = [o for o in observations if o.workload.compile == compiled]
+        peaks = [(o.workload, o.allocated_peak_bytes) for o in mine if o.allocated_peak_bytes is not None]
+        state = [_state(model, w) for w, _ in peaks]
+        x = [model._traced(w) - s for (w, _), s in zip(peaks, state, strict=True)]
+        y = [peak - s for (_, peak), s in zip(peaks, state, strict=True)]
+        own = replace(own, **{name: getattr(own, name).updated(x, y, [peak for _, peak in peaks])})
+    better = _with(model, kind, own)
+    held = [(o, o.reserved_peak_bytes) for o in observations if o.reserved_peak_bytes is not None]
+    state = [_state(model, o.workload) for o, _ in held]
     allocated = [
-        o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o in mine
+        o.allocated_peak_bytes or float(better._allocated(WorkloadArrays.of([o.workload]))[0][0]) for o, _ in held
     ]
     x = [a - s for a, s in zip(allocated, state, strict=True)]
-    y = [o.reserved_peak_bytes - s for o, s in zip(mine, state, strict=True)]
-    reserved = own.reserved.updated(x, y, [o.reserved_peak_bytes for o in mine])
-    return _with_context(replace(own, reserved=reserved), mine)
+    y = [reserved - s for (_, reserved), s in zip(held, state, strict=True)]
+    line = own.reserved.updated(x, y, [reserved for _, reserved in held])
+    return _with_context(replace(own, reserved=line), observations)
 
 
 def _with_context(own: Corrections, observations: Sequence[MemoryObservation]) -> Corrections:
     """The context after driver readings: the mean of two Gaussians. One GPU only: NCCL would be counted twice."""
-    single = [o for o in observations if o.device_used_bytes is not None and o.workload.gpus == 1]
-    if not single or own.context_deviation_gib == 0:
+    readings = [
+        (o.device_used_bytes - o.reserved_peak_bytes) / _GIB
+        for o in observations
+        if o.device_used_bytes is not None and o.reserved_peak_bytes is not None and o.workload.gpus == 1
+    ]
+    if not readings or own.context_deviation_gib == 0:
         return own
-    readings = [(o.device_used_bytes - o.reserved_peak_bytes) / _GIB for o in single]
     prior, seen = own.context_deviation_gib**-2, len(readings) * _CONTEXT_NOISE_GIB**-2
     mean = (prior * own.context_gib + seen * float(np.median(readings))) / (prior + seen)
     spread = max(float(np.std(readings)), (prior + seen) ** -0.5)

@@ -53,11 +53,12 @@ class Line:
             mean = covariance @ (prior_precision @ prior_mean + weighted.T @ target)
             residual = (target - design @ mean) / size
             noise = float(np.sqrt((_NOISE_BELIEF * self.noise**2 + residual @ residual) / (_NOISE_BELIEF + len(x))))
+        (ss, so), (os, oo) = covariance.tolist()
         return replace(
             self,
             slope=float(mean[0]),
             offset_gib=float(mean[1]),
-            covariance=tuple(map(tuple, covariance.tolist())),
+            covariance=((ss, so), (os, oo)),
             noise=noise,
             count=self.count + len(x),
         )

@@ -87,14 +87,15 @@ def load_prior(
     """
     document = _prior_document()
     known = document["generations"]
-    name = generation if generation in known else "unmeasured"
+    name = generation if generation is not None and generation in known else "unmeasured"
     beliefs = [
         (np.array(known[name][label]["mean"]), np.array(known[name][label]["covariance"]))
         for label, wanted in (("eager", compile is not True), ("compiled", compile is not False))
         if wanted
     ]
-    mean = sum(m for m, _ in beliefs) / len(beliefs)
-    covariance = sum(c + np.outer(m - mean, m - mean) for m, c in beliefs) / len(beliefs)
+    k = len(TERMS)
+    mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
+    covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
     matmul = TERMS.index("matmul")
     if name == "unmeasured":
         mean[matmul] += document["matmul_shifts"].get(generation, 0.0)

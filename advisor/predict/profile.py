@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor.calibration import HeldOutSummary
 from advisor.catalog import GpuSpec, peak_flops
 from advisor.predict.memory import MemoryModel
 from advisor.predict.power import PowerModel
@@ -24,16 +25,6 @@ class RunCosts:
     checkpoint_bytes_per_second: Estimate
     forward_fraction: float  # share of a micro-step's time that is the forward pass with loss: what evaluation costs
     power: PowerModel | None = None  # of one device; None: not measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOutSummary:
-    """Leave-one-configuration-out error of the calibration itself, drift-corrected."""
-
-    configurations: int
-    median: float
-    p90: float
-    coverage: float
 
 
 @dataclass(frozen=True, kw_only=True)

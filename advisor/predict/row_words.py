@@ -80,8 +80,8 @@ def read_sharding(text: str, optimizer: str = "") -> str | Refusal:
     for kind, pattern in _OTHER_PARALLELISM.items():
         if any(degree != "1" for degree in pattern.findall(low)):
             return Refusal(f"{kind} parallel ({text})")
-    for pattern, what in _OTHER_SCHEMES:
-        if re.search(pattern, low):
+    for scheme, what in _OTHER_SCHEMES:
+        if re.search(scheme, low):
             return Refusal(f"{what} ({text})")
     if re.search(rf"(?:{_STAGE})[12]\b|zero[12]|shard_grad_op|(?:sharded|distributed) optimizer", low):
         return "optimizer"

@@ -103,25 +103,28 @@ class RowReader:
         return found if isinstance(found, Workload) else RowError(row=number, error=f"not predicted: {found.reason}")
 
     def _workload(
-        self, gpu, memory, used, gpus, params, layers, dim, heads, ffn_mult, vocab, seq_len, micro, accum, tokens,
-        precision, compiled, flash, checkpointing, parallelism, optimizer, notes,
+        self, gpu: str, memory: str, used: str, gpus: str, params: str, layers: str, dim: str, heads: str,
+        ffn_mult: str, vocab: str, seq_len: str, micro: str, accum: str, tokens: str, precision: str, compiled: str,
+        flash: str, checkpointing: str, parallelism: str, optimizer: str, notes: str,
     ) -> Workload | Refusal:  # fmt: skip
         """The workload of one row's cells, in the order of COLUMNS."""
         card = one_card(gpu, self._cards(gpu, memory), _number(used))
-        parts = (
-            Refusal(card) if isinstance(card, str) else card,
-            architecture(notes),
-            read_sharding(parallelism, optimizer),
-            read_precision(precision, isinstance(card, str) or card.tf32_flops is not None),
-            read_optimizer(optimizer),
-            read_checkpointing(checkpointing),
-            read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len),
-            read_windows(flash, notes),
-        )
-        for part in parts:
-            if isinstance(part, Refusal):
-                return part
-        card, _, sharding, kind, optimizer, checkpointing, shape, windows = parts
+        if isinstance(card, str):
+            return Refusal(card)
+        if isinstance(refused := architecture(notes), Refusal):
+            return refused
+        if isinstance(sharding := read_sharding(parallelism, optimizer), Refusal):
+            return sharding
+        if isinstance(kind := read_precision(precision, card.tf32_flops is not None), Refusal):
+            return kind
+        if isinstance(stepped_by := read_optimizer(optimizer), Refusal):
+            return stepped_by
+        if isinstance(recomputed := read_checkpointing(checkpointing), Refusal):
+            return recomputed
+        if isinstance(shape := read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len), Refusal):
+            return shape
+        if isinstance(windows := read_windows(flash, notes), Refusal):
+            return windows
         counts = read_counts(gpus, micro, accum, tokens, shape.seq_len)
         if isinstance(counts, Refusal):
             return counts
@@ -133,8 +136,8 @@ class RowReader:
             gpus=counts.gpus,
             precision=kind,
             compile=read_compile(compiled),
-            activation_checkpointing=checkpointing,
-            optimizer=optimizer,
+            activation_checkpointing=recomputed,
+            optimizer=stepped_by,
             sharding=sharding if counts.gpus > 1 else "none",
             software=replace(
                 read_software(precision, flash, notes),
@@ -176,11 +179,13 @@ class Counts:
 @lru_cache(maxsize=65536)
 def read_counts(gpus: str, micro: str, accum: str, tokens: str, seq_len: int) -> Counts | Refusal:
     """GPUs, micro-batch and accumulation; one of the two latter may follow from the tokens of the global batch."""
-    values = [_whole(n, t) for n, t in (("n_gpus", gpus), ("micro_batch", micro), ("grad_accum", accum))]
-    for value in values:
-        if isinstance(value, Refusal):
-            return value
-    n, b, a = values
+    n, b, a = _whole("n_gpus", gpus), _whole("micro_batch", micro), _whole("grad_accum", accum)
+    if isinstance(n, Refusal):
+        return n
+    if isinstance(b, Refusal):
+        return b
+    if isinstance(a, Refusal):
+        return a
     n, total = n or 1, _number(tokens)
     if total is None or total <= 0:
         return Counts(gpus=n, micro_batch=b, grad_accum=a or 1) if b else Refusal("micro_batch is not given")
@@ -203,11 +208,14 @@ def read_shape(
 ) -> ModelShape | Refusal:
     """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
     given = {"layers": layers, "dim": dim, "heads": heads, "seq_len": seq_len, "vocab": vocab}
-    values = {name: _whole(name, text) for name, text in given.items()}
-    for name, value in values.items():
+    values: dict[str, int] = {}  # without "vocab" where that is not given
+    for name, text in given.items():
+        value = _whole(name, text)
         if isinstance(value, Refusal):
             return value
-        if value is None and name != "vocab":
+        if value is not None:
+            values[name] = value
+        elif name != "vocab":
             return Refusal(f"{name} is not given")
     if values["dim"] % values["heads"]:
         return Refusal(f"dim {dim} is not a multiple of heads {heads}")
@@ -217,7 +225,7 @@ def read_shape(
     if mult is None:
         return _shape_of_count(values, count)
     ffn_width = round(mult * values["dim"])
-    if values["vocab"] is None:
+    if "vocab" not in values:
         return _shape_with_derived_vocabulary(values, ffn_width, count)
     if count is not None:
         return _closest(values, ffn_width, count)
@@ -276,13 +284,15 @@ def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelSh
     """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
     if count <= 0:
         return Refusal(f"params is {count:g}")
-    error, shape, kv_heads = math.inf, None, 0
+    shape: ModelShape | None = None
+    error, kv_heads = math.inf, 0
     for variant, heads, parameters in _variants(values, ffn_width):
         own = round(abs(math.log(parameters) - math.log(count)), 4)
         if own < error:
             error, shape, kv_heads = own, variant, heads
         if not error:
             break
+    assert shape is not None  # there is always the one with all heads
     if kv_heads != shape.kv_heads:
         shape = replace(shape, kv_heads=kv_heads)
     if error > _COUNT_TOLERANCE:
@@ -293,7 +303,9 @@ def _closest(values: Mapping[str, int], ffn_width: int, count: float) -> ModelSh
     return shape
 
 
-def _shape_with_derived_vocabulary(values: dict[str, int], ffn_width: int, count: float | None) -> ModelShape | Refusal:
+def _shape_with_derived_vocabulary(
+    values: Mapping[str, int], ffn_width: int, count: float | None
+) -> ModelShape | Refusal:
     """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary."""
     if count is None or ffn_width != 4 * values["dim"]:
         return Refusal("vocab is not given")
@@ -306,9 +318,9 @@ def _shape_with_derived_vocabulary(values: dict[str, int], ffn_width: int, count
 
 def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Refusal:
     """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
-    if count is None or values["vocab"] is None:
+    if count is None or "vocab" not in values:
         return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
-    found = {}
+    found: dict[int, ModelShape] = {}
     for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
         width = (count - at_zero) / (at_one - at_zero)
         if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 
 from advisor import flops
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.records import Software, Workload
-from trainer.schema import ModelShape
 
 TERMS = (
     "matmul",  # matrix products at the measured rate; 1.0 = as fast as the best measured product
@@ -120,11 +120,12 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
     )
 
 
-def newton_schulz_flops(s: ModelShape) -> float:
-    """Muon's work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (sources §1.2).
-
-    `s` may hold arrays (`memory_terms.WorkloadArrays`); then so does the result.
-    """
+@overload
+def newton_schulz_flops(s: flops.Shape[int]) -> float: ...
+@overload
+def newton_schulz_flops(s: flops.Shape[np.ndarray]) -> np.ndarray: ...
+def newton_schulz_flops(s: flops.Shape[int] | flops.Shape[np.ndarray]) -> float | np.ndarray:
+    """Muon's work per step: 5·(4m²n + 2m³) for each m×n block matrix, m ≤ n (sources §1.2); arrays of arrays."""
     kv = s.kv_heads * s.head_dim
     mats = [(s.width, s.width)] * 2 + [(s.width, kv)] * 2 + [(s.width, s.ffn_width)] * (3 if s.family == "llama" else 2)
     pairs = [(1.0 * np.minimum(a, b), 1.0 * np.maximum(a, b)) for a, b in mats]

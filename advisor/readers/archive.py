@@ -115,7 +115,7 @@ def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
     """Member by member in the order of the file, which is read once and never sought in."""
     stream = _Metered(packed)
     left, passed, count, unread = _most_bytes(path), MOST_PASSED_BYTES, 0, 0
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BLOCK) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=_TAR_BLOCK) as archive:  # type: ignore[call-overload]  # it only reads
         while True:
             stream.left = _MOST_HEADER_BYTES + unread
             if (member := archive.next()) is None:

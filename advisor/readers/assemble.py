@@ -140,7 +140,8 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
         loss = ~np.isnan(columns.get("eval_loss", np.full(rows, np.nan)))
     counts = [int(loss[p.first_row : p.last_row + 1].sum()) for p in table.phases]
     main = int(np.argmax(counts)) if counts else 0
-    facts, ends = dict(table.facts), {}
+    facts = dict(table.facts)
+    ends: dict[str, Any] = {}  # fields of the table
     if counts:
         part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
@@ -201,7 +202,7 @@ def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool)
     values = columns.get(name, np.full(len(columns["step"]), np.nan))
 
     def loss(row: int) -> float | None:
-        absent = name == "eval_loss" or np.isnan(printed[row])  # type: ignore[index]
+        absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
         return None if np.isnan(values[row]) and absent else float(values[row])
 
     steps = columns["step"] if step_printed else None

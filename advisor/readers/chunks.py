@@ -102,7 +102,7 @@ def open_binary(path: Path) -> BinaryIO:
     if magic != b"\x1f\x8b":
         return stream
     stream.close()
-    return gzip.GzipFile(path, mode="rb")  # type: ignore[return-value]
+    return gzip.GzipFile(path, mode="rb")  # type: ignore[return-value]  # it is one in all but name
 
 
 def _blocks(stream: BinaryIO, limit: int | None = None) -> Iterator[bytes]:

@@ -143,5 +143,5 @@ def _flags(cells: Cells, values: np.ndarray, printed: np.ndarray | None) -> np.n
 def _scan(cells: Sequence[str], values: np.ndarray) -> np.ndarray:
     flags = np.zeros(len(values))
     unknown = np.flatnonzero(~np.isfinite(values))
-    flags[unknown] = printed_non_finite([cells[i] for i in unknown])
+    flags[unknown] = printed_non_finite([cells[i] for i in unknown.tolist()])
     return flags

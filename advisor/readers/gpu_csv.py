@@ -43,7 +43,8 @@ def read(path: Path) -> RunTable:
 def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """Columns, number of readings and notes; AdvisorError where no column is a quantity of a card."""
     dialect = layout(path)
-    names, notes = list(dialect.header), ()
+    names = list(dialect.header)
+    notes: tuple[str, ...] = ()
     if not names:
         first = next(blocks(path, dialect), None)
         names = _infer(first) if first is not None else []
@@ -62,7 +63,8 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 def _infer(block: Block) -> list[str]:
     """Name columns without a header by the units in their cells, in the order in which people ask for them."""
-    names, seen = [], {"%": 0, "MiB": 0, "W": 0}
+    names: list[str] = []
+    seen = {"%": 0, "MiB": 0, "W": 0}
     for number, cells in enumerate(block.columns):
         unit = next((found for cell in cells[:20] if (found := _unit(cell))), None)
         if any(looks_like_date(cell) for cell in cells[:3]):
@@ -78,8 +80,11 @@ def _infer(block: Block) -> list[str]:
 
 
 def _nth(unit: str, before: int) -> str:
-    order = {"%": ("utilization.gpu [%]", "utilization.memory [%]"), "MiB": ("memory.used [MiB]", "memory.free [MiB]")}
-    order["W"] = ("power.draw [W]",)
+    order: dict[str, tuple[str, ...]] = {
+        "%": ("utilization.gpu [%]", "utilization.memory [%]"),
+        "MiB": ("memory.used [MiB]", "memory.free [MiB]"),
+        "W": ("power.draw [W]",),
+    }
     return order[unit][before] if before < len(order[unit]) else ""
 
 

@@ -93,7 +93,7 @@ def _one_set(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    last = next((row for row in reversed(rows) if "train_runtime" in row), {})
+    last: Mapping[str, Any] = next((row for row in reversed(rows) if "train_runtime" in row), {})
     seconds = as_number(last.get("train_runtime"))
     facts: dict[str, Any] = {"grad_norm_kind": "pre_clip"}  # accelerate gives the norm before it clips
     if seconds:
@@ -105,7 +105,7 @@ def _facts(raw: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[st
         ("checkpoint_every_steps", "save_steps"),
     ):
         value = as_number(raw.get(key))
-        if is_whole(value) and value > 0:
+        if value is not None and is_whole(value) and value > 0:
             facts[fact] = int(value)
     sets = _sets(rows)
     if facts.get("checkpoint_every_steps") == _DEFAULT_SAVE_STEPS:

@@ -44,7 +44,8 @@ def _document_score(head: bytes) -> float:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
-    rows, settings = JsonRows(), {}
+    rows = JsonRows()
+    settings: dict[str, Any] = {}
     for line, one in _objects(path):
         if line <= 3 and not _is_record(one):
             settings |= one  # a first object without progress and loss is often the configuration

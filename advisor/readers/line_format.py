@@ -72,14 +72,36 @@ class Found:
 class Rule(Protocol):
     """One kind of record: `Row` and `Pairs` declare one, a format may bring its own."""
 
-    kind: int
-    needs: bytes  # text without which a line is no such record
-    missing: Mapping[str, float]  # column → converted value that means "not collected"
-    comma: bytes  # what a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers
-    facts: Mapping[str, Any]  # what the mere presence of such a record means
-    phase: str  # name of the phase such records belong to, where the format prints each phase differently
-    step: str  # of records that print no step: "previous" takes the one before, "next" the one after
-    weight: float  # as evidence of the format; below 1 where others may print the same
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def needs(self) -> bytes:
+        """Text without which a line is no such record."""
+
+    @property
+    def missing(self) -> Mapping[str, float]:
+        """Column → converted value that means "not collected"."""
+
+    @property
+    def comma(self) -> bytes:
+        """What a comma inside a number is: b"" a thousands separator, b"." decimal, b" " between numbers."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the mere presence of such a record means."""
+
+    @property
+    def phase(self) -> str:
+        """Name of the phase such records belong to, where the format prints each phase differently."""
+
+    @property
+    def step(self) -> str:
+        """Of records that print no step: "previous" takes the one before, "next" the one after."""
+
+    @property
+    def weight(self) -> float:
+        """As evidence of the format; below 1 where others may print the same."""
 
     @property
     def targets(self) -> tuple[str, ...]: ...

@@ -79,9 +79,9 @@ def read(path: Path) -> RunTable:
 def _is_steps(table: Table) -> bool:
     """A table of measured steps: a step and a loss that is a number in most rows."""
     chosen = choose(list(table.header))
-    if "step" not in chosen or not {"loss", "eval_loss"} & chosen.keys():
-        return False
     column = chosen.get("loss", chosen.get("eval_loss"))
+    if "step" not in chosen or column is None:
+        return False
     numbers = [number_with_unit(row[column]) for row in table.rows]
     steps = [number_with_unit(row[chosen["step"]]) for row in table.rows]
     return sum(n is not None for n in numbers) > len(numbers) / 2 and sum(s is not None for s in steps) > len(steps) / 2
@@ -109,7 +109,7 @@ def _rows(tables: list[Table]) -> tuple[Gathered, list[str]]:
 
 def _steps_and_losses(table: Table) -> set[tuple[Any, Any]]:
     chosen = choose(list(table.header))
-    column = chosen.get("loss", chosen.get("eval_loss"))
+    column = chosen["loss"] if "loss" in chosen else chosen["eval_loss"]
     return {(number_with_unit(row[chosen["step"]]), number_with_unit(row[column])) for row in table.rows}
 
 
@@ -135,7 +135,7 @@ def _pairs(found: Iterable[Table | Pair]) -> Iterable[tuple[str, str]]:
         if isinstance(part, Pair):
             yield part.name, part.value
         elif len(part.header) == 2 and not _is_steps(part):
-            yield from part.rows  # type: ignore[misc]
+            yield from ((name, value) for name, value in part.rows)
 
 
 def _stated(name: str, value: str) -> Iterable[tuple[str, Any]]:
@@ -188,7 +188,7 @@ def _in_unit(value: str, units: Mapping[str, float]) -> float | None:
     found = number_with_unit(value)
     if found is None or found[1].lower() not in units:
         return None
-    return float(scaled(np.float64(found[0]), units[found[1].lower()]))
+    return float(scaled(np.array(found[0]), units[found[1].lower()]))
 
 
 def _checkpoints(table: Table) -> list[Event]:

@@ -6,7 +6,7 @@ Text that was UTF-8 once and read as Windows-1252 ("ðŸš€", "Ã—") is put 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _MOJIBAKE = re.compile(r"[\u0080-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2122]{2,}")
@@ -92,7 +92,9 @@ def _table_at(lines: list[str], at: int, heading: str, fenced: bool) -> tuple[Ta
     return _read(lines, at, at + (2 if ruled else 1), heading, fenced, _blank_cells)
 
 
-def _read(lines: list[str], at: int, first: int, heading: str, fenced: bool, cells_of) -> tuple[Table, int] | None:
+def _read(
+    lines: list[str], at: int, first: int, heading: str, fenced: bool, cells_of: Callable[[str], list[str]]
+) -> tuple[Table, int] | None:
     header = cells_of(lines[at])
     rows, end = [], first
     while end < len(lines) and lines[end].strip() and not lines[end].lstrip().startswith("```"):

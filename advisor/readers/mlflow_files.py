@@ -132,6 +132,6 @@ def _with_status(table: RunTable, folder: Path) -> RunTable:
         return table
     match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
     status = _STATUS.get(match[1]) if match else None
-    if status is None:
+    if match is None or status is None:
         return table
     return dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {match[1]}")

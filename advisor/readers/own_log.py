@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ _STEP_FIELDS = {
     "reserved_bytes": "reserved_peak_bytes",
     "resident_bytes": "resident_peak_bytes",
 }
-_STATUS = {
+_STATUS: Mapping[str, Status] = {
     Outcome.COMPLETED: Status.COMPLETED,
     Outcome.STOPPED: Status.STOPPED,
     Outcome.OUT_OF_MEMORY: Status.OUT_OF_MEMORY,
@@ -209,10 +209,8 @@ def _known(record: Record, name: str) -> float | None:
 
 def _total_seconds(log: RunLog) -> float | None:
     """Seconds of all attempts' processes; None while one goes on or if one died without a word."""
-    ended = [final.get("seconds") for final in log.finals]
-    if len(ended) != log.attempts or not all(map(_is_number, ended)):
-        return None
-    return float(sum(ended))
+    ended = [float(final["seconds"]) for final in log.finals if _is_number(final.get("seconds"))]
+    return sum(ended) if len(ended) == len(log.finals) == log.attempts else None
 
 
 def _events(log: RunLog) -> tuple[Event, ...]:
@@ -238,8 +236,8 @@ def _events(log: RunLog) -> tuple[Event, ...]:
         events.append((_time(record), Event(kind="compile", text="torch.compile", numbers=numbers)))
     for record in log.finals:
         kind = "finished" if record.get("outcome") == Outcome.COMPLETED else str(record.get("outcome"))
-        step = float(record["step"]) if _is_number(record.get("step")) else None
-        events.append((_time(record), Event(kind=kind, text=str(record.get("reason", ""))[:300], step=step)))
+        ended_at = float(record["step"]) if _is_number(record.get("step")) else None
+        events.append((_time(record), Event(kind=kind, text=str(record.get("reason", ""))[:300], step=ended_at)))
     return tuple(event for _, event in sorted(events, key=lambda one: one[0]))
 
 
@@ -257,7 +255,7 @@ def _is_number(value: Any) -> bool:
 
 def _status(log: RunLog) -> tuple[Status, str]:
     if log.final is not None:
-        status = _STATUS.get(log.final.get("outcome"), Status.UNKNOWN)
+        status = _STATUS.get(str(log.final.get("outcome")), Status.UNKNOWN)
         return status, str(log.final.get("reason", ""))
     if not log.steps:
         return Status.INCOMPLETE, "the log holds no step and no end"

@@ -113,10 +113,10 @@ def first_number(tensor: bytes) -> float | None:
     kinds = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8"}  # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64
     kind, content = None, b""
     for number, wire, value in fields(tensor):
-        if number == 1 and wire == VARINT:
-            kind = kinds.get(value)  # type: ignore[arg-type]
+        if isinstance(value, int):
+            kind = kinds.get(value) if number == 1 else kind
         elif (number, wire) in ((4, BYTES), (5, BYTES), (6, BYTES), (5, FIXED32), (6, FIXED64)):
-            content = value  # type: ignore[assignment]
+            content = value
     if kind is None or len(content) != np.dtype(kind).itemsize:
         return None
     return float(np.frombuffer(content, kind)[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -168,7 +168,7 @@ def _take(block: _Block, keep: np.ndarray) -> _Block:
     return _Block(order=block.order[keep], line=block.line[keep], rule=block.rule[keep], columns=columns)
 
 
-def _merge_more(block: _Block, kind_of) -> _Block:
+def _merge_more(block: _Block, kind_of: Callable[[np.ndarray], np.ndarray]) -> _Block:
     """Put what MORE records hold into the record before them; of two that print the same the first counts."""
     more = kind_of(block.rule) == MORE
     if not more.any():

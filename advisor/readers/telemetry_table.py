@@ -48,9 +48,10 @@ class ReadingStore:
         self._put(shared, by_card, length)
 
     def _put(self, shared: Telemetry, by_card: Mapping[int | None, Telemetry], length: int) -> None:
-        numbered = {card: part for card, part in by_card.items() if card is not None}
+        numbered: dict[int | None, Telemetry] = {card: part for card, part in by_card.items() if card is not None}
         common = by_card.get(None, {})
-        for card, part in (numbered or {None: {}}).items():
+        parts: Mapping[int | None, Telemetry] = numbered or {None: {}}
+        for card, part in parts.items():
             rows = {**shared, **common, **part}
             if card is not None:
                 rows["gpu"] = np.full(length, float(card))

@@ -27,7 +27,6 @@ from advisor.readers.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,
-    VARINT,
     Damaged,
     double,
     fields,
@@ -90,9 +89,12 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
 
 def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> RunTable:
     """One row per step, the tags as columns."""
-    known = {tag: columns for tag, columns in scalars.by_tag.items() if column_of(tag) is not None}
-    # the step of an event is the row's own: a tag like train/global_step only repeats it
-    known = {tag: columns for tag, columns in known.items() if column_of(tag).column not in ("step", "unix_seconds")}
+    known = {}
+    for tag, columns in scalars.by_tag.items():
+        named = column_of(tag)
+        # the step of an event is the row's own: a tag like train/global_step only repeats it
+        if named is not None and named.column not in ("step", "unix_seconds"):
+            known[tag] = columns
     steps = np.unique(np.concatenate([np.asarray(c[0]) for c in known.values()])) if known else np.zeros(0)
     cells: dict[str, np.ndarray] = {"step": steps, "unix_time": np.full(len(steps), math.nan)}
     printed: dict[str, np.ndarray] = {}
@@ -118,24 +120,27 @@ def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> R
 
 
 def _event(record: bytes, scalars: Scalars) -> None:
-    wall_time, step, summary = math.nan, 0, None
+    wall_time, step = math.nan, 0
+    summary: bytes | None = None
     for number, wire, value in fields(record):
-        if number == 1 and wire == FIXED64:
+        if isinstance(value, int):
+            step = signed(value) if number == 2 else step
+        elif number == 1 and wire == FIXED64:
             wall_time = double(value)
-        elif number == 2 and wire == VARINT:
-            step = signed(value)
         elif number == 5 and wire == BYTES:
             summary = value
     scalars.events += 1
     if summary is not None:
         for number, wire, value in fields(summary):
-            if number == 1 and wire == BYTES:
+            if number == 1 and wire == BYTES and isinstance(value, bytes):
                 _value(value, step, wall_time, scalars)
 
 
 def _value(message: bytes, step: int, wall_time: float, scalars: Scalars) -> None:
     tag, number, tensor = "", None, None
     for field_number, wire, value in fields(message):
+        if isinstance(value, int):
+            continue
         if field_number == 1 and wire == BYTES:
             tag = value[:200].decode("utf-8", "replace")
         elif field_number == 2 and wire == FIXED32:
@@ -152,8 +157,8 @@ def _value(message: bytes, step: int, wall_time: float, scalars: Scalars) -> Non
 
 def _settings(tensor: bytes) -> dict[str, Any]:
     """The JSON text in a tensor of strings (field 8); empty where it is something else."""
-    for number, wire, value in fields(tensor):
-        if number == 8 and wire == BYTES and value.lstrip()[:1] == b"{":
+    for number, _, value in fields(tensor):
+        if number == 8 and isinstance(value, bytes) and value.lstrip()[:1] == b"{":
             try:
                 found = parse_json(value, "the run's arguments")
             except AdvisorError:

@@ -24,7 +24,7 @@ from advisor.readers.chunks import open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.json_rows import JsonRows
-from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, VARINT, Damaged, fields, signed
+from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.telemetry_file import system_metrics
 from advisor.readers.wandb_folder import NAME as FOLDER_NAME
@@ -94,7 +94,8 @@ def records(file: BinaryIO) -> Iterator[bytes]:
     """The data of all whole records; ends at a torn last one. Raises Damaged at the first that fails its checksum."""
     if file.read(len(_HEADER)) != _HEADER:
         raise Damaged("it does not begin as W&B's files do")
-    position, pieces = len(_HEADER), []
+    position = len(_HEADER)
+    pieces: list[bytes] = []
     while True:
         room = _BLOCK - position % _BLOCK
         if room < _PIECE.size:  # too little for another piece: padding
@@ -134,7 +135,7 @@ def _add(run: _Run, record: bytes) -> None:
                 text = line if line.endswith(b"\n") else line + b"\n"
                 run.console.feed(text, np.full(text.count(b"\n"), run.records))
         elif number == _EXIT:
-            run.exit_code = next((signed(v) for n, w, v in fields(value) if (n, w) == (1, VARINT)), 0)
+            run.exit_code = next((signed(v) for n, _, v in fields(value) if n == 1 and isinstance(v, int)), 0)
 
 
 def _inner(message: bytes, wanted: int) -> list[bytes]:
@@ -162,13 +163,13 @@ def _json(text: bytes) -> Any:
 
 def _history_step(history: bytes) -> dict[str, float]:
     for step in _inner(history, 2):
-        return {"_step": next((float(signed(v)) for n, w, v in fields(step) if (n, w) == (1, VARINT)), 0.0)}
+        return {"_step": next((float(signed(v)) for n, _, v in fields(step) if n == 1 and isinstance(v, int)), 0.0)}
     return {}
 
 
 def _seconds(stats: bytes) -> float | None:
     """The Timestamp in field 2: 1 seconds, 2 nanoseconds."""
     for stamp in _inner(stats, 2):
-        parts = {n: signed(v) for n, w, v in fields(stamp) if w == VARINT}
+        parts = {n: signed(v) for n, _, v in fields(stamp) if isinstance(v, int)}
         return parts.get(1, 0) + parts.get(2, 0) / 1e9
     return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 import streamlit as st
 
 from advisor.calibrate import background
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibrate.summary import burst_lines
+from advisor.calibration import COMPLETE, Calibration
 from advisor.hardware.here import first_card
+from advisor.store import CalibrationEntry
 from advisor.ui import loaders
 from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import format_bandwidth, format_flops, format_percent, format_rate, format_seconds, format_usd
@@ -73,8 +74,8 @@ def _live() -> None:
     st.progress(done, text=f"{format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}")
     if now.said:
         st.caption(now.said[-1])
-    if now.document is not None:
-        _bursts(now.document)
+    if now.calibration is not None:
+        _bursts(now.calibration)
     if st.button("Cancel", icon=":material/cancel:", help="What was measured is kept; a new start goes on from there."):
         with st.spinner("stopping"):
             background.cancel(loaders.store())
@@ -82,18 +83,18 @@ def _live() -> None:
 
 
 def _result(now: background.Background) -> None:
-    if now.document is None:
+    if now.calibration is None:
         st.warning(
             "The last calibration measured nothing. It said: " + plain(" / ".join(now.said)), icon=":material/warning:"
         )
         return
-    if now.document.get("status") != "complete":
+    if now.calibration.status != COMPLETE:
         st.info("The last calibration was cut short; the same settings take it up where it stopped.")
-    with st.expander(f"Bursts of {now.document['id']}", expanded=True):
-        _bursts(now.document)
+    with st.expander(f"Bursts of {now.calibration.id}", expanded=True):
+        _bursts(now.calibration)
 
 
-def _bursts(document: dict[str, Any]) -> None:
+def _bursts(calibration: Calibration) -> None:
     rows = [
         {
             "Configuration": line.configuration,
@@ -101,7 +102,7 @@ def _bursts(document: dict[str, Any]) -> None:
             "Tokens/s": format_rate(line.tokens_per_second) if line.tokens_per_second else "-",
             "Step": format_seconds(line.step_seconds) if line.step_seconds else line.outcome.replace("_", " "),
         }
-        for line in burst_lines(document)
+        for line in burst_lines(calibration)
     ]
     table(rows, right=("Bursts", "Tokens/s", "Step"))
 
@@ -134,23 +135,23 @@ def _known() -> None:
         _compare([entries[number] for number in picked])
 
 
-def _entry_row(entry: Any, now: datetime) -> dict[str, str]:
-    document = loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
-    held = document.get("held_out_error")
+def _entry_row(entry: CalibrationEntry, now: datetime) -> dict[str, str]:
+    calibration = loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
+    held = calibration.held_out_error
     age = (now - datetime.fromisoformat(entry.created)).total_seconds()
-    right = f"{format_percent(held['median'])} / {format_percent(held['p90'])}" if held else "unknown"
+    right = f"{format_percent(held.median)} / {format_percent(held.p90)}" if held else "unknown"
     return {
         "Calibration": entry.id,
         "Device": entry.device_name or entry.device_key,
         "Age": format_seconds(age),
-        "Bursts": str(len(document["bursts"])),
+        "Bursts": str(len(calibration.bursts)),
         "Held-out error": right,
-        "Inside": format_percent(held["coverage"]) if held else "unknown",
+        "Inside": format_percent(held.coverage) if held else "unknown",
         "From": "shipped" if entry.shipped else "here",
     }
 
 
-def _compare(entries: list[Any]) -> None:
+def _compare(entries: list[CalibrationEntry]) -> None:
     if len({entry.device_key for entry in entries}) > 1:
         st.warning("These are calibrations of different devices.", icon=":material/warning:")
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
 
 from advisor.calibrate.profiles import load_profile, profile_of
+from advisor.calibration import Calibration
 from advisor.predict.profile import Profile
 from advisor.store import Store, default_store
 
@@ -39,8 +39,8 @@ def _profile(
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def calibration(path: str, stamped: int) -> dict[str, Any]:
-    """A raw calibration document; read again when its file changes."""
+def calibration(path: str, stamped: int) -> Calibration:
+    """A raw calibration; read again when its file changes."""
     del stamped
     return default_store().load_calibration(path)
 

@@ -24,7 +24,7 @@ def world(goal: Goal) -> World:
         str(home),
         loaders.stamp(home / "calibrations"),
         prices.stat().st_mtime_ns if prices.exists() else 0,
-        meta["fingerprint"] if meta else "",
+        meta.fingerprint if meta else "",
     )
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
 from advisor.calibrate.fit import HeldOut
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import hold_each_out, profile_of
 from advisor.calibrate.profiles import summary as held_out_summary
-from advisor.calibrate.session import Event, Settings
+from advisor.calibrate.session import Event
 from advisor.calibrate.session import calibrate as run_bursts
+from advisor.calibration import Calibration, Settings
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
 from advisor.store import Store
 from advisor.workflows.data import read_data
+from trainer.messages import WorkerDevice
+from trainer.token_folder import TokenMeta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +43,9 @@ class CalibrationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A finished calibration: its raw document, the profile fitted to it, and its held-out errors (None: too few)."""
+    """A finished calibration, raw, the profile fitted to it, and its held-out errors (None: too few)."""
 
-    document: dict[str, Any]
+    calibration: Calibration
     profile: Profile
     held_out: HeldOut | None
 
@@ -54,7 +56,7 @@ def calibrate(
     on_start: Callable[[Settings], None] = lambda settings: None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Calibrated:
-    """Calibrate this machine and keep the document in the store; raises AdvisorError when the device is not here.
+    """Calibrate this machine and keep what was measured in the store; raises AdvisorError when the device is not here.
 
     `on_start` is told what will be measured once nothing is open any more, `on_event` of every burst.
     """
@@ -64,26 +66,27 @@ def calibrate(
     with Worker(device_for(options.gpu), log=worker_log) as worker:
         settings = resolve(options, worker.start().device, meta)
         on_start(settings)
-        document = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
-    held = hold_each_out(document)
-    document["held_out_error"] = held_out_summary(held) if held else None
-    store.save_calibration(document)
-    return Calibrated(document=document, profile=profile_of(document, store.observations(settings.gpu)), held_out=held)
+        raw = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
+    held = hold_each_out(raw)
+    calibration = replace(raw, held_out_error=held_out_summary(held) if held else None)
+    store.save_calibration(calibration)
+    profile = profile_of(calibration, store.observations(settings.gpu))
+    return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
 
-def resolve(options: CalibrationOptions, device: Mapping[str, Any], meta: Mapping[str, Any] | None) -> Settings:
+def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta | None) -> Settings:
     """Options plus the device at hand and the data's metadata: settings with nothing left to decide."""
-    defaults: Defaults = CUDA_DEFAULTS if device["type"] == "cuda" else CPU_DEFAULTS
+    defaults: Defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
     return Settings(
         gpu=resolve_key(options.gpu, device),
-        device=device["type"],
+        device=device.type,
         family=options.family,
         depths=tuple(options.depths or defaults.depths),
         seq_len=options.seq_len or defaults.seq_len,
-        vocab_size=options.vocab_size or (meta and meta["vocab_size"]) or defaults.vocab_size,
+        vocab_size=options.vocab_size or (meta and meta.vocab_size) or defaults.vocab_size,
         data=str(options.data.resolve()) if options.data else None,
         budget_seconds=options.budget_seconds or defaults.budget_seconds,
-        precision=options.precision if options.precision != "auto" else device["auto_precision"],
+        precision=options.precision if options.precision != "auto" else device.auto_precision,
         compile=defaults.compile if options.compile is None else options.compile,
         activation_checkpointing=options.activation_checkpointing,
         optimizer=options.optimizer,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.calibrate.evidence import workload_to_dict
+from advisor.calibration import MeasuredRun
 from advisor.catalog import find_gpu
 from advisor.errors import AdvisorError
 from advisor.findings import measured
@@ -139,15 +139,21 @@ def remember(store: Store, reviewed: Reviewed) -> None:
     workload = workload_of(run, scored.device_key)
     if workload is None:
         return
-    observation = {
-        "created": created,
-        "workload": workload_to_dict(workload),
-        "step_seconds": measured.step_seconds(reviewed.case),
-        "reference_seconds": scored.reference_seconds,
-        "steps": scored.steps,
-        "watts": _watts(scored, workload.gpus),
-    }
-    store.add_observation(scored.device_key, scored.run_id, observation)
+    step_seconds = measured.step_seconds(reviewed.case)
+    if step_seconds is None:
+        return
+    store.add_observation(
+        MeasuredRun(
+            run_id=scored.run_id,
+            device_key=scored.device_key,
+            created=created,
+            workload=workload,
+            step_seconds=step_seconds,
+            reference_seconds=scored.reference_seconds,
+            steps=scored.steps or 0,
+            watts=_watts(scored, workload.gpus),
+        )
+    )
 
 
 def workload_of(run: RunTable, device_key: str) -> Workload | None:

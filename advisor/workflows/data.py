@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from advisor.errors import AdvisorError
-from trainer.token_folder import DataError, read_meta
+from trainer.token_folder import DataError, TokenMeta, read_meta
 
 # stage (read | tokenizer | encode), done, total
 OnProgress = Callable[[str, int, int], None]
 
 
-def read_data(path: str | Path | None) -> dict[str, Any] | None:
+def read_data(path: str | Path | None) -> TokenMeta | None:
     """A token folder's metadata; None for synthetic tokens. Raises AdvisorError when it is no token folder."""
     if path is None:
         return None
@@ -34,7 +33,7 @@ def prepare_data(
     force: bool = False,
     skip_bad: bool = False,
     on_progress: OnProgress | None = None,
-) -> dict[str, Any]:
+) -> TokenMeta:
     """Turn text files (None: the sources of Python's library) into a token folder and give its metadata.
 
     Raises AdvisorError with file and line of what is not data.
@@ -43,7 +42,7 @@ def prepare_data(
 
     try:
         return prepare(
-            inputs,
+            list(inputs) if inputs is not None else None,
             folder,
             vocab_size=vocab_size,
             tokenizer=tokenizer,

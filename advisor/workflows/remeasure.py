@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from advisor.calibrate.again import measure_one
 from advisor.plan.answer import measured_plan
 from advisor.predict.profile import Profile
 from advisor.records import Plan
 from advisor.store import Store
+from trainer.token_folder import TokenMeta
 
 
-def remeasured(plan: Plan, profile: Profile, store: Store, data_meta: Mapping[str, Any] | None) -> Plan:
+def remeasured(plan: Plan, profile: Profile, store: Store, data_meta: TokenMeta | None) -> Plan:
     """The plan for the same choice from bursts of that very configuration, run here and kept in its calibration.
 
     `profile` is the device's that the plan chose. Raises AdvisorError when it was never calibrated, or when the choice

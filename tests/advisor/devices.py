@@ -22,6 +22,7 @@ from advisor.predict.profile import Profile, RunCosts
 from advisor.predict.throughput import TERMS, Posterior, Rates, coordinates, sizes, terms
 from advisor.records import Basis, Estimate, Goal, Plan, Workload
 from trainer.schema import make_shape
+from trainer.token_folder import TokenMeta
 
 
 def around(value: float, relative: float, basis: Basis = Basis.MEASURED) -> Estimate:
@@ -163,3 +164,25 @@ def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
     chosen = select(space, space.limits, spot=True)
     assert chosen is not None
     return make_plan(space, chosen, now=now)
+
+
+def token_meta(
+    *, tokens: int, vocab_size: int, validation_tokens: int, validation_bytes: int | None = None
+) -> TokenMeta:
+    """The metadata of a token folder of 4 bytes a token."""
+    return TokenMeta(
+        schema=1,
+        created="2026-11-21T00:00:00+00:00",
+        vocab_size=vocab_size,
+        dtype="uint16" if vocab_size <= 65536 else "uint32",
+        end_of_text=0,
+        documents=1,
+        bytes=4 * tokens,
+        tokens=tokens,
+        validation_tokens=validation_tokens,
+        validation_bytes=4 * validation_tokens if validation_bytes is None else validation_bytes,
+        bytes_per_token=4.0,
+        sources=("corpus",),
+        skipped=(),
+        fingerprint="0",
+    )

@@ -22,16 +22,17 @@ from advisor.calibrate.detect import resolve_key
 from advisor.calibrate.evidence import completed
 from advisor.calibrate.measure import Worker, WorkerDied
 from advisor.calibrate.profiles import load_profile, prior_profile
+from advisor.calibration import Burst, HeldOutSummary
 from advisor.catalog import require_gpu
 from advisor.cli.calibrate import quality
 from advisor.errors import AdvisorError
 from advisor.predict.batch import predict_batch
-from advisor.predict.profile import HeldOutSummary
 from advisor.records import Basis, Workload
 from advisor.store import Store
 from tests.advisor.devices import small_cpu
+from trainer.messages import BurstRequest, WorkerDevice
 from trainer.prepare import prepare
-from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape, to_dict
+from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, RunConfig, make_shape
 
 SECONDS = 20  # a quiet machine needs 8; another test beside this one on two cores makes it more
 TINY = ("--gpu", "cpu", "--depths", "1-3", "--seq-len", "64", "--vocab-size", "256", "--budget-seconds", str(SECONDS))
@@ -42,13 +43,14 @@ def advisor(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
 
 
-def burst(**changes) -> dict:
+def burst(**changes) -> BurstRequest:
     shape = make_shape("nanochat", depth=1, vocab_size=256, seq_len=64)
     config = RunConfig(
         model=shape, steps=1000, micro_batch=2, eval=EvalConfig(tokens=0), checkpoint=CheckpointConfig(final=False)
     )
-    raw = to_dict(config) | changes
-    return {"op": "burst", "config": raw, "seconds": 0.2, "least_steps": 3, "most_warmup": 5, "limit_seconds": 10.0}
+    return BurstRequest(
+        config=replace(config, **changes), seconds=0.2, least_steps=3, most_warmup=5, limit_seconds=10.0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,23 +79,23 @@ def test_it_says_what_it_is_doing_and_counts_only_bursts(calibrated):
 
 def test_the_document_is_raw_and_varied(calibrated):
     home, said, _ = calibrated
-    document = Store(home).load_calibration(said["calibration"])
-    done = completed(document["bursts"])
-    assert document["status"] == "complete" and len(done) >= 4
-    for field in ("depth", "micro_batch", "seq_len"):
-        assert len({b["workload"][field] for b in done}) >= 2, field
-    assert all(len(b["step_seconds"]) >= 3 and b["reference_seconds"] for b in done)
-    assert all(b["first_loss"] != b["last_loss"] and b["grad_norm"] > 0 for b in done)
+    calibration = Store(home).load_calibration(said["calibration"])
+    done = completed(calibration.bursts)
+    assert calibration.status == "complete" and len(done) >= 4
+    for field in (lambda w: w.shape.depth, lambda w: w.micro_batch, lambda w: w.shape.seq_len):
+        assert len({field(b.workload) for b in done}) >= 2
+    assert all(len(b.step_seconds) >= 3 and b.reference_seconds for b in done)
+    assert all(b.first_loss != b.last_loss and b.grad_norm > 0 for b in done)
 
 
 def test_the_profile_predicts_a_calibrated_configuration_as_measured(calibrated):
     home, said, _ = calibrated
     store = Store(home)
     profile = load_profile("cpu", store)
-    first = completed(store.load_calibration(said["calibration"])["bursts"])[0]["workload"]
-    shape = make_shape("nanochat", depth=first["depth"], vocab_size=256, seq_len=first["seq_len"])
+    first = completed(store.load_calibration(said["calibration"]).bursts)[0].workload
+    shape = make_shape("nanochat", depth=first.shape.depth, vocab_size=256, seq_len=first.shape.seq_len)
     same = Workload(
-        shape=shape, micro_batch=first["micro_batch"], grad_accum=first["grad_accum"], gpu="cpu", precision="fp32"
+        shape=shape, micro_batch=first.micro_batch, grad_accum=first.grad_accum, gpu="cpu", precision="fp32"
     )
     [predicted] = predict_batch(profile, [same])
     assert predicted.step_seconds.basis is Basis.MEASURED
@@ -131,11 +133,11 @@ def test_an_unknown_card_is_refused_before_anything_runs():
 
 
 def test_another_card_than_the_one_asked_for_is_an_error():
-    found = {"type": "cuda", "name": "NVIDIA H200"}
+    found = WorkerDevice(type="cuda", name="NVIDIA H200", memory_bytes=150 * 10**9, auto_precision="bf16")
     assert resolve_key("auto", found) == require_gpu("h200").key
     with pytest.raises(AdvisorError, match="NVIDIA H200"):
         resolve_key("l4", found)
-    assert resolve_key("auto", {"type": "cuda", "name": "NVIDIA Imaginary X1"}) == "nvidia-imaginary-x1"
+    assert resolve_key("auto", replace(found, name="NVIDIA Imaginary X1")) == "nvidia-imaginary-x1"
 
 
 def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
@@ -150,16 +152,16 @@ def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
     # 130, or the signal itself where it came while the interpreter was already leaving
     assert process.wait(60) in (130, -signal.SIGINT)
     before = store.newest_calibration("cpu")
-    assert before["status"] == "partial" and before["bursts"]
+    assert before.status == "partial" and before.bursts
     done = advisor("calibrate", *TINY, "--json", env=env)
     assert done.returncode == 0, done.stderr
     after = store.newest_calibration("cpu")
-    assert after["id"] == before["id"] and after["status"] == "complete"
-    assert after["bursts"][: len(before["bursts"])] == before["bursts"]
+    assert after.id == before.id and after.status == "complete"
+    assert after.bursts[: len(before.bursts)] == before.bursts
 
 
-def _bursts(store: Store) -> list:
-    return store.newest_calibration("cpu")["bursts"]
+def _bursts(store: Store) -> tuple[Burst, ...]:
+    return store.newest_calibration("cpu").bursts
 
 
 def test_a_worker_that_is_killed_is_out_of_memory_and_is_replaced():
@@ -168,9 +170,9 @@ def test_a_worker_that_is_killed_is_out_of_memory_and_is_replaced():
         victim = worker.pid
         os.kill(victim, signal.SIGKILL)
         with pytest.raises(WorkerDied) as death:
-            worker.ask(burst(), timeout=30)
+            worker.burst(burst(), timeout=30)
         assert death.value.outcome == "out_of_memory"
-        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        assert worker.burst(burst(), timeout=60).outcome == "completed"
         assert worker.pid != victim
 
 
@@ -178,20 +180,20 @@ def test_a_burst_that_cannot_run_is_an_outcome_and_the_worker_lives():
     with Worker("cpu") as worker:
         worker.start()
         first = worker.pid
-        answer = worker.ask(burst(data=to_dict(DataConfig(path="/nowhere"))), timeout=60)
-        assert answer["outcome"] == "failed" and "/nowhere" in answer["reason"]
-        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        answer = worker.burst(burst(data=DataConfig(path="/nowhere")), timeout=60)
+        assert answer.outcome == "failed" and "/nowhere" in answer.reason
+        assert worker.burst(burst(), timeout=60).outcome == "completed"
         assert worker.pid == first
 
 
 def test_after_running_out_of_memory_another_worker_serves_at_once():
-    rows_of_petabytes = to_dict(make_shape("nanochat", depth=1, vocab_size=1 << 42, seq_len=64))
+    rows_of_petabytes = make_shape("nanochat", depth=1, vocab_size=1 << 42, seq_len=64)
     with Worker("cpu") as worker:
         worker.start()
         first = worker.pid
-        answer = worker.ask(burst(model=rows_of_petabytes), timeout=60)
-        assert answer["outcome"] == "out_of_memory" and "last" not in answer
-        assert worker.ask(burst(), timeout=60)["outcome"] == "completed"
+        answer = worker.burst(burst(model=rows_of_petabytes), timeout=60)
+        assert answer.outcome == "out_of_memory"
+        assert worker.burst(burst(), timeout=60).outcome == "completed"
         assert worker.pid != first
 
 
@@ -204,15 +206,15 @@ def test_a_choice_that_does_not_run_is_no_recommendation(calibrated, tmp_path):
     with pytest.raises(AdvisorError, match="does not run here: out_of_memory") as refused:
         measure_one(profile, too_large, store)
     assert "--micro-batch 2" in refused.value.hint
-    bursts = store.newest_calibration("cpu")["bursts"]
-    assert [b["outcome"] for b in bursts].count("out_of_memory") == 1
+    bursts = store.newest_calibration("cpu").bursts
+    assert [b.outcome for b in bursts].count("out_of_memory") == 1
 
 
 def test_a_worker_that_does_not_answer_has_timed_out():
     with Worker("cpu") as worker:
         worker.start()
         with pytest.raises(WorkerDied) as death:
-            worker.ask(burst() | {"seconds": 30.0, "limit_seconds": 60.0}, timeout=0.5)
+            worker.burst(replace(burst(), seconds=30.0, limit_seconds=60.0), timeout=0.5)
         assert death.value.outcome == "timed_out"
 
 

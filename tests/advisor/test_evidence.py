@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 
 from advisor.calibrate import evidence
 from advisor.calibrate.profiles import profile_of
+from advisor.calibration import AccuracySession, Burst, MeasuredRun, calibration_from_dict, calibration_to_dict
 from advisor.disk import read_yaml
 from advisor.records import Basis, Workload
-from trainer.schema import make_shape
+from advisor.store import load_calibration
+from trainer.messages import Ceilings, CopyTiming, MatmulTiming
+from trainer.schema import ConfigError, make_shape
 
-RAW = Path(__file__).parents[2] / "benchmarks" / "raw"
+RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 
 
 def workload(depth: int, micro_batch: int = 4) -> Workload:
@@ -23,13 +27,17 @@ def workload(depth: int, micro_batch: int = 4) -> Workload:
 
 
 def burst(depth: int, seconds: float, reference: float, micro_batch: int = 4, **changes):
-    return {
-        "workload": evidence.workload_to_dict(workload(depth, micro_batch)),
-        "outcome": "completed",
-        "trained": True,
-        "step_seconds": [seconds * f for f in (0.99, 1.0, 1.01)],
-        "reference_seconds": [reference] * 3,
-    } | changes
+    plain = Burst(
+        workload=workload(depth, micro_batch),
+        started=0.0,
+        seconds=1.0,
+        outcome="completed",
+        reason=None,
+        trained=True,
+        step_seconds=tuple(seconds * f for f in (0.99, 1.0, 1.01)),
+        reference_seconds=(reference,) * 3,
+    )
+    return replace(plain, **changes)
 
 
 def drifting(exponent: float, seed: int = 0, noise: float = 0.01):
@@ -55,59 +63,80 @@ def test_the_exponent_of_drift_is_learnt_from_repeated_bursts(exponent):
 def test_correction_removes_the_drift():
     bursts = drifting(0.8)
     drift = evidence.drift_of(bursts)
-    seen = evidence.observations(bursts, "cpu", drift)
+    seen = evidence.observations(bursts, drift)
     per_depth = np.log([o.step_seconds / o.workload.shape.depth for o in seen])
     assert len(seen) == 10
     assert np.std(per_depth) < 0.03  # uncorrected: 0.3 · 0.8 / 2 = 0.12
 
 
 def test_without_a_reference_nothing_is_corrected():
-    bursts = [burst(2, 0.2, 1.0, reference_seconds=[])]
+    bursts = [burst(2, 0.2, 1.0, reference_seconds=())]
     drift = evidence.drift_of(bursts)
     assert drift.reference_seconds is None and drift.exponent == 0.0
-    assert evidence.observations(bursts, "cpu", drift)[0].step_seconds == pytest.approx(0.2)
+    assert evidence.observations(bursts, drift)[0].step_seconds == pytest.approx(0.2)
 
 
 def test_bursts_that_did_not_train_are_no_evidence():
     bursts = [burst(2, 0.2, 0.01), burst(3, 0.3, 0.01, trained=False), burst(4, 0.4, 0.01, outcome="out_of_memory")]
-    seen = evidence.observations(bursts, "cpu", evidence.drift_of(bursts))
+    seen = evidence.observations(bursts, evidence.drift_of(bursts))
     assert [o.workload.shape.depth for o in seen] == [2]
 
 
 def test_repeated_bursts_narrow_the_noise():
     once, often = ([burst(2, 0.2, 0.01)] * n for n in (1, 9))
-    noises = [evidence.observations(b, "cpu", evidence.drift_of(b))[0].noise for b in (once, often)]
+    noises = [evidence.observations(b, evidence.drift_of(b))[0].noise for b in (once, often)]
     assert noises[1] < 0.5 * noises[0]
 
 
-def test_a_workload_survives_the_document():
-    w = workload(4)
-    assert evidence.workload_from_dict(evidence.workload_to_dict(w), "cpu") == w
+def test_a_recorded_calibration_survives_the_document():
+    recorded = load_calibration(RECORDED)
+    assert isinstance(recorded, AccuracySession) and (len(recorded.bursts), len(recorded.held_out)) == (43, 34)
+    assert recorded.bursts[0].workload.gpu == "cpu" and recorded.bursts[0].workload.shape.depth == 3
+    assert calibration_from_dict(calibration_to_dict(recorded)) == recorded
+
+
+def test_every_wrong_field_of_a_document_is_named_and_unknown_ones_are_passed_over():
+    raw = read_yaml(RECORDED, "accuracy session") | {"written_later": 1}
+    raw["bursts"][1]["written_later"] = 1
+    assert calibration_from_dict(raw) == load_calibration(RECORDED)
+    del raw["device"]["name"], raw["bursts"][2]["workload"]["depth"]
+    raw["bursts"][0]["step_seconds"][1] = "soon"
+    with pytest.raises(ConfigError) as caught:
+        calibration_from_dict(raw)
+    assert caught.value.problems == [
+        "device.name: missing",
+        "bursts[0].step_seconds[1]: expected a number, found 'soon'",
+        "bursts[2].workload.shape.depth: missing",
+    ]
 
 
 def test_rates_are_the_best_product_and_the_copy_that_misses_the_cache():
-    ceilings = {
-        "matmul": [
-            {"m": 10, "k": 10, "n": 10, "seconds": [1.0]},
-            {"m": 100, "k": 10, "n": 10, "seconds": [4.0, 5.0, 6.0]},
-        ],
-        "copy": [{"bytes": 100, "seconds": [1.0]}, {"bytes": 1000, "seconds": [50.0]}],
-        "launch_seconds": [3e-6, 1e-6, 2e-6],
-    }
+    small, large = CopyTiming(bytes=100, seconds=(1.0,)), CopyTiming(bytes=1000, seconds=(50.0,))
+    ceilings = Ceilings(
+        precision="fp32",
+        matmul=(
+            MatmulTiming(m=10, k=10, n=10, seconds=(1.0,)),
+            MatmulTiming(m=100, k=10, n=10, seconds=(4.0, 5.0, 6.0)),
+        ),
+        copy=(small, large),
+        launch_seconds=(3e-6, 1e-6, 2e-6),
+    )
     rates = evidence.rates_of(ceilings)
     assert (rates.matmul_flops, rates.bandwidth, rates.launch_seconds) == (4000.0, 20.0, 2e-6)
-    ceilings["copy"][0]["seconds"] = [10.0]  # as slow as its launch: a card's small copy
-    assert evidence.rates_of(ceilings).bandwidth == 20.0
+    as_slow_as_its_launch = replace(small, seconds=(10.0,))  # a card's small copy
+    assert evidence.rates_of(replace(ceilings, copy=(as_slow_as_its_launch, large))).bandwidth == 20.0
 
 
 def test_metered_bursts_say_what_the_device_draws():
     """A recorded calibration as if its machine had an energy counter."""
-    document = read_yaml(sorted(RAW.glob("cpu-*.yaml"))[0], "accuracy session")
-    assert profile_of(document).costs.power is None
-    bursts = evidence.completed(document["bursts"])
-    metered = [b | {"watts": 150.0} for b in bursts]
-    power = profile_of(document | {"bursts": [*metered, *(b | {"watts": None} for b in bursts[:1])]}).costs.power
+    recorded = load_calibration(RECORDED)
+    assert profile_of(recorded).costs.power is None
+    bursts = evidence.completed(recorded.bursts)
+    metered = tuple(replace(b, watts=150.0) for b in bursts)
+    power = profile_of(replace(recorded, bursts=(*metered, bursts[0]))).costs.power
     assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)
-    run = {"run_id": "r", "workload": bursts[0]["workload"], "step_seconds": 0.1, "watts": 90.0}
-    assert profile_of(document, [run]).costs.power.watts(0.1).value == pytest.approx(90.0)
-    assert profile_of(document, [run | {"watts": None}]).costs.power is None
+    run = MeasuredRun(
+        run_id="r", device_key="cpu", created="2026", workload=bursts[0].workload, step_seconds=0.1, steps=9, watts=90.0
+    )
+    assert profile_of(recorded, [run]).costs.power.watts(0.1).value == pytest.approx(90.0)
+    assert profile_of(recorded, [replace(run, watts=None)]).costs.power is None

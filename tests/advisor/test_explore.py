@@ -29,14 +29,13 @@ from advisor.records import Goal, GpuPrice
 from advisor.store import default_store
 from advisor.workflows.goal import PlanOptions
 from advisor.workflows.plan import recommend
-from tests.advisor.devices import small_cpu
+from tests.advisor.devices import small_cpu, token_meta
 from tests.advisor.plans import goal_of
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PROFILES = {key: prior_profile(require_gpu(key)) for key in ("l4", "h100-80gb-sxm", "rtx-4090")}
 GOAL = Goal(gpu=",".join(PROFILES), counts=(1, 2, 4, 8), budget_usd=20.0, deadline_seconds=12 * 3600.0)
-DATA = {"tokens": 2 * 10**8, "validation_tokens": 10**6, "validation_bytes": 4 * 10**6, "vocab_size": 32768,
-        "bytes_per_token": 4.0}  # fmt: skip
+DATA = token_meta(tokens=2 * 10**8, validation_tokens=10**6, vocab_size=32768)
 
 
 def ask(goal=GOAL, profiles=PROFILES, data=None):

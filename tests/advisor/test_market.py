@@ -29,7 +29,7 @@ from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
 from advisor.store import dump_plan, load_plan
 from advisor.units import parse_seconds, parse_usd
-from tests.advisor.devices import small_cpu
+from tests.advisor.devices import small_cpu, token_meta
 from trainer.schema import make_shape
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -37,9 +37,7 @@ KEYS = ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")
 PROFILES = [prior_profile(require_gpu(key)) for key in KEYS]
 COUNTS = (1, 2, 4, 8)
 GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
-ALONE = {
-    "tokens": 10**9, "validation_tokens": 10**6, "vocab_size": 32768, "bytes_per_token": 4.0,
-}  # fmt: skip
+ALONE = token_meta(tokens=10**9, validation_tokens=10**6, vocab_size=32768)
 
 
 def ask(profiles=PROFILES, data_meta=None, **wishes) -> Plan:
@@ -341,7 +339,7 @@ def test_what_cannot_be_meant(wishes, words):
 
 
 def test_data_are_repeated_at_most_sixteen_times():
-    plan = ask(data_meta=ALONE | {"tokens": 10**7}, data="corpus")
+    plan = ask(data_meta=replace(ALONE, tokens=10**7), data="corpus")
     assert all(c.epochs <= 16.01 for c in plan.search.front) and plan.chosen.epochs <= 16.01
 
 
@@ -350,7 +348,7 @@ def test_data_are_repeated_at_most_sixteen_times():
        st.sampled_from((None, 4)), st.sampled_from((None, 10**6)))  # fmt: skip
 def test_one_device_keeps_any_deadline_or_says_why_not(seconds, sure, unique, depth, tokens):
     goal = Goal(gpu="cpu", deadline_seconds=seconds, sure=sure, depth=depth, tokens=tokens)
-    meta = ALONE | {"tokens": unique, "vocab_size": 4096} if unique else None
+    meta = replace(ALONE, tokens=unique, vocab_size=4096) if unique else None
     try:
         plan = answer(goal, [small_cpu()], now=NOW, data_meta=meta)
     except AdvisorError as error:

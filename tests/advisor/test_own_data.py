@@ -17,8 +17,9 @@ from advisor.predict.loss import predict_loss
 from advisor.records import Basis, Estimate, Goal, Plan, ScoreRow
 from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store import Store
+from tests.advisor.devices import token_meta
 
-META = {"tokens": 10**10, "validation_tokens": 1000, "validation_bytes": 4833, "vocab_size": 32768}
+META = token_meta(tokens=10**10, validation_tokens=1000, validation_bytes=4833, vocab_size=32768)
 GOAL = Goal(gpu="h100-80gb-sxm", depth=16, tokens=2 * 10**9, data="/data/mine")
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -30,7 +31,7 @@ def plan() -> Plan:
 
 
 def law(plan: Plan) -> float:
-    return predict_loss(plan.prediction.parameters, plan.chosen.tokens, META["tokens"], 32768).value
+    return predict_loss(plan.prediction.parameters, plan.chosen.tokens, META.tokens, 32768).value
 
 
 @pytest.mark.parametrize("ratios", [[], [0.1]])

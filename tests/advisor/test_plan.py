@@ -30,8 +30,9 @@ from advisor.predict.power import measured_power
 from advisor.records import Basis, Estimate, Goal, Plan
 from advisor.store import dump_plan, load_plan
 from advisor.units import format_bytes, format_estimate
-from tests.advisor.devices import big_gpu, plan_on, small_cpu
+from tests.advisor.devices import big_gpu, plan_on, small_cpu, token_meta
 from trainer.schema import make_shape
+from trainer.token_folder import TokenMeta
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 RENTED = 3.0  # dollars an hour
@@ -46,8 +47,8 @@ def plan_gpu(price: float | None = RENTED, profile=None, **wishes) -> Plan:
     return bare_plan(replace(GPU, usd_per_gpu_hour=price, **wishes), profile or big_gpu(), now=NOW)
 
 
-def data_of(tokens: int, vocab_size: int = 4096):
-    return {"tokens": tokens, "validation_tokens": tokens // 20, "vocab_size": vocab_size, "bytes_per_token": 3.2}
+def data_of(tokens: int, vocab_size: int = 4096) -> TokenMeta:
+    return token_meta(tokens=tokens, validation_tokens=tokens // 20, vocab_size=vocab_size)
 
 
 # Recipe

@@ -17,11 +17,12 @@ from advisor.plan.sensitivity import Sensitivity, sensitivity
 from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
+from tests.advisor.devices import token_meta
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PROFILES = [prior_profile(require_gpu(key)) for key in ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")]
 GOAL = Goal(gpu="any", counts=(1, 2, 4, 8), budget_usd=20.0, deadline_seconds=8 * 3600.0)
-DATA = {"tokens": 10**7, "validation_tokens": 10**6, "vocab_size": 32768, "bytes_per_token": 4.0}
+DATA = token_meta(tokens=10**7, validation_tokens=10**6, vocab_size=32768)
 
 
 def slower(profile: Profile, share: float) -> Profile:

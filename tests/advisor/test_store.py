@@ -13,13 +13,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.calibration import (
+    Burst,
+    Calibration,
+    Cost,
+    Environment,
+    MeasuredRun,
+    Settings,
+    calibration_to_dict,
+)
 from advisor.disk import disk_errors, read_yaml, write_atomic
 from advisor.errors import AdvisorError
 from advisor.ledger import MIGRATIONS
-from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow
+from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow, Workload
 from advisor.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
 from advisor.store import write_run_config as write_config
 from tests.advisor.plans import guess, small_plan, small_run
+from trainer.messages import Ceilings, WorkerDevice
 from trainer.schema import LossStop, StopConfig
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
@@ -30,9 +40,46 @@ def store(tmp_path):
     return Store(tmp_path / "home")
 
 
-def calibration(name="cpu-1", device="cpu", created="2026-11-20T00:00:00+00:00", **more):
-    head = {"schema": 1, "kind": "calibration", "id": name, "created": created}
-    return head | {"device": {"key": device, "name": "a CPU"}, "family": "nanochat", "bursts": [[0.1, 0.25]]} | more
+def calibration(name="cpu-1", device="cpu", created="2026-11-20T00:00:00+00:00"):
+    workload = Workload(shape=small_run().model, micro_batch=4, gpu=device, precision="fp32")
+    died = Burst(workload=workload, started=1.5, seconds=2.0, outcome="out_of_memory", reason="killed")
+    return Calibration(
+        id=name,
+        created=created,
+        status="partial",
+        device_key=device,
+        device=WorkerDevice(type="cpu", name="a CPU", memory_bytes=8 * 10**9, auto_precision="fp32"),
+        environment=Environment(torch="2.13.0", python="3.11.7", ready_seconds=1.0),
+        settings=Settings(
+            gpu=device,
+            device="cpu",
+            family="nanochat",
+            depths=(2, 4),
+            seq_len=256,
+            vocab_size=4096,
+            data=None,
+            budget_seconds=90.0,
+            precision="fp32",
+            compile=False,
+            activation_checkpointing="none",
+            optimizer="adamw",
+            memory_bytes=None,
+            most_micro_tokens=2048,
+            usd_per_hour=None,
+        ),
+        disk_bytes_per_second=10**9,
+        ceilings=Ceilings(precision="fp32", matmul=(), copy=(), launch_seconds=(1e-6,)),
+        bursts=(died, replace(died, outcome="completed", trained=True, step_seconds=(0.1, 0.25))),
+        cost=Cost(seconds=90.0, usd=None),
+    )
+
+
+def observed(run_id="run-1", **changes):
+    workload = Workload(shape=small_run().model, micro_batch=4, gpu="cpu:Xeon (R)", precision="fp32")
+    run = MeasuredRun(
+        run_id=run_id, device_key="cpu:Xeon (R)", created="2026", workload=workload, step_seconds=0.5, steps=20
+    )
+    return replace(run, **changes)
 
 
 # Plans
@@ -162,7 +209,7 @@ def test_calibrations_are_listed_newest_first_and_found_by_id(store):
     store.save_calibration(calibration("h200-1", device="h200", created="2026-11-21T00:00:00+00:00"))
     assert [entry.id for entry in store.list_calibrations()] == ["h200-1", "cpu-new", "cpu-old"]
     assert store.load_calibration("cpu-new") == calibration("cpu-new") == store.load_calibration(path)
-    assert store.newest_calibration("cpu")["id"] == "cpu-new"
+    assert store.newest_calibration("cpu").id == "cpu-new"
     assert store.newest_calibration("cpu", family="gpt2") is None
     assert store.newest_calibration("l4") is None
     with pytest.raises(AdvisorError) as caught:
@@ -174,16 +221,16 @@ def test_shipped_calibrations_are_read_but_the_users_own_win(tmp_path):
     shipped = Store(tmp_path / "a")
     shipped.save_calibration(calibration("theirs", created="2027-01-01T00:00:00+00:00"))
     store = Store(tmp_path / "b", shipped=tmp_path / "a" / "calibrations")
-    assert store.newest_calibration("cpu")["id"] == "theirs"
+    assert store.newest_calibration("cpu").id == "theirs"
     assert store.list_calibrations()[0].shipped
     store.save_calibration(calibration("mine"))
-    assert store.newest_calibration("cpu")["id"] == "mine"
+    assert store.newest_calibration("cpu").id == "mine"
 
 
 def test_the_list_reads_the_head_whatever_the_order_of_fields(store):
     store.save_calibration(calibration())
     path = store.home / "calibrations" / "other.yaml"
-    path.write_text(yaml.safe_dump(calibration("other"), sort_keys=True))  # bursts before id
+    path.write_text(yaml.safe_dump(calibration_to_dict(calibration("other")), sort_keys=True))  # bursts before id
     listed = {(entry.id, entry.device_name) for entry in store.list_calibrations()}
     assert listed == {("cpu-1", "a CPU"), ("other", "a CPU")}
 
@@ -193,17 +240,23 @@ def test_a_damaged_calibration_is_named(store):
     path.write_text("schema: 1\nkind: calibration\n")
     with pytest.raises(AdvisorError, match="cpu-1.yaml is not a whole calibration: missing id, created, device"):
         store.list_calibrations()
-    with pytest.raises(ValueError, match="missing device.key"):
-        store.save_calibration(calibration() | {"device": {}})
+    with pytest.raises(AdvisorError, match="cpu-1.yaml is not a whole calibration: id: missing; created: missing"):
+        store.load_calibration(path)
 
 
 def test_observations_are_kept_by_device_and_replaced_by_run(store):
-    store.add_observation("cpu:Xeon (R)", "run-1", {"step_seconds": 0.5})
-    store.add_observation("cpu:Xeon (R)", "run-1", {"step_seconds": 0.25})
-    store.add_observation("cpu:Xeon (R)", "run-2", {"step_seconds": 1.0})
-    assert [seen["step_seconds"] for seen in store.observations("cpu:Xeon (R)")] == [0.25, 1.0]
+    store.add_observation(observed())
+    store.add_observation(observed(step_seconds=0.25, watts=90.0))
+    path = store.add_observation(observed("run-2", step_seconds=1.0))
+    assert store.observations("cpu:Xeon (R)") == [
+        observed(step_seconds=0.25, watts=90.0),
+        observed("run-2", step_seconds=1.0),
+    ]
     assert store.observations("h200") == []
     assert store.forget_run("run-1") and len(store.observations("cpu:Xeon (R)")) == 1
+    path.write_text('{"run_id": "run-2"}')
+    with pytest.raises(AdvisorError, match="run-2.json cannot be used: device_key: missing"):
+        store.observations("cpu:Xeon (R)")
 
 
 # Run folders

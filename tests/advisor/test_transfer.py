@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from advisor.calibrate.fit import fit
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, prior_profile
@@ -24,7 +23,7 @@ from advisor.predict.prior import (
 )
 from advisor.predict.throughput import TERMS, Observation, Rates, predict_log, sizes, terms
 from advisor.records import Workload
-from advisor.store import Store
+from advisor.store import Store, load_calibration
 from trainer.schema import make_shape
 
 L4, L40S, H100 = (require_gpu(key) for key in ("l4", "l40s", "h100-80gb-sxm"))
@@ -151,9 +150,9 @@ def test_the_store_knows_of_other_cards(tmp_path: Path):
     """A recorded session, filed under another card's name: only the way from the store to the profile is tested."""
     store = Store(tmp_path)
     session = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
-    document = yaml.load(session.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    document["device"] |= {"key": "l4", "type": "cuda"}
-    store.save_calibration(document)
+    recorded = load_calibration(session)
+    card = dataclasses.replace(recorded.device, type="cuda")
+    store.save_calibration(dataclasses.replace(recorded, device_key="l4", device=card))
     profile = load_profile("h100-80gb-sxm", store, precision="fp32")
     assert not profile.calibrated and any("on l4" in source for source in profile.sources)
     alone = load_profile("h100-80gb-sxm", store, precision="fp32", transfer=False)
@@ -166,13 +165,13 @@ def test_a_calibration_that_went_on_is_learnt_from_anew(tmp_path: Path):
     """The same file, first after a few bursts and then whole: what is believed of other cards follows it."""
     store = Store(tmp_path)
     session = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
-    document = yaml.load(session.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    document["device"] |= {"key": "l4", "type": "cuda"}
-    store.save_calibration(document | {"bursts": document["bursts"][:4]})
+    recorded = load_calibration(session)
+    filed = dataclasses.replace(recorded, device_key="l4", device=dataclasses.replace(recorded.device, type="cuda"))
+    store.save_calibration(dataclasses.replace(filed, bursts=filed.bursts[:4]))
     partial = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
-    store.save_calibration(document)
+    store.save_calibration(filed)
     whole = load_profile("h100-80gb-sxm", store, precision="fp32").posterior
     assert (whole.theta != partial.theta).any()
     fresh = Store(tmp_path / "another")
-    fresh.save_calibration(document)
+    fresh.save_calibration(filed)
     assert whole.theta.tolist() == load_profile("h100-80gb-sxm", fresh, precision="fp32").posterior.theta.tolist()

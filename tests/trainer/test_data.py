@@ -149,7 +149,7 @@ def test_evaluation_is_spread_over_the_split_and_stays_inside(folder):
 def test_what_is_known_of_the_data(folder):
     real, synthetic = both_sources(folder)
     assert (real.unique_tokens, real.bytes_per_token) == (1000, 3.0)  # bytes per token of the validation split
-    assert real.meta["tokens"] == 1000
+    assert real.meta.tokens == 1000
     assert (synthetic.unique_tokens, synthetic.bytes_per_token, synthetic.meta) == (None, None, None)
 
 

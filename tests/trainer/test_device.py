@@ -49,10 +49,10 @@ def test_autocast_computes_in_the_precision(precision, dtype):
 
 def test_the_description_names_this_machine():
     described = describe_device(CPU, world_size=2)
-    assert described["type"] == "cpu" and described["count"] == 2
-    assert described["cpu_threads"] == torch.get_num_threads()
-    assert 0 < described["memory_bytes"] <= psutil.virtual_memory().total
-    assert described["compute_capability"] is None and described["cuda"] is None
+    assert described.type == "cpu" and described.count == 2
+    assert described.cpu_threads == torch.get_num_threads()
+    assert 0 < described.memory_bytes <= psutil.virtual_memory().total
+    assert described.compute_capability is None and described.cuda is None
 
 
 def test_resident_peak_sees_memory_that_was_given_back_and_can_be_reset():

@@ -38,14 +38,14 @@ def decoded(folder):
     encoder = Tokenizer.from_file(str(folder / "tokenizer.json"))
     texts = []
     for name, prefix in (("tokens.bin", ""), ("val.bin", "validation_")):
-        tokens = np.fromfile(folder / name, meta["dtype"])
-        ends = np.flatnonzero(tokens == meta["end_of_text"])
-        assert tokens.max() < meta["vocab_size"] and ends[-1] == len(tokens) - 1
+        tokens = np.fromfile(folder / name, meta.dtype)
+        ends = np.flatnonzero(tokens == meta.end_of_text)
+        assert tokens.max() < meta.vocab_size and ends[-1] == len(tokens) - 1
         split = [encoder.decode(part[:-1].tolist()) for part in np.split(tokens, ends + 1)[:-1]]
-        assert meta[f"{prefix}tokens"] == len(tokens)
-        assert meta[f"{prefix}bytes"] == sum(len(text.encode()) for text in split)
+        assert getattr(meta, f"{prefix}tokens") == len(tokens)
+        assert getattr(meta, f"{prefix}bytes") == sum(len(text.encode()) for text in split)
         texts.append(split)
-    assert meta["bytes_per_token"] == meta["bytes"] / meta["tokens"]
+    assert meta.bytes_per_token == meta.bytes / meta.tokens
     return texts
 
 
@@ -56,15 +56,15 @@ def test_every_document_comes_back_unchanged_from_one_of_the_splits(tmp_path):
     assert sorted(training + validation) == sorted(texts)
     assert [text for text in texts if text in set(training)] == training  # in the order they came
     assert meta == read_meta(tmp_path / "out")
-    assert (meta["documents"], meta["vocab_size"], meta["dtype"]) == (40, VOCAB, "uint16")
-    assert meta["sources"] == [str(tmp_path / "a.jsonl")]
+    assert (meta.documents, meta.vocab_size, meta.dtype) == (40, VOCAB, "uint16")
+    assert meta.sources == (str(tmp_path / "a.jsonl"),)
 
 
 def test_validation_holds_the_fraction_asked_for(tmp_path):
     texts = [f"{n:05d} " + "x" * 94 for n in range(500)]
     file = write_json_lines(tmp_path / "a.jsonl", texts)
     meta = prepare([file], tmp_path / "out", vocab_size=VOCAB, validation_fraction=0.1)
-    assert meta["validation_bytes"] == 5000 and meta["bytes"] == 45_000
+    assert meta.validation_bytes == 5000 and meta.bytes == 45_000
     _, first = decoded(tmp_path / "out")
     assert first != texts[:50]  # drawn from all over, not cut off one end
     prepare([file], tmp_path / "other", vocab_size=VOCAB, validation_fraction=0.1, seed=2)
@@ -129,7 +129,7 @@ def test_a_long_text_is_cut_at_line_ends_so_that_a_part_can_be_held_out(tmp_path
     (tmp_path / "book.txt").write_text(text)
     meta = prepare([tmp_path / "book.txt"], tmp_path / "out", vocab_size=VOCAB)
     training, validation = decoded(tmp_path / "out")
-    assert meta["documents"] == 1
+    assert meta.documents == 1
     assert len(validation) == 1 and 0 < len(validation[0]) <= 1024
     assert all(part.endswith("\n") for part in training + validation)
     assert sorted("".join(training + validation).split("\n")) == sorted(text.split("\n"))
@@ -238,8 +238,8 @@ def test_bad_input_can_be_left_out_and_is_listed(tmp_path):
     meta = prepare([source], tmp_path / "out", vocab_size=VOCAB, skip_bad=True)
     training, validation = decoded(tmp_path / "out")
     assert sorted(training + validation) == sorted([*texts, "last"])
-    assert len(meta["skipped"]) == 2
-    assert "good.jsonl:41: not valid JSON" in meta["skipped"][0] and "page.txt:1" in meta["skipped"][1]
+    assert len(meta.skipped) == 2
+    assert "good.jsonl:41: not valid JSON" in meta.skipped[0] and "page.txt:1" in meta.skipped[1]
 
 
 @pytest.mark.parametrize("text", ["", "short"])
@@ -277,7 +277,7 @@ def test_other_tokens_are_replaced_only_by_force(tmp_path):
     with pytest.raises(PrepareError, match="holds other data"):
         prepare([other], out, vocab_size=VOCAB)
     assert read_meta(out) == meta
-    assert prepare([other], out, vocab_size=VOCAB, force=True)["documents"] == 50
+    assert prepare([other], out, vocab_size=VOCAB, force=True).documents == 50
 
 
 def test_a_failure_leaves_the_older_folder_in_place(tmp_path):
@@ -325,7 +325,7 @@ def test_a_given_tokenizer_is_used_whole(tmp_path):
     meta = prepare([file], tmp_path / "out", tokenizer=tmp_path / "t.json")
     found = [np.fromfile(tmp_path / "out" / name, "<u4").tolist() for name in ("tokens.bin", "val.bin")]
     assert sorted(found) == sorted([[5, 6, 7, 70_004, 9, end], [10, end]])
-    assert (meta["dtype"], meta["vocab_size"]) == ("uint32", 70_005)  # the largest token and one; the ids have gaps
+    assert (meta.dtype, meta.vocab_size) == ("uint32", 70_005)  # the largest token and one; the ids have gaps
 
 
 def test_a_useless_tokenizer_is_refused(tmp_path):
@@ -371,10 +371,10 @@ def test_the_command_prints_one_document_and_errors_with_a_next_step(tmp_path):
     file, out = write_json_lines(tmp_path / "a.jsonl", documents()), tmp_path / "out"
     done = advisor("prepare", str(file), "--out", str(out), "--vocab-size", str(VOCAB), "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"path": str(out), **read_meta(out)}
+    assert json.loads(done.stdout) == {"path": str(out), **json.loads((out / "meta.json").read_text())}
     assert "not 300" not in done.stderr
     small = advisor("prepare", str(file), "--out", str(tmp_path / "small"), "--vocab-size", "9000")
-    assert f"has {read_meta(tmp_path / 'small')['vocab_size']} tokens, not 9,000" in small.stderr
+    assert f"has {read_meta(tmp_path / 'small').vocab_size} tokens, not 9,000" in small.stderr
     shown = advisor("show", str(out))
     assert shown.returncode == 0 and "40" in shown.stdout and "stored as uint16" in shown.stdout
     failed = advisor("show", str(tmp_path))

@@ -145,7 +145,7 @@ def test_a_calibration_is_followed_and_cancelled(advisor_home):
         assert background.look(store).running and "Cancel" in [button.label for button in at.button]
         another = app("calibrate").run()  # a second tab shows the same one, and offers no second start
         assert [button.label for button in another.button] == ["Cancel"]
-        wait_until(lambda: background.look(store).document is not None, 60)  # a burst was measured
+        wait_until(lambda: background.look(store).calibration is not None, 60)  # a burst was measured
         at.run()
         assert any("Configuration" in table.value for table in at.table)
     finally:

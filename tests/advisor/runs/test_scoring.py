@@ -530,7 +530,7 @@ def test_compare_scores_and_remembers_a_finished_run(call, run_folder):
     assert sum(cause["seconds"] for cause in document["causes"]) == pytest.approx(document["gap_seconds"])
     assert document["mfu"] == {"predicted": None, "actual": None, "error": None, "inside_interval": None}
     (observed,) = default_store().observations("cpu")
-    assert observed["step_seconds"] == 0.55 and observed["workload"]["micro_batch"] == 2
+    assert observed.step_seconds == 0.55 and observed.workload.micro_batch == 2
     _, out, _ = call("accuracy", "--json")
     found = {row["quantity"]: row for row in json.loads(out)["quantities"]}
     assert found["step_seconds"]["median_error"] == pytest.approx(0.1) and found["step_seconds"]["runs"] == 1

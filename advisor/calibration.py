@@ -1,0 +1,203 @@
+"""A calibration and its bursts as records, and the only code that turns them into the YAML on disk and back.
+
+`docs/file-formats.md` lists the fields. Fields that a reader does not know are passed over, those that older versions
+did not write are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.records import Workload
+from trainer.messages import BurstResult, Ceilings, WorkerDevice
+from trainer.schema import Outcome, record_from_dict, to_dict
+
+SCHEMA = 1
+CALIBRATION, ACCURACY_SESSION = "calibration", "accuracy-session"  # kinds
+PARTIAL, COMPLETE = "partial", "complete"  # status
+_BURSTS = ("bursts", "chosen", "edge", "variants", "held_out")  # fields that hold bursts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to calibrate, resolved: nothing is automatic any more."""
+
+    gpu: str
+    device: str  # cpu | cuda
+    family: str
+    depths: tuple[int, ...]
+    seq_len: int
+    vocab_size: int
+    data: str | None
+    budget_seconds: float
+    precision: str
+    compile: bool
+    activation_checkpointing: str
+    optimizer: str
+    memory_bytes: int | None  # what bursts may fill
+    most_micro_tokens: int  # of a burst's micro-batch
+    usd_per_hour: float | None
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The software that was measured."""
+
+    torch: str
+    python: str
+    ready_seconds: float  # process start until the worker was ready
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A real run of a few steps: what every run costs besides its steps, evaluations and checkpoints."""
+
+    overhead_seconds: float  # imports, device, data, telemetry, building the model, first batch, shutting down
+    checkpoint_bytes: int
+    checkpoint_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burst(BurstResult):
+    """One burst of a calibration: what was trained, when, how it ended and what it measured."""
+
+    workload: Workload
+    started: float  # Unix seconds
+    seconds: float  # of the whole burst
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ended well and proved that it trained."""
+        return self.outcome == Outcome.COMPLETED and self.trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a calibration took; `usd` is None where no price was given."""
+
+    seconds: float
+    usd: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutSummary:
+    """Leave-one-configuration-out error of the calibration itself, drift-corrected."""
+
+    configurations: int
+    median: float
+    p90: float
+    coverage: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Everything that was measured of one device, raw; fits are made anew from it at every reading."""
+
+    id: str
+    created: str  # ISO 8601, UTC
+    status: str  # partial | complete
+    device_key: str  # catalog key, or "cpu"
+    device: WorkerDevice
+    environment: Environment
+    settings: Settings
+    disk_bytes_per_second: int
+    ceilings: Ceilings
+    rehearsal: Rehearsal | None = None  # None: it did not complete
+    bursts: tuple[Burst, ...]  # in the order they ran
+    cost: Cost
+    held_out_error: HeldOutSummary | None = None  # None: not complete yet, or too few configurations
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracySession(Calibration):
+    """A calibration with more bursts that no fit has seen (`benchmarks/held_out.py`)."""
+
+    chosen: tuple[Burst, ...] = ()  # the recommended configuration, re-measured
+    edge: tuple[Burst, ...] = ()  # the largest that is said to fit the memory
+    variants: tuple[Burst, ...] = ()  # the recommended one in other software settings
+    held_out: tuple[Burst, ...] = ()  # configurations outside the calibration
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """What a finished run measured, offered to its device's profile."""
+
+    run_id: str
+    device_key: str
+    created: str  # ISO 8601, UTC
+    workload: Workload
+    step_seconds: float  # median
+    steps: int
+    reference_seconds: float | None = None  # of the witness kernel at the median step; None: not timed
+    watts: float | None = None  # mean of one device; None: not metered
+
+
+def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
+    """The document on disk: what a list shows comes first, so that it reads no further."""
+    raw = to_dict(calibration)
+    device = {"key": raw.pop("device_key"), **raw.pop("device")}
+    head = {
+        "schema": SCHEMA,
+        "kind": ACCURACY_SESSION if isinstance(calibration, AccuracySession) else CALIBRATION,
+        "id": calibration.id,
+        "created": calibration.created,
+        "device": device,
+        "family": calibration.settings.family,
+    }
+    bursts = {name: [_burst_to_dict(b) for b in getattr(calibration, name)] for name in _BURSTS if name in raw}
+    return head | raw | bursts
+
+
+def calibration_from_dict(raw: Mapping[str, Any]) -> Calibration:
+    """Read a calibration document; ConfigError names every field that is missing or wrong."""
+    device = raw.get("device")
+    key = device.get("key") if isinstance(device, Mapping) else None
+    bursts = {name: _with_device(raw[name], key) for name in _BURSTS if name in raw}
+    kind = AccuracySession if raw.get("kind") == ACCURACY_SESSION else Calibration
+    return record_from_dict(kind, {**raw, "device_key": key, **bursts}, pass_over_unknown=True)
+
+
+def measured_run_to_dict(run: MeasuredRun) -> dict[str, Any]:
+    """The observation on disk."""
+    return {"schema": SCHEMA, **to_dict(run), "workload": workload_to_dict(run.workload)}
+
+
+def measured_run_from_dict(raw: Mapping[str, Any]) -> MeasuredRun:
+    """Read an observation; ConfigError names every field that is missing or wrong."""
+    workload = _workload_with_device(raw.get("workload"), raw.get("device_key"))
+    return record_from_dict(MeasuredRun, {**raw, "workload": workload}, pass_over_unknown=True)
+
+
+def workload_to_dict(w: Workload) -> dict[str, Any]:
+    """A workload as the flat mapping stored with each burst; the device is the document's."""
+    return to_dict(w.shape) | {
+        "micro_batch": w.micro_batch,
+        "grad_accum": w.grad_accum,
+        **({"gpus": w.gpus} if w.gpus > 1 else {}),
+        "precision": w.precision,
+        "compile": w.compile,
+        "activation_checkpointing": w.activation_checkpointing,
+        "optimizer": w.optimizer,
+    }
+
+
+def _burst_to_dict(burst: Burst) -> dict[str, Any]:
+    head = {"workload": workload_to_dict(burst.workload), "started": burst.started}
+    return head | {name: value for name, value in to_dict(burst).items() if name not in head}
+
+
+def _with_device(bursts: Any, key: Any) -> Any:
+    """Bursts whose flat workloads are nested as the record is, on this device; what is no list of bursts stays."""
+    if not isinstance(bursts, list):
+        return bursts
+    return [
+        {**b, "workload": _workload_with_device(b.get("workload"), key)} if isinstance(b, Mapping) else b
+        for b in bursts
+    ]
+
+
+def _workload_with_device(flat: Any, key: Any) -> Any:
+    return {**flat, "shape": flat, "gpu": key} if isinstance(flat, Mapping) else flat

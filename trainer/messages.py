@@ -1,0 +1,162 @@
+"""What a calibration's worker is asked and what it answers: one JSON object a line, one record each way.
+
+Standard library and `trainer.schema` only, so that the advisor speaks to `trainer.worker` without importing torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.schema import ConfigError, DeviceFacts, RunConfig, record_from_dict, to_dict
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeilingsRequest:
+    """Time what the device can do at best, within about `seconds`."""
+
+    precision: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstRequest:
+    """Train `config` until it is steady, at most `most_warmup` steps, then time steps for `seconds`."""
+
+    config: RunConfig
+    seconds: float
+    least_steps: int
+    most_warmup: int
+    limit_seconds: float  # of the whole burst
+
+
+Request = CeilingsRequest | BurstRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerDevice(DeviceFacts):
+    """The device that a worker found."""
+
+    auto_precision: str  # what `precision: auto` means on it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """The first answer: the worker serves."""
+
+    device: WorkerDevice
+    torch: str
+    python: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The first answer where there is no such device; the process then ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatmulTiming:
+    """Repeated products of m×k by k×n."""
+
+    m: int
+    k: int
+    n: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyTiming:
+    """Repeated copies on the device; `bytes` counts those read and those written."""
+
+    bytes: int
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What the device can do at best, raw: medians are for the reader to take."""
+
+    precision: str
+    matmul: tuple[MatmulTiming, ...]
+    copy: tuple[CopyTiming, ...]
+    launch_seconds: tuple[float, ...]  # of one operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstResult:
+    """How one burst ended and what it measured until then. None or empty: it did not come to that, or has no such."""
+
+    outcome: str  # an `Outcome`; the caller's own: timed_out
+    reason: str | None
+    resident_before_bytes: int | None = None
+    parameters: int | None = None
+    build_seconds: float | None = None
+    allocated_peak_bytes: int | None = None  # a card's, without the matrices of the witness kernel
+    reserved_peak_bytes: int | None = None
+    resident_peak_bytes: int | None = None
+    device_used_bytes: int | None = None  # as the driver reports it
+    watts: float | None = None  # mean while the steps were timed
+    eval_seconds: float | None = None
+    steal_fraction: float | None = None
+    trained: bool = False  # the loss moved and there was a gradient
+    warmup_seconds: tuple[float, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    reference_seconds: tuple[float, ...] = ()  # of the witness kernel, timed beside the steps
+    compile_seconds: float | None = None  # that warming up took beyond steady steps
+    first_loss: float | None = None
+    last_loss: float | None = None
+    grad_norm: float | None = None  # median
+    data_seconds: float | None = None  # medians of the phases, on sampled steps
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    clip_seconds: float | None = None
+    optimizer_seconds: float | None = None
+
+
+Body = Ready | Refused | Ceilings | BurstResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One line of a worker; `last`: its process ends now, since what it holds would falsify the next burst."""
+
+    body: Body
+    last: bool = False
+
+
+_REQUESTS: Mapping[str, type[Request]] = {"ceilings": CeilingsRequest, "burst": BurstRequest}
+_ANSWERS: Mapping[str, type[Body]] = {"ready": Ready, "error": Refused, "ceilings": Ceilings, "burst": BurstResult}
+
+
+def write_request(request: Request) -> str:
+    """One line for the worker, without its line end."""
+    return json.dumps({"op": _name_of(request, _REQUESTS), **to_dict(request)})
+
+
+def read_request(line: str) -> Request:
+    """The inverse of `write_request`; ConfigError names every problem, those of a burst's configuration too."""
+    raw = json.loads(line)
+    request = record_from_dict(_REQUESTS[raw.pop("op")], raw)
+    if isinstance(request, BurstRequest) and (problems := request.config.problems()):
+        raise ConfigError(problems)
+    return request
+
+
+def write_answer(answer: Answer) -> str:
+    """One line for the caller, without its line end."""
+    return json.dumps({"kind": _name_of(answer.body, _ANSWERS), **to_dict(answer.body), "last": answer.last})
+
+
+def read_answer(line: str) -> Answer:
+    """The inverse of `write_answer`; ConfigError names every field that is wrong."""
+    raw = json.loads(line)
+    last = raw.pop("last")
+    return Answer(body=record_from_dict(_ANSWERS[raw.pop("kind")], raw), last=last)
+
+
+def _name_of(record: Any, kinds: Mapping[str, type]) -> str:
+    return next(name for name, kind in kinds.items() if type(record) is kind)
