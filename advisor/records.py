@@ -194,6 +194,11 @@ class Grounds:
     generation_runs: int  # of its generation, its own among them
     all_runs: int
 
+    @property
+    def other_runs(self) -> int:
+        """Published runs of other generations."""
+        return self.all_runs - self.generation_runs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:

@@ -87,11 +87,10 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     plan = recommend(goal, store, measure=measure, on_text=render.remark)
     path = store.save_plan(plan, out) if out is not None else None
     if as_json:
-        from advisor.plan.explain import sentence
-        from advisor.plan.provenance import in_words
         from advisor.predict.trajectory import milestones
+        from advisor.report.plan import sentence, speed_rests_on
 
-        said = {"sentence": sentence(plan), "speed_rests_on": in_words(plan), "loss_on_the_way": milestones(plan)}
+        said = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "loss_on_the_way": milestones(plan)}
         render.print_json(render.to_plain(plan) | said | {"path": path})
     else:
         from advisor.plan.command import plan_command
@@ -104,27 +103,9 @@ def show(plan: Plan, path: Path | None, again: str) -> None:
 
     `again` is the command that gives the same plan and writes it; it is shown where the plan was not written.
     """
-    from advisor.cli.plan_tables import SCORE, bill_table, candidate_tables, course_table, search_tables
-    from advisor.plan.explain import sentence
-    from advisor.plan.provenance import in_words
-    from advisor.predict.trajectory import milestones
+    from advisor.cli.plan_tables import recommendation
 
-    several = plan.search is not None and (len(plan.search.devices) > 1 or len(plan.goal.counts) > 1)
-    render.show(sentence(plan), *filter(None, [in_words(plan)]))
-    if plan.search is not None and several:
-        render.show(*search_tables(plan.search, several=True))
-    render.show("", bill_table(plan))
-    if course := milestones(plan):
-        render.show("", course_table(course))
-    render.show("", *candidate_tables(plan))
-    if plan.search is not None and not several:
-        render.show(SCORE, *search_tables(plan.search, several=False))
-    render.show("", render.points(plan.reasons))
-    if plan.warnings:
-        render.show("", render.points(plan.warnings, mark="!"))
-    if plan.search is not None and plan.search.left_out:
-        render.show("", "Not searched", render.points(plan.search.left_out))
-    render.show("")
+    render.show(*recommendation(plan), "")
     _show_next(plan, path, again)
 
 

@@ -115,7 +115,7 @@ def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any
 def _show_plan(plan: Any, path: Path) -> None:
     """The recommendation without the losers: the plan's file and `advisor plan` have them."""
     from advisor.cli.plan_tables import bill_table
-    from advisor.plan.explain import sentence
+    from advisor.report.plan import sentence
 
     render.show(sentence(plan), "", bill_table(plan), "", *(f"- {reason}" for reason in plan.reasons))
     render.show(*(f"! {warning}" for warning in plan.warnings))

@@ -15,10 +15,9 @@ from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.profile import FIT_MARGIN
-from advisor.records import Basis, Candidate, Estimate, Plan
+from advisor.records import Basis, Candidate, Estimate
 from advisor.units import (
     format_bytes,
-    format_count,
     format_estimate,
     format_number,
     format_percent,
@@ -28,33 +27,7 @@ from advisor.units import (
     format_watts,
 )
 
-# One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
-# 1 % of it is 2 / 0.353 = 5.7 % of compute.
-SCORE = (
-    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law stretched to any "
-    "size, so no loss to expect"
-)
-RECOMPUTED = "* activations recomputed in the backward pass: little memory, about a third more time"
-
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
-
-
-def sentence(plan: Plan) -> str:
-    """The recommendation in one sentence: what to train, on what, how long and for how much."""
-    chosen, run = plan.chosen, plan.run
-    workload = plan.workload
-    device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
-    if plan.provider is not None:
-        device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
-    accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
-    recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
-    cost = format_estimate(plan.prediction.cost_usd, format_usd) if plan.prediction.cost_usd else "unknown cost"
-    return (
-        f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
-        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}, "
-        f"for {format_tokens(chosen.tokens)} tokens: "
-        f"{format_estimate(plan.prediction.wall_clock.total_seconds, format_seconds)}, {cost}."
-    )
 
 
 def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What there is to look at around a plan: what-ifs, the other runs of its search, the bill by part.
+"""What there is to look at around a plan: what-ifs, the other runs of its search.
 
 Pure: a plan, a profile and changes in, what to show out, in the units it is drawn in. A what-if is a goal like any
 other, with everything pinned but what is changed, so that the command line gives the same answer.
@@ -49,16 +49,6 @@ class Effect:
     loss: float | None = None
     recomputes: bool | None = None  # activations from now on, or no longer
     refused: str | None = None  # why there is no such run
-
-
-@dataclass(frozen=True, kw_only=True)
-class BillPart:
-    """One part of the wall clock and of the dollars."""
-
-    name: str
-    seconds: float
-    hours: float
-    usd: float | None  # None: no price is known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,32 +193,6 @@ def broken_limits(goal: Goal, plan: Plan) -> tuple[str, ...]:
 def hours(seconds: float | None) -> float | None:
     """Seconds on an axis of hours."""
     return None if seconds is None else seconds / HOUR
-
-
-def bill(plan: Plan) -> tuple[BillPart, ...]:
-    """Where the wall clock and the dollars go, largest first; both columns sum to the plan's expected totals."""
-    prediction, clock = plan.prediction, plan.prediction.wall_clock
-    named = {
-        "steps": clock.steps_seconds,
-        "evaluations": clock.evals_seconds,
-        "checkpoints": clock.checkpoints_seconds,
-        "start-up": clock.startup_seconds,
-        "compilation": clock.compile_seconds,
-        "interruptions": clock.interruptions_seconds,
-        "ordering the machine": clock.provisioning_seconds,
-        "software and data": clock.download_seconds,
-    }
-    cost, storage = prediction.cost_usd, prediction.storage_usd
-    stored = storage.value if storage else 0.0
-    rate = None if cost is None else (cost.value - stored) / clock.total_seconds.value
-    parts = [
-        BillPart(name=name, seconds=e.value, hours=e.value / HOUR, usd=None if rate is None else rate * e.value)
-        for name, e in named.items()
-        if e is not None and e.value > 0
-    ]
-    if rate is not None and stored:
-        parts.append(BillPart(name="checkpoint storage", seconds=0.0, hours=0.0, usd=stored))
-    return tuple(sorted(parts, key=lambda part: (-part.seconds, -(part.usd or 0.0))))
 
 
 def front_points(search: SearchReport) -> tuple[FrontPoint, ...]:

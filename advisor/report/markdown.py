@@ -4,12 +4,11 @@ memory, checkpoints, money, findings, conclusion.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from advisor.analysis import Analysis
 from advisor.findings.case import Finding
 from advisor.report import words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+from advisor.report.table import markdown_table as table
 
 _ROWS = 14  # of the loss table
 
@@ -36,15 +35,6 @@ def document(analysis: Analysis) -> str:
         parts += _section("Insufficient telemetry", "\n".join(lines))
     parts += _section("How to reproduce", f"```\n{words.reproduce(analysis)}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; empty without rows."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    if not cells:
-        return ""
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
 
 
 def _section(title: str, body: str) -> list[str]:

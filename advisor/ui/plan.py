@@ -7,20 +7,20 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from advisor.cli.plan_tables import batch, machine
 from advisor.errors import AdvisorError
 from advisor.plan import explore
 from advisor.plan.command import plan_command
-from advisor.plan.explain import SCORE, sentence
-from advisor.plan.provenance import briefly, in_words
-from advisor.plan.summary import markdown
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
+from advisor.report import search as runs
 from advisor.report.charts import Rows
+from advisor.report.plan import machine, sentence, speed_rests_on
+from advisor.report.plan_markdown import markdown
+from advisor.report.quantities import COST, LOSS, TIME, memory_of
+from advisor.report.table import capital
 from advisor.store import dump_plan
 from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
-from advisor.units import format_bytes, format_count, format_estimate, format_number, format_seconds, format_usd
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
@@ -71,7 +71,7 @@ def _refused(error: AdvisorError) -> None:
     """An impossible goal: what is wrong and the way out, in the words of this page."""
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
-    kind("  \n".join(text[:1].upper() + text[1:] for text in (message, hint)), icon=":material/block:")
+    kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
 
 
 def _picked(goal: Goal, answered: Plan) -> Choice:
@@ -102,11 +102,11 @@ def _answer(
     name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
     words = sentence(shown)
     if shown.prediction.loss:
-        words = f"{words.removesuffix('.')}, predicted loss {format_estimate(shown.prediction.loss, format_number)}."
+        words = f"{words.removesuffix('.')}, {LOSS.name} {LOSS.of(shown.prediction.loss)}."
     st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
     colour, explained = _BASES[shown.prediction.step_seconds.basis]
     st.badge(f"speed: {shown.prediction.step_seconds.basis}", color=colour, help=explained)
-    if (rests := in_words(shown)) is not None:
+    if (rests := speed_rests_on(shown)) is not None:
         st.caption(":material/query_stats: " + plain(rests))
     if problem is not None:
         _refused(problem)
@@ -156,34 +156,29 @@ def _cards(answered: Plan, choice: Choice) -> None:
 
 
 def _card(option: Choice, *, shown: bool) -> None:
-    basis = option.step_seconds.basis
+    basis, said = option.step_seconds.basis, runs.option(option)
     colour, explained = _BASES[basis]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         st.badge(str(basis), color=colour, help=explained)
-    st.markdown(f"##### depth {option.depth} · {format_count(option.parameters)} parameters")
+    st.markdown(f"##### {said['model']}")
+    memory = memory_of(option.gpu).column
     st.markdown(
         plain(
-            f"{machine(option)}  \n"
-            f"**{format_estimate(option.total_seconds, format_seconds)}** · "
-            f"**{format_estimate(option.cost_usd, format_usd)}**  \n"
-            f"loss {format_estimate(option.loss, format_number)}  \n"
-            f"memory {_memory(option)}  \n"
-            f"batch of {batch(option)}"
+            f"{said['on']}  \n"
+            f"**{said[TIME.column]}** · **{said[COST.column]}**  \n"
+            f"{LOSS.column} {said[LOSS.column]}  \n"
+            f"{memory} {said[memory]}, headroom {said['headroom']}  \n"
+            f"batch of {said['batch']}"
         )
     )
-    st.caption(worded(option.why))
+    st.caption(worded(said["why"]))
     if basis is Basis.PRIOR and option.gpu != "cpu":
-        runs = f"Speed from published runs: {briefly(option.grounds)}. "
-        st.caption(f"{runs}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
+        rests = f"Speed from published runs: {said['speed from']}. "
+        st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
     st.button(label, key=f"card-{option.name}", disabled=shown, on_click=_pick, args=(option.name,), width="stretch")
-
-
-def _memory(option: Choice) -> str:
-    held = format_estimate(option.device_bytes, format_bytes)
-    return held if option.headroom_bytes is None else f"{held}, {format_bytes(option.headroom_bytes)} free"
 
 
 def _around(
@@ -211,16 +206,16 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     points = explore.front_points(answered.search) if answered.search else ()
     known = all(point.loss is not None for point in points)
     rows = [_front_row(point, choice, by_loss=known) for point in points]
-    runs = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
+    dots = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
     missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
     priced = all(row["usd"] for row in rows)
-    drawn = _front_spec(runs, missed, known, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
+    drawn = _front_spec(dots, missed, known, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
     event = st.vega_lite_chart(
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better but for one thing." + ("" if known else f" {SCORE[:1].upper()}{SCORE[1:]}.")
+        "Crosses would be better but for one thing." + ("" if known else f" {capital(runs.SCORE)}.")
     )
     clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
     if clicked and clicked != st.session_state.get("clicked"):
@@ -234,7 +229,7 @@ def _front_spec(
     runs: Rows, missed: Rows, known: bool, priced: bool, limits: tuple[float | None, float | None]
 ) -> dict[str, Any]:
     """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
-    colour = "predicted loss" if known else "score (lower is better)"
+    colour = LOSS.name if known else "score (lower is better)"
     if priced:
         return plan_charts.front(runs, missed, colour=colour, limits=limits).to_dict()
     return plan_charts.hours_and_quality(runs, colour=colour).to_dict()
@@ -248,10 +243,10 @@ def _front_row(point: explore.FrontPoint, choice: Choice, *, by_loss: bool) -> d
         "hours": point.hours,
         "quality": point.loss if by_loss else run.score,
         "shown": point.id == explore.choice_id(choice),
-        "plan": f"depth {run.depth}, {format_count(run.parameters)} parameters",
-        "machine": machine(run),
-        "time": format_estimate(run.total_seconds, format_seconds),
-        "cost": format_estimate(run.cost_usd, format_usd),
-        "loss": format_estimate(run.loss, format_number),
-        "note": run.why or "-",
+        "model": runs.model(run),
+        "on": machine(run),
+        TIME.column: TIME.of(run.total_seconds),
+        COST.column: COST.of(run.cost_usd),
+        LOSS.column: LOSS.of(run.loss),
+        "remark": run.why or "-",
     }

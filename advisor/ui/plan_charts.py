@@ -8,23 +8,25 @@ from typing import Any
 import altair as alt
 
 from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame
+from advisor.report.quantities import COST, LOSS, TIME
 
 PICK = "pick"  # the name of the selection that the page reads
 MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m, a thousandth, would be read as minutes or a million
 TALL = 460
+NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # of a run of the search
 # Best first: viridis without its darkest third, which a dark page swallows; its lightness still falls all the way.
 GROUNDS = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
 
 
 def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, float | None]) -> alt.LayerChart:
-    """Dollars against hours; rows hold id, usd, hours, quality, shown and words for the tooltip.
+    """Dollars against hours; rows hold id, usd, hours, quality, shown and the words of NOTE for the tooltip.
 
     `limits` are the budget in dollars and the deadline in hours. A click selects a run by its id.
     """
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
-    x = alt.X("usd:Q", title="dollars", scale=_log(), axis=_axis(MONEY))
-    y = alt.Y("hours:Q", title="hours", scale=_log(), axis=_axis(HOURS))
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("plan", "machine", "time", "cost", "loss", "note")]
+    x = alt.X("usd:Q", title=f"{COST.name}, dollars", scale=_log(), axis=_axis(MONEY))
+    y = alt.Y("hours:Q", title=f"{TIME.name}, hours", scale=_log(), axis=_axis(HOURS))
+    tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
     scale = alt.Scale(range=list(GROUNDS))
     dots = (
         alt.Chart(frame(rows))
@@ -53,12 +55,12 @@ def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, 
 def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
     """Hours against quality, where nothing has a price; rows as for `front`."""
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("plan", "machine", "time", "loss", "note")]
+    tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE if name != COST.column]
     dots = (
         alt.Chart(frame(rows))
         .mark_circle(opacity=1, color=PREDICTED, cursor="pointer")
         .encode(
-            alt.X("hours:Q", title="hours", scale=_log(), axis=_axis(HOURS)),
+            alt.X("hours:Q", title=f"{TIME.name}, hours", scale=_log(), axis=_axis(HOURS)),
             alt.Y("quality:Q", title=colour, scale=alt.Scale(zero=False)),
             size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
             stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
@@ -111,7 +113,7 @@ def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
     base = alt.Chart(frame(rows))
     y_scale = alt.Scale(zero=False)
     band = base.mark_area(color=PREDICTED, opacity=BAND).encode(
-        x, alt.Y("low:Q", title="validation loss, nats per token", scale=y_scale), alt.Y2("high:Q")
+        x, alt.Y("low:Q", title=f"{LOSS.name}, nats per token", scale=y_scale), alt.Y2("high:Q")
     )
     line = base.mark_line(color=PREDICTED).encode(
         x, alt.Y("value:Q", scale=y_scale), tooltip=[alt.Tooltip("label:N", title="loss")]
@@ -145,13 +147,13 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
 
 
 def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
-    """Where the time and the dollars go, each as one bar of shares; rows hold what, part, order, value and label."""
+    """Where time and cost go, each as one bar of shares; rows hold what, part, order, value and label."""
     return (
         alt.Chart(frame(rows))
         .mark_bar(size=44)
         .encode(
             alt.X("value:Q", title="share of the whole", stack="normalize", axis=alt.Axis(format="%")),
-            alt.Y("what:N", title=None, sort=["time", "dollars"]),
+            alt.Y("what:N", title=None, sort=[TIME.name, COST.name]),
             alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=[*PARTS, "#999933"]), title=None),
             alt.Order("order:Q"),
             tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],

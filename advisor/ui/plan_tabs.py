@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import streamlit as st
 
-from advisor.cli.plan_tables import batch, machine
-from advisor.plan import curves, explore
-from advisor.plan.explain import SCORE, verdict
+from advisor.plan import curves
+from advisor.plan.spending import largest_first
 from advisor.predict.profile import Profile
-from advisor.predict.trajectory import milestones
-from advisor.records import Candidate, Choice, Goal, Plan
+from advisor.records import Goal, Plan
 from advisor.report import charts
+from advisor.report import plan as report
+from advisor.report import search as runs
+from advisor.report.quantities import COST, TIME
+from advisor.report.table import Table, capital, on_page
 from advisor.ui import plan_answers, plan_charts
 from advisor.ui.controls import PLAN, in_controls, in_words
 from advisor.units import (
@@ -22,9 +25,7 @@ from advisor.units import (
     format_number,
     format_percent,
     format_rate,
-    format_seconds,
     format_tokens,
-    format_usd,
 )
 
 
@@ -135,109 +136,76 @@ def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
         "published scaling law (a *prior*: another corpus or tokenizer moves it, the band allows for that). "
         "Each mark says how many tokens that limit alone allows."
     )
-    course = [
-        {"After": format_percent(p.share), "Step": format_count(p.step), "Tokens": format_tokens(p.tokens),
-         "Training loss": format_estimate(p.loss, format_number)}
-        for p in milestones(shown)
-    ]  # fmt: skip
-    if course:
-        st.markdown("**What to expect on the way**")
-        st.dataframe(course, hide_index=True)
+    if way := report.course(shown):
+        _table(way)
 
 
 def _bill(shown: Plan) -> None:
-    parts = explore.bill(shown)
+    parts = [(report.PARTS[part.key], part) for part in largest_first(shown)]
     rows = [
-        {"what": "time", "part": p.name, "order": order, "value": p.seconds, "label": format_seconds(p.seconds)}
-        for order, p in enumerate(parts)
+        {"what": TIME.name, "part": name, "order": order, "value": part.seconds.value, "label": TIME.of(part.seconds)}
+        for order, (name, part) in enumerate(parts)
+        if part.seconds
     ]
     rows += [
-        {"what": "dollars", "part": p.name, "order": order, "value": p.usd, "label": format_usd(p.usd)}
-        for order, p in enumerate(parts)
-        if p.usd
+        {"what": COST.name, "part": name, "order": order, "value": part.usd, "label": COST.words(part.usd)}
+        for order, (name, part) in enumerate(parts)
+        if part.usd
     ]
-    st.altair_chart(plan_charts.bill(rows, parts=[part.name for part in parts]), width="stretch")
-    prediction = shown.prediction
-    lines = [{"Part": p.name, "Time": format_seconds(p.seconds) if p.seconds else "-",
-              "Dollars": format_usd(p.usd)} for p in parts]  # fmt: skip
-    total = format_estimate(prediction.wall_clock.total_seconds, format_seconds)
-    lines.append({"Part": "in all", "Time": total, "Dollars": format_estimate(prediction.cost_usd, format_usd)})
-    st.dataframe(lines, hide_index=True)
-    st.caption(plain(f"Price: {shown.price_source}. The run keeps {format_bytes(prediction.disk_bytes)} on disk."))
+    st.altair_chart(plan_charts.bill(rows, parts=[name for name, _ in parts]), width="stretch")
+    _table(report.spending(shown))
+    disk = format_bytes(shown.prediction.disk_bytes)
+    st.caption(plain(f"Price: {shown.price_source}. The run keeps {disk} on disk."))
 
 
 def _scaling(shown: Plan) -> None:
     search = shown.search
     if search is None or len(search.scaling) < 2:
-        st.info("This run cannot be split over more devices, or the links between them are unknown.")
+        st.info(runs.SCALING_ALONE)
         return
+    table = runs.scaling(search.scaling)
     rows = [
-        {"gpus": p.gpus, "value": p.tokens_per_second,
-         "label": f"{p.gpus} GPUs: {format_rate(p.tokens_per_second)}, {format_percent(p.efficiency)} of ideal; "
-         f"{format_seconds(p.total_seconds)}, {format_usd(p.cost_usd)}"}
-        for p in search.scaling
+        {"gpus": point.gpus, "value": point.tokens_per_second,
+         "label": "; ".join(f"{name} {cell}" for name, cell in zip(table.columns, row, strict=True))}
+        for point, row in zip(search.scaling, table.rows, strict=True)
     ]  # fmt: skip
     ideal = [{"gpus": gpus, "value": rate} for gpus, rate in curves.ideal_rates(shown)]
     st.altair_chart(plan_charts.scaling(rows, ideal), width="stretch")
-    if search.pays_up_to_gpus is None:
-        st.caption("More GPUs pay as far as this goes: they shorten the run by more than they raise the bill.")
-    else:
-        st.caption(f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run.")
-    lines = [
-        {"GPUs": str(p.gpus), "Tokens/s": format_rate(p.tokens_per_second), "Per GPU": format_percent(p.efficiency),
-         "Time": format_seconds(p.total_seconds), "Dollars": format_usd(p.cost_usd)}
-        for p in search.scaling
-    ]  # fmt: skip
-    st.dataframe(lines, hide_index=True)
+    st.caption(runs.pays(search))
+    _table(table)
 
 
 def _considered(answered: Plan) -> None:
     search = answered.search
+    tables = [runs.depths(answered), runs.micro_batches(answered)]
     if search is not None:
-        st.caption(
-            f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of devices were weighed; "
-            f"{search.front_size} are beaten by no other in dollars, hours and quality at once."
-        )
+        st.caption(runs.weighed(search))
         if search.near_misses:
-            st.markdown("**Better but for one thing**")
-            st.dataframe([_choice_row(c) for c in search.near_misses], hide_index=True)
-        st.markdown("**Best for each price and each time**")
-        st.dataframe([_choice_row(c) for c in search.front], hide_index=True)
-    st.markdown(f"**On {answered.workload.gpus} x {answered.workload.gpu}: depths and micro-batches**")
-    st.dataframe([_candidate_row(c, answered.chosen) for c in answered.considered], hide_index=True)
-    st.caption(f"{SCORE[:1].upper()}{SCORE[1:]}. Memory is all that a GPU must hold; recomputing: of activations.")
+            _table(_narrow(runs.near_misses(search), runs.RULED_OUT))
+        _table(_narrow(runs.front(search), runs.REMARK))
+        tables += [runs.near_misses(search), runs.front(search)]
+    for table in filter(None, tables[:2]):
+        _table(_narrow(table, runs.VERDICT))
+    for note in runs.notes(*tables):
+        st.caption(plain(capital(note)))
     if search is not None and search.left_out:
-        st.markdown("**Not searched**")
+        st.markdown(f"**{report.LEFT_OUT}**")
         st.markdown("\n".join(f"- {worded(text)}" for text in search.left_out))
 
 
-def _choice_row(choice: Choice) -> dict[str, str]:
-    return {
-        "On": machine(choice),
-        "Depth": str(choice.depth),
-        "Tokens": format_tokens(choice.tokens),
-        "Time": format_seconds(choice.total_seconds.value),
-        "Cost": format_usd(choice.cost_usd.value if choice.cost_usd else None),
-        "Loss": format_number(choice.loss.value if choice.loss else None),
-        "Remark": in_words(choice.why, PLAN),
-        "Parameters": format_count(choice.parameters),
-        "Batch": batch(choice),
-    }
+def _narrow(table: Table, last: str) -> Table:
+    """What a window of 900 pixels shows first, what it scrolls to last; `last` is the column of words."""
+    behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
+    order = [name for name in table.columns if name not in (last, *behind)]
+    place = table.columns.index(last)
+    rows = tuple((*row[:place], in_words(row[place], PLAN), *row[place + 1 :]) for row in table.rows)
+    return replace(table, rows=rows).only(*order, last, *behind)
 
 
-def _candidate_row(candidate: Candidate, chosen: Candidate) -> dict[str, str]:
-    memory, again = candidate.device_bytes, candidate.activation_checkpointing == "full"
-    return {
-        "Depth": str(candidate.depth),
-        "Micro-batch": f"{candidate.micro_batch} x {candidate.grad_accum}{', recomputing' if again else ''}",
-        "Tokens": format_tokens(candidate.tokens),
-        "Tokens/s": format_rate(candidate.tokens_per_second.value),
-        "Memory": format_bytes(memory.value if memory else None),
-        "Time": format_seconds(candidate.total_seconds.value),
-        "Cost": format_usd(candidate.cost_usd.value if candidate.cost_usd else None),
-        "Verdict": in_words(verdict(candidate, chosen), PLAN),
-        "Parameters": format_count(candidate.parameters),
-    }
+def _table(table: Table) -> None:
+    if table.title:
+        st.markdown(f"**{table.title}**")
+    st.dataframe(on_page(table), hide_index=True)
 
 
 def _why(shown: Plan, answered: Plan) -> None:
@@ -246,5 +214,5 @@ def _why(shown: Plan, answered: Plan) -> None:
     if shown is not answered:
         left.markdown("**What is shown instead**")
         left.markdown("\n".join(f"- {worded(text)}" for text in shown.reasons))
-    right.caption("It rests on")
+    right.caption(report.RESTS_ON)
     right.markdown("\n".join(f"- {worded(text)}" for text in shown.inputs))

@@ -8,21 +8,14 @@ from typing import Any
 
 import streamlit as st
 
-from advisor.plan.explore import Changes, Effect, difference, pinned, ranges
+from advisor.plan.explore import Changes, difference, pinned, ranges
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Plan
+from advisor.report import what_if
+from advisor.report.table import in_markdown
 from advisor.ui import plan_answers, plan_form
 from advisor.ui.plan_tabs import worded
-from advisor.units import (
-    Formatter,
-    format_bytes,
-    format_estimate,
-    format_number,
-    format_seconds,
-    format_tokens,
-    format_usd,
-    format_usd_rate,
-)
+from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
 _CARD = f"{PREFIX}gpu"
@@ -92,43 +85,14 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
                 continue
             goal = pinned(answered, choice, Changes(**{name: tried}))
             done = plan_answers.effect(pinned(answered, choice), goal, now, profile)
-            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {in_words(done)}"))
-
-
-def in_words(effect: Effect) -> str:
-    """An effect in one line: "+3 h · +$7 · +5 GiB · loss -0.04"."""
-    if effect.refused:
-        return effect.refused
-    parts = [
-        signed(effect.seconds, format_seconds),
-        signed(effect.usd, format_usd),
-        signed(effect.device_bytes, format_bytes),
-        f"loss {signed(effect.loss, format_number)}" if effect.loss else "",
-        {None: "", True: "recomputing activations", False: "no longer recomputing"}[effect.recomputes],
-    ]
-    return " · ".join(part for part in parts if part) or "changes next to nothing"
-
-
-def signed(value: float | None, words: Formatter) -> str:
-    """A difference with its sign; empty where there is none or it is unknown."""
-    return words.change(value) if value else ""
+            st.caption(worded(f"{'at' if value == tried else 'next:'} {words(tried)}: {what_if.in_words(done)}"))
 
 
 def comparison(base: Plan, shown: Plan, profile: Profile, shown_profile: Profile) -> None:
     """The run as it was chosen and as it is now, number by number, with the differences."""
-    done = difference(base, shown, profile, shown_profile)
+    effect = difference(base, shown, profile, shown_profile)
     held = [p.memory.device_total_bytes(plan.workload) for p, plan in ((profile, base), (shown_profile, shown))]
-    rows = [
-        ("time", format_seconds, done.seconds, [p.prediction.wall_clock.total_seconds for p in (base, shown)]),
-        ("cost", format_usd, done.usd, [p.prediction.cost_usd for p in (base, shown)]),
-        ("memory", format_bytes, done.device_bytes, held),
-        ("loss", format_number, done.loss, [p.prediction.loss for p in (base, shown)]),
-    ]
-    lines = ["| | as chosen | what if | change |", "|---|---|---|---|"]
-    for name, words, change, (before, after) in rows:
-        cells = (format_estimate(before, words), format_estimate(after, words), signed(change, words))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    st.markdown("\n".join(lines).replace("$", "\\$"))
+    st.markdown(in_markdown(what_if.comparison(base, shown, effect, held)).replace("$", "\\$"))
 
 
 def _next(options: Sequence[Any], value: Any) -> Any:

@@ -61,7 +61,7 @@ def _chosen_plan() -> Plan | None:
 
 
 def _launch_form(plan: Plan) -> None:
-    from advisor.plan.explain import sentence
+    from advisor.report.plan import sentence
 
     st.markdown(f"**{plain(sentence(plan))}**")
     for warning in plan.warnings:

@@ -18,14 +18,14 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.cli.plan import command
-from advisor.plan import curves, explore
+from advisor.plan import curves, explore, spending
 from advisor.plan.answer import answer
 from advisor.plan.command import plan_command
 from advisor.plan.explore import Changes
-from advisor.plan.summary import markdown
 from advisor.predict.batch import predict_batch
 from advisor.predict.throughput import coordinates, sizes
 from advisor.records import Goal, GpuPrice
+from advisor.report.plan_markdown import markdown
 from advisor.store import default_store
 from advisor.workflows.goal import PlanOptions
 from advisor.workflows.plan import recommend
@@ -276,20 +276,19 @@ def test_repeated_data_are_marked_and_tiny_models_are_promised_nothing():
 @pytest.mark.parametrize("wishes", [{}, {"spot": "only"}, {"usd_per_kwh": 0.3}])
 def test_the_bill_sums_to_the_totals(wishes):
     plan = ask(replace(GOAL, **wishes))
-    parts = explore.bill(plan)
+    parts = spending.parts(plan)
     clock = plan.prediction.wall_clock
-    assert sum(p.seconds for p in parts) == pytest.approx(clock.total_seconds.value, rel=1e-9)
-    assert sum(p.hours for p in parts) == pytest.approx(clock.total_seconds.value / 3600, rel=1e-9)
+    assert sum(p.seconds.value for p in parts if p.seconds) == pytest.approx(clock.total_seconds.value, rel=1e-9)
     assert sum(p.usd for p in parts) == pytest.approx(plan.prediction.cost_usd.value, rel=1e-9)
-    assert parts[0].name == "steps"
-    assert ("interruptions" in {p.name for p in parts}) == (wishes.get("spot") == "only")
+    assert spending.largest_first(plan)[0].key == "steps"
+    assert ("interruptions" in {p.key for p in parts}) == (wishes.get("spot") == "only")
 
 
 def test_a_bill_without_a_price_has_no_dollars():
     goal = Goal(gpu="h200-141gb-nvl", deadline_seconds=3600.0)  # nobody's price list has it
     plan = answer(goal, [prior_profile(require_gpu(goal.gpu))], now=NOW)
     assert plan.prediction.cost_usd is None
-    assert all(part.usd is None for part in explore.bill(plan))
+    assert all(part.usd is None for part in spending.parts(plan))
 
 
 def test_the_front_holds_the_plan_and_crosses_are_the_near_misses(plan):

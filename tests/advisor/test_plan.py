@@ -23,11 +23,12 @@ from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.answer import bare_plan, measured_plan
 from advisor.plan.candidates import MICRO_BATCHES
-from advisor.plan.explain import sentence, verdict
+from advisor.plan.explain import verdict
 from advisor.predict.batch import predict_batch
 from advisor.predict.loss import allocation_score
 from advisor.predict.power import measured_power
 from advisor.records import Basis, Estimate, Goal, Plan
+from advisor.report.plan import sentence
 from advisor.store import dump_plan, load_plan
 from advisor.units import format_bytes, format_estimate
 from tests.advisor.devices import big_gpu, plan_on, small_cpu, token_meta
@@ -515,7 +516,7 @@ def test_a_verdict_never_calls_a_better_score_beaten():
 
 
 def test_one_percent_of_the_score_is_worth_six_percent_of_compute():
-    """As `explain.SCORE` says: both parameters and tokens grow by the square root."""
+    """As `report.search.SCORE` says: both parameters and tokens grow by the square root."""
     more = math.sqrt(1.06)
     there, here = allocation_score(5e8 * more, 6e9 * more, best_ratio=12), allocation_score(5e8, 6e9, best_ratio=12)
     assert 1 - there / here == pytest.approx(0.01, rel=0.05)

@@ -12,9 +12,10 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.catalog import load_gpus, require_gpu
 from advisor.folders import profiles_folder
 from advisor.plan.answer import answer
-from advisor.plan.provenance import briefly, grounds_of, in_words
+from advisor.plan.provenance import grounds_of
 from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
+from advisor.report.plan import briefly, speed_rests_on
 from advisor.store import dump_plan, load_plan
 from tests.advisor.devices import small_cpu
 
@@ -69,10 +70,10 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
     rows = (*plan.search.options, *plan.search.front, *plan.search.near_misses)
     assert rows and all(row.grounds == expected[row.gpu] for row in rows)
     assert plan.grounds == expected[plan.workload.gpu]
-    text = in_words(plan)
+    text = speed_rests_on(plan)
     assert f"{plan.grounds.generation_runs} of its generation ({plan.grounds.generation})" in text
     assert "The best of 2 estimates is more likely too high than too low" in text
-    alone = in_words(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("l4")))))
+    alone = speed_rests_on(replace(plan, search=None, grounds=grounds_of(prior_profile(require_gpu("l4")))))
     assert "none of this card" in alone and "The best of" not in alone
     (tmp_path / "plan.yaml").write_text(dump_plan(plan))
     assert load_plan(tmp_path / "plan.yaml") == plan
@@ -80,5 +81,5 @@ def test_a_choice_between_cards_says_beside_the_headline_how_little_it_rests_on(
 
 def test_what_was_measured_says_so_and_older_plans_say_nothing():
     plan = answer(Goal(gpu="cpu", deadline_seconds=300.0), [small_cpu()], now=NOW)
-    assert in_words(plan) == f"The speed was measured here ({small_cpu().calibration_id})."
-    assert in_words(replace(plan, grounds=None)) is None
+    assert speed_rests_on(plan) == f"The speed was measured here ({small_cpu().calibration_id})."
+    assert speed_rests_on(replace(plan, grounds=None)) is None

@@ -13,8 +13,8 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
-from advisor.plan.provenance import briefly, in_words
 from advisor.records import Goal
+from advisor.report.plan import briefly, speed_rests_on
 from advisor.store import Store, default_store
 from advisor.ui import watch
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
@@ -79,7 +79,7 @@ def test_the_first_look_answers_with_the_same_numbers_as_the_command():
         assert format_estimate(option.total_seconds, format_seconds) in said
     assert all(line.replace("$", "\\$") in said for line in plan.search.sensitivity)
     # nobody calibrated: it says so, on how little the choice rests, and what to do
-    assert in_words(plan) in said and "The best of" in in_words(plan)
+    assert speed_rests_on(plan) in said and "The best of" in speed_rests_on(plan)
     assert all(f"Speed from published runs: {briefly(option.grounds)}." in said for option in plan.search.options)
     assert "prior" in said and f"advisor calibrate --gpu {plan.workload.gpu}" in said
 
@@ -259,11 +259,13 @@ def test_the_bill_and_the_losers_are_tables_with_units():
     at = app(gpu="h100-80gb-sxm")
     at.session_state["tab"] = "The bill"
     table = ok(at.run()).dataframe[0].value
-    assert table["Part"].iloc[0] == "steps" and table["Part"].iloc[-1] == "in all"
-    assert re.fullmatch(r"\$50 \(\$4\d-5\d\)", table["Dollars"].iloc[-1])
+    assert re.fullmatch(r"steps \([\d,]+\)", table["Part"].iloc[0]) and table["Part"].iloc[-1] == "in all"
+    assert re.fullmatch(r"\$50 \(\$4\d-5\d\)", table["Cost"].iloc[-1])
     at.session_state["tab"] = "Considered and rejected"
-    candidates = ok(at.run()).dataframe[-1].value
-    assert candidates["Verdict"].str.startswith("chosen: score ").sum() == 1 and len(candidates) > 10
+    depths, sizes = [table.value for table in ok(at.run()).dataframe[-2:]]
+    for candidates in (depths, sizes):
+        assert candidates["Verdict"].str.startswith("chosen: score ").sum() == 1
+    assert len(depths) > 10 and "Depth" not in sizes  # of one depth all
     assert any(c.value.startswith("Score: what runs are ranked by") for c in at.caption)
 
 

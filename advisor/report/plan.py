@@ -1,0 +1,223 @@
+"""A plan in words: its sentence, what its speed rests on, its bill, the loss on the way. No arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.plan.spending import Part, largest_first, parts
+from advisor.predict.trajectory import milestones
+from advisor.records import Choice, Estimate, Grounds, Plan
+from advisor.report.quantities import (
+    ALLOCATED,
+    BITS,
+    CARBON,
+    COST,
+    DEVICE_MEMORY,
+    ENERGY,
+    INTERVAL,
+    LOSS,
+    MFU,
+    POWER,
+    PROCESS_MEMORY,
+    RESERVED,
+    STEP_TIME,
+    THROUGHPUT,
+    TIME,
+    Quantity,
+    basis,
+)
+from advisor.report.table import Table
+from advisor.units import format_bytes, format_count, format_percent, format_seconds, format_tokens
+
+# What each part of the wall clock and of the dollars is called, by its key in `plan.spending`.
+PARTS = {
+    "provisioning": "ordering the machine",
+    "download": "software and data",
+    "startup": "start-up",
+    "compile": "compilation",
+    "steps": "steps",
+    "evals": "evaluations",
+    "checkpoints": "checkpoints",
+    "interruptions": "interruptions",
+    "storage": "checkpoint storage",
+}
+IN_ALL = "in all"
+WHAT, BASIS = "what", "basis"  # titles around the estimates of a bill
+DEPENDS, RESTS_ON, LEFT_OUT = (
+    "What the choice depends on",
+    "It rests on",
+    "Not searched",
+)  # headings over a plan's texts
+Row = tuple[str, str, str]
+
+
+def sentence(plan: Plan) -> str:
+    """The recommendation in one sentence: what to train, on what, how long and for how much."""
+    chosen, run = plan.chosen, plan.run
+    workload = plan.workload
+    device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
+    if plan.provider is not None:
+        device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
+    accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
+    recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
+    cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
+    return (
+        f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
+        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}, "
+        f"for {format_tokens(chosen.tokens)} tokens: {TIME.of(plan.prediction.wall_clock.total_seconds)}, {cost}."
+    )
+
+
+def speed_rests_on(plan: Plan) -> str | None:
+    """One or two sentences to stand beside the recommendation; None for a plan that does not say.
+
+    The best of many estimates is more often one that is too high, and the fewer runs an estimate rests on the farther
+    off it may be.
+    """
+    grounds = plan.grounds
+    if grounds is None:
+        return None
+    if grounds.calibration is not None:
+        return f"The speed was measured here ({grounds.calibration})."
+    others = grounds.other_runs
+    text = (
+        f"The speed is an estimate from data sheets and published runs: {grounds.card_runs or 'none'} of this card, "
+        f"{grounds.generation_runs or 'none'} of its generation ({grounds.generation}), {others} of others."
+    )
+    count = len(plan.search.devices) if plan.search else 1
+    if count > 1:
+        text += f" The best of {count} estimates is more likely too high than too low: calibrate before spending."
+    return text
+
+
+def briefly(grounds: Grounds | None) -> str:
+    """A cell of a table: "measured here", or how many published runs, as in "1 run of it, 6 of Volta"."""
+    if grounds is None:
+        return "unknown"
+    if grounds.calibration is not None:
+        return "measured here"
+    runs = "run" if grounds.card_runs == 1 else "runs"
+    return f"{grounds.card_runs} {runs} of it, {grounds.generation_runs} of {grounds.generation}"
+
+
+def machine(choice: Choice) -> str:
+    """What is rented, in words."""
+    if choice.gpu == "cpu":
+        return "this CPU"
+    provider = f", {choice.provider}" if choice.provider else ""
+    return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
+
+
+def batch(choice: Choice) -> str:
+    """Micro-batch, accumulation and checkpointing, in words."""
+    accumulated = f" x {choice.grad_accum}" if choice.grad_accum > 1 else ""
+    recomputed = ", recomputing activations" if choice.activation_checkpointing == "full" else ""
+    return f"{choice.micro_batch} sequences{accumulated}{recomputed}"
+
+
+def bill(plan: Plan) -> Table:
+    """What the run takes, part by part, and what comes of it."""
+    clock = plan.prediction.wall_clock
+    timed = [(_part(part, plan), TIME.of(part.seconds), basis(part.seconds)) for part in parts(plan) if part.seconds]
+    total = (IN_ALL, TIME.of(clock.total_seconds), basis(clock.total_seconds))
+    rows = (*timed, total, *_money(plan), *_power(plan), *_speed_and_memory(plan), *_quality(plan), *_disk(plan))
+    return Table(columns=(WHAT, INTERVAL, BASIS), rows=rows)
+
+
+def summary(plan: Plan) -> Table:
+    """The quantities by which plans are told apart; what is not known is left out."""
+    prediction = plan.prediction
+    values = (
+        (TIME, prediction.wall_clock.total_seconds),
+        (COST, prediction.cost_usd),
+        (LOSS, prediction.loss),
+        (STEP_TIME, prediction.step_seconds),
+        (THROUGHPUT, prediction.tokens_per_second),
+        (MFU, prediction.mfu),
+        _memory(plan)[0],
+        (ENERGY, prediction.energy_kwh),
+    )
+    rows = tuple(quantity.row(value) for quantity, value in values if value is not None)
+    return Table(columns=(WHAT, INTERVAL, BASIS), rows=rows)
+
+
+def spending(plan: Plan) -> Table:
+    """Time and dollars by part, the longest first."""
+    rows = [
+        (_part(part, plan), TIME.of(part.seconds) if part.seconds else "-", COST.words(part.usd))
+        for part in largest_first(plan)
+    ]
+    rows.append((IN_ALL, TIME.of(plan.prediction.wall_clock.total_seconds), COST.of(plan.prediction.cost_usd)))
+    return Table(columns=("part", TIME.name, COST.name), rows=tuple(rows), numbers=(TIME.name, COST.name))
+
+
+def course(plan: Plan) -> Table | None:
+    """The training loss to expect on the way; None where no loss is predicted."""
+    rows = tuple(
+        (format_percent(p.share), format_count(p.step), format_tokens(p.tokens), LOSS.of(p.loss))
+        for p in milestones(plan)
+    )
+    columns = ("after", "step", "tokens", "training loss (80 % interval)")
+    return Table(columns=columns, rows=rows, title="Loss to expect on the way", numbers=columns[:-1]) if rows else None
+
+
+def _part(part: Part, plan: Plan) -> str:
+    """A part's name, with how often it happens."""
+    seconds = plan.run.checkpoint.every_seconds
+    often = {
+        "steps": f" ({format_count(plan.run.steps)})",
+        "checkpoints": f" (every {format_seconds(seconds)})" if seconds else "",
+    }
+    return f"{PARTS[part.key]}{often.get(part.key, '')}"
+
+
+def _money(plan: Plan) -> Iterator[Row]:
+    prediction = plan.prediction
+    if plan.usd_per_hour:
+        yield "price an hour", COST.words(plan.usd_per_hour), plan.price_source
+    yield COST.row(prediction.cost_usd)
+    stored = prediction.storage_usd
+    yield f"of it {PARTS['storage']}", COST.of(stored), basis(stored)
+
+
+def _power(plan: Plan) -> Iterator[Row]:
+    prediction = plan.prediction
+    yield POWER.row(prediction.power_watts)
+    yield ENERGY.row(prediction.energy_kwh)
+    if prediction.carbon_kg is not None:
+        grid = f"{CARBON.name}, {prediction.grid_grams_per_kwh:g} g/kWh"
+        yield grid, CARBON.of(prediction.carbon_kg), basis(prediction.carbon_kg)
+
+
+def _speed_and_memory(plan: Plan) -> Iterator[Row]:
+    prediction = plan.prediction
+    yield STEP_TIME.row(prediction.step_seconds)
+    yield THROUGHPUT.row(prediction.tokens_per_second)
+    yield MFU.row(prediction.mfu)
+    yield from (quantity.row(value) for quantity, value in _memory(plan))
+
+
+def _memory(plan: Plan) -> list[tuple[Quantity, Estimate | None]]:
+    """What a device must hold, and on a GPU how much of it PyTorch reports."""
+    prediction = plan.prediction
+    if plan.workload.gpu == "cpu":
+        return [(PROCESS_MEMORY, plan.chosen.device_bytes or prediction.peak_reserved_bytes)]
+    return [
+        (DEVICE_MEMORY, plan.chosen.device_bytes),
+        (RESERVED, prediction.peak_reserved_bytes),
+        (ALLOCATED, prediction.peak_allocated_bytes),
+    ]
+
+
+def _quality(plan: Plan) -> Iterator[Row]:
+    prediction = plan.prediction
+    yield LOSS.row(prediction.loss)
+    if prediction.bits_per_byte is not None:
+        yield BITS.row(prediction.bits_per_byte)
+
+
+def _disk(plan: Plan) -> Iterator[Row]:
+    prediction = plan.prediction
+    if prediction.disk_bytes:
+        each, kept = format_bytes(prediction.checkpoint_bytes), format_bytes(prediction.disk_bytes)
+        yield "disk for checkpoints", f"{kept} ({each} each)", "exact"

@@ -1,0 +1,78 @@
+"""What a plan, a prediction or a card of options shows of a run: each quantity's name, and how its number is written.
+
+`name` is what a row is called; `column` the shorter title where it heads a column or stands on a card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.records import Estimate
+from advisor.units import (
+    Formatter,
+    format_bytes,
+    format_energy,
+    format_estimate,
+    format_mass,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+    format_watts,
+)
+
+INTERVAL = "predicted (80 % interval)"  # the title above estimates
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A name and a way to write numbers."""
+
+    name: str
+    words: Formatter
+    short: str = ""
+
+    @property
+    def column(self) -> str:
+        """The title of a column, shorter than the name where that is long."""
+        return self.short or self.name
+
+    def of(self, estimate: Estimate | None) -> str:
+        """An estimate with its interval; "unknown" for None."""
+        return format_estimate(estimate, self.words)
+
+    def expected(self, estimate: Estimate | None) -> str:
+        """An estimate's expected value alone; "unknown" for None."""
+        return self.words(estimate.value if estimate else None)
+
+    def row(self, estimate: Estimate | None) -> tuple[str, str, str]:
+        """Name, estimate with its interval, basis."""
+        return self.name, self.of(estimate), basis(estimate)
+
+
+def basis(estimate: Estimate | None) -> str:
+    """What an estimate rests on; a dash for None."""
+    return estimate.basis if estimate else "-"
+
+
+TIME = Quantity("time", format_seconds)  # from the order of the machine to the end
+COST = Quantity("cost", format_usd)
+LOSS = Quantity("validation loss", format_number, "loss")
+STEP_TIME = Quantity("step time", format_seconds)
+THROUGHPUT = Quantity("throughput", format_rate, "tokens/s")  # a column says the unit, its cells do not
+MFU = Quantity("MFU", format_percent)
+# Three measures of memory: what a device must hold, context included, and the two that PyTorch reports
+DEVICE_MEMORY = Quantity("memory per GPU, all of it", format_bytes, "memory per GPU")
+PROCESS_MEMORY = Quantity("process memory", format_bytes)  # a CPU's
+RESERVED = Quantity("peak memory, reserved", format_bytes)
+ALLOCATED = Quantity("peak memory, allocated", format_bytes)
+POWER = Quantity("power of the devices", format_watts)
+ENERGY = Quantity("energy of the devices", format_energy)
+CARBON = Quantity("CO2e, whole site", format_mass)
+BITS = Quantity("bits per byte", format_number)
+
+
+def memory_of(gpu: str) -> Quantity:
+    """What the memory that a device must hold is called: a CPU holds it for the process."""
+    return PROCESS_MEMORY if gpu == "cpu" else DEVICE_MEMORY

@@ -1,0 +1,187 @@
+"""The runs of a search in words: options, front, near misses, depths and micro-batches, other numbers of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from advisor.plan.explain import verdict
+from advisor.records import Candidate, Choice, Plan, ScalingPoint, SearchReport
+from advisor.report.plan import batch, briefly, machine
+from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
+from advisor.report.table import STAR, Table
+from advisor.units import format_bytes, format_count, format_number, format_percent, format_tokens
+
+# One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
+# 1 % of it is 2 / 0.353 = 5.7 % of compute.
+SCORE = (
+    "score: what runs are ranked by, lower is better; 1 % of it is worth 6 % of compute. A loss law stretched to any "
+    "size, so no loss to expect"
+)
+RECOMPUTED = f"{STAR} activations recomputed in the backward pass: little memory, about a third more time"
+REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
+OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
+SCALING_ALONE = "This run cannot be split over more devices, or the links between them are unknown."
+
+
+def option(choice: Choice) -> dict[str, str]:
+    """Everything said of one of the named options, by what it is called."""
+    return {
+        "on": machine(choice),
+        "speed from": briefly(choice.grounds),
+        "model": model(choice),
+        "batch": batch(choice),
+        memory_of(choice.gpu).column: DEVICE_MEMORY.of(choice.device_bytes),
+        "headroom": format_bytes(choice.headroom_bytes),
+        STEP_TIME.column: STEP_TIME.of(choice.step_seconds),
+        TIME.column: TIME.of(choice.total_seconds),
+        "tokens": format_tokens(choice.tokens),
+        "epochs": format_number(choice.epochs),
+        COST.column: COST.of(choice.cost_usd),
+        LOSS.column: LOSS.of(choice.loss),
+        "score": format_number(choice.score),
+        "why": choice.why,
+    }
+
+
+def options(choices: Sequence[Choice]) -> Table:
+    """The named options side by side; epochs only where all know how much data there is."""
+    said = [option(choice) for choice in choices]
+    counted = all(choice.epochs is not None for choice in choices)
+    names = [name for name in said[0] if name != "epochs" or counted]
+    rows = tuple((name, *(words[name] for words in said)) for name in names)
+    return Table(columns=("", *(choice.name for choice in choices)), rows=rows, notes=(SCORE,))
+
+
+def model(run: Choice | Candidate) -> str:
+    """Depth and size, in words."""
+    return f"depth {run.depth}, {format_count(run.parameters)} parameters"
+
+
+def weighed(search: SearchReport) -> str:
+    """How many runs were looked at."""
+    return f"{format_count(search.candidates)} runs on {len(search.devices)} kinds of devices were weighed."
+
+
+def front(search: SearchReport) -> Table:
+    """The runs that no other beats in dollars, hours and quality at once."""
+    runs = "1 run is" if search.front_size == 1 else f"{search.front_size} runs are"
+    return _choices(f"Best for each price and each time ({runs} beaten by no other)", search.front, REMARK)
+
+
+def near_misses(search: SearchReport) -> Table:
+    """The runs that would be better, and what stands against each."""
+    return _choices("Better but for one thing", search.near_misses, RULED_OUT)
+
+
+def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:
+    names = ("on", "depth", "parameters", "tokens", TIME.column, COST.column, LOSS.column, "score", last, "batch")
+    rows = tuple(
+        (
+            machine(c),
+            _starred(str(c.depth), c),
+            format_count(c.parameters),
+            format_tokens(c.tokens),
+            TIME.expected(c.total_seconds),
+            COST.expected(c.cost_usd),
+            LOSS.expected(c.loss),
+            format_number(c.score),
+            c.why,
+            batch(c),
+        )
+        for c in choices
+    )
+    chosen = tuple(number for number, c in enumerate(choices) if c.why == "the plan")
+    return Table(columns=names, rows=rows, title=title, numbers=names[1:8], chosen=chosen, notes=_notes(choices))
+
+
+def depths(plan: Plan) -> Table:
+    """Every depth that was considered, at its best micro-batch, the chosen one among them."""
+    rows = [plan.chosen, *(c for c in plan.considered if c.depth != plan.chosen.depth)]
+    where = "" if plan.workload.gpu == "cpu" else f" on {plan.workload.gpus} x {plan.workload.gpu}"
+    return _candidates(f"Depths considered{where}", sorted(rows, key=lambda c: c.depth), plan)
+
+
+def micro_batches(plan: Plan) -> Table | None:
+    """The chosen depth's other micro-batches; None without any."""
+    rows = [c for c in plan.considered if c.depth == plan.chosen.depth]
+    title = f"Micro-batches considered at depth {plan.chosen.depth}"
+    by_size = sorted(rows, key=lambda c: c.micro_batch)
+    return _candidates(title, by_size, plan).without("depth", "parameters") if len(rows) > 1 else None
+
+
+def _candidates(title: str, candidates: Sequence[Candidate], plan: Plan) -> Table:
+    memory = memory_of(plan.workload.gpu).column
+    names = ("depth", "parameters", "micro-batch", "steps", "tokens", THROUGHPUT.column, memory)
+    names += (TIME.column, COST.column, VERDICT)
+    rows = tuple(
+        (
+            str(c.depth),
+            format_count(c.parameters),
+            _starred(f"{c.micro_batch} x {c.grad_accum}", c),
+            format_count(c.steps),
+            format_tokens(c.tokens),
+            format_tokens(c.tokens_per_second.value),
+            DEVICE_MEMORY.expected(c.device_bytes),
+            TIME.expected(c.total_seconds),
+            COST.expected(c.cost_usd),
+            verdict(c, plan.chosen),
+        )
+        for c in candidates
+    )
+    chosen = tuple(number for number, c in enumerate(candidates) if c is plan.chosen)
+    notes = (*_notes(candidates), SCORE)
+    return Table(columns=names, rows=rows, title=title, numbers=names[:-1], chosen=chosen, notes=notes)
+
+
+def scaling(points: Sequence[ScalingPoint]) -> Table:
+    """The chosen run on more and fewer GPUs; who lets them only where that differs."""
+    names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, "from")
+    rows = tuple(
+        (
+            str(p.gpus),
+            format_tokens(p.tokens_per_second),
+            format_percent(p.efficiency),
+            TIME.words(p.total_seconds),
+            COST.words(p.cost_usd),
+            _rented_from(p),
+        )
+        for p in points
+    )
+    title = "The same run on more and fewer GPUs, each at its fastest micro-batch"
+    table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
+    several = len({p.provider for p in points}) > 1 or any(_idle(p) for p in points)
+    return table if several else table.without("from")
+
+
+def pays(search: SearchReport) -> str:
+    """Up to how many GPUs the run gains more than it pays."""
+    if search.pays_up_to_gpus is None:
+        most = search.scaling[-1].gpus
+        return f"More GPUs pay as far as this goes ({most}): they shorten the run by more than they raise the bill."
+    return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
+
+
+def notes(*tables: Table | None) -> Iterator[str]:
+    """What has to be known to read these tables, each once, the meaning of a star first."""
+    said = dict.fromkeys(note for table in tables if table for note in table.notes)
+    yield from sorted(said, key=lambda note: not note.startswith(STAR))
+
+
+def _idle(point: ScalingPoint) -> bool:
+    return (point.rented or 0) > point.gpus
+
+
+def _rented_from(point: ScalingPoint) -> str:
+    return f"{point.provider or 'as given'}{f', {point.rented} rented' if _idle(point) else ''}"
+
+
+def _notes(runs: Sequence[Candidate | Choice]) -> tuple[str, ...]:
+    return (RECOMPUTED,) if any(_recomputes(run) for run in runs) else ()
+
+
+def _recomputes(run: Candidate | Choice) -> bool:
+    return run.activation_checkpointing == "full"
+
+
+def _starred(text: str, run: Candidate | Choice) -> str:
+    return f"{text}{STAR if _recomputes(run) else ''}"

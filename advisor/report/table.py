@@ -1,0 +1,73 @@
+"""A table in words: made once for its subject, laid out here for the console, for Markdown and for a page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from advisor import render
+
+NUMBER_WIDTH = 9  # characters
+STAR = "*"  # behind a cell that one of the table's notes explains
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Titles and cells. `numbers` names the columns of numbers, `chosen` the rows that are the answer itself."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    numbers: tuple[str, ...] = ()
+    chosen: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()  # what has to be known to read it
+
+    def only(self, *columns: str) -> Table:
+        """The table with these columns, in this order."""
+        places = [self.columns.index(name) for name in columns]
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return replace(self, columns=columns, rows=rows, numbers=tuple(n for n in self.numbers if n in columns))
+
+    def without(self, *columns: str) -> Table:
+        """The table without these columns."""
+        return self.only(*(name for name in self.columns if name not in columns))
+
+
+def on_console(table: Table) -> Any:
+    """The table for `render.show`: numbers to the right, the answer in bold. Notes are left to the caller."""
+    styles = dict.fromkeys(table.chosen, "bold")
+    numbers = [_folded(name) for name in table.numbers]
+    columns = [_folded(name) if name in table.numbers else name for name in table.columns]
+    return render.table(columns, table.rows, title=table.title or None, right=numbers, styles=styles)
+
+
+def _folded(title: str) -> str:
+    """The title over a column of numbers in lines no wider than numbers are, so that it takes nothing from words."""
+    return "\n".join(textwrap.wrap(title, NUMBER_WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def in_markdown(table: Table) -> str:
+    """The table's cells in Markdown, without its title; empty without rows."""
+    return markdown_table(table.columns, table.rows)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; empty without rows."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    if not cells:
+        return ""
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in cells)])
+
+
+def on_page(table: Table) -> list[dict[str, str]]:
+    """The rows by their columns' titles, which begin with a capital as everything on a page does."""
+    titles = [capital(name) for name in table.columns]
+    return [dict(zip(titles, row, strict=True)) for row in table.rows]
+
+
+def capital(text: str) -> str:
+    """The text with a capital at its beginning, the rest as it is."""
+    return text[:1].upper() + text[1:]
