@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,7 @@ def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) 
     docs/file-formats.md describes; examples/reports has five. Speeds are held against the card's calibration, if there
     is one here, else against published runs.
     """
-    from advisor.audit.page import markdown, text_lines
+    from advisor.report.audit import document, markdown, text_lines
     from advisor.store import default_store
     from advisor.workflows.audit import audit_cards
 
@@ -33,36 +32,8 @@ def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) 
         write_atomic(markdown_path, markdown(audits))
         render.remark(f"written to {markdown_path}")
     if as_json:
-        documents = [to_document(one) for one in audits]
+        documents = [document(one) for one in audits]
         render.print_json(documents[0] if len(documents) == 1 else {"audits": documents})
         return
     for one in audits:
         render.show("\n".join(text_lines(one)), "")
-
-
-def to_document(one: Any) -> dict[str, Any]:
-    """One audit as JSON: verdicts counted, every claim with its judgement, and the findings."""
-    from advisor.audit.page import verdict_line
-
-    claims = [
-        {
-            "id": judged.claim.id,
-            "kind": judged.claim.kind,
-            "line": judged.claim.line,
-            "text": judged.claim.text,
-            "verdict": judged.judgement.ruling,
-            "so": judged.judgement.so,
-            "arithmetic": judged.judgement.arithmetic,
-            "consequence": judged.judgement.consequence,
-        }
-        for judged in one.judged
-    ]
-    return {
-        "card": one.card.id,
-        "title": one.card.title,
-        "verdict": verdict_line(one),
-        "counts": one.counts,
-        "claims": claims,
-        "findings": one.findings,
-        "assumed": one.card.assumed,
-    }

@@ -79,3 +79,15 @@ def test_a_plan_is_no_card_and_is_told_so_in_a_line(tmp_path: Path) -> None:
     done = run(path)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 2
     assert "is a plan" in done.stderr and "advisor launch" in done.stderr
+
+
+def test_terminal_and_markdown_have_the_same_sections(tmp_path: Path) -> None:
+    """Every section with the number of its claims, and what was assumed: one heading, two layouts."""
+    page = tmp_path / "audit.md"
+    shown = run(CARDS / "report-1.yaml", "--md", page).stdout
+    headings = [line.removeprefix("## ") for line in page.read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
+    assert len(headings) == 5 and "Does not follow (13)" in headings
+    assert headings[-1] == "Assumed where the report says nothing"
+    assert [line.removesuffix(":") for line in shown.splitlines() if line.removesuffix(":") in headings] == headings
+    counts = [int(number) for number in re.findall(r"\((\d+)\)$", "\n".join(headings), re.M)]
+    assert sum(counts) == int(shown.splitlines()[1].split()[0])

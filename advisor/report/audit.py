@@ -1,0 +1,176 @@
+"""An audit in words: its sections once, laid out for the console, for Markdown and as a document. No arithmetic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from advisor.audit.audit import Audit, Judged
+from advisor.audit.verdict import Ruling
+from advisor.findings.case import Severity
+from advisor.report.table import capital, markdown_table
+
+_ORDER = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED, Ruling.HOLDS)
+_SEVERITIES = list(Severity)
+_CLAUSE = re.compile(r"(?:; |\. )")
+IS_SO, ARITHMETIC = "is so", "arithmetic"
+ASSUMED = "Assumed where the report says nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Claims that fail for one reason, and what there is to say of them: (label, text), the empty ones left out."""
+
+    claims: tuple[Judged, ...]
+    details: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """The claims of one verdict."""
+
+    title: str
+    ruling: Ruling
+    groups: tuple[Group, ...]
+
+    @property
+    def claims(self) -> tuple[Judged, ...]:
+        """All claims of the section, in its order."""
+        return tuple(claim for group in self.groups for claim in group.claims)
+
+
+def verdict_line(audit: Audit) -> str:
+    """The first line of every audit: how many claims hold, are wrong, do not follow, cannot be judged."""
+    n = audit.counts
+    return (
+        f"{len(audit.judged)} claims: {n[Ruling.HOLDS]} hold, {n[Ruling.WRONG]} wrong, "
+        f"{n[Ruling.DOES_NOT_FOLLOW]} do not follow, {n[Ruling.CANNOT_BE_JUDGED]} cannot be judged"
+    )
+
+
+def sections(audit: Audit) -> Iterator[Section]:
+    """Claims by verdict, the worst first, else in the order of the report; what fails for one reason together."""
+    for ruling in _ORDER:
+        members = [judged for judged in audit.judged if judged.judgement.ruling is ruling]
+        if ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW):
+            members.sort(key=lambda judged: _SEVERITIES.index(judged.judgement.severity))
+        if members:
+            together = [[judged] for judged in members] if ruling is Ruling.HOLDS else _of_one_reason(members)
+            groups = tuple(Group(claims=tuple(group), details=_details(group)) for group in together)
+            yield Section(title=f"{capital(ruling.value)} ({len(members)})", ruling=ruling, groups=groups)
+
+
+def where(judged: Judged) -> str:
+    """The claim's place in the report and its id."""
+    line = f"line {judged.claim.line}, " if judged.claim.line else ""
+    return f"{line}{judged.claim.id}"
+
+
+def text_lines(audit: Audit) -> Iterator[str]:
+    """For the console: verdict line, then every claim under its verdict."""
+    yield f"{audit.card.title}"
+    yield verdict_line(audit)
+    for section in sections(audit):
+        yield from ("", section.title)
+        if section.ruling is Ruling.HOLDS:
+            yield from (f"  {j.claim.text} ({where(j)}): {j.judgement.so}" for j in section.claims)
+            continue
+        for group in section.groups:
+            yield from (f"  {j.claim.text} ({where(j)}) [{j.judgement.severity.value}]" for j in group.claims)
+            yield from (f"      {label}: {text}" for label, text in group.details)
+    if audit.card.assumed:
+        yield from ("", f"{ASSUMED}:", *(f"  {text}" for text in audit.card.assumed))
+
+
+def markdown(audits: Sequence[Audit]) -> str:
+    """The same as one Markdown document."""
+    return "\n".join(line for audit in audits for line in _markdown_lines(audit)) + "\n"
+
+
+def document(audit: Audit) -> dict[str, Any]:
+    """The same for machines: verdicts counted, every claim with its judgement, and the findings."""
+    return {
+        "card": audit.card.id,
+        "title": audit.card.title,
+        "verdict": verdict_line(audit),
+        "counts": audit.counts,
+        "claims": [_claim(judged) for judged in audit.judged],
+        "findings": audit.findings,
+        "assumed": audit.card.assumed,
+    }
+
+
+def _claim(judged: Judged) -> dict[str, Any]:
+    claim, judgement = judged.claim, judged.judgement
+    return {
+        "id": claim.id,
+        "kind": claim.kind,
+        "line": claim.line,
+        "text": claim.text,
+        "verdict": judgement.ruling,
+        "so": judgement.so,
+        "arithmetic": judgement.arithmetic,
+        "consequence": judgement.consequence,
+    }
+
+
+def _markdown_lines(audit: Audit) -> Iterator[str]:
+    yield from (f"# Audit: {_plain(audit.card.title)}", "", f"**{verdict_line(audit)}.**", "")
+    if audit.card.source:
+        yield from (f"Source: {_plain(audit.card.source)}", "")
+    for section in sections(audit):
+        yield from (f"## {section.title}", "")
+        if section.ruling is Ruling.HOLDS:
+            yield from (markdown_table(("line", "claim", IS_SO, ARITHMETIC), map(_cells, section.claims)), "")
+            continue
+        for group in section.groups:
+            yield "* " + "; ".join(f"**{_plain(j.claim.text)}** ({where(j)})" for j in group.claims)
+            yield from (f"  * {label}: {_plain(text)}" for label, text in group.details)
+        yield ""
+    if audit.card.assumed:
+        yield from (f"## {ASSUMED}", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
+
+
+def _cells(judged: Judged) -> tuple[str, ...]:
+    claim, judgement = judged.claim, judged.judgement
+    return tuple(_plain(text) for text in (str(claim.line or ""), claim.text, judgement.so, judgement.arithmetic))
+
+
+def _plain(text: str) -> str:
+    """Text from a card on one line, without starting markup of its own."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("*", "\\*")
+
+
+def _of_one_reason(members: Sequence[Judged]) -> list[list[Judged]]:
+    """Claims that fail for the same reason together, where the first of them stands: same reckoning, same cure."""
+    groups: dict[object, list[Judged]] = {}
+    for judged in members:
+        reason = replace(judged.judgement, so="") if judged.judgement.arithmetic else judged.claim.id
+        groups.setdefault(reason, []).append(judged)
+    return list(groups.values())
+
+
+def _details(group: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
+    judgement = group[0].judgement
+    pairs = {
+        IS_SO if judgement.ruling is not Ruling.CANNOT_BE_JUDGED else "why": _together(j.judgement.so for j in group),
+        ARITHMETIC: judgement.arithmetic,
+        "consequence": judgement.consequence,
+        "likely causes": "; ".join(judgement.causes),
+        "to do": "; ".join(judgement.actions),
+        "measured by": judgement.threshold,
+    }
+    return tuple((label, text) for label, text in pairs.items() if text)
+
+
+def _together(texts: Iterator[str]) -> str:
+    """Several sentences as one, what they share said once: "a is slow; b" and "a is slow; c" give "a is slow; b; c"."""
+    first, *others = dict.fromkeys(texts)
+    said = set(_CLAUSE.split(first))
+    for text in others:
+        new = [clause for clause in _CLAUSE.split(text) if clause not in said]
+        said.update(new)
+        first += "".join(f"; {clause}" for clause in new)
+    return first
