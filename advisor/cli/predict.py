@@ -17,20 +17,10 @@ import click
 from advisor import render
 from advisor.cli.params import FILE, SIZE
 from advisor.errors import AdvisorError
-from advisor.records import Estimate, Prediction, Software, Workload
-from advisor.units import (
-    format_bytes,
-    format_count,
-    format_estimate,
-    format_number,
-    format_percent,
-    format_rate,
-    format_seconds,
-)
+from advisor.records import Prediction, Software, Workload
 
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
-ESTIMATES = ("step_seconds", "tokens_per_second", "mfu", "peak_allocated_bytes", "peak_reserved_bytes")
 ROWS_AT_ONCE, MOST_WORKERS = 10_000, 8
 Chunk = tuple[int, list[list[str]]]  # the number of its first row, the cells of each
 Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
@@ -73,7 +63,9 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
         return predict_rows(rows)
     prediction, sources = predict_one(options)
     if as_json:
-        render.print_json({"gpu": prediction.workload.gpu, **plain(prediction), "sources": sources})
+        from advisor.report.prediction import document
+
+        render.print_json({"gpu": prediction.workload.gpu, **document(prediction), "sources": sources})
     else:
         show(prediction, sources)
     return NOTHING_FITS if prediction.fits is False else 0
@@ -124,22 +116,6 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     )
     others = ("published software: the trainer here neither shards nor checkpoints selectively",)
     return predict_batch(profile, [workload])[0], (*profile.sources, *(others if elsewhere else ()))
-
-
-def plain(prediction: Prediction) -> dict[str, Any]:
-    """What `predict` promises of one configuration, as JSON has it."""
-    fields: dict[str, Any] = {
-        "parameters": prediction.parameters,
-        "flops_per_token": prediction.flops_per_token,
-    }
-    for name in ESTIMATES:
-        fields[name] = _estimate(getattr(prediction, name))
-    fields["fits"] = prediction.fits
-    return fields
-
-
-def _estimate(e: Estimate | None) -> dict[str, Any] | None:
-    return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
 
 
 def predict_rows(path: Path) -> int:
@@ -237,6 +213,7 @@ def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, 
     from advisor.calibrate.profiles import load_profile, prior_profile
     from advisor.catalog import load_gpus, load_published_gpus
     from advisor.predict.batch import predict_batch
+    from advisor.report.prediction import rest_of_line
     from advisor.store import default_store
 
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
@@ -256,55 +233,15 @@ def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, 
             continue
         predictions = predict_batch(profile, [workloads[place] for place in places])
         for place, prediction in zip(places, predictions, strict=True):
-            yield place, _rest_of_row(prediction), prediction.fits
-
-
-def _rest_of_row(prediction: Prediction) -> str:
-    """`plain` as JSON text without its opening brace, several times faster than by way of dicts."""
-    estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
-    fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
-    error = ""
-    if prediction.step_seconds is None:
-        error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
-    return (
-        f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
-        f'{estimates}, "fits": {fits}{error}}}'
-    )
-
-
-def _estimate_text(name: str, e: Estimate | None) -> str:
-    if e is None:
-        return f'"{name}": null'
-    return f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}'
-
-
-def _unjoined(w: Workload) -> str:
-    return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"
+            yield place, rest_of_line(prediction), prediction.fits
 
 
 def show(prediction: Prediction, sources: Sequence[str]) -> None:
     """One configuration on the terminal: each number with its interval and where it comes from."""
-    w = prediction.workload
-    size = f"depth {w.shape.depth}, width {w.shape.width}, {format_count(prediction.parameters)} parameters"
-    batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
-    how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
-    render.show(f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})", "")
-    parts = (
-        ("step time", prediction.step_seconds, format_seconds),
-        ("throughput", prediction.tokens_per_second, format_rate),
-        ("model FLOPs utilisation", prediction.mfu, format_percent),
-        ("memory, allocated", prediction.peak_allocated_bytes, format_bytes),
-        ("memory, reserved", prediction.peak_reserved_bytes, format_bytes),
+    from advisor.report.prediction import heading, quantities, time_unknown, verdict
+    from advisor.report.table import on_console
+
+    render.show(heading(prediction), "", on_console(quantities(prediction)), "")
+    render.show(
+        *filter(None, [time_unknown(prediction)]), verdict(prediction), *(f"from: {source}" for source in sources)
     )
-    rows = [(name, format_estimate(e, kind) if e else None, e.basis.value if e else None) for name, e, kind in parts]
-    rows.append(("FLOPs per token", format_number(prediction.flops_per_token), "exact"))
-    render.show(render.table(("", "80 % interval", "basis"), rows), "")
-    if prediction.step_seconds is None:
-        render.show(f"time is unknown: {_unjoined(w)}")
-    device = format_bytes(prediction.device_memory_bytes)
-    verdict = {
-        True: f"fits in {device}",
-        False: f"does NOT fit safely in {device}",
-        None: "memory of the device unknown",
-    }
-    render.show(verdict[prediction.fits], *(f"from: {source}" for source in sources))

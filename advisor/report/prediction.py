@@ -1,0 +1,93 @@
+"""One prediction in words: heading, table and verdict on fitting; and as JSON, alone or as a line of many."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from advisor.records import Estimate, Prediction, Workload
+from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
+from advisor.report.table import Table
+from advisor.units import format_bytes, format_count, format_number
+
+ESTIMATES = {  # fields of a prediction, in the order in which they are shown
+    "step_seconds": STEP_TIME,
+    "tokens_per_second": THROUGHPUT,
+    "mfu": MFU,
+    "peak_allocated_bytes": ALLOCATED,
+    "peak_reserved_bytes": RESERVED,
+}
+
+
+def heading(prediction: Prediction) -> str:
+    """What is predicted: model, batch, devices."""
+    w = prediction.workload
+    size = f"depth {w.shape.depth}, width {w.shape.width}, {format_count(prediction.parameters)} parameters"
+    batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
+    how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
+    return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"
+
+
+def quantities(prediction: Prediction) -> Table:
+    """Each number with its interval and where it comes from."""
+    shown = ESTIMATES | ({"peak_reserved_bytes": PROCESS_MEMORY} if prediction.workload.gpu == "cpu" else {})
+    rows = [quantity.row(getattr(prediction, name)) for name, quantity in shown.items()]
+    rows.append(("FLOPs per token", format_number(prediction.flops_per_token), "exact"))
+    return Table(columns=("", "80 % interval", "basis"), rows=tuple(rows))
+
+
+def verdict(prediction: Prediction) -> str:
+    """Whether it fits the device."""
+    device = format_bytes(prediction.device_memory_bytes)
+    return {
+        True: f"fits in {device}",
+        False: f"does NOT fit safely in {device}",
+        None: "memory of the device unknown",
+    }[prediction.fits]
+
+
+def time_unknown(prediction: Prediction) -> str | None:
+    """Why no time is predicted; None where one is."""
+    if prediction.step_seconds is not None:
+        return None
+    return f"time is unknown: {_unjoined(prediction.workload)}"
+
+
+def document(prediction: Prediction) -> dict[str, Any]:
+    """What `predict` promises of one configuration, as JSON has it."""
+    return {
+        "parameters": prediction.parameters,
+        "flops_per_token": prediction.flops_per_token,
+        **{name: _estimate(getattr(prediction, name)) for name in ESTIMATES},
+        "fits": prediction.fits,
+    }
+
+
+def rest_of_line(prediction: Prediction) -> str:
+    """`document` as JSON text without its opening brace, several times faster than by way of dicts.
+
+    For a table of many rows, where each begins with its number; a time that is not predicted is an `error` in words.
+    """
+    estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
+    fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
+    error = ""
+    if prediction.step_seconds is None:
+        error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
+    return (
+        f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
+        f'{estimates}, "fits": {fits}{error}}}'
+    )
+
+
+def _estimate(e: Estimate | None) -> dict[str, Any] | None:
+    return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
+
+
+def _estimate_text(name: str, e: Estimate | None) -> str:
+    if e is None:
+        return f'"{name}": null'
+    return f'"{name}": {{"value": {e.value:.10g}, "low": {e.low:.10g}, "high": {e.high:.10g}, "basis": "{e.basis}"}}'
+
+
+def _unjoined(w: Workload) -> str:
+    return f"the catalog does not say what joins {w.gpus} GPUs of type {w.gpu}"

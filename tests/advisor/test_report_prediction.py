@@ -1,0 +1,56 @@
+"""The words of one prediction, alone and as a line of many."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.catalog import require_gpu
+from advisor.predict.batch import predict_batch
+from advisor.records import Prediction, Workload
+from advisor.report import prediction as words
+from tests.advisor.devices import small_cpu
+from trainer.schema import make_shape
+
+
+def predicted() -> Prediction:
+    shape = make_shape("nanochat", depth=12, vocab_size=32768, seq_len=1024)
+    workload = Workload(shape=shape, micro_batch=8, gpu="l4", precision="bf16", compile=True)
+    return predict_batch(prior_profile(require_gpu("l4")), [workload])[0]
+
+
+def test_a_line_of_many_says_what_the_document_of_one_says():
+    prediction = predicted()
+    line, document = json.loads("{" + words.rest_of_line(prediction)), words.document(prediction)
+    assert list(line) == list(document)
+    assert line.pop("flops_per_token") == document.pop("flops_per_token")
+    for name in words.ESTIMATES:
+        estimate, own = line.pop(name), document.pop(name)
+        assert estimate.pop("basis") == own.pop("basis") == "prior"
+        assert estimate == pytest.approx(own, rel=1e-9)  # written with ten digits
+    assert line == document == {"parameters": predicted().parameters, "fits": True}
+
+
+def test_what_is_not_predicted_says_why_in_both():
+    unjoined = replace(predicted(), step_seconds=None, tokens_per_second=None, mfu=None, fits=None)
+    unjoined = replace(unjoined, device_memory_bytes=None, workload=replace(unjoined.workload, gpus=3))
+    why = "the catalog does not say what joins 3 GPUs of type l4"
+    assert words.time_unknown(unjoined) == f"time is unknown: {why}" and words.time_unknown(predicted()) is None
+    assert json.loads("{" + words.rest_of_line(unjoined))["error"] == f"time not predicted: {why}"
+    assert ("step time", "unknown", "-") in words.quantities(unjoined).rows
+    assert words.verdict(unjoined) == "memory of the device unknown"
+
+
+def test_memory_is_called_as_in_a_plan():
+    assert {"peak memory, reserved", "peak memory, allocated"} < {row[0] for row in words.quantities(predicted()).rows}
+    cpu = small_cpu()
+    shape = make_shape("nanochat", depth=2, vocab_size=256, seq_len=128)
+    workload = Workload(shape=shape, micro_batch=4, gpu="cpu", precision="fp32", compile=False)
+    names = {row[0] for row in words.quantities(predict_batch(cpu, [workload])[0]).rows}
+    assert "process memory" in names and "peak memory, reserved" not in names
+    assert words.heading(predicted()) == (
+        "nanochat of depth 12, width 768, 135 M parameters: 8 x 1024 tokens x 1 on 1 x l4 (bf16, compiled)"
+    )
