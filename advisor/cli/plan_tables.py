@@ -9,7 +9,7 @@ from advisor import render
 from advisor.records import Plan, SearchReport
 from advisor.report import plan as words
 from advisor.report import search as runs
-from advisor.report.table import STAR, Table, on_console
+from advisor.report.table import Table, on_console
 
 
 def recommendation(plan: Plan) -> Iterator[Any]:
@@ -24,7 +24,7 @@ def recommendation(plan: Plan) -> Iterator[Any]:
     yield from ("", bill_table(plan))
     if way := words.course(plan):
         yield from ("", on_console(way))
-    yield from _tables([runs.depths(plan), runs.micro_batches(plan)], said)
+    yield from _tables(runs.candidates(plan), said)
     if search is not None and not several:
         yield from _search(search, [], said)
     yield from ("", render.points(plan.reasons))
@@ -51,11 +51,10 @@ def _search(search: SearchReport, fronts: list[Table], said: list[str]) -> Itera
         yield runs.pays(search)
 
 
-def _tables(tables: list[Table | None], said: list[str]) -> Iterator[Any]:
-    """The tables and below them their notes: what a star means every time, the others where they were not `said`."""
-    for table in filter(None, tables):
+def _tables(tables: list[Table], said: list[str]) -> Iterator[Any]:
+    """The tables and below them their notes, which are `said` then."""
+    for table in tables:
         yield from ("", on_console(table))
-    for note in runs.notes(*tables):
-        if note.startswith(STAR) or note not in said:
-            said.append(note)
-            yield note
+    notes = runs.notes(tables, said)
+    said += notes
+    yield from notes

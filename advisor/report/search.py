@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from advisor.plan.explain import verdict
 from advisor.records import Candidate, Choice, Plan, ScalingPoint, SearchReport
@@ -94,22 +94,19 @@ def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:
     return Table(columns=names, rows=rows, title=title, numbers=names[1:8], chosen=chosen, notes=_notes(choices))
 
 
-def depths(plan: Plan) -> Table:
-    """Every depth that was considered, at its best micro-batch, the chosen one among them."""
-    rows = [plan.chosen, *(c for c in plan.considered if c.depth != plan.chosen.depth)]
+def candidates(plan: Plan) -> list[Table]:
+    """Every depth that was considered, at its best micro-batch, and where there are any the chosen one's others."""
+    chosen = plan.chosen
+    depths = [chosen, *(c for c in plan.considered if c.depth != chosen.depth)]
     where = "" if plan.workload.gpu == "cpu" else f" on {plan.workload.gpus} x {plan.workload.gpu}"
-    return _candidates(f"Depths considered{where}", sorted(rows, key=lambda c: c.depth), plan)
+    by_depth = _candidates(f"Depths considered{where}", sorted(depths, key=lambda c: c.depth), plan)
+    sizes = sorted((c for c in plan.considered if c.depth == chosen.depth), key=lambda c: c.micro_batch)
+    title = f"Micro-batches considered at depth {chosen.depth}"
+    by_size = [_candidates(title, sizes, plan).without("depth", "parameters")] if len(sizes) > 1 else []
+    return [by_depth, *by_size]
 
 
-def micro_batches(plan: Plan) -> Table | None:
-    """The chosen depth's other micro-batches; None without any."""
-    rows = [c for c in plan.considered if c.depth == plan.chosen.depth]
-    title = f"Micro-batches considered at depth {plan.chosen.depth}"
-    by_size = sorted(rows, key=lambda c: c.micro_batch)
-    return _candidates(title, by_size, plan).without("depth", "parameters") if len(rows) > 1 else None
-
-
-def _candidates(title: str, candidates: Sequence[Candidate], plan: Plan) -> Table:
+def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Table:
     memory = memory_of(plan.workload.gpu).column
     names = ("depth", "parameters", "micro-batch", "steps", "tokens", THROUGHPUT.column, memory)
     names += (TIME.column, COST.column, VERDICT)
@@ -126,11 +123,10 @@ def _candidates(title: str, candidates: Sequence[Candidate], plan: Plan) -> Tabl
             COST.expected(c.cost_usd),
             verdict(c, plan.chosen),
         )
-        for c in candidates
+        for c in considered
     )
-    chosen = tuple(number for number, c in enumerate(candidates) if c is plan.chosen)
-    notes = (*_notes(candidates), SCORE)
-    return Table(columns=names, rows=rows, title=title, numbers=names[:-1], chosen=chosen, notes=notes)
+    chosen = tuple(number for number, c in enumerate(considered) if c is plan.chosen)
+    return Table(columns=names, rows=rows, title=title, numbers=names[:-1], chosen=chosen, notes=_notes(considered))
 
 
 def scaling(points: Sequence[ScalingPoint]) -> Table:
@@ -161,10 +157,11 @@ def pays(search: SearchReport) -> str:
     return f"Beyond {search.pays_up_to_gpus}, more GPUs raise the bill by more than they shorten the run."
 
 
-def notes(*tables: Table | None) -> Iterator[str]:
-    """What has to be known to read these tables, each once, the meaning of a star first."""
-    said = dict.fromkeys(note for table in tables if table for note in table.notes)
-    yield from sorted(said, key=lambda note: not note.startswith(STAR))
+def notes(tables: Sequence[Table], said: Collection[str] = ()) -> list[str]:
+    """What has to be known to read these tables: first what a star means, then the rest as far as it was not `said`."""
+    found = dict.fromkeys(note for table in tables for note in table.notes)
+    stars = [note for note in found if note.startswith(STAR)]
+    return stars + [note for note in found if note not in stars and note not in said]
 
 
 def _idle(point: ScalingPoint) -> bool:
@@ -176,7 +173,7 @@ def _rented_from(point: ScalingPoint) -> str:
 
 
 def _notes(runs: Sequence[Candidate | Choice]) -> tuple[str, ...]:
-    return (RECOMPUTED,) if any(_recomputes(run) for run in runs) else ()
+    return (RECOMPUTED, SCORE) if any(_recomputes(run) for run in runs) else (SCORE,)
 
 
 def _recomputes(run: Candidate | Choice) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import streamlit as st
@@ -15,9 +15,10 @@ from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
 from advisor.report.quantities import COST, TIME
-from advisor.report.table import Table, capital, on_page
+from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers, plan_charts
 from advisor.ui.controls import PLAN, in_controls, in_words
+from advisor.ui.tables import right_aligned
 from advisor.units import (
     format_bytes,
     format_count,
@@ -177,24 +178,28 @@ def _scaling(shown: Plan) -> None:
 
 def _considered(answered: Plan) -> None:
     search = answered.search
-    tables = [runs.depths(answered), runs.micro_batches(answered)]
+    candidates, choices = runs.candidates(answered), []
     if search is not None:
         st.caption(runs.weighed(search))
-        if search.near_misses:
-            _table(_narrow(runs.near_misses(search), runs.RULED_OUT))
-        _table(_narrow(runs.front(search), runs.REMARK))
-        tables += [runs.near_misses(search), runs.front(search)]
-    for table in filter(None, tables[:2]):
-        _table(_narrow(table, runs.VERDICT))
-    for note in runs.notes(*tables):
-        st.caption(plain(capital(note)))
+        choices = [*([runs.near_misses(search)] if search.near_misses else []), runs.front(search)]
+        _tables(choices)
+    _tables(candidates, said=runs.notes(choices))
     if search is not None and search.left_out:
         st.markdown(f"**{report.LEFT_OUT}**")
         st.markdown("\n".join(f"- {worded(text)}" for text in search.left_out))
 
 
-def _narrow(table: Table, last: str) -> Table:
-    """What a window of 900 pixels shows first, what it scrolls to last; `last` is the column of words."""
+def _tables(tables: Sequence[Table], said: Collection[str] = ()) -> None:
+    """Tables of runs, and below them what has to be known to read them and was not `said` yet."""
+    for table in tables:
+        _table(_narrow(table))
+    for note in runs.notes(tables, said):
+        st.caption(plain(capital(note).replace(STAR, f"\\{STAR}")))
+
+
+def _narrow(table: Table) -> Table:
+    """What a window of 900 pixels shows first, what it scrolls to last; the verdict in the words of the page."""
+    last = next(name for name in (runs.REMARK, runs.RULED_OUT, runs.VERDICT) if name in table.columns)
     behind = [name for name in ("parameters", "steps", "batch") if name in table.columns]
     order = [name for name in table.columns if name not in (last, *behind)]
     place = table.columns.index(last)
@@ -205,7 +210,8 @@ def _narrow(table: Table, last: str) -> Table:
 def _table(table: Table) -> None:
     if table.title:
         st.markdown(f"**{table.title}**")
-    st.dataframe(on_page(table), hide_index=True)
+    numbers = right_aligned(capital(name) for name in table.numbers)
+    st.dataframe(on_page(table), hide_index=True, column_config=numbers)
 
 
 def _why(shown: Plan, answered: Plan) -> None:

@@ -44,8 +44,8 @@ def cpu_plan() -> Plan:
 def tables(plan: Plan) -> list[Table]:
     search = plan.search
     made = [words.bill(plan), words.summary(plan), words.spending(plan), words.course(plan)]
-    made += [runs.options(search.options), runs.front(search), runs.near_misses(search), runs.depths(plan)]
-    return [table for table in (*made, runs.micro_batches(plan), runs.scaling(search.scaling)) if table]
+    made += [runs.options(search.options), runs.front(search), runs.near_misses(search)]
+    return [table for table in (*made, *runs.candidates(plan), runs.scaling(search.scaling)) if table]
 
 
 def printed(plan: Plan) -> str:
@@ -87,8 +87,8 @@ def test_memory_time_and_speed_are_called_what_they_are(which, request):
 
 
 def test_a_score_is_explained_where_it_is_shown(plan, cpu_plan):
-    for table in (runs.options(plan.search.options), runs.depths(plan), runs.micro_batches(plan)):
-        assert runs.SCORE in table.notes
+    scored = [table for table in tables(plan) if "score" in str((table.columns, table.rows))]
+    assert len(scored) == 5 and all(runs.SCORE in table.notes for table in scored)
     said = " ".join(printed(plan).split())
     assert said.count(runs.SCORE) == 1 and said.index(runs.SCORE) < said.index("Best for each price")
     said = " ".join(printed(cpu_plan).split())  # of one device the options come last
