@@ -1,4 +1,4 @@
-"""An Analysis as words, tables and charts: terminal, Markdown, one self-contained HTML file, CSV. No arithmetic."""
+"""Computed records → words, tables and charts: console, Markdown, one self-contained HTML file, CSV. No arithmetic."""
 
 from __future__ import annotations
 
