@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.records import Estimate
+from advisor.report.plan import BASIS, PARTS, WHAT
+from advisor.report.quantities import (
+    ALLOCATED,
+    COST,
+    ENERGY,
+    INTERVAL,
+    LOSS,
+    MFU,
+    RESERVED,
+    STEP_TIME,
+    THROUGHPUT,
+    TIME,
+)
 from advisor.runs.comparison import Comparison, Point
 from advisor.runs.ledger_rows import QuantityAccuracy
 from advisor.runs.scoring import Score, ScoredRun
 from advisor.units import (
     Formatter,
-    format_bytes,
     format_count,
-    format_energy,
     format_estimate,
     format_number,
     format_percent,
-    format_rate,
     format_seconds,
     format_tokens,
     format_usd,
@@ -24,18 +34,18 @@ from advisor.units import (
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns and rows
 
-# what is compared, as people call it
+# what is compared, as a plan calls it where it has the same
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
-    ("step_seconds", "step time", format_seconds),
-    ("step_seconds_drift_corrected", "step time, machine drift taken out", format_seconds),
-    ("tokens_per_second", "throughput", format_rate),
-    ("mfu", "MFU", format_percent),
-    ("peak_allocated_bytes", "peak memory, allocated", format_bytes),
-    ("peak_reserved_bytes", "peak memory, reserved", format_bytes),
-    ("wall_clock_seconds", "wall clock", format_seconds),
-    ("cost_usd", "cost", format_usd),
-    ("energy_kwh", "energy", format_energy),
-    ("loss", "validation loss", format_number),
+    ("step_seconds", STEP_TIME.name, STEP_TIME.words),
+    ("step_seconds_drift_corrected", f"{STEP_TIME.name}, machine drift taken out", STEP_TIME.words),
+    ("tokens_per_second", THROUGHPUT.name, THROUGHPUT.words),
+    ("mfu", MFU.name, MFU.words),
+    ("peak_allocated_bytes", ALLOCATED.name, ALLOCATED.words),
+    ("peak_reserved_bytes", RESERVED.name, RESERVED.words),
+    ("wall_clock_seconds", "wall clock", TIME.words),  # from the run folder on: without ordering and software
+    ("cost_usd", COST.name, COST.words),
+    ("energy_kwh", ENERGY.name, ENERGY.words),
+    ("loss", LOSS.name, LOSS.words),
 )
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
@@ -70,7 +80,7 @@ def departures(scored: ScoredRun) -> str | None:
 def scores(scored: ScoredRun) -> Table:
     """Every quantity that was predicted or measured."""
     shown = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
-    return ("what", "predicted (80 % interval)", "actual", "error", "inside", "basis"), [_score(s) for s in shown]
+    return (WHAT, INTERVAL, "actual", "error", "inside", BASIS), [_score(s) for s in shown]
 
 
 def _score(score: Score) -> tuple[str, ...]:
@@ -94,7 +104,7 @@ def gap(scored: ScoredRun) -> Table | None:
     """Where the gap between predicted and actual wall clock went, the sum last; None where there is none to tell."""
     if scored.gap_seconds is None:
         return None
-    rows = [(cause.name, f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
+    rows = [(PARTS.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
     rows.append(("in all", f"{scored.gap_seconds:+.2f}", "actual minus predicted wall clock"))
     return ("where the gap went", "seconds", ""), rows
 

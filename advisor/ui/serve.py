@@ -14,7 +14,7 @@ import sys
 _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
-    *("advisor.cli.gpus", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
+    *("advisor.report.cards", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
     *("advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),
 )
 
