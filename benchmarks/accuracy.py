@@ -20,16 +20,16 @@ import published
 from baselines import constant_mfu, step_flops, straight_line
 from timing import in_words
 
-from advisor.calibrate import evidence
+from advisor.calibrate import observations
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out, score
 from advisor.calibrate.profiles import memory_observations, profile_of
-from advisor.calibration import AccuracySession
-from advisor.disk import read_yaml, write_atomic
 from advisor.errors import AdvisorError
 from advisor.predict.memory import corrected, load_memory_model
 from advisor.predict.power import datasheet_power
 from advisor.predict.throughput import Observation, Posterior
-from advisor.store import load_calibration
+from advisor.store.calibration import AccuracySession
+from advisor.store.disk import read_yaml, write_atomic
+from advisor.store.store import load_calibration
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {"cpu": ("6 % / 15 %", "5 %"), "cuda": ("3 % / 8 %", "2 %")}
@@ -56,16 +56,16 @@ def read_session(path: Path) -> Session:
     raw = load_calibration(path)
     if not isinstance(raw, AccuracySession):
         raise AdvisorError(f"{path} is no accuracy session", "benchmarks/held_out.py writes them")
-    drift = evidence.drift_of(raw.bursts)
-    seen = evidence.observations(raw.bursts, drift)
-    rates = evidence.rates_of(raw.ceilings)
+    drift = observations.drift_of(raw.bursts)
+    seen = observations.observations(raw.bursts, drift)
+    rates = observations.rates_of(raw.ceilings)
     return Session(
         name=path.stem,
         raw=raw,
         seen=seen,
-        held=evidence.observations(raw.held_out, drift),
-        chosen=evidence.observations(raw.chosen, drift),
-        posterior=fit(seen, rates, evidence.prior_of(raw), drift.deviation),
+        held=observations.observations(raw.held_out, drift),
+        chosen=observations.observations(raw.chosen, drift),
+        posterior=fit(seen, rates, observations.prior_of(raw), drift.deviation),
     )
 
 
@@ -191,7 +191,7 @@ def _chosen_row(session: Session) -> str:
 
 def _loo_row(session: Session) -> str:
     rates, drift = session.posterior.rates, session.posterior.drift
-    prior = evidence.prior_of(session.raw)
+    prior = observations.prior_of(session.raw)
     held: HeldOut | None = leave_one_out(session.seen, lambda some: fit(some, rates, prior, drift))
     if held is None:
         return f"| {session.name} | {len(session.seen)} | too few | - |"
@@ -224,7 +224,7 @@ def _power(sessions: Sequence[Session]) -> list[str]:
     for s in sessions:
         profile = profile_of(s.raw)
         spec, peak = profile.spec, profile.peak_flops(profile.precision)
-        metered = [b for b in evidence.completed([*s.raw.held_out, *s.raw.chosen]) if b.watts]
+        metered = [b for b in observations.completed([*s.raw.held_out, *s.raw.chosen]) if b.watts]
         if spec is None or not peak or not metered or profile.costs.power is None:
             continue
         watts = np.array([b.watts for b in metered])

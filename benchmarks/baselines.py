@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from advisor import flops
+from advisor.laws import flops
 from advisor.predict.throughput import Observation
 from advisor.records import Workload
 

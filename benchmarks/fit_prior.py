@@ -31,7 +31,7 @@ from prior_model import (
     selector,
 )
 
-from advisor.catalog import GpuSpec, load_published_gpus
+from advisor.hardware.catalog import GpuSpec, load_published_gpus
 from advisor.predict.prior import PRIOR_SCHEMA
 from advisor.predict.throughput import TERMS
 

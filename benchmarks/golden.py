@@ -90,7 +90,7 @@ def questions(home: Path, logs: list[Path], runs: list[Path]) -> Iterator[tuple[
 
 def prepare_store(home: Path) -> list[list[str]]:
     """Fill an empty ADVISOR_HOME and give the goals, their data folder filled in."""
-    from advisor.store import default_store, load_calibration
+    from advisor.store.store import default_store, load_calibration
 
     session = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
     here = load_calibration(session)

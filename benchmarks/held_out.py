@@ -27,13 +27,13 @@ from advisor.calibrate.detect import fillable_bytes, resolve_key
 from advisor.calibrate.measure import Worker
 from advisor.calibrate.profiles import profile_of
 from advisor.calibrate.session import Event, base_workload, calibrate, describe, run_burst
-from advisor.calibration import AccuracySession, Burst, Settings, calibration_to_dict
-from advisor.disk import dump_yaml, write_atomic
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
 from advisor.records import Workload
-from advisor.store import Store
+from advisor.store.calibration import AccuracySession, Burst, Settings, calibration_to_dict
+from advisor.store.disk import dump_yaml, write_atomic
+from advisor.store.store import Store
 from advisor.units import format_bytes, format_seconds
 from trainer.messages import WorkerDevice
 

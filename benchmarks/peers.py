@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
-from advisor import flops
-from advisor.catalog import GpuSpec, peak_flops
+from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.laws import flops
 from advisor.predict.prior import datasheet_rates
 from advisor.predict.throughput import TERMS, sizes, terms
 from advisor.records import Workload

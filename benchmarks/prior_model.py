@@ -25,7 +25,7 @@ from scipy.optimize import least_squares
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from advisor.catalog import GpuSpec  # noqa: E402
+from advisor.hardware.catalog import GpuSpec  # noqa: E402
 from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.predict import comm  # noqa: E402
 from advisor.predict.prior import (  # noqa: E402

@@ -14,7 +14,7 @@ import prior_model
 import yaml
 
 from advisor.calibrate.fit import fit
-from advisor.catalog import GpuSpec, load_published_gpus
+from advisor.hardware.catalog import GpuSpec, load_published_gpus
 from advisor.laws.intervals import Z80
 from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (

@@ -27,7 +27,7 @@ from advisor.plan.evaluate import evaluate
 from advisor.plan.goal import Limits
 from advisor.plan.search_space import COUNTS, devices_of
 from advisor.records import Goal
-from advisor.store import default_store
+from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from advisor.disk import write_atomic
+from advisor.store.disk import write_atomic
 from trainer.device import describe_device, resolve_device
 
 FOLDER = Path(__file__).resolve().parent / "raw" / "speed"

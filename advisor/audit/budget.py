@@ -5,7 +5,7 @@ from __future__ import annotations
 from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
-from advisor.catalog import find_gpu
+from advisor.hardware.catalog import find_gpu
 from advisor.hardware.offers import listed_bills, unpriced
 from advisor.laws.repetition import FREE_EPOCHS
 from advisor.laws.text import bytes_per_token

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from advisor import flops
 from advisor.audit.card import Setup
+from advisor.laws import flops
 from advisor.records import Workload
 from trainer.schema import FAMILIES, ConfigError, ModelShape, make_shape
 

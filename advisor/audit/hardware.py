@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from advisor.audit import signs
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, show_bytes, unknown, wrong
-from advisor.catalog import GpuSpec, find_gpu, load_gpus, peak_flops
 from advisor.findings.case import Severity
+from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops
 from advisor.hardware.offers import cheapest_offer
-from advisor.prices import PriceRow, load_prices
+from advisor.hardware.prices import PriceRow, load_prices
 from advisor.units import format_bandwidth, format_flops, format_number, format_seconds, format_usd_rate, format_watts
 
 SPARSE = 2.0  # vendors print the rate with 2:4 sparsity, which training does not use: twice the dense one

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from advisor import flops
 from advisor.audit import signs
 from advisor.audit.counts import counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
-from advisor.findings.data_budget import FLOOR_MARGIN, loss_floor
+from advisor.findings.detectors.data_budget import FLOOR_MARGIN, loss_floor
+from advisor.laws import flops
 from advisor.laws.annealing import cosine
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 from advisor.laws.hyperparameters import OFF_LAW, off_laws, peak_rates, times_off

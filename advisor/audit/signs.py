@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from advisor import flops
 from advisor.audit.card import Card, Setup
 from advisor.audit.counts import Counts, counts, workload_of
 from advisor.audit.verdict import Believe
-from advisor.catalog import GpuSpec, find_gpu, peak_flops
-from advisor.laws import cpu_fallback, initial_loss
+from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
+from advisor.laws import cpu_fallback, flops, initial_loss
 from advisor.predict.batch import predict_batch
 from advisor.predict.throughput import OPTIMIZER_BYTES, TERMS, predict_log, sizes
 from advisor.records import Prediction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from advisor.audit import signs
 from advisor.audit.counts import with_batch
 from advisor.audit.verdict import Judgement, Question, between, does_not_follow, holds, unknown, wrong
-from advisor.catalog import peak_flops
 from advisor.findings.case import Confidence, Severity
+from advisor.hardware.catalog import peak_flops
 from advisor.units import format_flops, format_percent, format_rate
 
 PAYS = 0.05  # a larger batch is worth its memory from 5 % more throughput on

@@ -9,8 +9,8 @@ from typing import Any
 
 from advisor.audit.card import Card, Claim, Setup
 from advisor.audit.quantity import Quantity
-from advisor.catalog import GpuSpec
 from advisor.findings.case import Confidence, Severity
+from advisor.hardware.catalog import GpuSpec
 from advisor.predict.profile import Profile
 from advisor.units import Formatter, format_bytes
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.calibration import Calibration
-from advisor.disk import read_json, write_atomic
 from advisor.errors import AdvisorError
 from advisor.launch.process import (
     ProcessId,
@@ -22,7 +20,9 @@ from advisor.launch.process import (
     start_detached,
     wait_until_gone,
 )
-from advisor.store import Store
+from advisor.store.calibration import Calibration
+from advisor.store.disk import read_json, write_atomic
+from advisor.store.store import Store
 from trainer.schema import ConfigError, record_from_dict, to_dict
 
 _STATE, _OUTPUT = "calibrating.json", "calibrating.log"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from advisor.catalog import find_gpu, require_gpu
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu, require_gpu
 from trainer.messages import WorkerDevice
 
 _CUDA_FILL = 0.94  # of device memory: bursts may come near the ceiling, where running out is an observation

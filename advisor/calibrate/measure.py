@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.calibration import Rehearsal
 from advisor.errors import AdvisorError
+from advisor.store.calibration import Rehearsal
 from advisor.trainers.own import OWN
 from trainer.messages import (
     Answer,

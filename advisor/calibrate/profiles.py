@@ -13,12 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from advisor.calibrate import evidence
+from advisor.calibrate import observations
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out
-from advisor.calibration import Burst, Calibration, HeldOutSummary, MeasuredRun
-from advisor.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.errors import AdvisorError
-from advisor.flops import flops_per_token
+from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
+from advisor.laws.flops import flops_per_token
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
 from advisor.predict.power import PowerModel, measured_power
 from advisor.predict.prior import (
@@ -32,7 +31,8 @@ from advisor.predict.prior import (
 from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
 from advisor.predict.throughput import Observation, Posterior, Rates
 from advisor.records import Basis, Estimate, Workload
-from advisor.store import CalibrationEntry, Store, load_calibration
+from advisor.store.calibration import Burst, Calibration, HeldOutSummary, MeasuredRun
+from advisor.store.store import CalibrationEntry, Store, load_calibration
 
 LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (sources §3.2: 5-10 µs)
 _RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
@@ -58,7 +58,7 @@ def load_profile(
     """
     key = key if key == "cpu" else _catalog_key(key, store)
     calibration = store.newest_calibration(key, family) or store.newest_calibration(key)
-    if calibration is not None and evidence.completed(calibration.bursts):
+    if calibration is not None and observations.completed(calibration.bursts):
         return profile_of(calibration, store.observations(key))
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
@@ -88,13 +88,13 @@ def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
 def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec) -> Elsewhere | None:
     """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
     calibration = load_calibration(path)
-    if not evidence.completed(calibration.bursts):
+    if not observations.completed(calibration.bursts):
         return None
     profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
-    posterior, start = profile.posterior, evidence.prior_of(calibration)
+    posterior, start = profile.posterior, observations.prior_of(calibration)
     return Elsewhere(
         theta=relative_to_datasheet(posterior.theta, posterior.rates, datasheet),
         covariance=posterior.covariance,
@@ -121,16 +121,16 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
     key = calibration.device_key
     spec = find_gpu(key) if key != "cpu" else None
-    drift = evidence.drift_of(bursts)
-    seen = _with_runs(evidence.observations(bursts, drift), observed, drift)
-    rates = evidence.rates_of(calibration.ceilings)
+    drift = observations.drift_of(bursts)
+    seen = _with_runs(observations.observations(bursts, drift), observed, drift)
+    rates = observations.rates_of(calibration.ceilings)
     return Profile(
         key=key,
         name=device.name or key,
         device_type=device.type,
         spec=spec,
         device_memory_bytes=device.memory_bytes,
-        posterior=fit(seen, rates, evidence.prior_of(calibration), drift.deviation),
+        posterior=fit(seen, rates, observations.prior_of(calibration), drift.deviation),
         memory=corrected(load_memory_model(), memory_observations(bursts)),
         costs=replace(run_costs(calibration), power=_power(calibration, observed, rates, spec)),
         family=settings.family,
@@ -151,7 +151,7 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
 
 
 def _with_runs(
-    measured: list[Observation], observed: Sequence[MeasuredRun], drift: evidence.Drift
+    measured: list[Observation], observed: Sequence[MeasuredRun], drift: observations.Drift
 ) -> list[Observation]:
     """Add finished runs: each is one more, long, burst."""
     runs = []
@@ -187,13 +187,13 @@ def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:
             reserved_peak_bytes=b.reserved_peak_bytes if b.workload.gpu != "cpu" else b.resident_peak_bytes,
             device_used_bytes=b.device_used_bytes,
         )
-        for b in evidence.completed(bursts)
+        for b in observations.completed(bursts)
     ]
 
 
 def run_costs(calibration: Calibration) -> RunCosts:
     """Start-up, build, compilation, disk and forward share as the calibration met them."""
-    done, rehearsal = evidence.completed(calibration.bursts), calibration.rehearsal
+    done, rehearsal = observations.completed(calibration.bursts), calibration.rehearsal
     builds = [b.build_seconds / max(1, b.parameters) for b in done if b.build_seconds is not None and b.parameters]
     compiles = [b.compile_seconds for b in done if b.compile_seconds]
     shares = [
@@ -219,7 +219,7 @@ def _power(
     peak = rates.matmul_flops
     if spec is not None:
         peak = peak_flops(spec, calibration.settings.precision) or peak
-    done = evidence.completed(calibration.bursts)
+    done = observations.completed(calibration.bursts)
     metered = [(b.workload, statistics.median(b.step_seconds), b.watts) for b in done if b.watts]
     metered += [(run.workload, run.step_seconds, run.watts) for run in observed if run.watts]
     mfu = [  # of one device
@@ -234,9 +234,9 @@ def _spread(value: float, factor: float) -> Estimate:
 
 def hold_each_out(calibration: Calibration) -> HeldOut | None:
     """Predict each calibrated configuration from the others; None with fewer than four."""
-    drift = evidence.drift_of(calibration.bursts)
-    seen = evidence.observations(calibration.bursts, drift)
-    rates, prior = evidence.rates_of(calibration.ceilings), evidence.prior_of(calibration)
+    drift = observations.drift_of(calibration.bursts)
+    seen = observations.observations(calibration.bursts, drift)
+    rates, prior = observations.rates_of(calibration.ceilings), observations.prior_of(calibration)
     return leave_one_out(seen, lambda some: fit(some, rates, prior, drift.deviation))
 
 

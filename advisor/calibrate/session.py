@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.calibrate import design, evidence
+from advisor.calibrate import design, observations
 from advisor.calibrate.fit import fit
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
-from advisor.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Rehearsal, Settings
 from advisor.errors import AdvisorError
 from advisor.predict.memory import MemoryModel
 from advisor.predict.throughput import Posterior, predict_log, sizes
 from advisor.records import Workload
-from advisor.store import Store
+from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Rehearsal, Settings
+from advisor.store.store import Store
 from advisor.units import format_seconds
 from trainer.messages import BurstRequest, BurstResult, Ceilings, CeilingsRequest
 from trainer.schema import (
@@ -108,7 +108,7 @@ def calibrate(
     notes = Notebook(calibration=calibration or _begun(settings, ready, worker, store, clock, on_event), store=store)
     try:
         _rounds(settings, worker, notes, memory, clock, on_event)
-        if not evidence.completed(notes.calibration.bursts):
+        if not observations.completed(notes.calibration.bursts):
             raise _nothing_measured(settings, notes.calibration.bursts)
         notes.calibration = replace(notes.calibration, status=COMPLETE)
     finally:
@@ -220,7 +220,7 @@ def next_bursts(
     if not pool or seconds_left <= 0:
         return []
     weights = design.target_weights(posterior, sizes(pool), settings.seq_len)
-    noise = evidence.drift_of(bursts).noise_floor
+    noise = observations.drift_of(bursts).noise_floor
     picks = design.choose(
         posterior,
         pool,
@@ -230,7 +230,7 @@ def next_bursts(
         seconds_left=seconds_left,
         visit_noise=noise,
     )
-    done = [b.workload for b in evidence.completed(bursts)]
+    done = [b.workload for b in observations.completed(bursts)]
     if done:
         missing = design.missing_contrast(done + picks, pool)
         picks += missing[:1]
@@ -316,14 +316,14 @@ def base_workload(settings: Settings, depth: int) -> Workload:
 
 
 def _believe(calibration: Calibration) -> Posterior:
-    drift = evidence.drift_of(calibration.bursts)
-    seen = evidence.observations(calibration.bursts, drift)
-    return fit(seen, evidence.rates_of(calibration.ceilings), evidence.prior_of(calibration), drift.deviation)
+    drift = observations.drift_of(calibration.bursts)
+    seen = observations.observations(calibration.bursts, drift)
+    return fit(seen, observations.rates_of(calibration.ceilings), observations.prior_of(calibration), drift.deviation)
 
 
 def _cost(bursts: Sequence[Burst], settings: Settings) -> design.BurstCost:
     """What bursts have cost so far: warm-up steps and compilation as measured."""
-    done = evidence.completed(bursts)
+    done = observations.completed(bursts)
     if len(done) < 3:
         return design.BurstCost(
             timed_seconds=burst_seconds(settings), compile_seconds=_FIRST_COMPILE_SECONDS * settings.compile

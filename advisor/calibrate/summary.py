@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.calibrate import evidence
+from advisor.calibrate import observations
 from advisor.calibrate.session import describe
-from advisor.calibration import Calibration
 from advisor.records import Workload
+from advisor.store.calibration import Calibration
 from trainer.schema import Outcome
 
 
@@ -30,8 +30,8 @@ def burst_lines(calibration: Calibration, errors: Sequence[float] | None = None)
     `errors` are the held-out errors in the order of the observations (`hold_each_out`).
     """
     bursts = calibration.bursts
-    done = evidence.completed(bursts)
-    seen = evidence.observations(bursts, evidence.drift_of(bursts)) if done else []
+    done = observations.completed(bursts)
+    seen = observations.observations(bursts, observations.drift_of(bursts)) if done else []
     runs = [burst.workload for burst in done]
     gaps: Sequence[float | None] = errors if errors is not None else [None] * len(seen)
     lines = [

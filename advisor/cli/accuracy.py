@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from advisor import render
+from advisor.report import render
 
 
 @click.command()
@@ -14,7 +14,7 @@ def command(device: str | None, as_json: bool) -> None:
     """Show the running error of each predicted quantity and how often its 80 % interval held the outcome."""
     from advisor.report.comparison import track_record
     from advisor.runs.ledger_rows import accuracy
-    from advisor.store import default_store
+    from advisor.store.store import default_store
 
     found = accuracy(default_store().scores(device))
     if as_json:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from advisor import render
 from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD, NamedPath, Number
+from advisor.report import render
 
 
 @click.command()
@@ -34,10 +34,10 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     W&B and many more. Several paths are compared with each other. A run started here may be given by its name, or
     as `latest`.
     """
-    from advisor.analysis import to_document
     from advisor.report import terminal, write_reports
     from advisor.runs.comparison import compare_runs
-    from advisor.store import default_store
+    from advisor.store.store import default_store
+    from advisor.workflows.analysis import to_document
     from advisor.workflows.analyze import analyze, located
 
     given, store = _given(options), default_store()
@@ -62,12 +62,12 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
 
 
 def _given(options: dict[str, Any]) -> Any:
-    from advisor.analysis import Given
     from advisor.findings.forecast import Targets
+    from advisor.workflows.analysis import Given
 
     seconds = options["target_time"]
     if options["gpu"] not in (None, "cpu"):
-        from advisor.catalog import require_gpu
+        from advisor.hardware.catalog import require_gpu
 
         options["gpu"] = require_gpu(options["gpu"]).key
     return Given(

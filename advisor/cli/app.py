@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from advisor import render
 from advisor.errors import AdvisorError
+from advisor.report import render
 
 # What .streamlit/config.toml says in a checkout, for an installed package, which has no such file. 127.0.0.1 only: the
 # app can start runs and read files as the person who started it.

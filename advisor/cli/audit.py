@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from advisor import render
 from advisor.cli.params import FILE, NEW_FILE
+from advisor.report import render
 
 
 @click.command()
@@ -22,12 +22,12 @@ def command(cards: tuple[Path, ...], markdown_path: Path | None, as_json: bool) 
     is one here, else against published runs.
     """
     from advisor.report.audit import document, markdown, text_lines
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from advisor.workflows.audit import audit_cards
 
     audits = audit_cards(cards, default_store())
     if markdown_path is not None:
-        from advisor.disk import write_atomic
+        from advisor.store.disk import write_atomic
 
         write_atomic(markdown_path, markdown(audits))
         render.remark(f"written to {markdown_path}")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor import render, units
+from advisor import units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
+from advisor.report import render
 
 if TYPE_CHECKING:
     from advisor.calibrate.session import Event
-    from advisor.calibration import Settings
     from advisor.predict.profile import Profile
+    from advisor.store.calibration import Settings
     from advisor.workflows.calibrate import Calibrated, CalibrationOptions
 
 
@@ -53,7 +54,7 @@ def command(as_json: bool, **options: Any) -> None:
 
 def run(options: CalibrationOptions) -> Calibrated:
     """Calibrate as the options say, with a bar for its time."""
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
 
     with contextlib.ExitStack() as bar:  # drawn once the device, and with it the time limit, is known
@@ -70,8 +71,8 @@ def run(options: CalibrationOptions) -> Calibrated:
 
 def summarise(done: Calibrated) -> dict[str, Any]:
     """What `--json` prints: the fit's quality, its coefficients, ceilings and the bill."""
-    from advisor.calibration import calibration_to_dict
     from advisor.predict.throughput import TERMS
+    from advisor.store.calibration import calibration_to_dict
 
     profile, bursts = done.profile, done.calibration.bursts
     document = calibration_to_dict(done.calibration)

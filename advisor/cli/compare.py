@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from advisor import render
 from advisor.cli.params import FILE
+from advisor.report import render
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool, as_json: boo
     """
     from advisor.report import terminal
     from advisor.runs.comparison import compare_runs
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from advisor.workflows.compare import review, to_document
 
     store = default_store()

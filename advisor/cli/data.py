@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
-from advisor.render import print_json, progress, remark, show, table
+from advisor.report.render import print_json, progress, remark, show, table
 from advisor.units import format_bytes, format_count, format_number, format_tokens
 from advisor.workflows.data import prepare_data, read_data
 from trainer.token_folder import TokenMeta

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor import render
-from advisor.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus
+from advisor.report import render
 
 
 def warn_of_others(keys: Iterable[str]) -> None:

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.launch.state import RunState, settle
-from advisor.launchers.follow import RunFollower
-from advisor.progress import Progress
-from advisor.render import error_console, print_json, remark, show
 from advisor.report.progress import closing_lines, line
+from advisor.report.render import error_console, print_json, remark, show
+from advisor.runs.follow import RunFollower
+from advisor.runs.progress import Progress
 from trainer.schema import Outcome
 
 LOOK_SECONDS = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.offers import (
     Offer,
     ProviderOffers,
@@ -19,8 +19,8 @@ from advisor.hardware.offers import (
     rows_by_gpu,
     unpriced,
 )
-from advisor.render import print_json, show, table
 from advisor.report.cards import OFFER_NUMBERS, card_facts, catalog_row, offer_notes, offer_rows
+from advisor.report.render import print_json, show, table
 
 
 @click.command()
@@ -73,7 +73,7 @@ def _show_one(spec: GpuSpec, count: int, providers: Sequence[str], today: dateti
 
 def _refresh(today: datetime.date) -> None:
     """Renew the user's price cache, and say on stderr what came of it."""
-    from advisor.live_prices import refresh_prices
+    from advisor.hardware.live_prices import refresh_prices
 
     done = refresh_prices(today)
     providers = sorted({row.provider for row in done.rows})

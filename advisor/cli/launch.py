@@ -10,8 +10,8 @@ from advisor.cli.following import finish, follow
 from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
 from advisor.launch.backend import LaunchRequest
 from advisor.launch.guards import parse_loss_stop
-from advisor.render import print_json, remark, show
-from advisor.store import default_store
+from advisor.report.render import print_json, remark, show
+from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from advisor import render
 from advisor.cli.params import FOLDER, LENGTH, NEW_FILE, NUMBERS, SECONDS, SIZE, TOKENS, USD, VOCABULARY, Number
 from advisor.records import Plan
+from advisor.report import render
 from advisor.workflows.goal import RATIO_COUNTS, PlanOptions, goal_from
 
 
@@ -79,7 +79,7 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
     """
     from advisor.cli.device import warn_of_others
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from advisor.workflows.plan import recommend
 
     goal, store = goal_from(PlanOptions(**options)), default_store()

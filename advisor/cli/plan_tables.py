@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from advisor import render
 from advisor.records import Plan, SearchReport
 from advisor.report import plan as words
+from advisor.report import render
 from advisor.report import search as runs
 from advisor.report.table import Table, on_console
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import click
 
-from advisor import render
 from advisor.cli.params import FILE, SIZE
 from advisor.errors import AdvisorError
 from advisor.records import Prediction, Software, Workload
+from advisor.report import render
 
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
@@ -77,7 +77,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     from advisor.cli.device import warn_of_others
     from advisor.hardware.here import device_key
     from advisor.predict.batch import predict_batch
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from trainer.schema import make_shape
 
     precision = None if options["precision"] == "auto" else options["precision"]
@@ -169,7 +169,7 @@ class RowAnswers:
     """Turns rows of cells into lines of JSON, and remembers what it answered: published tables repeat rows."""
 
     def __init__(self, columns: list[str]):
-        from advisor.catalog import load_published_gpus
+        from advisor.hardware.catalog import load_published_gpus
         from advisor.predict.rows import RowReader
 
         self._reader = RowReader(load_published_gpus(), columns)
@@ -211,10 +211,10 @@ def _answer_in_worker(chunk: Chunk) -> Answer:
 def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, str, bool | None]]:
     """Of each workload its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
     from advisor.calibrate.profiles import load_profile, prior_profile
-    from advisor.catalog import load_gpus, load_published_gpus
+    from advisor.hardware.catalog import load_gpus, load_published_gpus
     from advisor.predict.batch import predict_batch
     from advisor.report.prediction import rest_of_line
-    from advisor.store import default_store
+    from advisor.store.store import default_store
 
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
     groups: dict[tuple, list[int]] = {}

@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 
 import click
 
-from advisor import render, units
+from advisor import units
+from advisor.report import render
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
     """List the calibrations of this store and those that came with the program, newest first."""
-    from advisor.store import default_store
+    from advisor.store.store import default_store
 
     entries = default_store().list_calibrations()
     if as_json:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor import render, units
+from advisor import units
 from advisor.cli.params import SECONDS, USD, Number
 from advisor.errors import AdvisorError
+from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.calibration import Cost
+    from advisor.store.calibration import Cost
 
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
 _STEPS = 5
@@ -37,7 +38,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
-    from advisor.store import default_store
+    from advisor.store.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
     from advisor.workflows.plan import recommend

@@ -7,7 +7,7 @@ import click
 from advisor.cli.launch import after_start
 from advisor.cli.params import USD, Number
 from advisor.launch.guards import parse_loss_stop
-from advisor.store import default_store
+from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits
 

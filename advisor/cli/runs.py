@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from advisor.launchers.follow import RunSummary, summarize
-from advisor.render import print_json, show, table
-from advisor.store import default_store
+from advisor.report.render import print_json, show, table
+from advisor.runs.follow import RunSummary, summarize
+from advisor.store.store import default_store
 from advisor.units import format_count, format_number
 
 

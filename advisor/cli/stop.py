@@ -6,9 +6,9 @@ import click
 
 from advisor.cli.following import finish
 from advisor.cli.params import SECONDS
-from advisor.launchers.follow import RunFollower
-from advisor.render import remark
-from advisor.store import default_store
+from advisor.report.render import remark
+from advisor.runs.follow import RunFollower
+from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 
 

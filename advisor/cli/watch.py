@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from advisor.cli.following import finish, follow
-from advisor.launchers.follow import RunFollower
-from advisor.store import default_store
+from advisor.runs.follow import RunFollower
+from advisor.store.store import default_store
 
 
 @click.command("watch")

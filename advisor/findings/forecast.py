@@ -11,9 +11,9 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
-from advisor.findings.givens import nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
-from advisor.findings.measured import FROM_CLOCK, step_times
+from advisor.findings.run_facts import nats_per_unit, number, planned_steps, price, steps_done
+from advisor.findings.run_metrics import FROM_CLOCK, step_times
 from advisor.findings.savings import spent_seconds
 from advisor.findings.schedule import schedules_of
 from advisor.findings.series import finite, median, period_of

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from advisor.findings.case import Case, Verdict
-from advisor.findings.checkpoints import detect_checkpoint_disk, detect_checkpoint_interval, detect_no_checkpoint
-from advisor.findings.comparison import detect_merged_runs, detect_steps_missing
-from advisor.findings.data_budget import (
+from advisor.findings.detectors.checkpoints import (
+    detect_checkpoint_disk,
+    detect_checkpoint_interval,
+    detect_no_checkpoint,
+)
+from advisor.findings.detectors.comparison import detect_merged_runs, detect_steps_missing
+from advisor.findings.detectors.data_budget import (
     detect_error_page,
     detect_loss_below_floor,
     detect_repeated_data,
     detect_token_budget,
 )
-from advisor.findings.generalisation import detect_memorised, detect_overfitting, detect_scores_at_chance
-from advisor.findings.gradients import (
+from advisor.findings.detectors.generalisation import detect_memorised, detect_overfitting, detect_scores_at_chance
+from advisor.findings.detectors.gradients import (
     detect_clipped_mostly,
     detect_clipping_rises,
     detect_grad_norm_large,
@@ -22,17 +26,17 @@ from advisor.findings.gradients import (
     detect_grad_spikes_before_loss_spikes,
     detect_post_clip_norm,
 )
-from advisor.findings.initial_loss import detect_initial_loss, detect_random_tokens, detect_worse_than_uniform
-from advisor.findings.learning_rate import (
+from advisor.findings.detectors.initial_loss import detect_initial_loss, detect_random_tokens, detect_worse_than_uniform
+from advisor.findings.detectors.learning_rate import (
     detect_early_loss_jump,
     detect_learning_rate_off_law,
     detect_learning_rate_zero,
     detect_never_decays,
     detect_no_warm_up,
 )
-from advisor.findings.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
-from advisor.findings.loss_scaling import detect_loss_scale_skips
-from advisor.findings.stagnation import (
+from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
+from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
+from advisor.findings.detectors.stagnation import (
     detect_no_learning,
     detect_noise_floor,
     detect_plateau,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.findings.case import Case
-from advisor.findings.givens import number
+from advisor.findings.run_facts import number
 from advisor.findings.workload_of import Inferred, infer
 from advisor.hardware.offers import cheapest_offer, unpriced
 from advisor.predict.batch import predict_batch

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.findings.case import Case, Finding
-from advisor.findings.givens import price
+from advisor.findings.run_facts import price
 from advisor.findings.savings import whole_run_seconds
 from advisor.records import Estimate, worst_basis
 

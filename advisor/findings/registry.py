@@ -5,36 +5,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from advisor.findings.batch import detect_bigger_batch
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.drift import detect_drift, detect_shift
-from advisor.findings.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
-from advisor.findings.hardware import detect_cpu_fallback, detect_utilization
-from advisor.findings.learning import LEARNING_DETECTORS
-from advisor.findings.machine import detect_machine_busy
-from advisor.findings.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
-from advisor.findings.money import (
+from advisor.findings.detectors.batch import detect_bigger_batch
+from advisor.findings.detectors.drift import detect_drift, detect_shift
+from advisor.findings.detectors.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
+from advisor.findings.detectors.hardware import detect_cpu_fallback, detect_utilization
+from advisor.findings.detectors.machine import detect_machine_busy
+from advisor.findings.detectors.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
+from advisor.findings.detectors.money import (
     detect_cost,
     detect_declared_time,
     detect_goodput,
     detect_idle_device,
     detect_work_done_twice,
 )
-from advisor.findings.out_of_memory import detect_out_of_memory
-from advisor.findings.overlap import EXPECTED
-from advisor.findings.pauses import detect_periodic_pauses, detect_stalls
-from advisor.findings.phases import (
+from advisor.findings.detectors.out_of_memory import detect_out_of_memory
+from advisor.findings.detectors.pauses import detect_periodic_pauses, detect_stalls
+from advisor.findings.detectors.phases import (
     detect_fast_first_step,
     detect_optimizer_floor,
     detect_pass_floor,
     detect_phase_sum,
     detect_short_backward,
 )
-from advisor.findings.rates import detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic
+from advisor.findings.detectors.rates import detect_impossible_mfu, detect_logged_mfu, detect_rate_arithmetic
+from advisor.findings.detectors.throttling import detect_straggler, detect_throttling
+from advisor.findings.detectors.throughput import detect_bound, detect_software_bound
+from advisor.findings.detectors.timing import detect_data_stall, detect_warm_up
+from advisor.findings.learning import LEARNING_DETECTORS
+from advisor.findings.overlap import EXPECTED
 from advisor.findings.savings import whole_run_seconds, worth_saying
-from advisor.findings.throttling import detect_straggler, detect_throttling
-from advisor.findings.throughput import detect_bound, detect_software_bound
-from advisor.findings.timing import detect_data_stall, detect_warm_up
 
 PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_out_of_memory, detect_nccl_timeout, detect_time_limit, detect_exception, detect_killed),

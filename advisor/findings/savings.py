@@ -8,8 +8,8 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case
-from advisor.findings.givens import number, planned_steps, price
-from advisor.findings.measured import FROM_CLOCK, lifetime_seconds, main_column, step_times, telemetry
+from advisor.findings.run_facts import number, planned_steps, price
+from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, step_times, telemetry
 from advisor.records import Basis, Estimate
 
 HOUR = 3600.0

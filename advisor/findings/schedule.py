@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
-from advisor.findings.givens import number
+from advisor.findings.run_facts import number
 from advisor.laws.annealing import learning_rate_shares, planned_shares
 
 _FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one

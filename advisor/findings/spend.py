@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.givens import price
-from advisor.findings.measured import step_times
+from advisor.findings.run_facts import price
+from advisor.findings.run_metrics import step_times
 from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from advisor import flops
-from advisor.catalog import GpuSpec, load_gpus
 from advisor.findings import series
+from advisor.hardware.catalog import GpuSpec, load_gpus
+from advisor.laws import flops
 from advisor.predict.gpu_names import match_card
 from advisor.predict.rows import Refusal, read_shape
 from advisor.readers.run_table import RunTable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from advisor.catalog import find_gpu, require_gpu
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu, require_gpu
 
 
 def device_key(asked: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from advisor.catalog import GPUS_PER_NODE
+from advisor.hardware.catalog import GPUS_PER_NODE
 
 
 @dataclass(frozen=True, kw_only=True)

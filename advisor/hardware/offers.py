@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.catalog import GPUS_PER_NODE, find_gpu
 from advisor.errors import AdvisorError, close_matches
+from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
 from advisor.hardware.links import read_link
-from advisor.prices import MARKETPLACES, PriceRow, load_prices
+from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
 
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
 

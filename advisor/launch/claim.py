@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from advisor.disk import disk_errors
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
 from advisor.launch.process import try_lock
 from advisor.launch.state import RunState
-from advisor.store import Store, is_run_folder
+from advisor.store.disk import disk_errors
+from advisor.store.store import Store, is_run_folder
 
 _WAIT_SECONDS = 30.0  # whoever holds a claim is done within one: it writes a few files and starts a process
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.disk import disk_errors, write_atomic
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Job, LaunchRequest, engine_of, id_of
 from advisor.launch.process import (
@@ -23,7 +22,8 @@ from advisor.launch.process import (
 )
 from advisor.launch.state import RunState, RunStatus, run_status
 from advisor.records import LaunchRecord
-from advisor.store import STDOUT, Store, is_run_folder, read_launch, run_row, write_launch
+from advisor.store.disk import disk_errors, write_atomic
+from advisor.store.store import STDOUT, Store, is_run_folder, read_launch, run_row, write_launch
 
 
 class LocalBackend:

@@ -18,7 +18,7 @@ from advisor.launch.backend import Job
 from advisor.launch.local import LocalBackend
 from advisor.launch.process import python_command
 from advisor.launch.state import this_host
-from advisor.store import CONFIG, LOG, Store
+from advisor.store.store import CONFIG, LOG, Store
 from trainer.runlog import RunLogWriter, read_records
 from trainer.schema import Outcome
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from advisor.flops import block_matrix_parameters
+from advisor.laws.flops import block_matrix_parameters
 from trainer.schema import ModelShape
 
 Number = TypeVar("Number", float, np.ndarray)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer
+from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief

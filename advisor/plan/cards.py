@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.plan.pareto import non_dominated
 from advisor.predict.batch import predict_batch

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor import flops
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer
+from advisor.laws import flops
 from advisor.plan.offers import SPOT_MEAN_SECONDS
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from advisor import flops
 from advisor.errors import AdvisorError
+from advisor.laws import flops
 from advisor.laws.intervals import Z80
 from advisor.predict import comm
 from advisor.predict.intervals import BASES, EstimateArrays, reciprocal, sum_independent

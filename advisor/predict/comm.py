@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from advisor.catalog import GPUS_PER_NODE, GpuSpec
+from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import Link, read_link
 from advisor.predict.intervals import BASES, EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays

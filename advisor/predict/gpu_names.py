@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from advisor.catalog import GpuSpec
+from advisor.hardware.catalog import GpuSpec
 
 _ALIKE = 1.10  # peaks and bandwidths within 10 % are the same card for a prediction (A100 80 GB SXM and PCIe)
 _FULL = 1.08  # "80 GB" cards hold 80 GiB: 7.4 % more than 80e9 bytes

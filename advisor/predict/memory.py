@@ -18,13 +18,13 @@ import numpy as np
 import yaml
 
 from advisor.errors import AdvisorError
-from advisor.folders import profiles_folder
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_line import Line
 from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
+from advisor.store.folders import profiles_folder
 
 _GIB = float(1 << 30)
 _MEASURED_RANGE = (0.8, 1.25)  # how far beyond the smallest and largest measured peak still counts as interpolation

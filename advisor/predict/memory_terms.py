@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from advisor import flops
 from advisor.errors import AdvisorError
+from advisor.laws import flops
 from advisor.records import Software, Workload
 
 # Each term is a product of these sizes. L blocks; t tokens of a micro-batch; d width; f FFN width; k width of keys, and

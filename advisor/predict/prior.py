@@ -9,10 +9,10 @@ from functools import cache
 import numpy as np
 import yaml
 
-from advisor.catalog import GpuSpec, peak_flops
 from advisor.errors import AdvisorError
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.predict.throughput import TERMS, Rates
+from advisor.store.folders import profiles_folder
 
 PRIOR_SCHEMA = 1
 LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from advisor.calibration import HeldOutSummary
-from advisor.catalog import GpuSpec, peak_flops
+from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.predict.memory import MemoryModel
 from advisor.predict.power import PowerModel
 from advisor.predict.throughput import Posterior
 from advisor.records import Basis, Estimate
+from advisor.store.calibration import HeldOutSummary
 
 _UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (sources §3.2: up to 1.3x)
 FIT_MARGIN = 0.97  # of device memory: allocators fail a little before the last byte

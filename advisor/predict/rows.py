@@ -14,9 +14,9 @@ from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
-from advisor import flops
-from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec
+from advisor.laws import flops
 from advisor.predict.gpu_names import named_cards, one_card
 from advisor.predict.row_words import (
     Refusal,

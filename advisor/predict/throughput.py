@@ -16,7 +16,7 @@ from typing import overload
 
 import numpy as np
 
-from advisor import flops
+from advisor.laws import flops
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.records import Software, Workload
 

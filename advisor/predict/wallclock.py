@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from advisor import flops
+from advisor.laws import flops
 from advisor.predict.intervals import BASES, EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from trainer.schema import ModelShape, RunConfig

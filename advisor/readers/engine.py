@@ -12,7 +12,7 @@ import numpy as np
 
 from advisor.readers.chunks import Chunk
 from advisor.readers.line_format import LineFormat
-from advisor.readers.plans import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
+from advisor.readers.line_templates import NOT_A_RECORD, Plan, Take, bulk, make_plan, shape, takes_of, to_columns
 from advisor.readers.records import RecordStore
 
 MOST_SHAPES = 1 << 14  # prose has a new shape in every line: the shapes learnt are forgotten beyond this

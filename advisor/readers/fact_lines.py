@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.line_format import Facts, LineFormat, Mark, unit_factor
-from advisor.readers.plans import number
+from advisor.readers.line_templates import number
 from advisor.readers.run_table import Event
 
 MOST_MARKS = 2000  # the last ones: a very long log with a score every step

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
 from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, telemetry_file, tfevents, wandb_folder
-from advisor.readers.beside import with_ending, with_events, with_facts, with_readings
 from advisor.readers.checkpoint_files import checkpoint_events, is_weights
 from advisor.readers.chunks import sample
 from advisor.readers.config_file import read_config
 from advisor.readers.run_table import RunTable
+from advisor.readers.sidecars import with_ending, with_events, with_facts, with_readings
 
 MOST_FILES = 5000
 DEEPEST = 5

@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from advisor.readers.line_format import EVAL, TRAIN, LineFormat
-from advisor.readers.plans import shape
+from advisor.readers.line_templates import shape
 
 SURE_RECORDS = 3  # of one format: fewer may be a coincidence
 _MOST_DISTINCT = 1 << 14  # lines of different shape that are looked at

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from advisor.analysis import Analysis
+    from advisor.workflows.analysis import Analysis
 
 
 def write_reports(
     analyses: Sequence[Analysis], *, html: Path | None, md: Path | None, table: Path | None
 ) -> list[Path]:
     """Write the reports that are asked for and give their paths; raises AdvisorError where a disk refuses."""
-    from advisor.disk import write_atomic
+    from advisor.store.disk import write_atomic
 
     written = []
     if html is not None:

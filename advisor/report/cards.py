@@ -6,9 +6,9 @@ import datetime
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from advisor.catalog import GpuSpec
+from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import Offer, ProviderOffers
-from advisor.prices import PriceRow
+from advisor.hardware.prices import PriceRow
 from advisor.units import (
     DAY,
     format_bandwidth,

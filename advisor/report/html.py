@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from advisor.analysis import Analysis
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
 from advisor.report import words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+from advisor.workflows.analysis import Analysis
 
 _ROWS = 20
 _STYLE = """

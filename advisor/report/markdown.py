@@ -4,11 +4,11 @@ memory, checkpoints, money, findings, conclusion.
 
 from __future__ import annotations
 
-from advisor.analysis import Analysis
 from advisor.findings.case import Finding
 from advisor.report import words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import markdown_table as table
+from advisor.workflows.analysis import Analysis
 
 _ROWS = 14  # of the loss table
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from advisor.analysis import Analysis
-from advisor.findings.shown import Point, mfu_per_rate, parts_of_step, points, rate_points, telemetry_points
+from advisor.findings.chart_data import Point, mfu_per_rate, parts_of_step, points, rate_points, telemetry_points
 from advisor.report import charts
 from advisor.units import format_seconds
+from advisor.workflows.analysis import Analysis
 
 _TELEMETRY = (
     ("power_watts", "power, W"),

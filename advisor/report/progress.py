@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.launch.state import RunState
-from advisor.progress import Progress
+from advisor.runs.progress import Progress
 from advisor.units import (
     format_count,
     format_estimate,

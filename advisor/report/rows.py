@@ -7,8 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from advisor.analysis import Analysis
-from advisor.findings.shown import few_rows, parts_of_step
+from advisor.findings.chart_data import few_rows, parts_of_step
 from advisor.units import (
     format_bytes,
     format_number,
@@ -17,6 +16,7 @@ from advisor.units import (
     format_seconds,
     format_tokens,
 )
+from advisor.workflows.analysis import Analysis
 
 _FORMATS = {
     "tokens": format_tokens,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor import render
+from advisor.report import render
 
 NUMBER_WIDTH = 9  # characters
 STAR = "*"  # behind a cell that one of the table's notes explains

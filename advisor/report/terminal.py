@@ -7,13 +7,12 @@ from typing import Any
 
 from rich.text import Text
 
-from advisor import render
-from advisor.analysis import Analysis
 from advisor.findings.case import Finding, Severity
 from advisor.report import comparison as words_of_runs
-from advisor.report import words
+from advisor.report import render, words
 from advisor.runs.comparison import Comparison
 from advisor.runs.scoring import ScoredRun
+from advisor.workflows.analysis import Analysis
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 _NOTES_SHOWN = 5

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from advisor.analysis import Analysis
 from advisor.findings.case import Finding
-from advisor.findings.givens import price
 from advisor.findings.overlap import EXPECTED
+from advisor.findings.run_facts import price
 from advisor.findings.savings import worth_saying
 from advisor.records import Estimate
 from advisor.units import (
@@ -21,6 +20,7 @@ from advisor.units import (
     format_usd,
     format_usd_rate,
 )
+from advisor.workflows.analysis import Analysis
 
 HOUR = 3600.0
 Pairs = list[tuple[str, str]]

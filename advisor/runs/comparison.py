@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.findings import measured
+from advisor.findings import run_metrics
 from advisor.findings.case import Case
+from advisor.findings.chart_data import points as points_of
 from advisor.findings.curves import curve
-from advisor.findings.givens import planned_steps
-from advisor.findings.learning_rate import phase_of_schedule
-from advisor.findings.shown import points as points_of
+from advisor.findings.detectors.learning_rate import phase_of_schedule
+from advisor.findings.run_facts import planned_steps
 from advisor.laws.phase import phase_problem, same_phase
 from advisor.records import Basis, Estimate
 
@@ -334,7 +334,7 @@ def _rates(runs: list[_Entrant]) -> np.ndarray | None:
     """Tokens per second of steady steps, all runs of a group together; None where a log has none."""
     found = []
     for one in runs:
-        times, pace = measured.step_times(one.case), measured.pace(one.case)
+        times, pace = run_metrics.step_times(one.case), run_metrics.pace(one.case)
         if times is None or pace is None or not len(times.steady_seconds):
             return None
         scale = pace.tokens_per_second * np.median(times.steady_seconds)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from advisor.findings.measured import lifetime_seconds
+from advisor.findings.run_metrics import lifetime_seconds
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.readers.run_table import RunTable
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.records import Plan, ScoreRow
-from advisor.store import Store, read_run_plan
+from advisor.store.store import Store, read_run_plan
 
 if TYPE_CHECKING:
     from advisor.runs.scoring import ScoredRun

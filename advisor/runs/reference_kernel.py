@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from advisor.findings.givens import steps_done
+from advisor.findings.run_facts import steps_done
 from advisor.readers.run_table import RunTable
 from advisor.records import Plan
 

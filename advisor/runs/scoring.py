@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.findings import measured, series
+from advisor.findings import run_metrics, series
 from advisor.findings.case import Case
 from advisor.findings.curves import curve
-from advisor.findings.givens import nats_per_unit, number, planned_steps, print_gap, steps_done
+from advisor.findings.run_facts import nats_per_unit, number, planned_steps, print_gap, steps_done
 from advisor.predict.wallclock import run_seconds
-from advisor.progress import mfu_now
 from advisor.readers.run_table import RunTable, Status
 from advisor.records import Estimate, Plan, PlanPrediction
+from advisor.runs.progress import mfu_now
 from advisor.runs.reference_kernel import drift_factor, reference_seconds
 from advisor.runs.time_spent import STALL, TimeSpent, checkpoints_seconds, evals_seconds, time_spent
 from trainer.schema import Outcome
@@ -116,7 +116,7 @@ def score_run(
     promised = held.prediction if held else None
     totals = _totals(run, held, usd_per_hour, energy_kwh)
     actual = _actual(case, held, drift) | {name: value if complete else None for name, value in totals.items()}
-    wall = measured.lifetime_seconds(run)
+    wall = run_metrics.lifetime_seconds(run)
     gap = wall - run_seconds(promised.wall_clock).value if promised and wall is not None else None
     return ScoredRun(
         run_id=run_id,
@@ -178,7 +178,7 @@ def _did(run: RunTable, steps: float | None, planned: float | None) -> bool:
 
 def _actual(case: Case, plan: Plan | None, drift: float | None) -> dict[str, float | None]:
     """What can be judged of a run that was cut short, too."""
-    run, step, pace = case.run, measured.step_seconds(case), measured.pace(case)
+    run, step, pace = case.run, run_metrics.step_seconds(case), run_metrics.pace(case)
     rate = pace.tokens_per_second if pace else None
     host = str(run.facts.get("gpu", "")).lower() == "cpu"
     return {
@@ -195,7 +195,7 @@ def _totals(
     run: RunTable, plan: Plan | None, usd_per_hour: float | None, energy_kwh: float | None
 ) -> dict[str, float | None]:
     """What only a complete run has."""
-    wall = measured.lifetime_seconds(run)
+    wall = run_metrics.lifetime_seconds(run)
     return {
         "wall_clock_seconds": wall,
         "cost_usd": None if wall is None else _cost(wall, usd_per_hour, energy_kwh, plan),
@@ -218,8 +218,8 @@ def _allocator_says(run: RunTable) -> bool:
 def _final_loss(run: RunTable) -> float | None:
     """Validation loss after the last step, in nats per token; None where none was measured then."""
     evals, unit = curve(run, "eval_loss"), nats_per_unit(run, "eval_loss_unit")
-    step, trained = measured.main_column(run, "step"), np.isfinite(measured.main_column(run, "loss_is_nan"))
-    trained |= np.isfinite(measured.main_column(run, "loss"))
+    step, trained = run_metrics.main_column(run, "step"), np.isfinite(run_metrics.main_column(run, "loss_is_nan"))
+    trained |= np.isfinite(run_metrics.main_column(run, "loss"))
     last = series.finite(step[trained])
     if unit is None or not len(evals) or not len(last) or not run.counts_steps or evals.step[-1] < last.max():
         return None
@@ -269,7 +269,7 @@ _ORDER = (
 def _told_by_any_log(
     case: Case, plan: Plan, drift: float | None, steps: float, spent: TimeSpent | None
 ) -> Iterator[Cause]:
-    clock, step, median = plan.prediction.wall_clock, plan.prediction.step_seconds.value, measured.step_seconds(case)
+    clock, step, median = plan.prediction.wall_clock, plan.prediction.step_seconds.value, run_metrics.step_seconds(case)
     drift_seconds = steps * step * ((drift or 1.0) - 1)
     plain = spent.plain_steps if spent is not None else (steps * median if median is not None else None)
     if plain is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.measured import COMPILED_STEPS, lifetime_seconds, main_column, step_seconds
+from advisor.findings.run_metrics import COMPILED_STEPS, lifetime_seconds, main_column, step_seconds
 from advisor.readers.run_table import RunTable
 
 STALL = 3.0  # a step this many times the median is a stall, not slowness

@@ -7,19 +7,19 @@ from pathlib import PurePosixPath
 
 import streamlit as st
 
-from advisor.analysis import Analysis, Given
-from advisor.catalog import load_gpus
 from advisor.findings.case import Finding, Severity
 from advisor.findings.forecast import Targets
-from advisor.folders import example_run
+from advisor.hardware.catalog import load_gpus
 from advisor.report import words
 from advisor.report.markdown import document
 from advisor.report.plots import plots
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
+from advisor.store.folders import example_run
 from advisor.ui import loaders
 from advisor.ui.controls import ANALYZE, in_controls, in_words
 from advisor.ui.tables import pairs, plain, side_by_side
 from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, judge_uploads
+from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
 ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}

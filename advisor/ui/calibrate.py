@@ -9,9 +9,9 @@ import streamlit as st
 from advisor.calibrate import background
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
 from advisor.calibrate.summary import burst_lines
-from advisor.calibration import COMPLETE, Calibration
 from advisor.hardware.here import first_card
-from advisor.store import CalibrationEntry
+from advisor.store.calibration import COMPLETE, Calibration
+from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
 from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import format_bandwidth, format_flops, format_percent, format_rate, format_seconds, format_usd

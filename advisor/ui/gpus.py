@@ -6,7 +6,7 @@ import datetime
 
 import streamlit as st
 
-from advisor.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.report import charts

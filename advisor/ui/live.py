@@ -8,16 +8,15 @@ from pathlib import Path
 
 import streamlit as st
 
-from advisor.analysis import Analysis, Given
 from advisor.errors import AdvisorError
+from advisor.findings.chart_data import Point, points, rate_points
 from advisor.findings.make_case import make_case
-from advisor.findings.shown import Point, points, rate_points
-from advisor.launchers.device import Device, read_devices
 from advisor.predict.trajectory import Trajectory, plan_trajectory
 from advisor.readers import own_log
 from advisor.records import Plan
 from advisor.report import charts
-from advisor.store import LOG
+from advisor.runs.devices import Device, read_devices
+from advisor.store.store import LOG
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card
 from advisor.ui.tables import plain, side_by_side
@@ -30,6 +29,7 @@ from advisor.units import (
     format_tokens,
     format_watts,
 )
+from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
 JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look

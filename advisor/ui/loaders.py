@@ -7,9 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.calibrate.profiles import load_profile, profile_of
-from advisor.calibration import Calibration
 from advisor.predict.profile import Profile
-from advisor.store import Store, default_store
+from advisor.store.calibration import Calibration
+from advisor.store.store import Store, default_store
 
 
 def store() -> Store:

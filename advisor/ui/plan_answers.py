@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import streamlit as st
 
+from advisor.hardware.prices import live_prices_path
 from advisor.plan import curves, explore
 from advisor.predict.profile import Profile
-from advisor.prices import live_prices_path
 from advisor.records import Choice, Goal, Plan
 from advisor.ui import loaders
 from advisor.workflows.data import read_data

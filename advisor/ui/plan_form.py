@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from advisor.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd

@@ -8,14 +8,14 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.findings.shown import points
-from advisor.folders import example_run
-from advisor.launchers.follow import RunSummary, summarize
+from advisor.findings.chart_data import points
 from advisor.records import ScoreRow
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.runs.comparison import compare_runs
+from advisor.runs.follow import RunSummary, summarize
 from advisor.runs.ledger_rows import accuracy
+from advisor.store.folders import example_run
 from advisor.ui import loaders
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side
 from advisor.units import format_count, format_estimate, format_number

@@ -12,7 +12,7 @@ import sys
 
 # what the pages stand on; the slow ones to load are pandas, altair and scipy, which come with them
 _BELOW_THE_PAGES = (
-    *("altair", "pandas", "advisor.analysis", "advisor.report.plots", "advisor.report.charts"),
+    *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
     *("advisor.report.cards", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
     *("advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from advisor.analysis import Analysis, Given
 from advisor.errors import AdvisorError
-from advisor.store import Store
+from advisor.store.store import Store
+from advisor.workflows.analysis import Analysis, Given
 from advisor.workflows.analyze import analyze
 
 MOST_FILES = 50

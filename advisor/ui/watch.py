@@ -11,11 +11,11 @@ from advisor.errors import AdvisorError
 from advisor.launch.claim import running_with
 from advisor.launch.guards import parse_loss_stop
 from advisor.launch.state import RunState
-from advisor.launchers.follow import RunFollower, summarize
-from advisor.progress import Progress
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines
-from advisor.store import dump_plan, load_plan, read_run_plan
+from advisor.runs.follow import RunFollower, summarize
+from advisor.runs.progress import Progress
+from advisor.store.store import dump_plan, load_plan, read_run_plan
 from advisor.ui import live, loaders
 from advisor.ui.controls import LAUNCH, in_controls
 from advisor.ui.tables import plain

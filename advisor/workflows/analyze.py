@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.analysis import Analysis, Given, judge_run
 from advisor.errors import AdvisorError
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
-from advisor.store import PLAN, Store, is_run_folder, read_launch
+from advisor.store.store import PLAN, Store, is_run_folder, read_launch
+from advisor.workflows.analysis import Analysis, Given, judge_run
 
 
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:

@@ -11,7 +11,7 @@ from advisor.audit.load import load_card
 from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.predict.profile import Profile
-from advisor.store import Store
+from advisor.store.store import Store
 
 
 def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:

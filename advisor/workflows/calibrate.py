@@ -13,10 +13,10 @@ from advisor.calibrate.profiles import hold_each_out, profile_of
 from advisor.calibrate.profiles import summary as held_out_summary
 from advisor.calibrate.session import Event
 from advisor.calibrate.session import calibrate as run_bursts
-from advisor.calibration import Calibration, Settings
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
-from advisor.store import Store
+from advisor.store.calibration import Calibration, Settings
+from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from trainer.messages import WorkerDevice
 from trainer.token_folder import TokenMeta

@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.calibration import MeasuredRun
-from advisor.catalog import find_gpu
 from advisor.errors import AdvisorError
-from advisor.findings import measured
+from advisor.findings import run_metrics
 from advisor.findings.case import Case
 from advisor.findings.make_case import make_case
 from advisor.findings.workload_of import infer
+from advisor.hardware.catalog import find_gpu
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.readers import own_log
-from advisor.readers.beside import with_plan
 from advisor.readers.folder import own_run
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
+from advisor.readers.sidecars import with_plan
 from advisor.records import LaunchRecord, Plan, Workload
 from advisor.runs.energy import run_kwh
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
-from advisor.store import LOG, PLAN, Store, is_run_folder, load_plan, read_launch, read_run_plan, run_id
+from advisor.store.calibration import MeasuredRun
+from advisor.store.store import LOG, PLAN, Store, is_run_folder, load_plan, read_launch, read_run_plan, run_id
 
 FEWEST_STEPS_TO_LEARN_FROM = 10  # a run this long says something about its configuration's step time
 _ROWS_OF_ID = 100  # no two runs print the same hundred losses
@@ -139,7 +139,7 @@ def remember(store: Store, reviewed: Reviewed) -> None:
     workload = workload_of(run, scored.device_key)
     if workload is None:
         return
-    step_seconds = measured.step_seconds(reviewed.case)
+    step_seconds = run_metrics.step_seconds(reviewed.case)
     if step_seconds is None:
         return
     store.add_observation(

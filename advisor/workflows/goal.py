@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.catalog import require_gpu
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
 from advisor.hardware.here import device_key
 from advisor.records import Goal, GpuPrice
 from advisor.units import parse_usd

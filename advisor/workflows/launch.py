@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.disk import disk_errors, read_yaml
 from advisor.hardware.here import check_is_here
 from advisor.launch.backend import Backend, Job, LaunchRequest
 from advisor.launch.claim import claim
@@ -19,7 +18,8 @@ from advisor.launch.local import LocalBackend
 from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus
 from advisor.records import LaunchRecord, Plan
-from advisor.store import Store, load_plan, read_launch, read_run_config
+from advisor.store.disk import disk_errors, read_yaml
+from advisor.store.store import Store, load_plan, read_launch, read_run_config
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from trainer.schema import LossStop, RunConfig

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from advisor.calibrate.profiles import load_profile
-from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus
 from advisor.plan.answer import answer
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.plan.search_space import ANY
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.runs.ledger_rows import own_loss_ratios
-from advisor.store import Store
+from advisor.store.store import Store
 from advisor.workflows.data import read_data
 from advisor.workflows.remeasure import remeasured
 

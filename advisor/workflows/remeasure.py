@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from advisor.calibrate.again import measure_one
+from advisor.calibrate.remeasure import measure_one
 from advisor.plan.answer import measured_plan
 from advisor.predict.profile import Profile
 from advisor.records import Plan
-from advisor.store import Store
+from advisor.store.store import Store
 from trainer.token_folder import TokenMeta
 
 

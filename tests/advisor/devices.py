@@ -7,9 +7,9 @@ from datetime import datetime
 
 import numpy as np
 
-from advisor import flops
-from advisor.catalog import require_gpu
+from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
+from advisor.laws import flops
 from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.choose import select
 from advisor.plan.compose import make_plan

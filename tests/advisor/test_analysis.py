@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.analysis import Given, to_document
 from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
-from advisor.folders import example_run
 from advisor.report import words, write_reports
 from advisor.report.markdown import document
 from advisor.runs.comparison import compare_runs
-from advisor.store import Store
+from advisor.store.folders import example_run
+from advisor.store.store import Store
+from advisor.workflows.analysis import Given, to_document
 from advisor.workflows.analyze import analyze
 
 ROOT = Path(__file__).parents[2]

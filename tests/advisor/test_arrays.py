@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
+from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import fits, predict_batch, step_seconds_many
 from advisor.predict.loss import allocation_score, expected_loss, predict_loss
 from advisor.predict.memory_terms import WorkloadArrays

@@ -17,18 +17,18 @@ import psutil
 import pytest
 
 from advisor.calibrate import background
-from advisor.calibrate.again import measure_one
 from advisor.calibrate.detect import resolve_key
-from advisor.calibrate.evidence import completed
 from advisor.calibrate.measure import Worker, WorkerDied
+from advisor.calibrate.observations import completed
 from advisor.calibrate.profiles import load_profile, prior_profile
-from advisor.calibration import Burst, HeldOutSummary
-from advisor.catalog import require_gpu
+from advisor.calibrate.remeasure import measure_one
 from advisor.cli.calibrate import quality
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.records import Basis, Workload
-from advisor.store import Store
+from advisor.store.calibration import Burst, HeldOutSummary
+from advisor.store.store import Store
 from tests.advisor.devices import small_cpu
 from trainer.messages import BurstRequest, WorkerDevice
 from trainer.prepare import prepare

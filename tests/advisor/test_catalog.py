@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.catalog import find_gpu, load_gpus, peak_flops, require_gpu
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu, load_gpus, peak_flops, require_gpu
 
 
 @pytest.mark.parametrize(

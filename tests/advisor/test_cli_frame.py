@@ -17,14 +17,14 @@ import click
 import pytest
 from rich.console import Console
 
-from advisor.catalog import load_gpus
 from advisor.cli import VERBS, explain
 from advisor.cli.gpus import offers_shown
 from advisor.cli.params import NUMBERS, SECONDS, parse_numbers
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import offers_by_provider, unpriced
 from advisor.records import Basis, Estimate
-from advisor.render import to_plain
+from advisor.report.render import to_plain
 from trainer.schema import ConfigError, make_shape
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "pyarrow", "streamlit", "rich", "yaml")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import flops
-from advisor.catalog import GpuSpec, require_gpu
+from advisor.hardware.catalog import GpuSpec, require_gpu
+from advisor.laws import flops
 from advisor.predict.comm import (
     BUCKET_BYTES,
     all_reduce_seconds,

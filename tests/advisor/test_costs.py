@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
+from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer, cheapest_offer
+from advisor.hardware.prices import load_prices
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.candidates import ENOUGH, Device, make_candidates
@@ -24,7 +25,6 @@ from advisor.plan.offers import offers_for
 from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
 from advisor.predict.power import measured_power
-from advisor.prices import load_prices
 from advisor.records import Goal
 from tests.advisor.devices import big_gpu, small_cpu
 

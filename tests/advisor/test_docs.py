@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from advisor.catalog import GPU_COLUMNS
 from advisor.cli import VERBS
 from advisor.cli.reference import commands, reference
-from advisor.prices import PRICE_COLUMNS
+from advisor.hardware.catalog import GPU_COLUMNS
+from advisor.hardware.prices import PRICE_COLUMNS
 from advisor.report.catalogue import page as findings_page
 
 # what the advisor may import of the trainer: the contract, and readers of its files that need no torch

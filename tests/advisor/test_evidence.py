@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from advisor.calibrate import evidence
+from advisor.calibrate import observations
 from advisor.calibrate.profiles import profile_of
-from advisor.calibration import AccuracySession, Burst, MeasuredRun, calibration_from_dict, calibration_to_dict
-from advisor.disk import read_yaml
 from advisor.records import Basis, Workload
-from advisor.store import load_calibration
+from advisor.store.calibration import AccuracySession, Burst, MeasuredRun, calibration_from_dict, calibration_to_dict
+from advisor.store.disk import read_yaml
+from advisor.store.store import load_calibration
 from trainer.messages import Ceilings, CopyTiming, MatmulTiming
 from trainer.schema import ConfigError, make_shape
 
@@ -55,15 +55,15 @@ def drifting(exponent: float, seed: int = 0, noise: float = 0.01):
 
 @pytest.mark.parametrize("exponent", (0.5, 0.8, 1.0))
 def test_the_exponent_of_drift_is_learnt_from_repeated_bursts(exponent):
-    drift = evidence.drift_of(drifting(exponent))
+    drift = observations.drift_of(drifting(exponent))
     assert drift.exponent == pytest.approx(exponent, abs=0.05)
     assert drift.reference_seconds == pytest.approx(0.01, rel=0.2)
 
 
 def test_correction_removes_the_drift():
     bursts = drifting(0.8)
-    drift = evidence.drift_of(bursts)
-    seen = evidence.observations(bursts, drift)
+    drift = observations.drift_of(bursts)
+    seen = observations.observations(bursts, drift)
     per_depth = np.log([o.step_seconds / o.workload.shape.depth for o in seen])
     assert len(seen) == 10
     assert np.std(per_depth) < 0.03  # uncorrected: 0.3 · 0.8 / 2 = 0.12
@@ -71,20 +71,20 @@ def test_correction_removes_the_drift():
 
 def test_without_a_reference_nothing_is_corrected():
     bursts = [burst(2, 0.2, 1.0, reference_seconds=())]
-    drift = evidence.drift_of(bursts)
+    drift = observations.drift_of(bursts)
     assert drift.reference_seconds is None and drift.exponent == 0.0
-    assert evidence.observations(bursts, drift)[0].step_seconds == pytest.approx(0.2)
+    assert observations.observations(bursts, drift)[0].step_seconds == pytest.approx(0.2)
 
 
 def test_bursts_that_did_not_train_are_no_evidence():
     bursts = [burst(2, 0.2, 0.01), burst(3, 0.3, 0.01, trained=False), burst(4, 0.4, 0.01, outcome="out_of_memory")]
-    seen = evidence.observations(bursts, evidence.drift_of(bursts))
+    seen = observations.observations(bursts, observations.drift_of(bursts))
     assert [o.workload.shape.depth for o in seen] == [2]
 
 
 def test_repeated_bursts_narrow_the_noise():
     once, often = ([burst(2, 0.2, 0.01)] * n for n in (1, 9))
-    noises = [evidence.observations(b, evidence.drift_of(b))[0].noise for b in (once, often)]
+    noises = [observations.observations(b, observations.drift_of(b))[0].noise for b in (once, often)]
     assert noises[1] < 0.5 * noises[0]
 
 
@@ -121,17 +121,17 @@ def test_rates_are_the_best_product_and_the_copy_that_misses_the_cache():
         copy=(small, large),
         launch_seconds=(3e-6, 1e-6, 2e-6),
     )
-    rates = evidence.rates_of(ceilings)
+    rates = observations.rates_of(ceilings)
     assert (rates.matmul_flops, rates.bandwidth, rates.launch_seconds) == (4000.0, 20.0, 2e-6)
     as_slow_as_its_launch = replace(small, seconds=(10.0,))  # a card's small copy
-    assert evidence.rates_of(replace(ceilings, copy=(as_slow_as_its_launch, large))).bandwidth == 20.0
+    assert observations.rates_of(replace(ceilings, copy=(as_slow_as_its_launch, large))).bandwidth == 20.0
 
 
 def test_metered_bursts_say_what_the_device_draws():
     """A recorded calibration as if its machine had an energy counter."""
     recorded = load_calibration(RECORDED)
     assert profile_of(recorded).costs.power is None
-    bursts = evidence.completed(recorded.bursts)
+    bursts = observations.completed(recorded.bursts)
     metered = tuple(replace(b, watts=150.0) for b in bursts)
     power = profile_of(replace(recorded, bursts=(*metered, bursts[0]))).costs.power
     assert power.basis == Basis.MEASURED and power.watts(0.3, gpus=2).value == pytest.approx(300.0)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import flops
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.cli.plan import command
+from advisor.hardware.catalog import require_gpu
+from advisor.laws import flops
 from advisor.plan import curves, explore, spending
 from advisor.plan.answer import answer
 from advisor.plan.command import plan_command
@@ -26,7 +26,7 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.throughput import coordinates, sizes
 from advisor.records import Goal, GpuPrice
 from advisor.report.plan_markdown import markdown
-from advisor.store import default_store
+from advisor.store.store import default_store
 from advisor.workflows.goal import PlanOptions
 from advisor.workflows.plan import recommend
 from tests.advisor.devices import small_cpu, token_meta

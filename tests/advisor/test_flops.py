@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.flops import (
+from advisor.laws.flops import (
     block_matrix_parameters,
     executed_flops_per_token,
     flops_per_token,

@@ -19,9 +19,17 @@ from advisor.launch.guards import guarded, make_guards, parse_loss_stop
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
-from advisor.launchers.follow import RunFollower, summarize
 from advisor.records import LaunchRecord
-from advisor.store import Store, read_launch, read_run_config, read_run_plan, run_row, write_launch, write_run_config
+from advisor.runs.follow import RunFollower, summarize
+from advisor.store.store import (
+    Store,
+    read_launch,
+    read_run_config,
+    read_run_plan,
+    run_row,
+    write_launch,
+    write_run_config,
+)
 from advisor.trainers.own import OWN, OwnTrainer
 from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
@@ -249,7 +257,7 @@ def test_a_folder_is_not_started_twice(store, replay, tmp_path):
 def test_of_many_that_start_a_folder_at_once_one_wins(store, replay, tmp_path):
     script = (
         "from pathlib import Path; from advisor.launch.replay import ReplayBackend;"
-        "from advisor.store import Store; from advisor.workflows.launch import launch;"
+        "from advisor.store.store import Store; from advisor.workflows.launch import launch;"
         "from tests.advisor.plans import small_run;"
         f"store = Store(Path({str(store.home)!r})); backend = ReplayBackend(store, Path({str(RECORDING)!r}), {SLOW});"
         f"launch(store, small_run(60), Path({str(tmp_path / 'run')!r}), backend=backend)"

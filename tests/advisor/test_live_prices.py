@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import load_gpus
+from advisor.hardware.live_prices import _card, _row, _spot_joined, _thinned, refresh_prices
 from advisor.hardware.offers import cheapest_offer
-from advisor.live_prices import _card, _row, _spot_joined, _thinned, refresh_prices
-from advisor.price_hunt import FIELDS
-from advisor.prices import live_prices_path, load_prices, price_problem, shipped_prices
+from advisor.hardware.price_hunt import FIELDS
+from advisor.hardware.prices import live_prices_path, load_prices, price_problem, shipped_prices
 
 TODAY = datetime.date(2026, 11, 21)
 GOOD = dict(instance_name="g6.xlarge", location="us-east-1", price=0.81, cpu=4, memory=16.0, gpu_count=1,
@@ -119,7 +119,7 @@ def test_nobody_answering_leaves_the_shipped_prices(tmp_path: Path, monkeypatch:
 
 def test_every_answer_of_the_child_is_one_line(tmp_path: Path):
     """It ends by itself within its time whatever the network does."""
-    command = [sys.executable, "-m", "advisor.price_hunt", "1.5"]
+    command = [sys.executable, "-m", "advisor.hardware.price_hunt", "1.5"]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, cwd=root, check=False)
     answers = [json.loads(line) for line in done.stdout.splitlines()]

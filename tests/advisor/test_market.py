@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
 from advisor.plan.answer import answer, bare_plan
 from advisor.plan.choose import LEVEL, select
@@ -27,7 +27,7 @@ from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
-from advisor.store import dump_plan, load_plan
+from advisor.store.store import dump_plan, load_plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.devices import small_cpu, token_meta
 from trainer.schema import make_shape

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainer.loss
-from advisor import flops
 from advisor.calibrate.trace import trace_peak
 from advisor.errors import AdvisorError
+from advisor.laws import flops
 from advisor.predict import memory
 from advisor.predict.memory import (
     MemoryModel,

@@ -7,14 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor import flops
-from advisor.catalog import load_gpus
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import load_gpus
+from advisor.laws import flops
 from advisor.predict.memory import load_memory_model
 from advisor.predict.memory_published import published_bytes
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.rows import read_rows
 from advisor.records import Software, Workload
+from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape
 
 GIB = 2**30

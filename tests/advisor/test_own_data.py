@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
+from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
 from advisor.plan.own_data import MOST_OVERTRAINING, for_inference, with_own_data
 from advisor.predict.loss import predict_loss
 from advisor.records import Basis, Estimate, Goal, Plan, ScoreRow
 from advisor.runs.ledger_rows import own_loss_ratios
-from advisor.store import Store
+from advisor.store.store import Store
 from tests.advisor.devices import token_meta
 
 META = token_meta(tokens=10**10, validation_tokens=1000, validation_bytes=4833, vocab_size=32768)

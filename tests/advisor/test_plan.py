@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor import flops, render
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
 from advisor.cli import main
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
+from advisor.laws import flops
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.plan import recipe
 from advisor.plan.answer import bare_plan, measured_plan
@@ -28,8 +28,9 @@ from advisor.predict.batch import predict_batch
 from advisor.predict.loss import allocation_score
 from advisor.predict.power import measured_power
 from advisor.records import Basis, Estimate, Goal, Plan
+from advisor.report import render
 from advisor.report.plan import sentence
-from advisor.store import dump_plan, load_plan
+from advisor.store.store import dump_plan, load_plan
 from advisor.units import format_bytes, format_estimate
 from tests.advisor.devices import big_gpu, plan_on, small_cpu, token_meta
 from trainer.schema import make_shape

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import GpuSpec, load_gpus, peak_flops, require_gpu
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops, require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.predict.rows import RowReader
 from advisor.records import Prediction, Software, Workload
+from advisor.store.folders import profiles_folder
 from trainer.schema import ModelShape, make_shape
 
 CARDS = {key: spec for key, spec in load_gpus().items() if spec.bf16_flops or spec.fp16_flops}

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.records import Workload
+from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape
 
 D20 = ["--gpu", "h100-80gb-sxm", "--depth", "20", "--micro-batch", "16", "--seq-len", "2048", "--vocab-size", "65536"]

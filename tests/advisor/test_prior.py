@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import load_gpus, require_gpu
 from advisor.errors import AdvisorError
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.predict import prior
 from advisor.predict.batch import predict_batch
 from advisor.predict.prior import datasheet_rates, load_prior, power_headroom
 from advisor.predict.throughput import TERMS
 from advisor.records import Workload
+from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape
 
 GENERATIONS = sorted({spec.generation for spec in load_gpus().values()})

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.catalog import load_gpus
-from advisor.folders import profiles_folder
-from advisor.prices import load_prices, price_problem
+from advisor.hardware.catalog import load_gpus
+from advisor.hardware.prices import load_prices, price_problem
+from advisor.store.folders import profiles_folder
 
 # read here without the catalog: while tests are collected, ADVISOR_HOME is still the user's own
 with (profiles_folder() / "gpus.csv").open(encoding="utf-8", newline="") as _file:
@@ -143,7 +143,8 @@ def test_an_installed_package_finds_its_profiles_outside_the_checkout(tmp_path: 
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     for source, target in wheel["force-include"].items():
         shutil.copytree(root / source, tmp_path / target)
-    code = "import advisor.folders as f, advisor.prices as p; print(f.profiles_folder(), len(p.load_prices()))"
+    code = "from advisor.store import folders; from advisor.hardware import prices; "
+    code += "print(folders.profiles_folder(), len(prices.load_prices()))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )

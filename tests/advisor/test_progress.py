@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.predict.trajectory import plan_trajectory
-from advisor.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
 from advisor.records import Basis, LaunchRecord
 from advisor.report.progress import line
-from advisor.store import read_run_config
+from advisor.runs.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
+from advisor.store.store import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.runlog import read_records
 from trainer.schema import CheckpointConfig, EvalConfig, StopConfig

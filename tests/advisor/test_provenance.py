@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import load_gpus, require_gpu
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.plan.answer import answer
 from advisor.plan.provenance import grounds_of
 from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.report.plan import briefly, speed_rests_on
-from advisor.store import dump_plan, load_plan
+from advisor.store.folders import profiles_folder
+from advisor.store.store import dump_plan, load_plan
 from tests.advisor.devices import small_cpu
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

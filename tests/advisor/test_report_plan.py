@@ -7,17 +7,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor import render
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
 from advisor.cli.plan_tables import recommendation
+from advisor.hardware.catalog import require_gpu
 from advisor.plan import spending
 from advisor.plan.answer import answer
 from advisor.plan.explore import Effect
 from advisor.records import Goal, Plan
 from advisor.report import plan as words
+from advisor.report import render, what_if
 from advisor.report import search as runs
-from advisor.report import what_if
 from advisor.report.plan_markdown import markdown
 from advisor.report.table import Table, in_markdown, on_console, on_page
 from tests.advisor.devices import small_cpu

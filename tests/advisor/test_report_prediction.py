@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
+from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.records import Prediction, Workload
 from advisor.report import prediction as words

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import flops
-from advisor.catalog import load_gpus
 from advisor.errors import AdvisorError
-from advisor.folders import profiles_folder
+from advisor.hardware.catalog import load_gpus
+from advisor.laws import flops
 from advisor.predict.gpu_names import match_card
 from advisor.predict.rows import COLUMNS, RowError, RowReader, read_rows
 from advisor.records import Workload
+from advisor.store.folders import profiles_folder
 
 CARDS = load_gpus()
 GPT2 = {

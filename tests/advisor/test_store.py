@@ -13,7 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.calibration import (
+from advisor.errors import AdvisorError
+from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow, Workload
+from advisor.store.calibration import (
     Burst,
     Calibration,
     Cost,
@@ -22,12 +24,10 @@ from advisor.calibration import (
     Settings,
     calibration_to_dict,
 )
-from advisor.disk import disk_errors, read_yaml, write_atomic
-from advisor.errors import AdvisorError
-from advisor.ledger import MIGRATIONS
-from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow, Workload
-from advisor.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
-from advisor.store import write_run_config as write_config
+from advisor.store.disk import disk_errors, read_yaml, write_atomic
+from advisor.store.ledger import MIGRATIONS
+from advisor.store.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
+from advisor.store.store import write_run_config as write_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.messages import Ceilings, WorkerDevice
 from trainer.schema import LossStop, StopConfig
@@ -182,7 +182,7 @@ def test_a_full_disk_reaches_the_user_in_words(store):
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200));"
-        "from advisor.disk import write_atomic; write_atomic(sys.argv[1], 'x' * 10_000)"
+        "from advisor.store.disk import write_atomic; write_atomic(sys.argv[1], 'x' * 10_000)"
     )
     path = store.home / "plans" / "p.yaml"
     write_atomic(path, "old")
@@ -371,7 +371,7 @@ def test_scores_of_another_run_are_refused(store):
 
 def test_eight_processes_write_one_new_ledger_together(store):
     script = (
-        "import sys; from pathlib import Path; from advisor.ledger import Ledger; from advisor.records import *;"
+        "import sys; from pathlib import Path; from advisor.store.ledger import Ledger; from advisor.records import *;"
         "e = Estimate(value=1.0, low=0.5, high=2.0, basis=Basis.PRIOR); me = sys.argv[2];"
         "l = Ledger(Path(sys.argv[1]));"
         "[l.record_scores(f'{me}-{i}', [ScoreRow(run_id=f'{me}-{i}', quantity='q', device_key='cpu', "

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from advisor import flops
 from advisor.calibrate.fake_kernels import StorageLedger, cuda_norm
 from advisor.calibrate.trace import PHASES, trace_peak
+from advisor.laws import flops
 from advisor.records import Workload
 from trainer.model import build_model
 from trainer.optim import build_optimizers

@@ -10,7 +10,7 @@ import pytest
 
 from advisor.calibrate.fit import fit
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, prior_profile
-from advisor.catalog import load_gpus, require_gpu
+from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.predict.prior import (
     Elsewhere,
@@ -23,7 +23,7 @@ from advisor.predict.prior import (
 )
 from advisor.predict.throughput import TERMS, Observation, Rates, predict_log, sizes, terms
 from advisor.records import Workload
-from advisor.store import Store, load_calibration
+from advisor.store.store import Store, load_calibration
 from trainer.schema import make_shape
 
 L4, L40S, H100 = (require_gpu(key) for key in ("l4", "l40s", "h100-80gb-sxm"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.flops import parameters
+from advisor.laws.flops import parameters
 from advisor.predict.intervals import columns, known, product, reciprocal, sum_independent, sum_shared
 from advisor.predict.profile import RunCosts
 from advisor.predict.wallclock import (

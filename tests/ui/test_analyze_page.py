@@ -16,9 +16,9 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Confidence, Evidence, Finding, Severity
-from advisor.folders import example_run
 from advisor.records import Basis, Estimate
-from advisor.store import Store
+from advisor.store.folders import example_run
+from advisor.store.store import Store
 from advisor.ui.analyze import dearest_first
 from advisor.ui.tables import plain
 from advisor.ui.uploads import Given, Upload, judge_uploads, safe_name

@@ -11,8 +11,8 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.calibrate import background
-from advisor.folders import example_run
-from advisor.store import Store, default_store, read_run_plan, run_row
+from advisor.store.folders import example_run
+from advisor.store.store import Store, default_store, read_run_plan, run_row
 from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.workflows.compare import review
 from tests.ui.serving import ROOT
@@ -101,7 +101,7 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
 )
 def test_a_card_that_is_ticked_says_who_rents_it(advisor_home, card, gpus, said):
     script = (
-        "import datetime\nfrom advisor.catalog import require_gpu\nfrom advisor.ui import gpus\n"
+        "import datetime\nfrom advisor.hardware.catalog import require_gpu\nfrom advisor.ui import gpus\n"
         f"gpus._one(require_gpu({card!r}), {gpus}, None, datetime.date(2026, 11, 21))\n"
     )
     at = AppTest.from_string(script, default_timeout=30).run()
@@ -111,7 +111,7 @@ def test_a_card_that_is_ticked_says_who_rents_it(advisor_home, card, gpus, said)
 
 def test_several_runs_are_laid_over_each_other(with_a_run):
     script = (
-        "from pathlib import Path\nfrom advisor.ui import runs\nfrom advisor.folders import example_run\n"
+        "from pathlib import Path\nfrom advisor.ui import runs\nfrom advisor.store.folders import example_run\n"
         "from advisor.ui import loaders\n"
         "found = [runs._read(Path(loaders.store().runs()[0].path)), runs._read(example_run())]\nruns._several(found)\n"
     )

@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.records import Goal
 from advisor.report.plan import briefly, speed_rests_on
-from advisor.store import Store, default_store
+from advisor.store.store import Store, default_store
 from advisor.ui import watch
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend

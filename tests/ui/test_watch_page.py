@@ -16,10 +16,10 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
-from advisor.folders import example_run
 from advisor.launch.state import RunState, run_status
-from advisor.launchers.device import read_devices
-from advisor.store import PLAN, Store, dump_plan, load_plan, run_row
+from advisor.runs.devices import read_devices
+from advisor.store.folders import example_run
+from advisor.store.store import PLAN, Store, dump_plan, load_plan, run_row
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from tests.advisor.plans import guess, small_plan, small_run
@@ -29,7 +29,7 @@ from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 LONG = 200_000  # steps of a run that does not end by itself during a test
 LAUNCH = """
 import sys
-from advisor.store import default_store, load_plan
+from advisor.store.store import default_store, load_plan
 from advisor.workflows.launch import launch
 launch(default_store(), load_plan(sys.argv[1]))
 """

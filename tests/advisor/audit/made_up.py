@@ -8,8 +8,8 @@ from advisor.audit.audit import Judged, audit
 from advisor.audit.card import Setup
 from advisor.audit.load import card_from_dict
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import GpuSpec
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec
 from advisor.predict.profile import Profile
 
 # 70,371,840 parameters: 32,000·640 + 1024·640 + 10·(12·640² + 13·640) + 2·640.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from advisor.store import Store
+from advisor.store.store import Store
 from tests.advisor.plans import small_plan
 
 CARDS = Path(__file__).resolve().parents[3] / "examples" / "reports"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.catalog import require_gpu
 from advisor.findings.case import Case
+from advisor.hardware.catalog import require_gpu
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
 from advisor.readers.run_table import COLUMNS, TELEMETRY_COLUMNS, Event, Phase, RunTable, Status

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.checkpoints import (
+from advisor.findings.detectors.checkpoints import (
     detect_checkpoint_disk,
     detect_checkpoint_interval,
     detect_no_checkpoint,

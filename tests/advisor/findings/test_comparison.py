@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Severity
-from advisor.findings.comparison import detect_merged_runs, detect_steps_missing
+from advisor.findings.detectors.comparison import detect_merged_runs, detect_steps_missing
 from advisor.readers.run_table import Phase, Status
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.data_budget import (
+from advisor.findings.detectors.data_budget import (
     cheapest_tokens,
     detect_error_page,
     detect_loss_below_floor,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.findings import ending
 from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors import ending
 from advisor.readers.run_table import Status
 from tests.advisor.findings import build
 

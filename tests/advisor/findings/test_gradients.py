@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.gradients import (
+from advisor.findings.detectors.gradients import (
     detect_clipped_mostly,
     detect_clipping_rises,
     detect_grad_norm_large,
@@ -16,7 +16,7 @@ from advisor.findings.gradients import (
     detect_grad_spikes_before_loss_spikes,
     detect_post_clip_norm,
 )
-from advisor.findings.loss_scaling import detect_loss_scale_skips
+from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
 from tests.advisor.findings.build import event
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, healthy_norm, learning_case, learning_run
 

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings import hardware, money, throttling
 from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import hardware, money, throttling
 from tests.advisor.findings import build
 
 # one reading a second beside one step a second, so that step 101 belongs to reading 100

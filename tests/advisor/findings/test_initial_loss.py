@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.initial_loss import (
+from advisor.findings.detectors.initial_loss import (
     detect_initial_loss,
     detect_random_tokens,
     detect_worse_than_uniform,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.learning_rate import (
+from advisor.findings.detectors.learning_rate import (
     detect_early_loss_jump,
     detect_learning_rate_off_law,
     detect_learning_rate_zero,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.curves import Curve
-from advisor.findings.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes, spikes
+from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes, spikes
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 

@@ -8,8 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from advisor.findings import machine, measured, money, pauses, throughput, timing
+from advisor.findings import run_metrics
 from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors import machine, money, pauses, throughput, timing
 from advisor.findings.make_case import make_case
 from advisor.findings.registry import judge
 from advisor.readers.read import read_run
@@ -130,7 +131,7 @@ def test_read_from_the_own_log(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records))
     case = make_case(read_run(path, None))
-    assert measured.without_card(case)
+    assert run_metrics.without_card(case)
     assert case.run.facts["stolen_share"] == 0.25 and len(case.run.facts["witness_steps"]) == 40
     codes = [finding.code for finding in judge(case)[0]]
     assert "machine_busy" in codes and not {"stalls", "periodic_pauses", "step_time_shift", "goodput"} & set(codes)

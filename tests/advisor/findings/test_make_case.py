@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import flops
+from advisor.findings.detectors.money import detect_cost
 from advisor.findings.make_case import make_case
-from advisor.findings.money import detect_cost
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
+from advisor.laws import flops
 from advisor.readers.run_table import FACTS
 from tests.advisor.findings import build
 

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings import memory, out_of_memory
 from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import memory, out_of_memory
 from advisor.readers.run_table import Status
 from tests.advisor.findings import build
 from trainer.schema import make_shape

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings import money
 from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import money
 from advisor.findings.savings import saved_share, spent_seconds, whole_run_seconds
 from tests.advisor.findings import build
 

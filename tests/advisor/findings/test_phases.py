@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.findings import phases
 from advisor.findings.case import Confidence, Finding, Insufficient, Severity
+from advisor.findings.detectors import phases
 from tests.advisor.findings import build
 
 # GPT-2 124M on an A100 80 GB: 28 · 124,439,808 bytes at 2,039 GB/s are 1.709 ms

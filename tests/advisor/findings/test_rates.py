@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings import rates
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.measured import flops_per_token, mfu
+from advisor.findings.detectors import rates
+from advisor.findings.run_metrics import flops_per_token, mfu
 from advisor.records import Workload
 from tests.advisor.findings import build
 from trainer.schema import make_shape

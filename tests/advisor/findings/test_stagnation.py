@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
-from advisor.findings.generalisation import (
+from advisor.findings.detectors.generalisation import (
     detect_memorised,
     detect_overfitting,
     detect_scores_at_chance,
 )
-from advisor.findings.stagnation import (
+from advisor.findings.detectors.stagnation import (
     detect_no_learning,
     detect_noise_floor,
     detect_plateau,

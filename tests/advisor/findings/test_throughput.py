@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from advisor.findings import batch, throughput
 from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import batch, throughput
 from advisor.predict.batch import predict_batch
 from advisor.records import Workload
 from tests.advisor.findings import build

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from advisor.findings import drift, pauses, timing
 from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import drift, pauses, timing
 from tests.advisor.findings import build
 
 RANDOM = np.random.default_rng(5)

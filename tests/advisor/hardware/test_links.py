@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus
 from advisor.hardware.links import read_link
 
 

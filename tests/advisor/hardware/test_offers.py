@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from advisor.errors import AdvisorError
-from advisor.folders import profiles_folder
 from advisor.hardware.offers import (
     cheapest_offer,
     check_providers,
@@ -20,8 +19,9 @@ from advisor.hardware.offers import (
     spot_range,
     unpriced,
 )
-from advisor.prices import load_prices
+from advisor.hardware.prices import load_prices
 from advisor.report.cards import offer_notes, offer_rows
+from advisor.store.folders import profiles_folder
 
 COUNTS = (1, 2, 4, 8, 16)
 PAIRS = [(gpu, gpus) for gpu in sorted(rows_by_gpu()) for gpus in COUNTS]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from advisor.readers.chunks import Chunk, chunks, clean
 from advisor.readers.engine import Engine
 from advisor.readers.line_format import EVAL, LOSS, MORE, LineFormat, Row
-from advisor.readers.plans import bulk, make_plan, number, unix_seconds
+from advisor.readers.line_templates import bulk, make_plan, number, unix_seconds
 from advisor.readers.records import RecordStore
 
 STEP = Row(

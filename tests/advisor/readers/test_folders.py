@@ -16,12 +16,12 @@ import yaml
 
 from advisor.errors import AdvisorError
 from advisor.readers import archive
-from advisor.readers.beside import with_config, with_telemetry
 from advisor.readers.checkpoint_files import step_of
 from advisor.readers.config_file import read_config
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
+from advisor.readers.sidecars import with_config, with_telemetry
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 OWN = Path(__file__).parents[2] / "recorded"

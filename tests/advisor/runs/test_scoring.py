@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
-from advisor.findings.measured import step_seconds
+from advisor.findings.run_metrics import step_seconds
 from advisor.readers.own_log import run_table_of
 from advisor.readers.run_table import RunTable
 from advisor.records import Basis, Estimate, Plan, ScoreRow, Workload
@@ -22,7 +22,7 @@ from advisor.runs.comparison import compare_runs
 from advisor.runs.energy import measured_kwh, run_kwh
 from advisor.runs.ledger_rows import accuracy, score_rows
 from advisor.runs.scoring import score_run
-from advisor.store import default_store
+from advisor.store.store import default_store
 from advisor.workflows.compare import workload_of
 from tests.advisor.plans import guess, small_plan
 from trainer.runlog import RunLog, RunLogWriter, load_run_log

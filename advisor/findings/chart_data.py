@@ -1,0 +1,153 @@
+"""What a report shows of a run: curves thinned for a screen, the parts of a step, a few rows of the table. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case
+from advisor.findings.curves import curve, main_rows
+from advisor.findings.detectors.phases import PHASES
+from advisor.findings.run_facts import price, step_tokens
+from advisor.readers.run_table import RunTable
+
+MOST_POINTS = 600  # of a curve: more than a screen shows
+TABLE_COLUMNS = (
+    *("step", "epoch", "tokens", "loss", "eval_loss", "learning_rate", "grad_norm", "seconds", "tokens_per_second"),
+    *("mfu", "memory_bytes"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One point of a curve against steps, tokens, hours and dollars; None where the log does not tell."""
+
+    step: float
+    tokens: float | None
+    hours: float | None
+    usd: float | None
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOfStep:
+    """One phase of a step."""
+
+    name: str
+    seconds: float  # median
+    share: float  # of the whole step
+
+
+def points(case: Case, name: str, most: int = MOST_POINTS) -> list[Point]:
+    """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive."""
+    found = curve(case.run, name)
+    keep = _extremes(found.value, most)
+    steps, values = found.step[keep], found.value[keep]
+    tokens, hours = _tokens_at(case, steps), _hours_at(case, steps)
+    usd_per_hour = price(case)
+    return [
+        Point(
+            step=float(step),
+            tokens=None if tokens is None else float(tokens[i]),
+            hours=None if hours is None else float(hours[i]),
+            usd=None if hours is None or usd_per_hour is None else float(hours[i]) * usd_per_hour,
+            value=float(value),
+        )
+        for i, (step, value) in enumerate(zip(steps, values, strict=True))
+    ]
+
+
+def rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+    """Tokens per second against steps: by step times and tokens per step, else as printed."""
+    times, tokens = run_metrics.step_times(case), step_tokens(case)
+    if times is None or tokens is None:
+        return points(case, "tokens_per_second", most)
+    rates = tokens / np.where(times.seconds > 0, times.seconds, np.nan)
+    steps = case.run.column("step")[times.row]
+    good = np.isfinite(rates) & np.isfinite(steps)
+    keep = np.flatnonzero(good)[_extremes(rates[good], most)]
+    return [Point(step=float(steps[i]), tokens=None, hours=None, usd=None, value=float(rates[i])) for i in keep]
+
+
+def mfu_per_rate(case: Case) -> float | None:
+    """MFU of one token per second: what a rate is to be multiplied by; None where shape or card is unknown."""
+    speed, share = run_metrics.pace(case), run_metrics.mfu(case)
+    return share / speed.tokens_per_second if speed is not None and share is not None else None
+
+
+def parts_of_step(case: Case) -> list[PartOfStep]:
+    """Median seconds of the phases that were timed, and what they leave of the step."""
+    whole = run_metrics.step_seconds(case)
+    found = []
+    for name in PHASES:
+        values = series.finite(run_metrics.main_column(case.run, name))
+        if len(values) and whole:
+            seconds = series.median(values[series.steady_start(values) :])
+            label = name.removesuffix("_seconds")
+            found.append(PartOfStep(name=label, seconds=seconds, share=seconds / whole))
+    if found and whole:
+        left = whole - sum(part.seconds for part in found)
+        if left > 0:
+            found.append(PartOfStep(name="not accounted for", seconds=left, share=left / whole))
+    return found
+
+
+def few_rows(run: RunTable, most: int) -> tuple[list[str], np.ndarray]:
+    """Columns that hold something, and evenly spaced rows of the main phase with a loss: shape (rows, columns)."""
+    names = [name for name in TABLE_COLUMNS if np.isfinite(run.column(name)).any()]
+    rows = main_rows(run)
+    with_loss = rows[np.isfinite(run.column("loss")[rows])]
+    rows = with_loss if len(with_loss) else rows
+    if not names or not len(rows):
+        return [], np.empty((0, 0))
+    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int))]
+    return names, np.stack([run.column(name)[chosen] for name in names], axis=1)
+
+
+def telemetry_points(run: RunTable, name: str, most: int = MOST_POINTS) -> list[tuple[float, float, int]]:
+    """Hours since the first reading, value, card; thinned as curves are."""
+    telemetry = run.telemetry or {}
+    values, times = telemetry.get(name), telemetry.get("unix_seconds")
+    if values is None or times is None or not np.isfinite(values).any():
+        return []
+    cards = telemetry.get("gpu", np.zeros(len(values)))
+    cards = np.where(np.isfinite(cards), cards, 0)
+    found = []
+    for card in np.unique(cards):
+        rows = np.flatnonzero((cards == card) & np.isfinite(values) & np.isfinite(times))
+        rows = rows[_extremes(values[rows], most)]
+        found += [(float((times[i] - np.nanmin(times)) / 3600), float(values[i]), int(card)) for i in rows]
+    return found
+
+
+def _extremes(values: np.ndarray, most: int) -> np.ndarray:
+    """Indices, in order, of the highest and lowest value of each of most/2 stretches, and of both ends."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), most // 2 + 1).astype(int)
+    found = {0, len(values) - 1}
+    for start, end in zip(edges[:-1], edges[1:], strict=True):
+        stretch = values[start:end]
+        found |= {start + int(stretch.argmin()), start + int(stretch.argmax())}
+    return np.array(sorted(found))
+
+
+def _tokens_at(case: Case, steps: np.ndarray) -> np.ndarray | None:
+    printed = curve(case.run, "tokens")
+    if len(printed) > 1:
+        return np.interp(steps, printed.step, printed.value)
+    per_step = step_tokens(case)
+    return steps * per_step if per_step is not None else None
+
+
+def _hours_at(case: Case, steps: np.ndarray) -> np.ndarray | None:
+    """Hours since the start, by the clock where there is one, else by the sum of step times."""
+    for name in ("elapsed_seconds", "unix_seconds"):
+        clock = curve(case.run, name)
+        if len(clock) > 1:
+            start = clock.value[0] if name == "unix_seconds" else 0.0
+            return np.interp(steps, clock.step, clock.value - start) / 3600
+    typical = run_metrics.step_seconds(case)
+    return None if typical is None else (steps - steps[:1]) * typical / 3600

@@ -1,0 +1,201 @@
+"""Checkpoints: none, too rare, too frequent, too large; and what an interruption is expected to cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import curve, main_rows
+from advisor.findings.run_facts import number, parameters, planned_steps, price, steps_done
+from advisor.findings.spend import mean_step_seconds
+from advisor.laws import flops
+from advisor.predict.wallclock import daly_interval_seconds
+from advisor.readers.run_table import Event
+from advisor.records import Basis, Estimate
+from advisor.units import format_bytes, format_seconds
+
+# Mean time between interruptions of one machine: hardware of one node fails every 154 to 427 days, people and software
+# every 3 to 7 days (sources §6.2); 5 days between, 1 and 14 as the interval.
+MEAN_SECONDS = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
+_WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
+_LONG_HOURS = 1.0  # a shorter run is simply started again
+_FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
+_OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
+_DISK_BYTES = 500e9
+_TELLS_ALL = "training-advisor"  # our own log writes every checkpoint down
+# formats of numbers alone, which never speak of checkpoints: their silence means nothing
+_NUMBERS_ONLY = frozenset(
+    (
+        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
+        *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt"),
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What a run's log and settings say of its checkpoints. None: not said."""
+
+    count: int
+    interval_seconds: float | None  # of work between two
+    write_seconds: float | None
+    size_bytes: float | None  # of one
+    certain: bool  # whether the log would have said so
+
+
+def checkpoints_of(case: Case) -> Checkpoints:
+    """Checkpoints by events, by their column and by what was configured."""
+    run, step_pace = case.run, mean_step_seconds(case)
+    events = [e for e in run.events if e.kind == "checkpoint"]
+    written = curve(run, "checkpoint_seconds")
+    steps = sorted({_step_of(e) for e in events} - {None}) or list(written.step)
+    every = number(run.facts, "checkpoint_every_steps")
+    every = max(0.0, every) if every is not None else None  # some say "never" as -1
+    gap = float(np.median(np.diff(steps))) if len(steps) > 1 else (every or None)
+    sizes = [e.numbers["bytes"] for e in events if e.numbers.get("bytes")]
+    size = float(np.median(sizes)) if sizes else _size(case)
+    seconds = [e.numbers["seconds"] for e in events if e.numbers.get("seconds")] or list(written.value)
+    write = float(np.median(seconds)) if seconds else (size / _WRITE_BYTES_PER_SECOND if size else None)
+    if write is not None and write <= 0:
+        write = None  # a clock that stood still
+    count = max(len(steps) or len(events), len(written))
+    done = steps_done(run)
+    if not count and every and done:
+        count = int(min(done // every, 1e9))
+    certain = every is not None or run.format == _TELLS_ALL
+    interval = gap * step_pace.value if gap and step_pace else None
+    return Checkpoints(count=count, interval_seconds=interval, write_seconds=write, size_bytes=size, certain=certain)
+
+
+def _step_of(event: Event) -> float | None:
+    """The step a checkpoint is of: as its line says, else the last one before that line."""
+    return event.numbers.get("step", event.step)
+
+
+def _size(case: Case) -> float | None:
+    """Bytes of a resumable checkpoint: fp32 weights and moments, 12 per parameter (Muon's matrices 8)."""
+    size = parameters(case)
+    if size is None:
+        return None
+    muon = case.workload is not None and case.workload.optimizer == "muon"
+    return 12 * size - (4 * flops.block_matrix_parameters(case.workload.shape) if muon and case.workload else 0)
+
+
+def _run_seconds(case: Case) -> float | None:
+    step_pace, steps = mean_step_seconds(case), planned_steps(case) or steps_done(case.run)
+    return step_pace.value * steps if step_pace and steps else None
+
+
+def detect_no_checkpoint(case: Case) -> Verdict:
+    """A long run without a checkpoint: one interruption loses everything."""
+    seconds = _run_seconds(case)
+    if seconds is None or not len(main_rows(case.run)):
+        return Insufficient(code="no_checkpoint", missing="steps and seconds per step")
+    seen = checkpoints_of(case)
+    done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
+    if seen.count or done < _LONG_HOURS * 3600:
+        return None
+    if not seen.certain and case.run.format in _NUMBERS_ONLY:
+        return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
+    if seen.interval_seconds and seen.interval_seconds < seconds:
+        return None  # configured, the first one is still to come
+    hours = _expected_loss(seconds, seconds)
+    usd = price(case)
+    best = daly_interval_seconds(seen.write_seconds or 30.0, MEAN_SECONDS.value)
+    disk = f", {format_bytes(seen.size_bytes)} each" if seen.size_bytes else ""
+    return Finding(
+        code="no_checkpoint",
+        severity=Severity.ERROR if seen.certain else Severity.WARNING,
+        title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it",
+        evidence=(
+            Evidence(text="the settings write none" if seen.certain else "the log mentions none"),
+            Evidence(
+                text=f"interruptions every 1 to 14 days cost {hours.low:.2g} to {hours.high:.2g} hours on average"
+            ),
+        ),
+        confidence=Confidence.HIGH if seen.certain else Confidence.LOW,
+        causes=("checkpoints are not configured, or only at the end",)
+        if seen.certain
+        else ("checkpoints are off", "or the log does not mention them"),
+        actions=(f"write one every {format_seconds(best)}{disk}, keep the last two",),
+        saved_hours=hours,
+        saved_usd=hours.scaled(usd) if usd is not None else None,
+        threshold=f"runs over {_LONG_HOURS:g} h; expected loss run² / (2 · mean time between failures), §6.1",
+    )
+
+
+def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
+    """Hours of work lost to interruptions: (run / M) interruptions, each losing half an interval on average."""
+
+    def hours(mean: float) -> float:
+        return min(run_seconds / mean, 50.0) * min(interval_seconds, run_seconds) / 2 / 3600
+
+    return Estimate(
+        value=hours(MEAN_SECONDS.value), low=hours(MEAN_SECONDS.high), high=hours(MEAN_SECONDS.low), basis=Basis.PRIOR
+    )
+
+
+def detect_checkpoint_interval(case: Case) -> Verdict:
+    """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
+    seen, seconds = checkpoints_of(case), _run_seconds(case)
+    if seen.interval_seconds is None or seen.write_seconds is None or seconds is None:
+        return Insufficient(code="checkpoint_interval", missing="steps of two checkpoints and seconds per step")
+    best = daly_interval_seconds(seen.write_seconds, MEAN_SECONDS.value)
+    overhead = seen.write_seconds / seen.interval_seconds
+    often = seen.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
+    lost, least = _expected_loss(seconds, seen.interval_seconds), _expected_loss(seconds, best)
+    rare = seen.interval_seconds > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
+    if not often and not rare:
+        return None
+    writing = (overhead - seen.write_seconds / best) * seconds / 3600
+    saved = _range(writing) if often else lost.scaled(1 - least.value / lost.value)
+    usd = price(case)
+    word = "too frequent" if often else "too rare"
+    return Finding(
+        code="checkpoints_too_frequent" if often else "checkpoints_too_rare",
+        severity=Severity.WARNING,
+        title=f"Checkpoints every {format_seconds(seen.interval_seconds)} are {word}: Daly's interval is "
+        f"{format_seconds(best)}",
+        evidence=(
+            Evidence(text=f"writing takes {format_seconds(seen.write_seconds)}, {overhead:.1%} of the time"),
+            Evidence(text=f"an interruption loses {format_seconds(seen.interval_seconds / 2)} on average"),
+        ),
+        confidence=Confidence.MEDIUM,
+        causes=("an interval in steps that was set for another step time",),
+        actions=(f"checkpoint every {best / _step_seconds(case):,.0f} steps",),
+        saved_hours=saved,
+        saved_usd=saved.scaled(usd) if usd is not None else None,
+        threshold=f"{_FACTOR:g}× off Daly 2006, τ = √(2δM)·(…) − δ, M 5 days (1 to 14; sources §6.1-6.2)",
+    )
+
+
+def _step_seconds(case: Case) -> float:
+    found = mean_step_seconds(case)
+    assert found is not None  # judged before
+    return found.value
+
+
+def _range(hours: float) -> Estimate:
+    return Estimate(value=hours, low=0.8 * hours, high=1.2 * hours, basis=Basis.MEASURED)
+
+
+def detect_checkpoint_disk(case: Case) -> Verdict:
+    """Checkpoints that together take much disk, by their size and number."""
+    seen = checkpoints_of(case)
+    if seen.size_bytes is None or not seen.count:
+        return Insufficient(code="checkpoint_disk", missing="checkpoints and the model's parameters")
+    total = seen.size_bytes * seen.count
+    if total < _DISK_BYTES:
+        return None
+    return Finding(
+        code="checkpoint_disk",
+        severity=Severity.NOTE,
+        title=f"{seen.count} checkpoints of {format_bytes(seen.size_bytes)} are {format_bytes(total)} if all are kept",
+        evidence=(Evidence(text="12 bytes per parameter: fp32 weights and two moments"),),
+        confidence=Confidence.MEDIUM,
+        causes=("every checkpoint is kept",),
+        actions=("keep the last two resumable ones, and of the others the weights only (a third)",),
+        threshold=f"over {format_bytes(_DISK_BYTES)} in all",
+    )

@@ -1,0 +1,175 @@
+"""Logs that hold more than one run, and steps that were not run."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import curve, main_rows, row_noise
+from advisor.findings.run_facts import planned_steps, print_gap, steps_done
+from advisor.findings.spend import cost_of_steps
+from advisor.readers.run_table import RunTable, Status
+from advisor.units import format_seconds, format_usd
+
+_SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
+_RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
+_NOISES = 6.0  # standard deviations of a row: another run's level
+_RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
+_DONE = 0.995  # of the planned steps counts as done: off by one, last row not printed
+
+
+def detect_merged_runs(case: Case) -> Verdict:
+    """A log that holds several runs: phases that all start anew, tokens per step or rates that change in the middle."""
+    run = case.run
+    if not len(main_rows(run)):
+        return Insufficient(code="merged_runs", missing="rows with steps")
+    signs = [*_second_starts(run), *_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
+    if not signs:
+        return None
+    return Finding(
+        code="merged_runs",
+        severity=Severity.WARNING,
+        title=f"The log holds more than one run: {signs[0].text}",
+        evidence=tuple(signs),
+        confidence=Confidence.HIGH if len(signs) > 1 else Confidence.MEDIUM,
+        causes=("logs of several runs appended to one file", "a run resumed with another configuration"),
+        actions=("analyse each run on its own; one curve over all of them means nothing",),
+        threshold="phases that start at the same steps and loss; tokens per step changed by 5 %; rate × 3 and loss",
+    )
+
+
+def _second_starts(run: RunTable) -> list[Evidence]:
+    """Phases as long as the main one, within reason, that begin at the same step with a loss of the same height."""
+    main = run.phases[run.main_phase] if run.phases else None
+    if main is None:
+        return []
+    loss, step = run.column("loss"), run.column("step")
+    found = []
+    start = _start(loss, step, main.first_row, main.last_row)
+    for phase in run.phases:
+        length = phase.last_row - phase.first_row + 1
+        if phase is main or length < max(5, _RESTART_SHARE * (main.last_row - main.first_row + 1)):
+            continue
+        other = _start(loss, step, phase.first_row, phase.last_row)
+        if start is None or other is None or abs(other[0] - start[0]) > 1:
+            continue
+        if abs(other[1] - start[1]) < 0.05 * abs(start[1]):
+            text = f"“{phase.name}” starts at step {other[0]:g} with loss {other[1]:.4g} as “{main.name}” does"
+            found.append(Evidence(text=text, first_step=other[0]))
+    return found
+
+
+def _start(loss: np.ndarray, step: np.ndarray, first: int, last: int) -> tuple[float, float] | None:
+    rows = np.arange(first, last + 1)
+    good = rows[np.isfinite(loss[rows]) & np.isfinite(step[rows])]
+    return (float(step[good[0]]), float(loss[good[0]])) if len(good) else None
+
+
+def _step_tokens_change(run: RunTable) -> list[Evidence]:
+    """A lasting change of tokens per step that is neither a restart nor a batch-size ramp."""
+    rows = main_rows(run)
+    tokens, step = run.column("tokens")[rows], run.column("step")[rows]
+    good = np.isfinite(tokens) & np.isfinite(step)
+    step, gained = step[good], np.diff(tokens[good])
+    passed = np.diff(step)
+    if len(passed) < 20 or (passed <= 0).any():
+        return []
+    ratio = gained / passed
+    first, last = float(np.median(ratio[: len(ratio) // 4])), float(np.median(ratio[-len(ratio) // 4 :]))
+    levels = np.unique(np.round(ratio / max(first, 1e-9), 2))
+    if first <= 0 or abs(last / first - 1) <= _SAME_TOKENS or len(levels) > 3:  # many levels: a ramp
+        return []
+    place = int(np.argmax(np.abs(ratio / first - 1) > _SAME_TOKENS))
+    text = f"tokens per step change from {first:,.6g} to {last:,.6g} at step {step[place]:g}"
+    return [Evidence(text=text, first_step=float(step[place]))]
+
+
+def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
+    """Rows where the learning rate jumps as no schedule does and the loss changes level with it."""
+    rates, losses = curve(run, "learning_rate"), curve(run, "loss")
+    if len(rates) < 40 or len(losses) < 40:
+        return []
+    positive = rates.value > 0
+    step, value = rates.step[positive], rates.value[positive]
+    change = np.abs(np.diff(np.log(value)))
+    found = []
+    noise = row_noise(losses.value)
+    places = [i for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
+    for before, after in pairwise([*places, len(value) - 1]):
+        if after - before < 5:
+            continue
+        at = float(step[before + 1])
+        left = losses.value[losses.step < at][-10:]
+        right = losses.value[losses.step >= at][:10]
+        if len(left) and len(right) and abs(np.median(right) - np.median(left)) > _NOISES * max(noise, 1e-9):
+            text = (
+                f"learning rate {value[before]:.3g} → {value[before + 1]:.3g} and loss {np.median(left):.4g} → "
+                f"{np.median(right):.4g} at step {at:g}"
+            )
+            found.append(Evidence(text=text, first_step=at))
+    return found
+
+
+def detect_steps_missing(case: Case) -> Verdict:
+    """Steps declared against steps done: a run that ended early, or went on too long."""
+    planned, done = planned_steps(case), steps_done(case.run)
+    if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):
+        return _never_began(planned)
+    if planned is None or done is None:
+        return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
+    if done > planned * (2 - _DONE) + 1:
+        return _too_many(done, planned)
+    last_gap = print_gap(case.run)
+    if done + last_gap >= _DONE * planned:
+        return None
+    intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
+    hours, usd = cost_of_steps(case, planned - done)
+    rest = f"; the rest takes about {format_seconds(hours.value * 3600)}" if hours else ""
+    money = f" and {format_usd(usd.value)}" if usd else ""
+    return Finding(
+        code="steps_missing",
+        severity=Severity.NOTE if intended else Severity.WARNING,
+        title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
+        evidence=(
+            Evidence(text=f"status {case.run.status.value}: {case.run.status_reason or 'no word in the log'}",
+                     last_step=done),
+        ),
+        confidence=Confidence.HIGH,
+        causes=("a limit of its own ended the run (time, tokens, loss)",)
+        if intended
+        else ("the run was ended from outside or crashed", "the log was copied while the run went on"),
+        actions=("do not compare this loss with that of complete runs: the learning rate has not decayed",
+                 "resume from the last checkpoint"),
+        threshold=f"under {_DONE:.1%} of the declared steps",
+    )  # fmt: skip
+
+
+def _never_began(planned: float) -> Finding:
+    return Finding(
+        code="steps_missing",
+        severity=Severity.WARNING,
+        title=f"The log ends before the first of {planned:,.0f} steps",
+        evidence=(Evidence(text="settings, but neither a step nor an error"),),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the run was still starting when the log was copied, or was killed without a word",
+            "its steps are printed elsewhere",
+        ),
+        actions=("look whether the process lives and what it waits for (data, compilation, other ranks): py-spy dump",),
+        threshold="steps planned, none printed",
+    )
+
+
+def _too_many(done: float, planned: float) -> Finding:
+    return Finding(
+        code="steps_missing",
+        severity=Severity.WARNING,
+        title=f"The log goes to step {done:,.0f}, beyond the {planned:,.0f} declared",
+        evidence=(Evidence(text=f"{done / planned:.2f}× the declared steps", last_step=done),),
+        confidence=Confidence.MEDIUM,
+        causes=("steps counted in micro-batches and declared in optimizer steps", "a configuration of another run"),
+        actions=("check what a step is in this log before trusting rates per step",),
+        threshold="more steps than declared",
+    )

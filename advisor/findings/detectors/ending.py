@@ -1,0 +1,168 @@
+"""How a run ended, where it did not end well: what to do next, and what the rest would take.
+
+A log that merely stops before its planned end is `comparison.detect_steps_missing`.
+"""
+
+from __future__ import annotations
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.findings.run_facts import planned_steps, price, steps_done
+from advisor.findings.run_metrics import step_seconds
+from advisor.findings.savings import whole_run_seconds
+from advisor.readers.run_table import Event, Status
+from advisor.units import format_percent, format_seconds, format_usd
+
+_HOUR = 3600.0
+
+
+def _last(case: Case, *kinds: str) -> Event | None:
+    """The last event of these kinds."""
+    found = [event for event in case.run.events if event.kind in kinds]
+    return found[-1] if found else None
+
+
+def _where(case: Case) -> str:
+    """At which step of how many the run ended, in words; empty where the log has no steps."""
+    done, planned = steps_done(case.run), planned_steps(case)
+    if done is None:
+        return "" if len(case.run) else " before the first step"
+    return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
+
+
+def _evidence(case: Case, event: Event | None) -> tuple[Evidence, ...]:
+    found = [Evidence(text=event.text, first_step=event.step, last_step=event.step)] if event else []
+    if not found and case.run.status_reason:
+        found.append(Evidence(text=case.run.status_reason))
+    return (*found, *_rest(case))
+
+
+def _rest(case: Case) -> tuple[Evidence, ...]:
+    """What the missing steps would take at the pace so far."""
+    seconds = remaining_seconds(case)
+    if not seconds:
+        return ()
+    usd = price(case)
+    cost = f", {format_usd(seconds / _HOUR * usd)}" if usd else ""
+    return (Evidence(text=f"the missing steps would take {format_seconds(seconds)}{cost} at the pace so far"),)
+
+
+def remaining_seconds(case: Case) -> float | None:
+    """Seconds of the steps that are missing, pauses included in proportion; None where pace or plan is unknown."""
+    done, planned = steps_done(case.run), planned_steps(case)
+    if done is None or not planned or done >= planned:
+        return None
+    whole, plain = whole_run_seconds(case), step_seconds(case)
+    if whole is not None:
+        return whole * (planned - done) / planned
+    return plain * (planned - done) if plain else None
+
+
+def detect_nccl_timeout(case: Case) -> Verdict:
+    """A collective operation that timed out: one rank never came, the others only waited."""
+    event = _last(case, "nccl_timeout")
+    if event is None:
+        return None
+    fatal = case.run.status not in (Status.COMPLETED, Status.TIME_LIMIT)
+    return Finding(
+        code="nccl_timeout",
+        severity=Severity.ERROR if fatal else Severity.WARNING,
+        title=f"Communication between the devices timed out{_where(case)}",
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH,
+        causes=(
+            "one rank crashed, ran out of memory or hangs: its own last lines say why",
+            "one rank does something alone (evaluation, checkpoint, download) for longer than the time-out",
+            "ranks disagree about the number of batches",
+            "a broken link or card",
+        ),
+        actions=(
+            "read the log of every rank; the first one to stop is the cause",
+            "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 shows who was where",
+            "init_process_group(timeout=...) only where a rank is known to work alone for long",
+        ),
+        threshold="the framework's own message",
+    )
+
+
+def detect_time_limit(case: Case) -> Verdict:
+    """Cut off by the scheduler: how much longer a job must be asked for."""
+    event = _last(case, "time_limit")
+    if event is None and case.run.status is not Status.TIME_LIMIT:
+        return None
+    if case.run.status is Status.COMPLETED:
+        return None
+    rest, whole = remaining_seconds(case), whole_run_seconds(case)
+    longer = f"ask for {format_seconds(whole * 1.1)} (the whole run and a tenth)" if whole else "ask for more time"
+    return Finding(
+        code="time_limit",
+        severity=Severity.ERROR,
+        title=f"The scheduler's time limit ended the run{_where(case)}",
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH,
+        causes=("the job asked for less time than its steps take",),
+        actions=(
+            longer if rest else "ask for more time, or plan fewer steps",
+            "checkpoint before the limit (SIGUSR1 or SIGTERM ahead of it) and resume in a chain of jobs",
+        ),
+        threshold="the scheduler's own message; messages of signal 15 after it are its consequence",
+    )
+
+
+def detect_exception(case: Case) -> Verdict:
+    """Ended by an exception or a failed process."""
+    if case.run.status is not Status.CRASHED or _last(case, "nccl_timeout"):
+        return None
+    event = _last(case, "exception", "disk_full", "nccl_error", "child_failed")
+    full = event is not None and event.kind == "disk_full"
+    return Finding(
+        code="crashed",
+        severity=Severity.ERROR,
+        title=("The disk was full" if full else "The run crashed") + _where(case),
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH,
+        causes=("the disk of checkpoints and logs is full",) if full else (),
+        actions=(
+            (
+                "keep fewer checkpoints (checkpoint.keep: 2) or a larger disk",
+                "the newest checkpoint may be torn: verify it",
+            )
+            if full
+            else (
+                "mend what the message names and "
+                + ("resume from the newest checkpoint" if len(case.run) else "start again: nothing was lost yet"),
+            )
+        ),
+        threshold="the log's own message",
+    )
+
+
+def detect_killed(case: Case) -> Verdict:
+    """Ended by a signal from outside: the machine's memory, preemption or a person."""
+    if case.run.status is not Status.KILLED:
+        return None
+    event = _last(case, "killed", "signal")
+    words = event.text.lower() if event else case.run.status_reason.lower()
+    signal = event.numbers.get("signal") if event else None
+    memory = signal == 9 or any(word in words for word in ("oom", "out of memory", "memory"))
+    preempted = any(word in words for word in ("preempt", "spot", "cancelled"))
+    causes = (
+        ("the host ran out of memory (loader workers, tokenising in memory)", "a person or a scheduler killed it")
+        if memory
+        else ("preemption or a cancelled job",)
+        if preempted
+        else ("preemption", "a closed terminal", "a person")
+    )
+    return Finding(
+        code="killed",
+        severity=Severity.ERROR,
+        title=f"The run was killed from outside{_where(case)}",
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH if event else Confidence.MEDIUM,
+        causes=causes,
+        actions=(
+            ("fewer loader workers, memory-mapped tokens (advisor data prepare); watch the host's memory",)
+            if memory
+            else ("start it detached (advisor launch) and resume from the newest checkpoint",)
+        ),
+        threshold="the log's own message",
+    )

@@ -1,0 +1,248 @@
+"""Training loss against everything else: overfitting, memorised data, scores at chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.run_facts import nats_per_unit, planned_steps, steps_done
+from advisor.findings.spend import cost_of_steps
+from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
+
+_FEWEST_EVALS = 3
+_RISE = 0.01  # of the best evaluation: less is not worth acting on
+_BAD_RISE = 0.1
+_GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
+_BAD_WASTE = 0.2  # of the run after its best evaluation
+_NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
+_FALLEN = 0.95  # of the first loss
+_STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rise:
+    """A validation loss that has been rising since its best: of which set, at which evaluation, to what."""
+
+    name: str  # "": the log names no set
+    evals: Curve
+    best: int
+    low: float
+    end: float
+
+    @property
+    def relative(self) -> float:
+        return (self.end - self.low) / self.low
+
+
+def detect_overfitting(case: Case) -> Verdict:
+    """A validation loss that has been rising since its best while the training loss falls; of several sets each."""
+    losses, sets = curve(case.run, "loss"), _held_out(case)
+    if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
+        return _wide_gap(losses, curve(case.run, "eval_loss"))
+    rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
+    return _overfitting(case, losses, rises, len(sets)) if rises else None
+
+
+def _held_out(case: Case) -> dict[str, Curve]:
+    """Validation losses by the name of their set, "" where the log evaluates one."""
+    named = case.run.facts.get("eval_losses")
+    sets = {}
+    for name, one in named.items() if isinstance(named, dict) else ():
+        step, value = np.asarray(one["step"], dtype=float), np.asarray(one["loss"], dtype=float)
+        good = np.isfinite(step) & np.isfinite(value)
+        sets[str(name)] = Curve(step=step[good], value=value[good])
+    return sets or {"": curve(case.run, "eval_loss")}
+
+
+def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
+    if len(evals) < _FEWEST_EVALS:
+        return None
+    best = int(np.argmin(evals.value))
+    end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
+    low = float(evals.value[best])
+    risen = low > 0 and best < len(evals) - 1 and end - low >= max(_RISE * low, 3 * row_noise(evals.value))
+    if not risen or not _train_falls(losses, evals, best):
+        return None
+    return _Rise(name=name, evals=evals, best=best, low=low, end=end)
+
+
+def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
+    """The finding on the set that has risen most."""
+    worst = max(rises, key=lambda rise: rise.relative)
+    evals, low, end = worst.evals, worst.low, worst.end
+    step, last = float(evals.step[worst.best]), float(evals.step[-1])
+    waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
+    # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
+    a_part = nats_per_unit(case.run) is None
+    hours, usd = cost_of_steps(case, last - step) if evals.counted and not a_part else (None, None)
+    bad = not a_part and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    of_set = f" of {worst.name}" if sets > 1 else ""
+    others = ", ".join(f"{one.name} +{one.relative:.0%} since step {one.evals.step[one.best]:g}" for one in rises)
+    return Finding(
+        code="overfitting",
+        severity=Severity.ERROR if bad else Severity.NOTE if a_part else Severity.WARNING,
+        title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
+        f"({low:.4g}) and {end:.4g} at the end",
+        evidence=(
+            Evidence(
+                text=f"validation loss{of_set} {low:.5g} → {end:.5g} (+{worst.relative:.0%})",
+                first_step=step,
+                last_step=last,
+            ),
+            *_gap(losses, evals, worst.best),
+            *((Evidence(text=f"{len(rises)} of {sets} sets rise: {others}"),) if sets > 1 else ()),
+            Evidence(text=f"{waste:.0%} of the run came after its best evaluation", first_step=step, last_step=last),
+        ),
+        confidence=Confidence.LOW if a_part else Confidence.HIGH if len(evals) >= 5 else Confidence.MEDIUM,
+        causes=(
+            *(("the other parts of the loss pay for it: the measure that counts decides",) if a_part else ()),
+            "too many passes over too little data",
+            "a model too large for the data, without dropout or weight decay",
+            "validation data of another kind than the training data",
+        ),
+        actions=(
+            "choose the checkpoint by the measure that counts (mAP, accuracy), not by this part"
+            if a_part
+            else f"keep the checkpoint of step {step:g}; stop there next time (early stopping on the validation loss)",
+            "more data, fewer epochs, dropout of 0.1 to 0.2, or a smaller model",
+        ),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"rise over {_RISE:.0%} of the best and 3 standard deviations, training loss falling meanwhile; "
+        f"an error over {_BAD_RISE:.0%} with {_BAD_WASTE:.0%} of the run after the best, in most sets",
+    )
+
+
+def _wide_gap(losses: Curve, evals: Curve) -> Verdict:
+    """The gap alone, where the log has too few validation losses to see their course."""
+    if not len(evals) or not len(losses):
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    train, held_out = float(np.median(tail(losses.value))), float(evals.value[-1])
+    if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    return Finding(
+        code="generalisation_gap",
+        severity=Severity.WARNING,
+        title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
+        evidence=(Evidence(text=f"gap {held_out - train:.3g}", last_step=float(evals.step[-1])),),
+        confidence=Confidence.MEDIUM,
+        causes=("overfitting: too many passes over too little data", "validation data of another kind"),
+        actions=("evaluate several times during the run and keep the best checkpoint",),
+        threshold=f"validation loss over {_GAP_RATIO:g}× the training loss and {_GAP_NATS:g} above",
+    )
+
+
+def _train_falls(losses: Curve, evals: Curve, best: int) -> bool:
+    """Whether the training loss is no higher at the end than where the validation loss was best (or not logged)."""
+    if len(losses) < 4 or losses.counted != evals.counted:
+        return True
+    after = losses.value[losses.step >= evals.step[best]]
+    if len(after) < 4:
+        return True
+    part = max(1, len(after) // 4)
+    return float(np.median(after[-part:])) <= float(np.median(after[:part])) + row_noise(losses.value)
+
+
+def _gap(losses: Curve, evals: Curve, best: int) -> tuple[Evidence, ...]:
+    if len(losses) < 4 or losses.counted != evals.counted:
+        return ()
+    then = float(np.interp(evals.step[best], losses.step, losses.value))
+    now = float(np.median(tail(losses.value)))
+    gaps = f"{evals.value[best] - then:.3g} → {evals.value[-1] - now:.3g}"
+    return (Evidence(text=f"training loss {then:.4g} → {now:.4g}, gap to validation {gaps}"),)
+
+
+def detect_memorised(case: Case) -> Verdict:
+    """A training loss that falls to almost nothing, with no validation loss that follows it."""
+    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
+    if len(losses) < 10:
+        return Insufficient(code="memorised", missing="ten rows with a training loss")
+    first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
+    if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
+        return None
+    if len(evals) and evals.value[-1] < 3 * max(end, _NEAR_ZERO):
+        return None  # a task that can be solved: validation data are solved too
+    below = losses.step[losses.value < _NEAR_ZERO]
+    epochs = curve(case.run, "epoch").value
+    hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)
+    return Finding(
+        code="memorised",
+        severity=Severity.WARNING,
+        title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
+        + ("" if len(evals) else ", and no validation loss"),
+        evidence=(
+            Evidence(
+                text=f"below {_NEAR_ZERO:g} nats since step {below[0]:g}: the next token is known with "
+                f"{math.exp(-_NEAR_ZERO):.0%}",
+                first_step=float(below[0]),
+                last_step=float(losses.step[-1]),
+            ),
+            *((Evidence(text=f"{epochs.max():.3g} epochs over the same data"),) if len(epochs) else ()),
+        ),
+        confidence=Confidence.HIGH if len(epochs) and epochs.max() > 2 else Confidence.MEDIUM,
+        causes=("many epochs over few examples", "duplicated examples", "answers that can be read off the inputs"),
+        actions=("hold out 2 to 10 % of the data and evaluate on it", "1 to 3 epochs, or a lower learning rate"),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"from over {_STARTED:g} to under {_NEAR_ZERO:g} nats, validation loss absent or far above",
+    )
+
+
+def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
+    """Benchmark scores the log states: name → (fraction, step), the last of each.
+
+    From events of kind "score", whose numbers are name → value, and facts of the same names.
+    """
+    found = {}
+    stated = {name: value for name, value in case.run.facts.items() if benchmark_of(name)}
+    for numbers, step in [(stated, None), *((e.numbers, e.step) for e in case.run.events if e.kind == "score")]:
+        for name, value in numbers.items():
+            benchmark = benchmark_of(name)
+            if benchmark and isinstance(value, int | float) and 0 <= value <= 100:
+                found[benchmark] = (value / 100 if value > 1 else float(value), step)
+    return found
+
+
+def detect_scores_at_chance(case: Case) -> Verdict:
+    """Benchmark scores that guessing reaches as well: they say nothing of the model."""
+    scores = scores_of(case)
+    if not scores:
+        return Insufficient(code="scores_at_chance", missing="benchmark scores")
+    at_chance = {
+        name: (value, step)
+        for name, (value, step) in scores.items()
+        if BENCHMARKS[name].chance > 0 and value <= chance_interval(BENCHMARKS[name])[1]
+    }
+    if not at_chance:
+        return None
+    shown = ", ".join(
+        f"{name} {value:.1%} (chance {BENCHMARKS[name].chance:.0%})" for name, (value, _) in at_chance.items()
+    )
+    return Finding(
+        code="scores_at_chance",
+        # a model that has learnt something still guesses at what is hard for it
+        severity=Severity.WARNING if len(at_chance) > len(scores) / 2 and not _early(case) else Severity.NOTE,
+        title=f"{len(at_chance)} of {len(scores)} scores at chance: {shown}",
+        evidence=tuple(_score_evidence(name, value, step) for name, (value, step) in at_chance.items()),
+        confidence=Confidence.HIGH,
+        causes=("a model too small or too little trained for this benchmark", "a prompt or answer format it never saw"),
+        actions=("report the loss (bits per byte) instead, which moves long before such scores do",),
+        threshold="inside the 95 % interval of guessing: p ± 1.96 √(p(1 − p)/n), n questions of the benchmark",
+    )
+
+
+def _early(case: Case) -> bool:
+    """Whether the log shows less than half of the run: scores at chance are no surprise there."""
+    done, planned = steps_done(case.run), planned_steps(case)
+    return done is not None and planned is not None and done < planned / 2
+
+
+def _score_evidence(name: str, value: float, step: float | None) -> Evidence:
+    low, high = chance_interval(BENCHMARKS[name])
+    text = f"{name} {value:.3f}; guessing gives {low:.3f} to {high:.3f}"
+    return Evidence(text=text, first_step=step, last_step=step)

@@ -1,0 +1,263 @@
+"""Accidents of the training loss: spikes, divergence, NaN and infinity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, main_rows, spread, tail, trailing_median
+from advisor.findings.run_facts import number, planned_steps
+from advisor.findings.series import stretches
+from advisor.findings.spend import cost_of_steps
+
+_WARM_UP_STEPS = 100  # sources §7.2: skip warm-up and the first 100 steps
+_Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike score (sources §7.2)
+_PERSISTS = 3  # rows: an alarm, not one bad batch
+_LEAST_HEIGHT = 0.015  # of the loss: less is not worth a word however quiet the curve
+_FEWEST_ROWS = 60
+_RISE = 3.0  # standard deviations of single rows (sources §7.2)
+_RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
+_RISE_LASTS = 0.01  # of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike:
+    """A stretch of rows far above the loss before it."""
+
+    first_step: float
+    last_step: float
+    before: float  # median of the rows before
+    peak: float
+    z: float  # largest robust z
+    rows: int
+    recovered_step: float | None  # first step after it at the level before; None: never in this log
+
+
+def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike, ...]:
+    """Spikes of a loss curve: rows of robust z over 7, or three and more in a row over 3.5, against the rows before.
+
+    Residuals from the trailing median of 20 to 100 rows are centred and scaled by their own trailing median and MAD:
+    a falling or smoothed curve is not taken for noise (sources §7.2).
+    """
+    if len(losses) < _FEWEST_ROWS:
+        return ()
+    window = int(np.clip(len(losses) // 20, 20, 100))
+    before = np.concatenate([losses.value[:1], trailing_median(losses.value, window)[:-1]])
+    z, height = _residual_scores(losses.value, before, window)
+    large = height > _LEAST_HEIGHT * np.abs(before)
+    judged = (losses.step >= losses.step[0] + skip_steps) & (np.arange(len(losses)) >= window) & large
+    found = []
+    for first, last in stretches(judged & (z > _Z_NOTE)):
+        score = float(z[first : last + 1].max())
+        if score > _Z_HIGH or last - first + 1 >= _PERSISTS:
+            found.append(_spike(losses, before, first, last, score))
+    return tuple(found)
+
+
+def _residual_scores(values: np.ndarray, before: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Robust z of each row against the rows before it, and its height over them."""
+    residual = values - before
+    center = trailing_median(residual, window)
+    deviation = np.abs(residual - center)
+    scale = trailing_median(deviation, window) / 0.6745
+    scale = np.maximum(scale, 0.5 * spread(residual[window:] - center[window:]))
+    # a flat stretch of rounded numbers has no spread; the least height guards there
+    return (residual - center) / np.maximum(scale, 1e-12), residual - center
+
+
+def _spike(losses: Curve, before: np.ndarray, first: int, last: int, z: float) -> Spike:
+    level = float(before[first])
+    back = np.flatnonzero(losses.value[last + 1 :] <= level)
+    return Spike(
+        first_step=float(losses.step[first]),
+        last_step=float(losses.step[last]),
+        before=level,
+        peak=float(losses.value[first : last + 1].max()),
+        z=z,
+        rows=last - first + 1,
+        recovered_step=float(losses.step[last + 1 + back[0]]) if len(back) else None,
+    )
+
+
+def detect_loss_spikes(case: Case) -> Verdict:
+    """Stretches of loss far above the rows before them, single bad batches told apart from lasting ones."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FEWEST_ROWS:
+        return Insufficient(code="loss_spikes", missing=f"{_FEWEST_ROWS} rows with a training loss")
+    found = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
+    if not found:
+        return None
+    lasting = [s for s in found if s.rows >= _PERSISTS]
+    worst = max(lasting or found, key=lambda s: s.peak - s.before)
+    lost = sum((s.recovered_step or s.last_step) - s.first_step for s in found)
+    hours, usd = cost_of_steps(case, lost)
+    height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
+    count = "One loss spike" if len(found) == 1 else f"{len(found)} loss spikes"
+    ended = "" if worst.recovered_step is None else f", back at step {worst.recovered_step:g}"
+    return Finding(
+        code="loss_spikes",
+        severity=Severity.WARNING if lasting else Severity.NOTE,
+        title=f"{count}, the worst {height}{ended}" + ("" if lasting else "; none lasts three rows"),
+        evidence=tuple(_spike_evidence(s) for s in sorted(found, key=lambda s: s.before - s.peak)[:10]),
+        confidence=Confidence.HIGH if lasting else Confidence.MEDIUM,
+        causes=(
+            "a learning rate at the edge of stability (spikes cluster where it peaks)",
+            "bad batches: repeated, very long or garbled documents",
+            "gradients not clipped, or Adam's β2 too high for sudden gradients",
+        ),
+        actions=(
+            "look at the batches of these steps; skip them if they are broken",
+            "if it does not recover: restart about 100 steps before the spike and skip 200 to 500 batches",
+            "lower the peak learning rate or β2 (0.95), clip gradients at 1.0",
+        )
+        if lasting
+        else ("nothing, unless they become more frequent",),
+        saved_hours=hours if lasting else None,
+        saved_usd=usd if lasting else None,
+        threshold="robust z > 7, or > 3.5 for 3 rows and more (sources §7.2: Iglewicz-Hoaglin, OLMo 2; PaLM's remedy)",
+    )
+
+
+def _spike_evidence(s: Spike) -> Evidence:
+    back = f"recovered at step {s.recovered_step:g}" if s.recovered_step is not None else "not recovered in this log"
+    text = f"{s.before:.4g} → {s.peak:.4g} (z {s.z:.0f}, {s.rows} rows), {back}"
+    return Evidence(text=text, first_step=s.first_step, last_step=s.last_step)
+
+
+def detect_loss_divergence(case: Case) -> Verdict:
+    """A loss that turns upwards and stays up: what was learnt is being lost."""
+    losses = curve(case.run, "loss")
+    if len(losses) < 3:
+        return Insufficient(code="loss_divergence", missing="three rows with a training loss")
+    if np.median(losses.value) <= 0:
+        return Insufficient(code="loss_divergence", missing="a loss that is positive, as a cross entropy is")
+    turned = _turned(losses)
+    if turned is None:
+        return None
+    best, end, start = turned
+    last = float(losses.step[-1])
+    lost = last - float(losses.step[start])
+    left = (planned_steps(case) or last) - last
+    hours, usd = cost_of_steps(case, lost + max(0.0, left))
+    return Finding(
+        code="loss_divergence",
+        severity=Severity.ERROR,
+        title=f"Loss diverges: from {best:.4g} at step {losses.step[start]:g} to {end:.4g} at the end",
+        evidence=(
+            Evidence(
+                text=f"median of the rows {best:.5g} → {end:.5g}", first_step=float(losses.step[start]), last_step=last
+            ),
+        ),
+        confidence=Confidence.HIGH if len(losses) >= _FEWEST_ROWS else Confidence.MEDIUM,
+        causes=(
+            "learning rate too high, or warm-up too short",
+            "numbers out of range (fp16 without loss scaling, attention logits growing)",
+            "the data changed: another source, broken documents, labels shifted",
+        ),
+        actions=(
+            f"stop; restart from a checkpoint before step {losses.step[start]:g} with half the learning rate",
+            "clip gradients at 1.0 and log their norm before clipping",
+        ),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (sources §7.2)",
+    )
+
+
+def _turned(losses: Curve) -> tuple[float, float, int] | None:
+    """Best level, end level and the row of the best, where a curve ends far above its best; None where it does not."""
+    values = losses.value
+    if len(values) < 20:
+        best, end = float(values.min()), float(values[-1])
+        # few rows: only what no noise can do
+        return (best, end, int(values.argmin())) if end > 1.5 * values[0] and end > values[0] + 1 else None
+    window = max(5, len(values) // 50)
+    level = trailing_median(values, window)
+    low = int(np.argmin(level))
+    best, end = float(level[low]), float(np.median(tail(values, share=0.02)))
+    fall = max(0.0, float(level[: max(1, low + 1)].max()) - best)
+    noise = spread(values[window:] - level[window:])
+    lasts = len(values) - low > max(5, _RISE_LASTS * len(values))
+    far = end - best > max(_RISE * noise, _RISE_SHARE * fall, 0.05 * abs(best))
+    return (best, end, low) if far and lasts else None
+
+
+def detect_loss_not_finite(case: Case) -> Verdict:
+    """Losses printed as NaN or infinite: since when, how many, and what causes them at that place."""
+    rows = main_rows(case.run)
+    bad = np.nan_to_num(case.run.column("loss_is_nan")[rows]) > 0
+    printed = bad | np.isfinite(case.run.column("loss")[rows])
+    if not printed.any():
+        return Insufficient(code="loss_not_finite", missing="a training loss")
+    if not bad.any():
+        return None
+    step = case.run.column("step")[rows]
+    place = step if np.isfinite(step[bad]).any() else np.arange(1.0, len(rows) + 1)
+    order = np.flatnonzero(printed)
+    run_to_end = len(order) - 1 - int(np.flatnonzero(~bad[order])[-1]) if (~bad[order]).any() else len(order)
+    first = int(np.flatnonzero(bad)[0])
+    start, last = float(place[first]), float(place[order[-1]])
+    stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())
+    hours, usd = cost_of_steps(case, last - start + max(0.0, (planned_steps(case) or last) - last)) if stays else _NONE
+    share = f"{int(bad.sum())} of {int(printed.sum())} rows"
+    return Finding(
+        code="loss_not_finite",
+        severity=Severity.ERROR if stays else Severity.WARNING,
+        title=f"Loss is not a number from step {start:g} on ({share}): every later step was paid for nothing"
+        if stays
+        else f"Loss is not a number in {share}, first at step {start:g}; it recovers each time",
+        evidence=(
+            Evidence(text=f"{share} NaN or infinite", first_step=start, last_step=last),
+            *_before(case, rows, place, first),
+        ),
+        confidence=Confidence.HIGH,
+        causes=_not_finite_causes(case, first, stays),
+        actions=(
+            "stop at the first loss that is not finite and keep the checkpoint before it",
+            f"resume from before step {start:g} with half the learning rate and gradients clipped at 1.0",
+        )
+        if stays
+        else ("leave such batches out of the mean (no target tokens), or skip the update when the loss is not finite",),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold="any printed NaN or infinity; an error where the last rows all are",
+    )
+
+
+_NONE = (None, None)
+
+
+def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tuple[Evidence, ...]:
+    """What loss and gradient norm did in the rows before the first bad one."""
+    loss = case.run.column("loss")[rows][:first]
+    kept = np.flatnonzero(np.isfinite(loss))
+    if not len(kept):
+        return (Evidence(text="no finite loss before it"),)
+    start = kept[-10:][0]
+    text = f"last finite losses {loss[start]:.4g} → {loss[kept[-1]]:.4g}"
+    norm = case.run.column("grad_norm")[rows][: first + 1]
+    seen = norm[~np.isnan(norm)]
+    if len(seen):
+        text += f", gradient norm {seen[-1]:.4g} then"
+    return (Evidence(text=text, first_step=float(place[start]), last_step=float(place[kept[-1]])),)
+
+
+def _not_finite_causes(case: Case, first: int, stays: bool) -> tuple[str, ...]:
+    fp16 = str(case.run.facts.get("precision", case.workload.precision if case.workload else "")).lower() == "fp16"
+    half = ("fp16 overflows: no loss scaling, or a scale that never shrinks; use bf16 where the card has it",)
+    if not stays:
+        return ("batches without a single target token (0/0 in the mean)", "single overflows that were skipped")
+    if first == 0:
+        return (
+            *(half if fp16 else ()),
+            "bad from the first step: broken weights or checkpoint, wrong labels (out of the vocabulary), a kernel "
+            "that this card or driver does not support; the learning rate has not acted yet",
+        )
+    rest = (
+        "learning rate too high: the loss rises before it breaks",
+        "a batch without a single target token (0/0), then NaN weights",
+        "log or division of 0 in the loss or a norm without ε",
+    )
+    return (*half, *rest) if fp16 else (*rest, *half)

@@ -1,0 +1,150 @@
+"""Other work on the machine, by the run's own reference kernel: what it slowed is not the run's fault.
+
+The trainer times a fixed small kernel between steps on a CPU (`witness` records). Where that kernel takes much longer
+than at its quietest, something else has the cores; other detectors then judge the quiet steps only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.findings.run_metrics import StepTimes
+from advisor.findings.savings import saved_share
+from advisor.units import format_number, format_percent, format_seconds
+
+_BUSY = 1.5  # times the quietest readings: on an otherwise idle shared host readings scatter by ±20 %
+_QUIETEST = 0.10  # the quantile that counts as quiet: one lucky reading is none
+_FEW_STEPS = 5
+_COST = 0.02  # of the time, to be worth a word
+_DEAR = 0.05
+_STOLEN = 0.05  # of the CPU time, given to other guests by the hypervisor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """Times of the reference kernel, in order of their steps."""
+
+    step: np.ndarray
+    seconds: np.ndarray
+    quiet_seconds: float  # what it takes when nothing else runs
+
+    @property
+    def busy(self) -> np.ndarray:
+        """Which readings found other work on the machine."""
+        return self.seconds > _BUSY * self.quiet_seconds
+
+    def busy_at(self, steps: np.ndarray) -> np.ndarray:
+        """Which steps lie beside a reading that found other work: between two, either counts."""
+        after = np.searchsorted(self.step, steps)
+        before = np.maximum(after - 1, 0)
+        return self.busy[before] | self.busy[np.minimum(after, len(self.step) - 1)]
+
+
+def readings(case: Case) -> Readings | None:
+    """The run's witness records; None where it has none. The calibration's reading counts where it is quieter."""
+    facts = case.run.facts
+    steps, seconds = facts.get("witness_steps"), facts.get("witness_seconds")
+    if not isinstance(steps, list) or not isinstance(seconds, list) or not steps or len(steps) != len(seconds):
+        return None
+    at, place = np.unique(np.array(steps, dtype=float), return_inverse=True)
+    took = np.zeros(len(at))
+    np.maximum.at(took, place, seconds)  # of several after one step the slowest
+    known = [case.plan.reference_seconds if case.plan else None]
+    known += [case.profile.reference_seconds if case.profile else None]
+    quiet = min([float(np.quantile(took, _QUIETEST)), *(one for one in known if one)])
+    return Readings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None
+
+
+def quiet_times(case: Case) -> StepTimes | None:
+    """Step times without the steps that other work on the machine slowed; all of them where nothing tells."""
+    times, seen = run_metrics.step_times(case), readings(case)
+    if times is None or seen is None or not seen.busy.any():
+        return times
+    kept = ~seen.busy_at(times.step)
+    seconds = times.seconds[kept]
+    start = series.steady_start(seconds) if len(seconds) else 0
+    return dataclasses.replace(times, row=times.row[kept], step=times.step[kept], seconds=seconds, start=start)
+
+
+def lost_seconds(case: Case) -> float:
+    """Seconds by which steps beside busy readings took longer than quiet ones; 0 where nothing tells."""
+    times, seen = run_metrics.step_times(case), readings(case)
+    if times is None or seen is None or times.source != run_metrics.PRINTED:
+        return 0.0
+    slowed = times.seconds[seen.busy_at(times.step)]
+    return float(np.maximum(0.0, slowed - _normal_seconds(case, times)).sum()) * times.stride
+
+
+def slowdown(case: Case) -> float:
+    """How many times longer the median step took than it would have on a quiet machine; 1 where nothing tells."""
+    times, seen = run_metrics.step_times(case), readings(case)
+    if times is None or seen is None or not seen.busy.any():
+        return 1.0
+    return max(1.0, series.median(times.steady_seconds) / _normal_seconds(case, times))
+
+
+def _normal_seconds(case: Case, times: StepTimes) -> float:
+    """A step on the quiet machine: the median of quiet ones, else the median step by the kernel's own slowdown."""
+    quiet, seen = quiet_times(case), readings(case)
+    assert quiet is not None and seen is not None
+    if len(quiet.steady_seconds) >= _FEW_STEPS:
+        return series.median(quiet.steady_seconds)
+    slower = max(1.0, series.median(seen.seconds) / seen.quiet_seconds)
+    return series.median(times.steady_seconds) / slower
+
+
+def detect_machine_busy(case: Case) -> Verdict:
+    """Other work on the machine while the run went on, by the reference kernel that the trainer times."""
+    times, seen = run_metrics.step_times(case), readings(case)
+    if times is None or seen is None or not seen.busy.any():
+        return None
+    lost, whole = lost_seconds(case), float(times.seconds.sum()) * times.stride
+    share = lost / whole if whole > 0 else 0.0
+    if share < _COST:
+        return None
+    slow, stolen = seen.seconds[seen.busy], case.run.facts.get("stolen_share")
+    by_host = isinstance(stolen, float) and stolen > _STOLEN
+    return Finding(
+        code="machine_busy",
+        severity=Severity.WARNING if share > _DEAR else Severity.NOTE,
+        title=f"Other work on the machine took {format_percent(share)} of the time: {format_seconds(lost)}",
+        evidence=(
+            Evidence(
+                text=f"the reference kernel took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
+                f"{len(seen.seconds)} readings, {format_seconds(seen.quiet_seconds)} when quiet: "
+                f"{format_number(series.median(slow) / seen.quiet_seconds)}x",
+                first_step=float(seen.step[seen.busy][0]),
+                last_step=float(seen.step[seen.busy][-1]),
+            ),
+            *_step_evidence(case, times, seen),
+        ),
+        confidence=Confidence.HIGH if len(slow) > 2 else Confidence.MEDIUM,
+        causes=(
+            f"other guests of the same host: {format_percent(stolen)} of the CPU time was stolen"
+            if by_host
+            else "other processes on the same cores",
+        ),
+        actions=(
+            "run it alone, or give it cores of its own (taskset); look with top who has them",
+            "compare speeds and calibrate only while the machine is quiet",
+        ),
+        threshold=f"reference kernel over {_BUSY:g}x its quietest, steps there slower by {format_percent(_COST)} of "
+        "the time",
+        **saved_share(case, share),
+    )
+
+
+def _step_evidence(case: Case, times: StepTimes, seen: Readings) -> tuple[Evidence, ...]:
+    quiet, slowed = quiet_times(case), times.seconds[seen.busy_at(times.step)]
+    if quiet is None or len(quiet.steady_seconds) < _FEW_STEPS:
+        return (Evidence(text="no stretch of the run was quiet: what a step takes alone follows from the kernel"),)
+    text = (
+        f"steps beside such readings took {format_seconds(series.median(slowed))} (mean "
+        f"{format_seconds(float(slowed.mean()))}), the others {format_seconds(series.median(quiet.steady_seconds))}"
+    )
+    return (Evidence(text=text),)

@@ -1,0 +1,161 @@
+"""Slow steps: pauses that come back, matched to what causes them, and stalls that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.detectors.machine import quiet_times
+from advisor.findings.run_metrics import FROM_CLOCK, StepTimes
+from advisor.findings.savings import saved_share
+from advisor.units import format_percent, format_seconds
+
+_PAUSE = 1.5  # times the running median
+_PAUSE_NEIGHBOURS = 51
+_PAUSE_COST = 0.01  # of the time, to be worth a word
+_DEAR_PAUSE = 0.05
+_STALL_COST = 0.01
+_GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
+
+_STALL_CAUSES = ("a slow disk or network", "new data shards", "recompilation for new shapes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """Steps much slower than their neighbours, those in a row taken as one pause."""
+
+    step: np.ndarray  # where each pause begins
+    excess_seconds: np.ndarray  # of each pause, beyond the running median
+    share: float  # of the steady time
+    period: series.Period | None
+
+
+def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
+    """Stretches of rows of more than 1.5 times the running median; None where there are none.
+
+    `left_out_seconds`: what other steps took that are not among `times`.
+    """
+    seconds, step = times.steady_seconds, times.steady_step
+    if len(seconds) < 20:
+        return None
+    normal = series.rolling_median(seconds, _PAUSE_NEIGHBOURS)
+    noise = 4 * series.mad(seconds - normal) / series.NORMAL_MAD
+    slow = (seconds > _PAUSE * normal) & (seconds - normal > noise)
+    if not slow.any():
+        return None
+    first = [begin for begin, _ in series.stretches(slow)]
+    beyond = np.where(slow, seconds - normal, 0.0)
+    excess = np.add.reduceat(beyond, first)
+    # rows that were not printed took their time too
+    whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
+    found = series.period_of(step[first], tolerance=times.stride)
+    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=found)
+
+
+def _left_out(case: Case, times: StepTimes) -> float:
+    """Seconds of the steps that other work on the machine slowed, which are not among `times`."""
+    every = run_metrics.step_times(case)
+    assert every is not None
+    return (float(every.seconds.sum()) - float(times.seconds.sum())) * every.stride
+
+
+def detect_periodic_pauses(case: Case) -> Verdict:
+    """Slow steps that come back: matched to evaluations, checkpoints and garbage collection."""
+    times = quiet_times(case)  # what other work on the machine slowed is another finding
+    if times is None or times.source == FROM_CLOCK:
+        return Insufficient(code="periodic_pauses", missing="step times printed by the run itself")
+    found = pauses(times, _left_out(case, times))
+    if found is None or found.period is None or found.share < _PAUSE_COST:
+        return None
+    what, actions = _pause_cause(case, found)
+    dear = found.share > _DEAR_PAUSE
+    mean = float(found.excess_seconds.mean())
+    return Finding(
+        code="periodic_pauses",
+        severity=Severity.WARNING if dear else Severity.NOTE,
+        title=f"Every {found.period.every:g} steps one takes {format_seconds(mean)} longer: "
+        f"{format_percent(found.share)} of the time ({what})",
+        evidence=(
+            Evidence(
+                text=f"{len(found.step)} pauses, {format_percent(found.period.regular)} of the gaps regular",
+                first_step=float(found.step[0]),
+                last_step=float(found.step[-1]),
+            ),
+        ),
+        confidence=Confidence.HIGH if what != "cause unknown" else Confidence.MEDIUM,
+        causes=(what,),
+        actions=actions,
+        threshold="1.5 times the running median of 51 steps, regular in at least 60 % of the gaps",
+        # no one saves all of it: half as often saves half
+        **saved_share(case, found.share / 2, found.share / 4, found.share),
+    )
+
+
+def _pause_cause(case: Case, found: Pauses) -> tuple[str, tuple[str, ...]]:
+    """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
+    run, every, stride = case.run, found.period.every, float(np.median(np.diff(found.step)))
+    evals = run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
+    saves = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
+    saves = np.array([*saves, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
+    near = max(1.0, 0.02 * min(every, stride))
+    by_eval = _coincide(found.step, evals, near) or _same(run_metrics.positive(case, "eval_every_steps"), every)
+    by_save = _coincide(found.step, saves, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
+    if by_eval and by_save:
+        return "evaluation and checkpoint", (f"evaluate and save every {2 * every:g} steps, on fewer tokens",)
+    if by_eval:
+        return "evaluation", (
+            f"evaluate every {2 * every:g} steps",
+            "evaluate on fewer tokens, without generating samples",
+        )
+    if by_save:
+        return "checkpoint", (f"save every {2 * every:g} steps", "write checkpoints asynchronously")
+    if _GC_SECONDS[0] <= float(np.median(found.excess_seconds)) <= _GC_SECONDS[1]:
+        return "perhaps Python's garbage collection", (
+            "gc.freeze() and gc.disable() after start-up, gc.collect() rarely",
+        )
+    return "cause unknown", ("log evaluations and checkpoints with their seconds",)
+
+
+def _coincide(steps: np.ndarray, others: np.ndarray, near: float) -> bool:
+    """Whether most of these steps lie beside one of the others."""
+    others = np.sort(others[np.isfinite(others)])
+    if not len(others):
+        return False
+    place = np.clip(np.searchsorted(others, steps), 1, max(1, len(others) - 1))
+    gap = np.minimum(np.abs(others[np.minimum(place, len(others) - 1)] - steps), np.abs(others[place - 1] - steps))
+    return float((gap <= near).mean()) >= 0.6
+
+
+def _same(declared: float | None, every: float) -> bool:
+    return declared is not None and abs(declared / every - 1) < 0.02
+
+
+def detect_stalls(case: Case) -> Verdict:
+    """Slow steps without a period: something outside the training loop holds it up now and then."""
+    times = quiet_times(case)  # what other work on the machine slowed is another finding
+    if times is None or times.source == FROM_CLOCK:
+        return None  # periodic_pauses has said what is missing
+    found = pauses(times, left_out := _left_out(case, times))
+    if found is None or found.period is not None or found.share < _STALL_COST:
+        return None
+    worst, pauses_ = int(np.argmax(found.excess_seconds)), "pauses" if len(found.step) > 1 else "pause"
+    return Finding(
+        code="stalls",
+        severity=Severity.WARNING if found.share > _DEAR_PAUSE else Severity.NOTE,
+        title=f"{len(found.step)} irregular {pauses_} cost {format_percent(found.share)} of the time",
+        evidence=(
+            Evidence(
+                text=f"the longest took {format_seconds(float(found.excess_seconds[worst]))} more than steps beside it",
+                first_step=float(found.step[0]),
+                last_step=float(found.step[-1]),
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        causes=("other load on the host", *_STALL_CAUSES) if left_out else (*_STALL_CAUSES, "other load on the host"),
+        actions=("set TORCH_LOGS=recompiles and compare steps; log data_seconds",),
+        threshold="1.5 times the running median of 51 steps, more than 1 % of the time in all",
+        **saved_share(case, found.share, found.share / 2, found.share),
+    )

@@ -1,0 +1,145 @@
+"""Can the logged speed be true? MFU from exact FLOPs and the dense peak, and the arithmetic of rates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.run_facts import parameters
+from advisor.laws.mfu import IMPOSSIBLE_MFU, IMPOSSIBLE_ON_CPU
+from advisor.units import format_flops, format_number, format_percent, format_rate, format_seconds, format_tokens
+
+_LOGGED_MFU_TOLERANCE = 0.10
+_ARITHMETIC_TOLERANCE = 0.02
+# Peaks that wrong denominators are made of: what logs divide by instead of the card's dense peak.
+_WRONG_PEAKS = (
+    (312e12, "an A100's 312 TFLOP/s"),
+    (989e12, "an H100's 989 TFLOP/s"),
+    (1979e12, "an H100's 1,979 TFLOP/s with sparsity"),
+)
+
+
+def detect_impossible_mfu(case: Case) -> Verdict:
+    """An MFU above 80 % of the dense peak, recomputed from exact FLOPs: some number of the log cannot be."""
+    share = run_metrics.mfu(case)
+    if share is None:
+        return Insufficient(
+            code="impossible_mfu", missing="the model's shape, the card and step times (or a rate) to compute the MFU"
+        )
+    if share <= (IMPOSSIBLE_MFU if run_metrics.card(case) else IMPOSSIBLE_ON_CPU):
+        return None
+    speed, best = run_metrics.pace(case), run_metrics.peak(case)
+    assert speed is not None and best is not None
+    return Finding(
+        code="impossible_mfu",
+        severity=Severity.ERROR,
+        title=f"The log's speed would be {format_percent(share)} of the card's dense peak, which no run reaches",
+        evidence=(
+            Evidence(
+                text=f"{format_rate(speed.tokens_per_second)} ({speed.source}) x "
+                f"{run_metrics.flops_per_token(case):.4g} FLOPs per token over "
+                f"{run_metrics.devices(case)} x {format_flops(best)}"
+            ),
+        ),
+        confidence=Confidence.HIGH if share > 1 and not case.unsure else Confidence.MEDIUM,
+        causes=(
+            "step times taken without synchronising the device",
+            "more devices at work than the log (or --gpus) says",
+            "another card, shape or batch than declared",
+        ),
+        actions=("time steps with CUDA events or torch.cuda.synchronize()", "state --gpu and --gpus as they were"),
+        threshold="MFU at most 80 % of the dense peak: the best measured products reach 78-87 % (sources §1.3, §7.5)",
+    )
+
+
+def detect_logged_mfu(case: Case) -> Verdict:
+    """An MFU printed by the log that differs from the one its own times give."""
+    logged = series.finite(run_metrics.main_column(case.run, "mfu"))
+    logged = logged[logged > 0]
+    if not len(logged):
+        return None
+    share = run_metrics.mfu(case)
+    if share is None:
+        return Insufficient(code="logged_mfu", missing="the model's shape and the card to check the logged MFU")
+    printed = series.median(logged[series.steady_start(1 / logged) :])
+    ratio = printed / share
+    if abs(ratio - 1) <= _LOGGED_MFU_TOLERANCE:
+        return None
+    impossible = printed > IMPOSSIBLE_MFU
+    return Finding(
+        code="logged_mfu",
+        severity=Severity.ERROR if impossible else Severity.WARNING,
+        title=f"The log prints an MFU of {format_percent(printed)}; its own times give {format_percent(share)}",
+        evidence=(Evidence(text=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}"),),
+        confidence=Confidence.MEDIUM if case.unsure else Confidence.HIGH,
+        causes=_mfu_causes(case, ratio),
+        actions=("read the recomputed value; compare runs only by tokens per second or by it",),
+        threshold="printed and recomputed agree within 10 %: FLOPs 6·N_mm + 12·L·d·T over the dense peak (sources §1)",
+    )
+
+
+def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
+    """Wrong denominators and numerators that give this ratio within 10 %, else the usual ones."""
+    best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
+    assert best is not None and work is not None and case.workload is not None
+    shape = case.workload.shape
+    attention = 12 * shape.depth * shape.width * shape.seq_len / work
+    candidates = [(best / wrong, f"the log divides by {name}") for wrong, name in _WRONG_PEAKS]
+    candidates += [
+        (0.5, "the log divides by the peak with 2:4 sparsity"),
+        (1 / case.workload.grad_accum, "the log counts one micro-batch per step"),
+        (1 / case.workload.gpus, "the log counts one device's tokens over all devices"),
+        (float(case.workload.gpus), "the log divides all devices' work by one device's peak"),
+        (1 - attention / 2, "the log counts the causal half of attention only"),
+        (1 - attention, "the log counts 6N and leaves attention out"),
+        ((parameters(case) or 0) * 6 / work, "the log counts 6 x all parameters, lookup tables included"),
+    ]
+    found = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
+    return tuple(dict.fromkeys(found)) or ("another peak, FLOPs formula or number of devices in the log's own formula",)
+
+
+def detect_rate_arithmetic(case: Case) -> Verdict:
+    """Logged tokens per second times seconds per step must be the step's tokens."""
+    run = case.run
+    rate, seconds = run_metrics.main_column(run, "tokens_per_second"), run_metrics.main_column(run, "seconds")
+    tokens = run_metrics.positive(case, "step_tokens") or (case.workload.step_tokens if case.workload else None)
+    both = np.isfinite(rate) & np.isfinite(seconds) & (rate > 0) & (seconds > 0)
+    if not both.any():
+        return None
+    if tokens is None:
+        return Insufficient(code="rate_arithmetic", missing="tokens per step, to check tokens/s x seconds")
+    product = rate[both] * seconds[both]
+    ratio = series.median(product[series.steady_start(seconds[both]) :]) / tokens
+    if abs(ratio - 1) <= _ARITHMETIC_TOLERANCE:
+        return None
+    return Finding(
+        code="rate_arithmetic",
+        severity=Severity.ERROR if abs(np.log(ratio)) > 0.2 else Severity.WARNING,
+        title=f"Tokens per second and step times disagree by a factor of {format_number(max(ratio, 1 / ratio))}",
+        evidence=(
+            Evidence(
+                text=f"{format_rate(series.median(rate[both]))} x {format_seconds(series.median(seconds[both]))} = "
+                f"{format_tokens(ratio * tokens)} tokens, but a step has {format_tokens(tokens)}"
+            ),
+        ),
+        confidence=Confidence.MEDIUM if case.unsure and not run.facts.get("step_tokens") else Confidence.HIGH,
+        causes=_ratio_causes(case, ratio),
+        actions=("trust seconds and tokens per step; mend the log's formula",),
+        threshold="tokens/s = tokens per step / seconds per step within 2 % (sources §7.3)",
+    )
+
+
+def _ratio_causes(case: Case, ratio: float) -> tuple[str, ...]:
+    w = case.workload
+    accum = run_metrics.positive(case, "grad_accum") or (w.grad_accum if w else 1)
+    world = float(run_metrics.devices(case))
+    candidates = (
+        (1 / accum, f"the rate counts one of {accum:g} micro-batches"),
+        (1 / world, f"the rate counts one of {world:g} devices"),
+        (1 / (accum * world), "the rate counts one micro-batch of one device"),
+        (accum, f"the time is that of one of {accum:g} micro-batches"),
+        (world, f"tokens of {world:g} devices are counted {world:g} times"),
+    )
+    found = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
+    return tuple(found) or ("rate, time or tokens per step belong to different things (a moving average, evaluations)",)

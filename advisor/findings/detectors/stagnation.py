@@ -1,0 +1,198 @@
+"""Losses that stand still: no learning, preference training at chance, plateaus, and differences that are noise."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, head, row_noise, tail
+from advisor.findings.detectors.learning_rate import rate_is_zero
+from advisor.findings.run_facts import planned_steps, steps_done
+from advisor.findings.spend import cost_of_steps
+
+_FEWEST_ROWS = 30
+_FLAT = 0.01  # of the loss: a fall of less over a whole run is no learning
+_FLAT_ZERO_RATE = 0.05  # with a learning rate of 0 the batches alone move the ends this far
+_LN2 = math.log(2)
+_AT_CHANCE = 0.02  # nats about ln 2 in which preference losses start: both answers equally likely
+_PREFERENCE_END = 0.64  # a DPO loss still above this has moved the margin by less than 0.1
+_PLATEAU = 0.002  # of the loss, over a third of the run
+_ERRORS = 2.0  # standard errors of the difference of two medians
+_ROUGH = 0.01  # of the loss: noise below this misleads nobody
+_MISLEADS = 1.5  # standard deviations between the last row and the level it scatters about
+
+
+def detect_no_learning(case: Case) -> Verdict:
+    """A loss as high at the end as at the start."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FEWEST_ROWS:
+        return Insufficient(code="no_learning", missing=f"{_FEWEST_ROWS} rows with a training loss")
+    first, end = float(np.median(head(losses.value))), float(np.median(tail(losses.value)))
+    if first <= 0 or _is_preference(case, losses):
+        return None
+    zero = rate_is_zero(case.run)
+    noise = _ERRORS * _error_of_difference(losses.value, head(losses.value), tail(losses.value))
+    if first - end > max((_FLAT_ZERO_RATE if zero else _FLAT) * first, 0.0 if zero else noise) or end > 1.05 * first:
+        return None
+    hours, usd = cost_of_steps(case, steps_done(case.run) or len(losses))
+    return Finding(
+        code="no_learning",
+        severity=Severity.ERROR,
+        title=f"No learning: loss {first:.4g} at the start, {end:.4g} at the end",
+        evidence=(
+            Evidence(
+                text=f"median of the first rows {first:.5g}, of the last {end:.5g}, noise of a row "
+                f"{row_noise(losses.value):.3g}",
+                first_step=float(losses.step[0]),
+                last_step=float(losses.step[-1]),
+            ),
+        ),
+        confidence=Confidence.HIGH if zero or len(losses) >= 100 else Confidence.MEDIUM,
+        causes=(
+            *(("the learning rate is 0 in every row",) if zero else ()),
+            "no gradient reaches the weights (frozen parameters, detached loss, adapters not trainable)",
+            "a learning rate far too small, or already decayed to 0",
+            "weights already trained on this data, or data without anything to learn",
+        ),
+        actions=("overfit one batch: its loss has to fall to near 0 within some hundred steps",),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"fall below {_FLAT:.0%} of the loss and below its noise ({_FLAT_ZERO_RATE:.0%} where the rate is 0)",
+    )
+
+
+def _is_preference(case: Case, losses: Curve) -> bool:
+    """Whether this looks like preference training (DPO and kin): the loss starts at ln 2, or the log says so."""
+    words = f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name}".lower()
+    named = any(word in words for word in ("dpo", "orpo", "kto", "trl"))
+    return named and abs(float(losses.value[0]) - _LN2) < _AT_CHANCE
+
+
+def detect_preference_at_chance(case: Case) -> Verdict:
+    """Preference training whose loss stays at ln 2: chosen and rejected answers are still equally likely."""
+    losses = curve(case.run, "loss")
+    if not len(losses):
+        return Insufficient(code="preference_at_chance", missing="a training loss")
+    if not _is_preference(case, losses):
+        return None
+    end = float(np.median(tail(losses.value, least=3)))
+    if end < _PREFERENCE_END or len(losses) < 5:
+        return None
+    margin = -math.log(math.expm1(end)) if end < 5 else -end  # loss = ln(1 + e^−margin)
+    hours, usd = cost_of_steps(case, steps_done(case.run) or len(losses))
+    return Finding(
+        code="preference_at_chance",
+        severity=Severity.WARNING,
+        title=f"Almost no learning: preference loss {losses.value[0]:.4f} → {end:.4f}, chance is ln 2 = 0.6931",
+        evidence=(
+            Evidence(
+                text=f"loss {end:.4f} is a margin of {margin:.3f} between chosen and rejected answers",
+                first_step=float(losses.step[0]),
+                last_step=float(losses.step[-1]),
+            ),
+        ),
+        confidence=Confidence.HIGH,
+        causes=(
+            "a learning rate too small for the few steps (DPO of adapters: 5e-6 to 5e-5)",
+            "too few steps or pairs",
+            "pairs that hardly differ, or labels swapped",
+        ),
+        actions=("raise the learning rate 3 to 10× and watch rewards/accuracies leave 0.5",),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"start within {_AT_CHANCE:g} of ln 2 and end above {_PREFERENCE_END:g}: loss = ln(1 + e^−margin)",
+    )
+
+
+def detect_plateau(case: Case) -> Verdict:
+    """A loss that no longer falls over the last third of the run, while steps are still paid for."""
+    losses = curve(case.run, "loss")
+    if len(losses) < 2 * _FEWEST_ROWS:
+        return Insufficient(code="plateau", missing=f"{2 * _FEWEST_ROWS} rows with a training loss")
+    if _is_preference(case, losses) or rate_is_zero(case.run):
+        return None
+    start = _plateau_start(losses)
+    if start is None:
+        return None
+    step, level = float(losses.step[start]), float(np.median(losses.value[start:]))
+    last = float(losses.step[-1])
+    left = max(0.0, (planned_steps(case) or last) - last)
+    hours, usd = cost_of_steps(case, last - step + left)
+    return Finding(
+        code="plateau",
+        severity=Severity.NOTE if last - step < 0.5 * (last - losses.step[0]) else Severity.WARNING,
+        title=f"Loss has stood at {level:.4g} since about step {step:g}: {(last - step):,.0f} steps without gain",
+        evidence=(Evidence(text=f"median {level:.5g}, row noise {row_noise(losses.value):.3g}", first_step=step,
+                           last_step=last),),
+        confidence=Confidence.MEDIUM,
+        causes=_plateau_causes(case),
+        actions=("decay the learning rate: that is where a plateau at a high rate gives way",
+                 "otherwise stop earlier, or change data or model size"),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"fall over the last third under {_PLATEAU:.1%} and under {_ERRORS:g} standard errors of the medians",
+    )  # fmt: skip
+
+
+def _plateau_causes(case: Case) -> tuple[str, ...]:
+    rates = curve(case.run, "learning_rate").value
+    high = len(rates) > 0 and rates.max() > 0 and rates[-1] > 0.5 * rates.max()
+    ended = len(rates) > 0 and rates.max() > 0 and rates[-1] < 0.02 * rates.max()
+    first = ("the learning rate is still high: noise of the updates holds the loss up",) if high else ()
+    last = ("the learning rate has decayed to almost 0: nothing moves any more",) if ended else ()
+    return (*last, *first, "the model has learnt what it can from this data", "the data repeat or have run out")
+
+
+def _plateau_start(losses: Curve) -> int | None:
+    """Row since which the loss has not fallen, or None: a third of the run at least."""
+    values, n = losses.value, len(losses)
+    noise = row_noise(values)
+    end = tail(values, share=0.15)
+    level = float(np.median(end))
+    starts = [n * k // 12 for k in range(2, 9)]  # a plateau begins between 1/6 and 2/3 of the run
+    for start in starts:
+        block = values[start : start + len(end)]
+        gain = float(np.median(block)) - level
+        error = _ERRORS * 1.2533 * noise * math.sqrt(2 / len(end))
+        if gain <= max(_PLATEAU * abs(level), 1e-9) and gain <= max(error, 1e-9) and level > 0:
+            return start
+    return None
+
+
+def _error_of_difference(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> float:
+    """Standard error of the difference of two medians; 1.2533 = √(π/2) is a median's over a mean's."""
+    return 1.2533 * row_noise(values) * math.sqrt(1 / len(first) + 1 / len(last))
+
+
+def detect_noise_floor(case: Case) -> Verdict:
+    """A last printed loss that is off the level it scatters about: quoting it would mislead."""
+    losses = curve(case.run, "loss")
+    if len(losses) < _FEWEST_ROWS:
+        return Insufficient(code="loss_noise", missing=f"{_FEWEST_ROWS} rows with a training loss")
+    recent = tail(losses.value, share=0.05, least=20)
+    noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
+    if noise < _ROUGH * abs(level) or abs(last - level) < _MISLEADS * noise:
+        return None
+    return Finding(
+        code="loss_noise",
+        severity=Severity.NOTE,
+        title=f"The last loss, {last:.4g}, is noise: single rows scatter ±{noise:.2g} about {level:.4g}",
+        evidence=(
+            Evidence(
+                text=f"median of the last {len(recent)} rows {level:.5g}, standard error "
+                f"{1.2533 * noise / math.sqrt(len(recent)):.2g}",
+                first_step=float(losses.step[-len(recent)]),
+                last_step=float(losses.step[-1]),
+            ),
+        ),
+        confidence=Confidence.HIGH,
+        causes=("each row is one batch (or an average of few): its loss depends on which documents it holds",),
+        actions=(
+            f"quote {level:.4g}, or the validation loss; differences under {2 * noise:.2g} between single rows "
+            "mean nothing",
+        ),
+        threshold=f"last row {_MISLEADS:g} standard deviations off, these over {_ROUGH:.0%} (sources §7.2)",
+    )

@@ -1,0 +1,116 @@
+"""What a case knows beside its curves: vocabulary, step tokens, steps, price, each from its best source."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from advisor.findings.case import Case
+from advisor.findings.curves import curve, main_rows
+from advisor.laws import flops
+from advisor.readers.run_table import RunTable
+
+
+def number(facts: dict[str, Any], name: str) -> float | None:
+    """A declared fact as a finite number, or None: logs also print "auto", "none" and lists."""
+    value = facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def vocabulary(case: Case) -> int | None:
+    """Rows of the vocabulary: what the log declares, else the workload's shape."""
+    declared = number(case.run.facts, "vocab_size")
+    if declared and declared >= 2:
+        return int(declared)
+    return case.workload.shape.vocab_size if case.workload else None
+
+
+def sequence_length(case: Case) -> int | None:
+    declared = number(case.run.facts, "seq_len")
+    return int(declared) if declared else (case.workload.shape.seq_len if case.workload else None)
+
+
+def step_tokens(case: Case) -> float | None:
+    """Tokens of one optimizer step: declared, else of the workload or the declared batch, else by the tokens column."""
+    declared = number(case.run.facts, "step_tokens")
+    if declared:
+        return declared
+    if case.workload:
+        return float(case.workload.step_tokens)
+    sizes = [number(case.run.facts, name) for name in ("micro_batch", "seq_len", "grad_accum")]
+    if all(sizes):
+        return math.prod(sizes) * (number(case.run.facts, "world_size") or 1)
+    rows = main_rows(case.run)
+    tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
+    keep = np.isfinite(tokens) & np.isfinite(step)
+    gained, passed = np.diff(tokens[keep]), np.diff(step[keep])
+    ratio = gained[passed > 0] / passed[passed > 0]
+    return float(np.median(ratio)) if len(ratio) and np.median(ratio) > 0 else None
+
+
+def parameters(case: Case) -> float | None:
+    """All parameters: exact from the workload's shape, else as declared."""
+    if case.workload:
+        return float(flops.parameters(case.workload.shape))
+    return number(case.run.facts, "parameters")
+
+
+def nats_per_unit(run: RunTable, fact: str = "loss_unit") -> float | None:
+    """Nats in one unit of the printed loss: 1, ln 2 for bits, None for sums and what is not a mean per token."""
+    unit = str(run.facts.get(fact) or run.facts.get("loss_unit") or "nats").lower()
+    return {"nats": 1.0, "bits": math.log(2)}.get(unit)
+
+
+def from_scratch(case: Case) -> bool | None:
+    """Whether the run starts from random weights: its first loss is near ln V. None: cannot be told."""
+    if number(case.run.facts, "resumed_from_step"):
+        return False
+    vocab, unit, losses = vocabulary(case), nats_per_unit(case.run), curve(case.run, "loss")
+    if vocab is None or unit is None or not len(losses):
+        return None
+    share = losses.value[0] * unit / math.log(vocab)
+    return True if share > 0.6 else (False if share < 0.45 else None)
+
+
+def planned_steps(case: Case) -> float | None:
+    """Steps the run was meant to do: declared by its log, else by its plan. None where its rows count none."""
+    if not case.run.counts_steps:
+        return None
+    declared = number(case.run.facts, "planned_steps")
+    if declared and declared > 0:
+        return declared
+    return float(case.plan.run.steps) if case.plan else None
+
+
+def steps_done(run: RunTable) -> float | None:
+    """Optimizer steps done, by the largest printed step of the main phase; None where rows are merely numbered."""
+    if not run.counts_steps:
+        return None
+    rows = main_rows(run)
+    steps = run.column("step")[rows]
+    trained = np.isfinite(run.column("loss")[rows]) | np.isfinite(run.column("loss_is_nan")[rows])
+    known = np.isfinite(steps)
+    if not known.any():
+        return None
+    last = float(steps[known].max())
+    # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
+    return last + 1 if (steps[known & trained] == 0).any() else last
+
+
+def print_gap(run: RunTable) -> float:
+    """Steps between printed rows, 0 where there are fewer than two: a run's last ones may not have been printed."""
+    steps = run.column("step")[main_rows(run)]
+    gaps = np.diff(steps[np.isfinite(steps)])
+    return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+
+
+def price(case: Case) -> float | None:
+    """Dollars per hour of all devices: given, else as the log declares, else the plan's."""
+    if case.usd_per_hour is not None:
+        return case.usd_per_hour
+    declared = number(case.run.facts, "usd_per_hour")
+    return declared if declared is not None else (case.plan.usd_per_hour if case.plan else None)

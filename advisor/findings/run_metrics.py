@@ -1,0 +1,276 @@
+"""What a run's table says about its speed, whatever its log printed: steady steps, rates, clocks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import series
+from advisor.findings.case import Case, Confidence
+from advisor.findings.curves import main_rows
+from advisor.findings.run_facts import number, step_tokens
+from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
+from advisor.laws import flops
+from advisor.readers.run_table import RunTable
+from advisor.records import Estimate
+
+BROKEN_FACTOR = 3.0  # times slower than predicted: no shape, batch or interconnect explains it, the software path does
+IDLE_SECONDS = 120.0  # a shorter stretch without kernels is an evaluation or a checkpoint
+IDLE_UTILIZATION = 0.02
+COMPILED_STEPS = 6  # the trainer's compile bill is made of its first steps
+_SAME_COUNT = 0.001
+_CARD_COLUMNS = ("power_watts", "utilization", "memory_total_bytes")  # of telemetry, which CPUs do not have
+# Where the seconds of a step come from, best first.
+PRINTED, FROM_RATE, FROM_CLOCK = "printed", "from tokens per second", "from time stamps"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Seconds per optimizer step, one per printed row of the main phase that has any."""
+
+    row: np.ndarray  # index into the run's columns
+    step: np.ndarray
+    seconds: np.ndarray
+    start: int  # index from which on the run is steady: compilation and warm-up lie before
+    source: str  # PRINTED, FROM_RATE or FROM_CLOCK
+
+    @property
+    def steady_step(self) -> np.ndarray:
+        return self.step[self.start :]
+
+    @property
+    def steady_seconds(self) -> np.ndarray:
+        return self.seconds[self.start :]
+
+    @property
+    def stride(self) -> float:
+        """Steps between printed rows."""
+        gaps = np.diff(self.step)
+        return max(1.0, series.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """A run's steady speed: medians, which spikes and pauses do not move."""
+
+    step_seconds: float | None
+    step_tokens: float | None
+    tokens_per_second: float  # all devices
+    source: str  # in words
+
+
+def main_column(run: RunTable, name: str) -> np.ndarray:
+    """One column over the main phase's rows, of the first rank only where several printed."""
+    return run.column(name)[main_rows(run)]
+
+
+def positive(case: Case, name: str) -> float | None:
+    """A declared number above zero; None where the log declares none."""
+    value = number(case.run.facts, name)
+    return value if value and value > 0 else None
+
+
+def step_times(case: Case) -> StepTimes | None:
+    """Seconds of each step: printed; else from tokens per second; else from the clock. None without any of them.
+
+    Times from the clock hold evaluations, checkpoints and gaps between steps.
+    """
+    rows = main_rows(case.run)
+    step = case.run.column("step")[rows]
+    step = np.where(np.isfinite(step), step, np.arange(1.0, len(step) + 1)) if len(step) else step
+    candidates = [(source, s, np.isfinite(s) & (s > 0)) for source, s in _candidates(case, rows, step)]
+    most = max((int(good.sum()) for _, _, good in candidates), default=0)
+    for source, seconds, good in candidates:
+        if good.any() and good.sum() >= most / 2:  # a report may time one step and give a rate for all
+            start = max(series.steady_start(seconds[good]), _compiling(case.run, step[good]))
+            return StepTimes(row=rows[good], step=step[good], seconds=seconds[good], start=start, source=source)
+    return None
+
+
+def _compiling(run: RunTable, step: np.ndarray) -> int:
+    """Index of the first step that torch.compile does not count into its bill; 0 where nothing was compiled."""
+    if not run.attempts or run.attempts[0].compile_seconds is None:
+        return 0
+    return min(
+        int(np.searchsorted(step, run.attempts[0].resumed_from_step + COMPILED_STEPS, side="right")), len(step) - 1
+    )
+
+
+def lifetime_seconds(run: RunTable) -> float | None:
+    """Seconds that the run's processes lived; None where its log has no clock that runs from their start.
+
+    Those of each attempt, else the log's own account of its duration, else its clock since the run began. Steps that
+    were timed one by one are no wall clock: start-up, evaluations and checkpoints lie between them.
+    """
+    if run.attempts:
+        lived = [attempt.seconds for attempt in run.attempts]
+        return None if None in lived else float(sum(lived))
+    declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
+    return declared or (float(elapsed.max()) or None if len(elapsed) else None)
+
+
+def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    run = case.run
+    found = [(PRINTED, run.column("seconds")[rows])]
+    if tokens := step_tokens(case):
+        rate = run.column("tokens_per_second")[rows]
+        found.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
+    for name in ("elapsed_seconds", "unix_seconds"):
+        found.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
+    return found
+
+
+def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Seconds per step since the row before it that had a clock; NaN at the first and where steps do not advance."""
+    seconds = np.full(len(clock), np.nan)
+    places = np.flatnonzero(np.isfinite(clock) & np.isfinite(step))
+    if len(places) > 1:
+        steps, elapsed = np.diff(step[places]), np.diff(clock[places])
+        seconds[places[1:]] = np.where(steps > 0, elapsed, np.nan) / np.where(steps > 0, steps, 1.0)
+    return seconds
+
+
+def pace(case: Case) -> Pace | None:
+    """The steady rate; None where the log holds neither times nor rates.
+
+    Where step seconds and tokens per step are known the rate is their quotient and the logged rate is not used: it
+    may count one micro-batch, or one device, only.
+    """
+    times, tokens = step_times(case), step_tokens(case)
+    seconds = series.median(times.steady_seconds) if times else None
+    if seconds and tokens:
+        words = f"median of {len(times.steady_seconds)} steady steps, {times.source}"
+        return Pace(step_seconds=seconds, step_tokens=tokens, tokens_per_second=tokens / seconds, source=words)
+    rates = series.finite(main_column(case.run, "tokens_per_second"))
+    rates = rates[rates > 0]
+    if not len(rates):
+        return None
+    steady = rates[series.steady_start(1 / rates) :]
+    words = f"median of {len(steady)} logged rates"
+    return Pace(step_seconds=seconds, step_tokens=tokens, tokens_per_second=series.median(steady), source=words)
+
+
+def step_seconds(case: Case) -> float | None:
+    """Median seconds of a steady step; None where the log has no times."""
+    times = step_times(case)
+    return series.median(times.steady_seconds) if times else None
+
+
+def devices(case: Case) -> int:
+    """How many devices the run used: by its workload, by its log, else one."""
+    if case.workload is not None:
+        return case.workload.gpus
+    return int(positive(case, "world_size") or 1)
+
+
+def card(case: Case) -> GpuSpec | None:
+    """The card's datasheet; None for a CPU and for cards that the catalog does not know."""
+    if case.profile is not None:
+        return case.profile.spec
+    name = case.run.facts.get("gpu")
+    return find_gpu(str(name)) if name else None
+
+
+def on_cpu(case: Case) -> bool:
+    """Whether the run was meant to be on a CPU."""
+    if case.workload is not None:
+        return case.workload.gpu == "cpu"
+    return str(case.run.facts.get("gpu", "")).lower() == "cpu"
+
+
+def without_card(case: Case) -> bool:
+    """Whether the run was on a CPU and neither its log nor telemetry knows of a card beside it."""
+    return on_cpu(case) and not any(len(telemetry(case, name)) for name in _CARD_COLUMNS)
+
+
+def precision(case: Case) -> str | None:
+    """bf16, fp16, fp32 or fp8 as the run says; None where nothing does."""
+    said = str(case.run.facts.get("precision", "")).lower()
+    if said in ("bf16", "fp16", "fp32", "fp8"):
+        return said
+    return case.workload.precision if case.workload else None
+
+
+def peak(case: Case) -> float | None:
+    """Dense peak FLOP/s of one device in the run's precision; None where card or precision is unknown."""
+    spec, kind = card(case), precision(case)
+    if spec is not None and kind is not None:
+        return peak_flops(spec, kind)
+    if case.profile is not None and case.workload is not None:
+        return case.profile.peak_flops(case.workload.precision)
+    return None
+
+
+def flops_per_token(case: Case) -> float | None:
+    """Exact forward and backward FLOPs per token; None where the shape is unknown.
+
+    A nanochat whose declared parameter count is that of 2026 (value embeddings, sliding windows) is counted as such.
+    """
+    if case.workload is None:
+        return None
+    shape, declared = case.workload.shape, number(case.run.facts, "parameters")
+    if shape.family == "nanochat" and declared:
+        counts = flops.nanochat_2026_counts(
+            shape.depth, width=shape.width, vocab_size=shape.vocab_size, seq_len=shape.seq_len
+        )
+        if abs(counts.total / declared - 1) < _SAME_COUNT:
+            return counts.flops_per_token(shape.width, shape.seq_len)
+    return flops.flops_per_token(shape)
+
+
+def mfu(case: Case) -> float | None:
+    """Model FLOPs utilisation from exact FLOPs, the measured rate and the dense peak; None where one is missing."""
+    speed, work, best = pace(case), flops_per_token(case), peak(case)
+    if speed is None or work is None or best is None:
+        return None
+    return flops.mfu(work, speed.tokens_per_second, devices(case), best)
+
+
+def telemetry(case: Case, name: str) -> np.ndarray:
+    """One telemetry column; empty where nothing was recorded."""
+    columns = case.run.telemetry or {}
+    values = columns.get(name)
+    return values if values is not None and np.isfinite(values).any() else np.empty(0)
+
+
+def idle_stretches(case: Case) -> list[np.ndarray]:
+    """Readings, as indices, of each stretch of minutes in which no kernel ran on one card; empty without telemetry."""
+    busy, clock, cards = (telemetry(case, name) for name in ("utilization", "unix_seconds", "gpu"))
+    if not len(busy) or len(clock) != len(busy):
+        return []
+    found = []
+    for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
+        mine = np.flatnonzero(cards == card) if np.isfinite(card) else np.arange(len(busy))
+        for first, last in series.stretches(busy[mine] <= IDLE_UTILIZATION):
+            if clock[mine[last]] - clock[mine[first]] >= IDLE_SECONDS:
+                found.append(mine[first : last + 1])
+    return found
+
+
+def memory_used_share(case: Case) -> tuple[float | None, float | None]:
+    """Highest device memory in use as a share of the card's, and the card's bytes; None where not recorded."""
+    total = series.finite(telemetry(case, "memory_total_bytes"))
+    size = float(total.max()) if len(total) else positive(case, "gpu_memory_bytes")
+    if size is None and case.profile is not None and case.profile.device_memory_bytes:
+        size = float(case.profile.device_memory_bytes)
+    used = [series.finite(telemetry(case, "memory_used_bytes"))]
+    used += [series.finite(case.run.column(name)) for name in ("reserved_bytes", "memory_bytes")]
+    tops = [float(values.max()) for values in used if len(values)]
+    return (max(tops) / size if tops and size else None), size
+
+
+def promised_rate(case: Case) -> Estimate | None:
+    """Tokens per second that this workload should give on this card; None where that is not predicted."""
+    return case.expected.tokens_per_second if case.expected else None
+
+
+def prediction_confidence(case: Case, *, sure: bool = False) -> Confidence:
+    """How far to trust a finding that rests on a prediction: a prior and guessed parts weigh less than a calibration.
+
+    `sure`: the gap found dwarfs both.
+    """
+    if sure:
+        return Confidence.HIGH if not case.unsure else Confidence.MEDIUM
+    calibrated = case.profile is not None and case.profile.calibrated
+    return Confidence.MEDIUM if calibrated and not case.unsure else Confidence.LOW

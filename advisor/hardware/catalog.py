@@ -1,0 +1,248 @@
+"""GPU specifications: exact rows with their sources, None where nothing is known.
+
+Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A name that could
+mean two cards is an error that lists them: never another card's number.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from advisor.errors import AdvisorError, close_matches
+from advisor.store.folders import advisor_home, profiles_folder
+
+GPU_COLUMNS = (
+    *("key", "nvml_names", "arch", "compute_capability", "memory_gb", "memory_mib_reported", "mem_bw_gbs"),
+    *("fp32_tflops", "tf32_dense_tflops", "fp16_dense_tflops", "bf16_dense_tflops", "fp8_dense_tflops", "tdp_w"),
+    *("interconnect", "sm_count", "l2_mb", "mamf_bf16_tflops", "source", "notes"),
+)
+REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
+TERA, GIGA, MIB = 1e12, 1e9, 2**20
+GPUS_PER_NODE = 8
+
+
+# Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).
+_FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSpec:
+    """One card as its datasheet has it. Rates are dense (never 2:4 sparse) FLOP/s; None: not published."""
+
+    key: str
+    nvml_names: tuple[str, ...]  # what drivers call it
+    architecture: str
+    compute_capability: str
+    memory_gb: float  # as marketed
+    reported_memory_bytes: int | None  # as the driver reports it
+    memory_bytes_per_second: float
+    fp32_flops: float | None
+    tf32_flops: float | None
+    fp16_flops: float | None
+    bf16_flops: float | None
+    fp8_flops: float | None
+    tdp_watts: float | None
+    interconnect: str
+    sm_count: int | None
+    l2_bytes: int | None
+    mamf_bf16_flops: float | None  # the best matmul rate anyone measured (max achievable matmul FLOP/s)
+    source: str
+    notes: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """What a program can count on: the driver's figure, else the marketed GB read as 1000³, its smallest sense."""
+        return self.reported_memory_bytes or int(self.memory_gb * GIGA)
+
+    @property
+    def generation(self) -> str:
+        """The architecture; cards whose tensor units sum in fp32 at half rate, as those of GeForce do, are one apart.
+
+        That rate bounds their products, where power and clocks bound those of the others.
+        """
+        most, full = self.fp16_flops or self.bf16_flops, _FULL_RATE.get(self.architecture)
+        if not full or not most or not self.fp32_flops or most / self.fp32_flops > 0.75 * full:
+            return self.architecture
+        return f"{self.architecture} half-rate"
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is an NVIDIA card: others have no compute capability, or an architecture's name for one."""
+        return self.compute_capability[:1].isdigit()
+
+
+def peak_flops(spec: GpuSpec, precision: str, *, tf32: bool = True) -> float | None:
+    """Dense peak FLOP/s of a matmul type: "bf16", "fp16", "fp8" or "fp32" (its TF32 rate where the card has one).
+
+    None where the datasheet gives no such rate (bf16 before Ampere).
+    """
+    if precision == "fp32":
+        return (spec.tf32_flops if tf32 else None) or spec.fp32_flops
+    return {"bf16": spec.bf16_flops, "fp16": spec.fp16_flops, "fp8": spec.fp8_flops}[precision]
+
+
+def load_gpus() -> dict[str, GpuSpec]:
+    """All known cards by key: the shipped rows and, over them, the rows of ADVISOR_HOME/gpus.csv.
+
+    Raises AdvisorError with file and line for a row that cannot be read.
+    """
+    shipped = _shipped_gpus()
+    own = advisor_home() / "gpus.csv"
+    return {**shipped, **_read_gpus(own)} if own.is_file() else dict(shipped)
+
+
+def load_published_gpus() -> dict[str, GpuSpec]:
+    """All known cards, and one that published tables name and nobody rents: an H100 with 96 GB of HBM2e at 500 W.
+
+    Its facts are those of the tables' own description; what that leaves out is as on the SXM card.
+    """
+    gpus = load_gpus()
+    spec = replace(
+        gpus["h100-80gb-sxm"],
+        key="h100-96gb-hbm2e",
+        nvml_names=(),
+        reported_memory_bytes=None,
+        memory_gb=96.0,
+        memory_bytes_per_second=2.4e12,
+        tdp_watts=500.0,
+        source="torchtitan, benchmarks/llama3_h100_202412_torchtitan.md",
+        notes="not for rent",
+    )
+    return {spec.key: spec, **gpus}
+
+
+def find_gpu(name: str) -> GpuSpec | None:
+    """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous."""
+    gpus = load_gpus()
+    keys = _matching_keys(name, gpus)
+    return gpus[keys[0]] if len(keys) == 1 else None
+
+
+def gpus_named(name: str) -> list[GpuSpec]:
+    """Every card that a name can mean; none, one or several."""
+    gpus = load_gpus()
+    return [gpus[key] for key in _matching_keys(name, gpus)]
+
+
+def require_gpu(name: str) -> GpuSpec:
+    """As find_gpu, but an unknown or ambiguous name is an AdvisorError (exit 2) that lists what it could be."""
+    gpus = load_gpus()
+    keys = _matching_keys(name, gpus)
+    if len(keys) == 1:
+        return gpus[keys[0]]
+    if keys:
+        raise AdvisorError(f"{name!r} could be any of: {', '.join(keys)}", "name one of these", exit_code=2)
+    short = {key.partition("-")[0] for key in gpus}  # h1000 is closer to h100 than to any whole key
+    near = [
+        *close_matches(name.lower(), sorted(word for word in short if any(map(str.isdigit, word)))),
+        *close_matches(name.lower(), gpus),
+    ]
+    close = list(dict.fromkeys(near))[:3]
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
+
+
+def _normal(name: str) -> str:
+    """A name without case, punctuation and maker: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla", "amd", "instinct"))
+
+
+def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
+    """Keys that a name can mean: an exact key or driver name alone, else every key that has all its parts."""
+    if name in gpus:
+        return [name]
+    wanted = _normal(name)
+    exact = [key for key, spec in gpus.items() if wanted in {_normal(n) for n in (key, *spec.nvml_names)}]
+    if exact or not wanted:
+        return exact
+    parts = set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "geforce", "tesla", "amd", "instinct"}
+    return [key for key in gpus if parts <= set(key.split("-")) | {key.replace("-", "")} or _starts(key, wanted)]
+
+
+def _starts(key: str, wanted: str) -> bool:
+    """Whether the first words of a key, joined, are the name: "a10080gb" is the start of a100-80gb-sxm."""
+    words = key.split("-")
+    return any("".join(words[:count]) == wanted for count in range(1, len(words)))
+
+
+@cache
+def _shipped_gpus() -> dict[str, GpuSpec]:
+    return _read_gpus(profiles_folder() / "gpus.csv")
+
+
+def _read_gpus(path: Path) -> dict[str, GpuSpec]:
+    found: dict[str, GpuSpec] = {}
+    for line, row in read_table(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
+        spec = _gpu(row, f"{path}, line {line}")
+        if spec.key in found:
+            raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
+        found[spec.key] = spec
+    return found
+
+
+def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:
+    def number(column: str, factor: float = 1.0) -> float | None:
+        return read_number(row, column, factor, where)
+
+    def whole(column: str, factor: float = 1.0) -> int | None:
+        value = number(column, factor)
+        return None if value is None else round(value)
+
+    memory_gb, bandwidth = number("memory_gb"), number("mem_bw_gbs", GIGA)
+    assert memory_gb is not None and bandwidth is not None  # required columns, checked by read_table
+    return GpuSpec(
+        key=row["key"],
+        nvml_names=tuple(name.strip() for name in row["nvml_names"].split(";") if name.strip()),
+        architecture=row["arch"],
+        compute_capability=row["compute_capability"],
+        memory_gb=memory_gb,
+        reported_memory_bytes=whole("memory_mib_reported", MIB),
+        memory_bytes_per_second=bandwidth,
+        fp32_flops=number("fp32_tflops", TERA),
+        tf32_flops=number("tf32_dense_tflops", TERA),
+        fp16_flops=number("fp16_dense_tflops", TERA),
+        bf16_flops=number("bf16_dense_tflops", TERA),
+        fp8_flops=number("fp8_dense_tflops", TERA),
+        tdp_watts=number("tdp_w"),
+        interconnect=row["interconnect"],
+        sm_count=whole("sm_count"),
+        l2_bytes=whole("l2_mb", MIB),
+        mamf_bf16_flops=number("mamf_bf16_tflops", TERA),
+        source=row["source"],
+        notes=row["notes"],
+    )
+
+
+def read_table(path: Path, columns: Iterable[str], required: Iterable[str]) -> Iterable[tuple[int, dict[str, str]]]:
+    """Lines of a CSV file with their numbers; absent optional columns read as empty."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        if absent := [name for name in required if name not in (reader.fieldnames or ())]:
+            raise AdvisorError(f"{path} lacks the column {', '.join(absent)}", "profiles/README.md gives the format")
+        for row in reader:
+            values = {name: (row.get(name) or "").strip() for name in columns}
+            if empty := [name for name in required if not values[name]]:
+                where = f"{path}, line {reader.line_num}"
+                raise AdvisorError(f"{where}: {', '.join(empty)} is empty", "profiles/README.md gives the format")
+            yield reader.line_num, values
+
+
+def read_number(row: Mapping[str, str], column: str, factor: float, where: str) -> float | None:
+    """A positive number, or None for an empty cell: a price or rate of 0 is a hole in a list, not a number."""
+    text = row[column]
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise AdvisorError(f"{where}: {column} is {text!r}", "write a positive number, or nothing where it is unknown")
+    return value * factor

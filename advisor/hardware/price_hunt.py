@@ -1,0 +1,101 @@
+"""The child process that asks providers for prices by gpuhunt: one JSON line per provider, as soon as it answered.
+
+    python -m advisor.hardware.price_hunt SECONDS
+
+A process of its own, because gpuhunt waits for connections without end and a thread that waits cannot be stopped. Each
+provider is asked by name and apart from the others, so that none can break or delay the rest. Line: `provider`, and
+either `items` or `error`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+# providers whose lists gpuhunt publishes, fetched by its own loader
+PUBLISHED = ("aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "runpod", "verda", "cloudrift")
+# providers asked themselves; those that want credentials and find none in the environment say so
+ASKED = {
+    "vastai": "VastAIProvider",
+    "vultr": "VultrProvider",
+    "crusoe": "CrusoeProvider",
+    "digitalocean": "DigitalOceanProvider",
+    "hotaisle": "HotAisleProvider",
+    "jarvislabs": "JarvisLabsProvider",
+    "seeweb": "SeewebProvider",
+}
+FIELDS = (
+    *("instance_name", "location", "price", "cpu", "memory", "gpu_count", "gpu_name", "gpu_memory", "spot"),
+)  # of a gpuhunt item
+
+
+def main() -> None:
+    """Print answers until all providers gave theirs or the time is up; then leave without waiting for the others."""
+    seconds = float(sys.argv[1])
+    socket.setdefaulttimeout(max(1.0, 0.8 * seconds))
+    answers: queue.Queue[dict] = queue.Queue()
+    left = {*PUBLISHED, *ASKED}
+    threading.Thread(target=_published, args=(answers,), daemon=True).start()
+    for name in ASKED:
+        threading.Thread(target=_answer, args=(answers, name, lambda name=name: _asked(name)), daemon=True).start()
+    until = time.monotonic() + seconds
+    while left and (remaining := until - time.monotonic()) > 0:
+        try:
+            answer = answers.get(timeout=remaining)
+        except queue.Empty:
+            break
+        left.discard(answer["provider"])
+        print(json.dumps(answer), flush=True)
+    for name in sorted(left):
+        print(json.dumps({"provider": name, "error": f"no answer within {seconds:g} s"}), flush=True)
+    os._exit(0)  # threads may still be waiting for a connection
+
+
+def _published(answers: queue.Queue[dict]) -> None:
+    import gpuhunt
+
+    catalog = gpuhunt.Catalog(auto_reload=False)
+    failure = None
+    if "GPUHUNT_CATALOG_DIR" not in os.environ:  # its own switch for lists on disk
+        try:
+            catalog.load()
+        except gpuhunt.GPUHuntError as error:  # no list at all; one that is missing is left out by `load`
+            failure = f"{error}: {error.__cause__}"
+    for name in PUBLISHED:
+        _answer(answers, name, lambda name=name: _items(catalog, name, failure))
+
+
+def _asked(name: str) -> list[dict]:
+    import gpuhunt
+
+    module = importlib.import_module(f"gpuhunt.providers.{name}")
+    catalog = gpuhunt.Catalog(auto_reload=False)
+    catalog.add_provider(getattr(module, ASKED[name]).from_env())
+    return _items(catalog, name, None)
+
+
+def _items(catalog, name: str, failure: str | None) -> list[dict]:
+    if failure:
+        raise ConnectionError(failure)
+    found = catalog.query(provider=name, min_gpu_count=1)
+    if not found:
+        raise ConnectionError("its price list came back empty")
+    return [{field: getattr(item, field) for field in FIELDS} for item in found]
+
+
+def _answer(answers: queue.Queue[dict], name: str, ask: Callable[[], list[dict]]) -> None:
+    try:
+        answers.put({"provider": name, "items": ask()})
+    except Exception as error:  # whatever a provider's own code raises ends that provider alone
+        answers.put({"provider": name, "error": f"{type(error).__name__}: {error}"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Follows a run folder: reads what its log has grown by and says how far the run is. For the terminal and a page."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.launch.engines import describe
+from advisor.launch.state import last_records
+from advisor.records import Plan, RunRow
+from advisor.runs.progress import History, Progress, make_progress
+from advisor.store.disk import disk_errors
+from advisor.store.store import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
+from trainer.runlog import RunLogError, read_records
+from trainer.schema import ConfigError, RunConfig, config_from_dict
+
+
+class RunFollower:
+    """Reads one run folder again and again; each look costs what is new in the log, not its length."""
+
+    def __init__(self, run_dir: Path):
+        self.run_dir = run_dir
+        self._history = History()
+        self._offset = 0
+        self._plan: Plan | None = read_run_plan(run_dir)
+        self._course = None
+        if self._plan is not None:
+            from advisor.predict.trajectory import plan_trajectory  # numpy: launching and listing start without it
+
+            self._course = plan_trajectory(self._plan)
+
+    def look(self, now: float | None = None) -> Progress:
+        """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
+        status = describe(self.run_dir)  # before the log: what ends in between is seen at the next look
+        self._read_on()
+        return make_progress(
+            self._history,
+            self._run_config(),
+            run_id=run_id(self.run_dir),
+            state=status.state.value,
+            outcome=status.outcome.value if status.outcome else None,
+            reason=status.reason,
+            attempt=status.attempt,
+            plan=self._plan,
+            course=self._course,
+            launch=read_launch(self.run_dir),
+            now=time.time() if now is None else now,
+        )
+
+    def _read_on(self) -> None:
+        path = self.run_dir / LOG
+        if not path.exists():
+            return
+        try:
+            with disk_errors("read", path):
+                records, self._offset = read_records(path, self._offset)
+        except RunLogError as error:
+            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
+        self._history.add(records)
+
+    def _run_config(self) -> RunConfig:
+        """The configuration of the folder (read anew: resuming changes it), else the one its log begins with."""
+        header = self._history.header
+        if header is None or (self.run_dir / CONFIG).exists():
+            return read_run_config(self.run_dir)
+        try:
+            return config_from_dict(header["config"])
+        except ConfigError as error:
+            raise AdvisorError(f"{self.run_dir / LOG} has a configuration of another version: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One line of the list of runs. None: the folder does not say."""
+
+    id: str
+    name: str
+    path: str
+    created: str  # ISO 8601, UTC
+    state: str  # a RunState's value, or "damaged", or "gone"
+    outcome: str | None = None
+    step: int | None = None
+    steps: int | None = None
+    loss: float | None = None
+    device_key: str | None = None
+    plan_id: str | None = None
+    problem: str | None = None  # what is wrong with the folder, in words
+
+
+def summarize(row: RunRow) -> RunSummary:
+    """Sum up a run from its index line and the end of its log; what is wrong with it becomes its state."""
+    base = RunSummary(id=row.id, name=row.name, path=row.path, created=row.created, state="gone",
+                      device_key=row.device_key, plan_id=row.plan_id)  # fmt: skip
+    folder = Path(row.path)
+    if not is_run_folder(folder):
+        return replace(base, problem="its folder is gone")
+    try:
+        status = describe(folder)
+        steps = [record for record in last_records(folder) if record["kind"] == "step"]
+        planned = read_run_config(folder).steps
+    except AdvisorError as error:
+        return replace(base, state="damaged", problem=error.message)
+    last = steps[-1] if steps else {}
+    return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
+                   step=last.get("step"), loss=last.get("loss"), steps=planned)  # fmt: skip

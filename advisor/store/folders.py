@@ -1,0 +1,30 @@
+"""Where the advisor reads what it ships with and keeps what it learns."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def profiles_folder() -> Path:
+    """The shipped profiles: inside the package of an installed wheel, beside it in a checkout."""
+    installed = _PACKAGE / "_profiles"
+    return installed if installed.is_dir() else _PACKAGE.parent / "profiles"
+
+
+def example_run() -> Path:
+    """A recorded run folder, shipped so that there is something to look at before the first run."""
+    installed = _PACKAGE / "_examples"
+    return (installed if installed.is_dir() else _PACKAGE.parent / "examples") / "run"
+
+
+def advisor_home() -> Path:
+    """The user's own folder: ADVISOR_HOME, or else the platform's data folder. It need not exist yet."""
+    chosen = os.environ.get("ADVISOR_HOME")
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs  # missing on some machines, where ADVISOR_HOME is set
+
+    return Path(platformdirs.user_data_dir("training-advisor", appauthor=False))

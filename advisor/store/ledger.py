@@ -1,0 +1,147 @@
+"""The SQLite file of the advisor: an index of runs and the ledger of predicted against actual.
+
+Every operation opens its own connection and is one transaction, so two processes can use the file at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.records import Basis, Estimate, RunRow, ScoreRow
+from advisor.store.disk import disk_errors
+
+BUSY_SECONDS = 15.0
+
+# Migration i brings a file of version i to version i + 1. Never change one that was released: add another.
+MIGRATIONS = (
+    """
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY, name TEXT NOT NULL, path TEXT NOT NULL, created TEXT NOT NULL,
+        plan_id TEXT, device_key TEXT
+    );
+    CREATE TABLE scores (
+        run_id TEXT NOT NULL, quantity TEXT NOT NULL, device_key TEXT NOT NULL,
+        predicted REAL NOT NULL, low REAL NOT NULL, high REAL NOT NULL, basis TEXT NOT NULL,
+        actual REAL NOT NULL, log_error REAL, inside INTEGER NOT NULL, created TEXT NOT NULL,
+        PRIMARY KEY (run_id, quantity)
+    );
+    CREATE INDEX scores_device ON scores (device_key, created);
+    """,
+)
+
+
+class Ledger:
+    """Runs and scores in one SQLite file; made on first use, upgraded when an older version wrote it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def register_run(self, row: RunRow) -> None:
+        """Add a run to the index, or replace the row of the same id."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO runs (id, name, path, created, plan_id, device_key) VALUES (?, ?, ?, ?, ?, ?)",
+                (row.id, row.name, row.path, row.created, row.plan_id, row.device_key),
+            )
+
+    def runs(self) -> list[RunRow]:
+        """All registered runs, newest first."""
+        with self._transaction() as db:
+            rows = db.execute(
+                "SELECT id, name, path, created, plan_id, device_key FROM runs ORDER BY created DESC, id DESC"
+            ).fetchall()
+        names = ("id", "name", "path", "created", "plan_id", "device_key")
+        return [RunRow(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def forget_run(self, run_id: str) -> bool:
+        """Remove a run from the index and its scores from the ledger; the folder stays. False: was not there."""
+        with self._transaction() as db:
+            known = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
+            scored = db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,)).rowcount
+        return bool(known or scored)
+
+    def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
+        """Write the scores of one run; what was recorded of the same run before is replaced as a whole."""
+        if strangers := {row.run_id for row in rows} - {run_id}:
+            raise ValueError(f"scores of {', '.join(sorted(strangers))} handed in for run {run_id}")
+        with self._transaction() as db:
+            db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
+            values = [_score_values(row) for row in rows]
+            db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
+
+    def scores(self, device: str | None = None) -> list[ScoreRow]:
+        """Scores of one device key, or of all; oldest first."""
+        where, values = ("WHERE device_key = ?", (device,)) if device is not None else ("", ())
+        with self._transaction() as db:
+            rows = db.execute(
+                f"SELECT {_SCORE_COLUMNS} FROM scores {where} ORDER BY created, run_id, quantity", values
+            ).fetchall()
+        return [_score_row(row) for row in rows]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with disk_errors("make the folder", self.path.parent):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
+            with contextlib.closing(db):
+                self._prepare(db)
+                db.execute("BEGIN IMMEDIATE")
+                yield db
+                db.execute("COMMIT")  # leaving by an exception closes the connection, which rolls back
+        except sqlite3.DatabaseError as error:
+            raise AdvisorError(f"the ledger {self.path} cannot be used: {error}", _hint(error, self.path)) from error
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        """Switch to write-ahead logging and bring an older file up to date, once, whoever comes first."""
+        if _version(db) == len(MIGRATIONS):
+            return
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("BEGIN IMMEDIATE")
+        version = _version(db)  # again: another process may have upgraded it while this one waited
+        if version > len(MIGRATIONS):
+            raise AdvisorError(
+                f"the ledger {self.path} was written by a newer version (schema {version}, not {len(MIGRATIONS)})",
+                "upgrade training-advisor, or set ADVISOR_HOME to another folder",
+            )
+        for script in MIGRATIONS[version:]:
+            for statement in filter(str.strip, script.split(";")):
+                db.execute(statement)  # not executescript: that would commit half-way
+        db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        db.execute("COMMIT")
+
+
+_SCORE_COLUMNS = "run_id, quantity, device_key, predicted, low, high, basis, actual, log_error, inside, created"
+_SCORE_MARKS = ", ".join("?" * len(_SCORE_COLUMNS.split(", ")))
+
+
+def _score_values(row: ScoreRow) -> tuple[object, ...]:
+    guess = row.predicted
+    return (row.run_id, row.quantity, row.device_key, guess.value, guess.low, guess.high, guess.basis.value,
+            row.actual, row.log_error, int(row.inside), row.created)  # fmt: skip
+
+
+def _score_row(values: tuple) -> ScoreRow:
+    run_id, quantity, device_key, value, low, high, basis, actual, _log_error, _inside, created = values
+    predicted = Estimate(value=value, low=low, high=high, basis=Basis(basis))
+    return ScoreRow(run_id=run_id, quantity=quantity, device_key=device_key, predicted=predicted, actual=actual,
+                    created=created)  # fmt: skip
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _hint(error: sqlite3.DatabaseError, path: Path) -> str:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return "the disk is full: free some space; what was recorded before is intact"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"another process has held it for {BUSY_SECONDS:.0f} s: wait for it to end, then repeat the command"
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return f"move it aside (mv {path} {path}.damaged) and compare runs again: their folders are not touched"
+    return "check that the folder is writable, or set ADVISOR_HOME to a folder of yours"

@@ -1,0 +1,447 @@
+"""The only reader and writer of calibrations, plans, run folders and the ledger.
+
+Layout under ADVISOR_HOME (`docs/file-formats.md`): `calibrations/*.yaml`, `calibrations/observations/KEY/RUN.json`,
+`plans/*.yaml`, `runs/NAME-TIMESTAMP/`, `claims/PLAN.lock`, `ledger.sqlite`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.errors import AdvisorError, close_matches
+from advisor.records import LaunchRecord, Plan, RunRow, ScoreRow
+from advisor.store.calibration import (
+    Calibration,
+    MeasuredRun,
+    calibration_from_dict,
+    calibration_to_dict,
+    measured_run_from_dict,
+    measured_run_to_dict,
+)
+from advisor.store.disk import disk_errors, dump_yaml, read_json, read_yaml, write_atomic
+from advisor.store.folders import advisor_home, profiles_folder
+from advisor.store.ledger import Ledger
+from trainer.schema import ConfigError, RunConfig, dump_config, load_config, record_from_dict, to_dict
+
+LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
+CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
+_HEAD = (*CALIBRATION_FIELDS, "family")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationEntry:
+    """What the list of calibrations shows; the document itself is read by `load_calibration`."""
+
+    id: str
+    kind: str
+    device_key: str
+    device_name: str | None
+    family: str | None
+    created: str  # ISO 8601, UTC
+    path: Path
+    shipped: bool  # came with the program, read-only
+
+
+class Store:
+    """Everything the advisor keeps under one folder; nothing is made on disk before the first write."""
+
+    def __init__(self, home: Path, shipped: Path | None = None):
+        """`home` is the user's folder; `shipped` holds the calibrations that came with the program (read-only)."""
+        self.home = Path(home)
+        self.shipped = shipped
+        self.ledger = Ledger(self.home / "ledger.sqlite")
+
+    # Calibrations
+
+    def save_calibration(self, calibration: Calibration) -> Path:
+        """Write a calibration; the same id replaces."""
+        path = self.home / "calibrations" / f"{_file_name(calibration.id)}.yaml"
+        write_atomic(path, dump_yaml(calibration_to_dict(calibration)))
+        return path
+
+    def load_calibration(self, id_or_path: str | Path) -> Calibration:
+        """Read one calibration by id or by path; raises AdvisorError with close matches."""
+        path = Path(id_or_path)
+        if not (path.suffix in (".yaml", ".yml") or path.is_file()):
+            path = self._calibration_path(str(id_or_path))
+        return load_calibration(path)
+
+    def list_calibrations(self) -> list[CalibrationEntry]:
+        """All calibrations, the user's and the shipped ones, newest first."""
+        found = [_read_entry(path, shipped=False) for path in sorted((self.home / "calibrations").glob("*.yaml"))]
+        if self.shipped is not None:
+            found += [_read_entry(path, shipped=True) for path in sorted(self.shipped.glob("*.yaml"))]
+        return sorted(found, key=lambda entry: (entry.created, entry.id), reverse=True)
+
+    def newest_calibration(
+        self, device_key: str, family: str | None = None, kind: str | None = None
+    ) -> Calibration | None:
+        """The newest calibration of a device; the user's own win over shipped ones. None: never calibrated."""
+        matching = [
+            entry
+            for entry in self.list_calibrations()
+            if entry.device_key == device_key
+            and (family is None or entry.family == family)
+            and (kind is None or entry.kind == kind)
+        ]
+        matching.sort(key=lambda entry: entry.shipped)  # stable: newest stays first within each
+        return self.load_calibration(matching[0].path) if matching else None
+
+    def _calibration_path(self, calibration_id: str) -> Path:
+        entries = self.list_calibrations()
+        for entry in sorted(entries, key=lambda entry: entry.shipped):
+            if entry.id == calibration_id:
+                return entry.path
+        near = close_matches(calibration_id, [entry.id for entry in entries])
+        hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor profiles"
+        raise AdvisorError(f"no calibration is called {calibration_id!r}", hint, exit_code=2)
+
+    # Observations: what finished runs taught about a device
+
+    def add_observation(self, run: MeasuredRun) -> Path:
+        """Keep what a finished run measured for its device's profile; the same run replaces its own."""
+        path = self._observation_folder(run.device_key) / f"{_file_name(run.run_id)}.json"
+        write_atomic(path, json.dumps(measured_run_to_dict(run), indent=1, allow_nan=False) + "\n")
+        return path
+
+    def observations(self, device_key: str) -> list[MeasuredRun]:
+        """What finished runs measured on a device, in order of run id; AdvisorError names a damaged file."""
+        return [_read_observation(path) for path in sorted(self._observation_folder(device_key).glob("*.json"))]
+
+    def _observation_folder(self, device_key: str) -> Path:
+        return self.home / "calibrations" / "observations" / _file_name(device_key)
+
+    # Plans
+
+    def save_plan(self, plan: Plan, path: str | Path | None = None) -> Path:
+        """Write a plan as YAML, by default to `plans/ID.yaml`; raises AdvisorError."""
+        path = Path(path) if path is not None else self.home / "plans" / f"{_file_name(plan.id)}.yaml"
+        write_atomic(path, dump_plan(plan))
+        return path
+
+    def load_plan(self, path: str | Path) -> Plan:
+        """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
+        return load_plan(path)
+
+    def claim_path(self, plan_id: str) -> Path:
+        """The file that is locked while a plan is being started."""
+        return self.home / "claims" / f"{_file_name(plan_id)}.lock"
+
+    # Runs
+
+    def run_folder(self, name: str, now: datetime) -> Path:
+        """Where a run that starts at this moment will lie, `runs/NAME-TIMESTAMP`, unless that is taken."""
+        return self.home / "runs" / f"{_file_name(name)}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
+
+    def new_run_folder(self, name: str, now: datetime) -> Path:
+        """Make an empty folder for a run: `run_folder`, with a number appended if that is taken."""
+        base = self.run_folder(name, now)
+        with disk_errors("make the run folder", base):
+            base.parent.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, 1000):
+                path = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return path
+        raise AdvisorError(f"a thousand runs called {base.name} were started this second")
+
+    def register_run(self, row: RunRow) -> None:
+        """Add a run to the index, or replace the row of the same id."""
+        self.ledger.register_run(row)
+
+    def runs(self) -> list[RunRow]:
+        """All runs, newest first: those registered and any folder copied into `runs/`. Folders may be gone by now."""
+        rows = self.ledger.runs() if self.ledger.path.exists() else []
+        known = {Path(row.path).resolve() for row in rows}
+        rows += [run_row(path) for path in _folders(self.home / "runs") if path.resolve() not in known]
+        return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
+
+    def find_run(self, text: str | Path) -> Path:
+        """The run folder meant by a path, a run's name or id, a unique beginning of either, or `latest`."""
+        path = Path(text).expanduser()
+        if is_run_folder(path):
+            return path.resolve()
+        rows = self.runs()
+        if str(text) == "latest":
+            rows = [row for row in rows if is_run_folder(Path(row.path))][:1]
+            if not rows:
+                raise AdvisorError("no run was started yet", "start one: advisor launch plan.yaml", exit_code=2)
+        else:
+            rows = _matching_runs(str(text), rows)
+        if len(rows) == 1 and is_run_folder(Path(rows[0].path)):
+            return Path(rows[0].path)
+        raise _no_such_run(text, path, rows, self.runs())
+
+    def forget_run(self, run_id: str) -> bool:
+        """Remove a run from the index, the ledger and the observations; its folder stays. False: was not known."""
+        observed = list((self.home / "calibrations" / "observations").glob(f"*/{_file_name(run_id)}.json"))
+        with disk_errors("remove the observation of", run_id):
+            for path in observed:
+                path.unlink(missing_ok=True)
+        return self.ledger.forget_run(run_id) or bool(observed)
+
+    # Ledger
+
+    def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
+        """Write the scores of one run, replacing what was recorded of the same run before."""
+        self.ledger.record_scores(run_id, rows)
+
+    def scores(self, device: str | None = None) -> list[ScoreRow]:
+        """Scores of one device key, or of all; oldest first."""
+        return self.ledger.scores(device) if self.ledger.path.exists() else []
+
+
+def default_store() -> Store:
+    """The user's store: ADVISOR_HOME, else the platform's folder for user data."""
+    try:
+        home = advisor_home()
+    except ModuleNotFoundError as error:
+        message = f"ADVISOR_HOME is not set and the package {error.name} is missing"
+        raise AdvisorError(message, "export ADVISOR_HOME=~/.training-advisor") from error
+    return Store(home, profiles_folder() / "calibrations")
+
+
+# Calibrations and observations
+
+
+def load_calibration(path: str | Path) -> Calibration:
+    """Read a calibration file; raises AdvisorError that names the file and every field that is wrong."""
+    try:
+        return calibration_from_dict(read_yaml(path, "calibration"))
+    except ConfigError as error:
+        raise _broken_calibration(path, error) from error
+
+
+def _read_observation(path: Path) -> MeasuredRun:
+    try:
+        return measured_run_from_dict(read_json(path, "observation"))
+    except ConfigError as error:
+        raise _bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+# Plan files
+
+
+def dump_plan(plan: Plan) -> str:
+    """Write a plan as YAML text that `load_plan` reads back to an equal record."""
+    return dump_yaml(to_dict(plan))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
+    raw = read_yaml(path, "plan")
+    schema = raw.get("schema", 1)
+    if isinstance(schema, int) and schema > Plan.schema:
+        newer = f"the plan {path} was written by a newer version (schema {schema})"
+        raise AdvisorError(newer, "upgrade training-advisor")
+    try:
+        plan = record_from_dict(Plan, _upgraded(raw))
+    except ConfigError as error:
+        raise _bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a whole one") from error
+    if problems := plan.run.problems():
+        raise _bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "mend these settings")
+    return plan
+
+
+def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
+    """A plan of schema 1 as one of schema 2, which names the prices that were given per GPU by what they are."""
+    goal = raw.get("goal")
+    if raw.get("schema", 1) != 1 or not isinstance(goal, dict):
+        return raw
+    goal = _price_per_gpu(goal)
+    if isinstance(prices := goal.get("prices"), list):
+        goal["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
+    return raw | {"goal": goal, "schema": 2}
+
+
+def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
+    return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}
+
+
+# Run folders
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run, be it only half begun."""
+    return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
+
+
+def write_run_config(run_dir: Path, config: RunConfig) -> None:
+    """Write the trainer's configuration of a run folder."""
+    write_atomic(run_dir / CONFIG, dump_config(config))
+
+
+def read_run_config(run_dir: Path) -> RunConfig:
+    """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
+    path = run_dir / CONFIG if run_dir.is_dir() else run_dir
+    try:
+        with disk_errors("read the run configuration", path):
+            return load_config(path)
+    except (ConfigError, UnicodeDecodeError) as error:
+        problems = error if isinstance(error, ConfigError) else ConfigError([str(error)])
+        raise _bad_fields("run configuration", path, problems, "mend these settings") from error
+
+
+def write_launch(run_dir: Path, record: LaunchRecord) -> None:
+    """Write `run.json`, whole or not at all."""
+    write_atomic(run_dir / LAUNCH, json.dumps(to_dict(record), indent=1) + "\n")
+
+
+def read_launch(run_dir: Path) -> LaunchRecord | None:
+    """Read `run.json`; None where the trainer was started without the advisor; AdvisorError when it is damaged."""
+    path = run_dir / LAUNCH
+    if not path.exists():
+        return None
+    raw = _of_this_schema(read_json(path, "launch record"), run_dir)
+    try:
+        return record_from_dict(LaunchRecord, raw)
+    except ConfigError as error:
+        raise _bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+def _of_this_schema(launch: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer."""
+    schema = launch.get("schema", 1)
+    if schema == 1:
+        engine = launch.pop("launcher", "local")
+        return launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
+    if isinstance(schema, int) and schema > LaunchRecord.schema:
+        newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
+        raise AdvisorError(newer, "upgrade training-advisor")
+    return launch
+
+
+def read_run_plan(run_dir: Path) -> Plan | None:
+    """The plan a run folder came from; None when it was launched from a bare configuration."""
+    path = run_dir / PLAN
+    return load_plan(path) if path.exists() else None
+
+
+def run_id(run_dir: Path) -> str:
+    """The run's own name for good, the same in a copy of the folder: `run.json`'s id, else folder name and start."""
+    launch = read_launch(run_dir)
+    return launch.id if launch is not None else f"{run_dir.resolve().name}-{int(_started(run_dir))}"
+
+
+def run_row(run_dir: Path) -> RunRow:
+    """The index line of a run folder, from what lies in it."""
+    launch = read_launch(run_dir)
+    if launch is None:
+        created = datetime.fromtimestamp(_started(run_dir), UTC).isoformat(timespec="seconds")
+        return RunRow(id=run_id(run_dir), name=run_dir.name, path=str(run_dir.resolve()), created=created)
+    return RunRow(id=launch.id, name=launch.name, path=str(run_dir.resolve()), created=launch.launched_at,
+                  plan_id=launch.plan_id, device_key=launch.device_key)  # fmt: skip
+
+
+def _started(run_dir: Path) -> float:
+    """Unix seconds of the first log record, else of the folder itself."""
+    with disk_errors("read the run folder", run_dir):
+        fallback = os.stat(run_dir).st_mtime
+        if not (run_dir / LOG).exists():
+            return fallback
+        with open(run_dir / LOG, encoding="utf-8", errors="replace") as file:
+            first = re.search(r'"time":\s*([0-9.]+)', file.readline(1 << 20))
+    return float(first.group(1)) if first else fallback
+
+
+def _folders(parent: Path) -> list[Path]:
+    return sorted(path for path in parent.glob("*") if is_run_folder(path)) if parent.is_dir() else []
+
+
+def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
+    """Runs whose id, folder or name is `text`, else those that begin with it."""
+    names = [(row, (row.id, Path(row.path).name, row.name)) for row in rows]
+    for column in range(3):
+        if exact := [row for row, words in names if words[column] == text]:
+            return exact
+    return [row for row, words in names if any(word.startswith(text) for word in words)]
+
+
+def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: Sequence[RunRow]) -> AdvisorError:
+    if len(matched) > 1:
+        names = ", ".join(Path(row.path).name for row in matched[:5])
+        message = f"{text!s} could be any of {len(matched)} runs: {names}"
+        return AdvisorError(message, "say more of the name", exit_code=2)
+    if matched:
+        return AdvisorError(f"the folder of run {text!s} is gone: {matched[0].path}", "see what is left: advisor runs")
+    if path.is_dir():
+        message = f"{path} holds no run (no {CONFIG}, {LOG} or {LAUNCH})"
+        return AdvisorError(message, "see all runs: advisor runs", exit_code=2)
+    near = close_matches(str(text), [name for row in rows for name in {row.id, row.name}])
+    hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
+    return AdvisorError(f"no run folder and no run is called {text!s}", hint, exit_code=2)
+
+
+def _bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
+    return AdvisorError(f"the {what} {path} cannot be used: {_shown(error.problems)}", hint)
+
+
+def _shown(problems: Sequence[str]) -> str:
+    return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
+
+
+def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:
+    """The list's line of a document; raises ValueError that names what is missing."""
+    if missing := [name for name in CALIBRATION_FIELDS if name not in document]:
+        raise ValueError(f"missing {', '.join(missing)}")
+    device = document["device"]
+    if not isinstance(device, dict) or not device.get("key"):
+        raise ValueError("missing device.key")
+    return CalibrationEntry(
+        id=str(document["id"]),
+        kind=str(document["kind"]),
+        device_key=str(device["key"]),
+        device_name=device.get("name"),
+        family=document.get("family"),
+        created=str(document["created"]),
+        path=path,
+        shipped=shipped,
+    )
+
+
+def _read_entry(path: Path, *, shipped: bool) -> CalibrationEntry:
+    """The list's line of a file, read once while the file stays the same: a search asks for every card's."""
+    with disk_errors("read the calibration", path):
+        about = path.stat()
+    return _read_head(path, shipped, about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=1024)
+def _read_head(path: Path, shipped: bool, changed: int, size: int) -> CalibrationEntry:
+    """Read only the head of a calibration: the raw step times below it are many and not needed for a list.
+
+    `changed` and `size` only keep apart what the file held at different times.
+    """
+    with disk_errors("read the calibration", path):
+        text = path.read_text(encoding="utf-8")
+    body = re.search(rf"^(?!(?:{'|'.join(_HEAD)}):)\w+:", text, flags=re.MULTILINE)
+    try:
+        return _entry(yaml.safe_load(text[: body.start()] if body else text), path, shipped=shipped)
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError):
+        document = read_yaml(path, "calibration")  # other order of fields, or damaged: then this says how
+    try:
+        return _entry(document, path, shipped=shipped)
+    except ValueError as error:
+        raise _broken_calibration(path, error) from error
+
+
+def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
+    shown = _shown(error.problems) if isinstance(error, ConfigError) else error
+    return AdvisorError(f"{path} is not a whole calibration: {shown}", f"measure again, or remove it: rm {path}")
+
+
+def _file_name(name: str) -> str:
+    """A name safe as one path component on every system."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "unnamed"

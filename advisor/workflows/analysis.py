@@ -1,0 +1,275 @@
+"""A run that was read and what is known beside it, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.calibrate.profiles import load_profile
+from advisor.errors import AdvisorError
+from advisor.findings import run_metrics
+from advisor.findings.case import Case, Finding, Insufficient, Severity
+from advisor.findings.forecast import Forecast, Place, Targets, forecast
+from advisor.findings.make_case import make_case
+from advisor.findings.overlap import Savings, savings
+from advisor.findings.registry import judge
+from advisor.findings.run_facts import number, planned_steps, price, steps_done
+from advisor.findings.savings import spent_seconds, worth_saying
+from advisor.findings.series import finite
+from advisor.findings.workload_of import infer
+from advisor.hardware.offers import cheapest_offer
+from advisor.predict.profile import Profile
+from advisor.readers.config_file import read_config
+from advisor.readers.run_table import RunTable, Status
+from advisor.readers.telemetry_file import read_telemetry
+from advisor.records import Plan
+from advisor.store.store import Store, load_plan
+from advisor.units import (
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
+
+# Where else the run could have been: cards people rent, small to large.
+ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "b200")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the user states beside the log; it wins over what the log says. None: not stated."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    usd_per_gpu_hour: float | None = None
+    config: Path | None = None
+    telemetry: Path | None = None
+    plan: Path | None = None
+    format: str | None = None
+    targets: Targets = Targets()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Everything said of one run."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+    insufficient: tuple[Insufficient, ...]
+    forecast: Forecast
+    verdict: tuple[str, str, str]  # what happened; what it cost; what to do
+    spent_hours: float | None
+    spent_usd: float | None
+    tokens_per_second: float | None  # median of steady steps
+    mfu: float | None  # by exact FLOPs and the card's dense peak
+    savings: Savings | None = None  # of all findings, no second counted twice; None: not known
+
+    @property
+    def run(self) -> RunTable:
+        return self.case.run
+
+
+def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
+    """Judge a run that was read; raises AdvisorError when what is given beside it cannot be read."""
+    run, stated, plan = _with_what_is_given(run, given)
+    profile = _profile(run, stated, plan, store)
+    case = make_case(run, given=stated, profile=profile, plan=plan)
+    findings, insufficient = judge(case)
+    outlook = forecast(case, given.targets, _places(case, store))
+    seconds, usd = spent_seconds(case), price(case)
+    pace = run_metrics.pace(case)
+    spent_hours = seconds / 3600 if seconds is not None else None
+    spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None
+    return Analysis(
+        case=case,
+        findings=tuple(findings),
+        insufficient=tuple(insufficient),
+        forecast=outlook,
+        verdict=(
+            _what_happened(case),
+            _what_it_cost(case, outlook, spent_hours, spent_usd),
+            _what_to_do(findings),
+        ),
+        spent_hours=spent_hours,
+        spent_usd=spent_usd,
+        tokens_per_second=pace.tokens_per_second if pace else None,
+        mfu=run_metrics.mfu(case),
+        savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
+    )
+
+
+def to_document(analysis: Analysis) -> dict[str, Any]:
+    """What `--json` prints: the run as read, as judged, and as it will go on."""
+    run, case = analysis.run, analysis.case
+    return {
+        "source": run.source,
+        "format": run.format,
+        "framework": run.framework,
+        "rows": run.rows,
+        "phases": [phase.name for phase in run.phases],
+        "first_step": run.first_step,
+        "last_step": run.last_step,
+        "first_loss": _printed(run.first_loss),
+        "last_loss": _printed(run.last_loss),
+        "status": run.status,
+        "status_reason": run.status_reason,
+        "verdict": analysis.verdict,
+        "throughput": analysis.tokens_per_second,
+        "mfu": analysis.mfu,
+        "cost": {
+            "hours": analysis.spent_hours,
+            "usd": analysis.spent_usd,
+            "usd_per_hour": price(case),
+            "price_source": case.notes.get("price"),
+            "whole_run_hours": analysis.forecast.total_hours,
+            "whole_run_usd": analysis.forecast.total_usd,
+            "savings": analysis.savings,
+        },
+        "findings": analysis.findings,
+        "insufficient": analysis.insufficient,
+        "forecast": analysis.forecast,
+        "facts": run.facts,
+        "assumed": case.unsure,
+        "columns": run.provenance,
+        "notes": run.notes,
+        "events": run.events,
+    }
+
+
+def _printed(loss: float | None) -> float | str | None:
+    """A loss as the log has it; JSON has no number for those that are none."""
+    if loss is None or np.isfinite(loss):
+        return loss
+    return "nan" if np.isnan(loss) else ("inf" if loss > 0 else "-inf")
+
+
+def _with_what_is_given(run: RunTable, given: Given) -> tuple[RunTable, dict[str, Any], Plan | None]:
+    """The run with telemetry and configuration added, what is stated by the names of FACTS, and the plan."""
+    stated: dict[str, Any] = dict(read_config(given.config)) if given.config else {}
+    if given.gpu is not None:
+        stated["gpu"] = given.gpu
+    if given.gpus is not None:
+        stated["world_size"] = given.gpus
+    if given.usd_per_gpu_hour is not None:
+        devices = stated.get("world_size") or run.facts.get("world_size") or 1
+        stated["usd_per_hour"] = given.usd_per_gpu_hour * devices
+    if given.telemetry is not None:
+        run = replace(run, telemetry=read_telemetry(given.telemetry))
+    return run, stated, load_plan(given.plan) if given.plan else None
+
+
+def _profile(run: RunTable, stated: Mapping[str, Any], plan: Plan | None, store: Store) -> Profile | None:
+    """What is believed of the run's card; None where the card is unknown or nothing is known of it."""
+    inferred = infer(run, stated)
+    key = plan.workload.gpu if plan else inferred.gpu
+    if key is None:
+        return None
+    w = plan.workload if plan else inferred.workload
+    try:
+        return load_profile(key, store, family=w.shape.family if w else None, precision=w.precision if w else None,
+                            compile=w.compile if w else None)  # fmt: skip
+    except AdvisorError:
+        return None  # a CPU that was never calibrated, or a card without this precision: detectors say what is missing
+
+
+def _places(case: Case, store: Store) -> list[Place]:
+    """Cards the run could have been on, with their prices; none where its workload is not known."""
+    if case.workload is None:
+        return []
+    places = []
+    for key in ELSEWHERE:
+        found = cheapest_offer(key)
+        if key == case.workload.gpu or found is None:
+            continue
+        profile = load_profile(key, store, family=case.workload.shape.family)
+        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=found.usd_per_gpu_hour))
+    return places
+
+
+def _what_happened(case: Case) -> str:
+    run = case.run
+    ends = dict.fromkeys(_loss(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
+    losses = f", loss {' to '.join(ends)}" if ends else ""
+    ended, far = run.status.value.replace("_", " "), _how_far(case)
+    if run.status is Status.UNKNOWN:
+        ended = far or "no training step"
+    elif run.status is Status.COMPLETED:
+        ended += f" after {far}" if far else ", no step printed"
+    else:
+        ended += f" after {far}" if far else " before the first step"
+    reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
+    return f"{run.framework or run.format}: {ended}{losses}{reason}"
+
+
+def _how_far(case: Case) -> str:
+    """How much of the run its log shows: steps, else epochs, else rows; empty where it shows nothing."""
+    run, done, planned = case.run, steps_done(case.run), planned_steps(case)
+    if run.status is Status.COMPLETED and planned and done and done < planned:
+        done = planned  # the last rows are not printed by every framework
+    if done and planned and planned > done:
+        return f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
+    if done:
+        return _several(done, "step")
+    epochs = finite(run_metrics.main_column(run, "epoch"))
+    if not run.counts_steps and len(epochs):
+        whole = bool(np.all(epochs == np.round(epochs)))
+        reached = float(epochs.max() - epochs.min()) + 1 if whole else float(epochs.max())
+        of = number(run.facts, "planned_epochs")
+        if of and run.status is Status.COMPLETED:
+            reached = of  # the last records are not printed by every framework
+        shown = f"{format_number(reached)} of {format_number(of)} epochs" if of and of > reached else ""
+        return shown or _several(reached, "epoch")
+    if not run.counts_steps and len(run):
+        return _several(run.rows or len(run), "row")
+    return ""
+
+
+def _several(count: float, thing: str) -> str:
+    number_ = format_count(count) if count == int(count) else format_number(count)
+    return f"{number_} {thing}{'' if count == 1 else 's'}"
+
+
+def _short(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _loss(loss: float) -> str:
+    return format_number(loss) if np.isfinite(loss) else "not a number"
+
+
+def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
+    if hours is None:
+        return "its time and cost cannot be told: the log has neither step times nor time stamps nor a total"
+    cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
+    pace, share = run_metrics.pace(case), run_metrics.mfu(case)
+    speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""
+    speed += f", MFU {format_percent(share)}" if share is not None else ""
+    rest = ""
+    if outlook.rest_hours is not None and outlook.rest_hours.value > 0:
+        rest = f"; the rest would take {format_estimate(outlook.rest_hours.scaled(3600), format_seconds)}"
+        rest += f", {format_estimate(outlook.rest_usd, format_usd)}" if outlook.rest_usd else ""
+    return cost + speed + rest
+
+
+def _what_to_do(findings: list[Finding]) -> str:
+    if not findings:
+        return "nothing wrong was found in what the log holds"
+    worst = next((one for one in findings if one.actions or one.severity is not Severity.NOTE), None)
+    if worst is None:
+        return f"nothing to do: no error and no warning, {format_count(len(findings))} notes"
+    saved = ""
+    if worth_saying(worst.saved_hours, worst.saved_usd):
+        if worst.saved_usd is not None and worst.saved_usd.value > 0:
+            saved = f" (saves {format_estimate(worst.saved_usd, format_usd)})"
+        elif worst.saved_hours is not None:
+            saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
+    action = f": {worst.actions[0]}" if worst.actions else ""
+    calm = "no error and no warning; worth a look: " if worst.severity is Severity.NOTE else ""
+    return f"{calm}{worst.title}{action}{saved}"
