@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from trainer.schema import ModelShape
 
@@ -76,7 +76,7 @@ def parameters(shape: Shape[_Count]) -> _Count:
     return 2 * table + blocks
 
 
-def scaling_parameters(shape: ModelShape, counts: str) -> int:
+def scaling_parameters(shape: Shape[_Count], counts: str) -> _Count:
     """The parameters that a tokens-per-parameter ratio counts: "matrices+head", "total" or "matrices".
 
     The same ratio means different budgets under different counts, so the two are always stated together.
@@ -90,7 +90,11 @@ def scaling_parameters(shape: ModelShape, counts: str) -> int:
     raise ValueError(f"counts {counts!r} is not one of {', '.join(RATIO_COUNTS)}")
 
 
-def flops_per_token(shape: ModelShape) -> float:
+@overload
+def flops_per_token(shape: ModelShape) -> float: ...
+@overload
+def flops_per_token(shape: Shape[np.ndarray]) -> np.ndarray: ...
+def flops_per_token(shape: Shape[Any]) -> Any:
     """FLOPs of forward and backward per token: 6·N_mm + 12·L·d·T.
 
     The full convention: the causal mask does not halve the attention term. Every published MFU the project
@@ -119,10 +123,21 @@ def executed_flops_per_token(shape: ModelShape, activation_checkpointing: str) -
     return plain + (plain - 6 * shape.vocab_size * shape.width) / 3
 
 
-def mfu(flops_per_token: float, tokens_per_second: float, gpus: int, peak_flops: float | None) -> float | None:
+@overload
+def mfu(flops_per_token: float, tokens_per_second: float, gpus: int, peak_flops: float | None) -> float | None: ...
+@overload
+def mfu(
+    flops_per_token: np.ndarray, tokens_per_second: np.ndarray, gpus: np.ndarray, peak_flops: float
+) -> np.ndarray: ...
+def mfu(
+    flops_per_token: float | np.ndarray,
+    tokens_per_second: float | np.ndarray,
+    gpus: int | np.ndarray,
+    peak_flops: float | None,
+) -> float | np.ndarray | None:
     """Model FLOPs utilisation: F·tokens/s over gpus·peak (FLOP/s, dense, of the matmul type); None without a peak.
 
-    `tokens_per_second` is of all GPUs together.
+    `tokens_per_second` is of all GPUs together. Numbers or arrays.
     """
     if peak_flops is None:
         return None

@@ -190,8 +190,8 @@ def _what_rules_out(space: SearchSpace, trial: Trial) -> str:
             return f"over budget by {format_percent(needs / limit - 1)}"
         return f"over budget: {up_to}{words} of {format_usd(limit)}"
     if trial.violation is Violation.TIME:
-        needs = format_seconds(limits.counted(trial.bill.clock.total_seconds))
-        return f"too slow: {up_to}{needs} of {format_seconds(limits.deadline_seconds)}"
+        time = format_seconds(limits.counted(trial.bill.clock.total_seconds))
+        return f"too slow: {up_to}{time} of {format_seconds(limits.deadline_seconds)}"
     if trial.violation is Violation.SPOT:
         return "a spot machine: --spot any allows it"
     assert trial.device_bytes is not None and trial.prediction.device_memory_bytes is not None

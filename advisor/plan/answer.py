@@ -52,9 +52,7 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
     return with_measured(plan, bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta))
 
 
-def _search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
-) -> tuple[SearchSpace, Selection]:
+def _search(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[SearchSpace, Selection]:
     space = open_space(goal, profiles, data_meta)
     chosen = select(space, space.limits)
     if chosen is None:

@@ -101,14 +101,10 @@ class Candidates:
 
     def rows(self, places: np.ndarray | slice) -> Candidates:
         """The configurations at these places: a boolean mask, indices or a slice."""
-        changes = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                changes[field.name] = value[places]
-            elif isinstance(value, EstimateArrays):
-                changes[field.name] = value.rows(places)
-        return replace(self, **changes)
+        columns = {name: getattr(self, name)[places] for name in _COLUMNS}
+        return Candidates(
+            machines=self.machines, step=self.step.rows(places), memory=self.memory.rows(places), **columns
+        )
 
     def of_offers(self, attribute: str) -> np.ndarray:
         """An attribute of each row's offer; NaN for a number that is not known."""
@@ -388,11 +384,9 @@ def _memory_table(device: Device, layout: _Layout, checkpointing: str) -> np.nda
 def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:
     if not parts:
         raise AdvisorError("nothing to search", exit_code=3)
-    columns = {}
-    for field in dataclasses.fields(Candidates):
-        values = [getattr(part, field.name) for part in parts]
-        if isinstance(values[0], np.ndarray):
-            columns[field.name] = np.concatenate(values)
-        elif isinstance(values[0], EstimateArrays):
-            columns[field.name] = stacked(values)
-    return Candidates(machines=machines, **columns)
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    step, memory = stacked([part.step for part in parts]), stacked([part.memory for part in parts])
+    return Candidates(machines=machines, step=step, memory=memory, **columns)
+
+
+_COLUMNS = tuple(f.name for f in dataclasses.fields(Candidates) if f.name not in ("machines", "step", "memory"))

@@ -54,9 +54,13 @@ def card_rows(
 
 def unbeaten(rows: Iterable[CardRow]) -> set[str]:
     """Keys of the cards that no other beats in both speed and price of training."""
-    known = [row for row in rows if row.usd_per_billion_tokens is not None and row.prediction.tokens_per_second]
-    points = [(-row.prediction.tokens_per_second.value, row.usd_per_billion_tokens.value) for row in known]
-    return {known[place].spec.key for place in non_dominated(np.array(points).reshape(-1, 2))}
+    keys, points = [], []
+    for row in rows:
+        rate = row.prediction.tokens_per_second if row.prediction else None
+        if rate is not None and row.usd_per_billion_tokens is not None:
+            keys.append(row.spec.key)
+            points.append((-rate.value, row.usd_per_billion_tokens.value))
+    return {keys[place] for place in non_dominated(np.array(points).reshape(-1, 2))}
 
 
 def _order(row: CardRow) -> tuple[int, float]:
@@ -89,7 +93,7 @@ def _row(
     rate = prediction.tokens_per_second
     if rate is None:
         return replace(empty, calibrated=profile.calibrated, problem=f"the links between {gpus} cards are not known")
-    if price is None:
+    if price is None or price.usd_per_hour is None:
         return replace(empty, calibrated=profile.calibrated, prediction=prediction)
     per_token = reciprocal(rate).scaled(price.usd_per_hour / 3600)
     return replace(

@@ -99,7 +99,7 @@ class Costs:
         """The whole bills of runs of so many steps, by part and with intervals."""
         clock = wall_clocks(self.terms, steps, self._eval_batches(steps))
         kwh = energy_kwh(clock.loop_seconds, self._watts)
-        usd = run_cost_usd(clock.total_seconds, self._rent, kwh if self.usd_per_kwh else None, self.usd_per_kwh)
+        usd = run_cost_usd(clock.total_seconds, self._rent, kwh, self.usd_per_kwh)
         storage = clock.total_seconds.scaled(self._storage_usd_per_hour / 3600)
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 

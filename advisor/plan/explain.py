@@ -208,7 +208,7 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
             f"the expected time keeps the deadline, its high end ({format_seconds(clock.high)}) does not: "
             "--sure plans for the high end"
         )
-    if dear:
+    if dear and chosen.bill.usd is not None:
         return (
             f"the expected cost keeps the budget, its high end ({format_usd(chosen.bill.usd.high)}) does not: "
             "--sure plans for the high end"

@@ -7,6 +7,7 @@ profile and the family's customs, and says where each default came from.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -38,6 +39,9 @@ LEAST_BETWEEN_INTERRUPTIONS = 60.0  # seconds; a run that is stopped more often 
 DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device was never calibrated
 
 
+Numbers = TypeVar("Numbers", float, np.ndarray)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What a run may take. None: not limited. `sure`: the interval's high end counts, not the expected value."""
@@ -46,20 +50,18 @@ class Limits:
     budget_usd: float | None = None
     sure: bool = False
 
-    @property
-    def given(self) -> bool:
-        return self.deadline_seconds is not None or self.budget_usd is not None
-
+    @overload
+    def counted(self, estimate: Estimate) -> float: ...
+    @overload
+    def counted(self, estimate: EstimateArrays) -> np.ndarray: ...
     def counted(self, estimate: Estimate | EstimateArrays) -> float | np.ndarray:
         """The end of an estimate that is held against a limit."""
         return estimate.high if self.sure else estimate.value
 
-    def overruns(
-        self, seconds: float | np.ndarray, usd: float | np.ndarray | None
-    ) -> tuple[float | np.ndarray, float | np.ndarray]:
+    def overruns(self, seconds: Numbers, usd: Numbers) -> tuple[Numbers, Numbers]:
         """How many times over its limit the counted time is, and the money; at most 1 keeps it, 0 without a limit."""
-        late = seconds / self.deadline_seconds if self.deadline_seconds is not None else np.zeros_like(seconds)
-        dear = usd / self.budget_usd if self.budget_usd is not None else np.zeros_like(seconds)
+        late = seconds * 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds
+        dear = seconds * 0.0 if self.budget_usd is None else usd / self.budget_usd
         return late, dear
 
     def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
@@ -144,7 +146,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
     _check_numbers(goal)
-    if cap_is_too_low(goal, profile):
+    if profile.spec is not None and cap_is_too_low(goal, profile):
         raise AdvisorError(
             f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
             f"{format_watts(profile.spec.tdp_watts)}",

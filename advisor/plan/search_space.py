@@ -107,12 +107,12 @@ def check_goal(goal: Goal) -> None:
         )
 
 
-def devices_of(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
-) -> tuple[list[Device], list[str]]:
+def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""
     devices: list[Device] = []
-    without_price, apart, left_out = [], [], []  # apart: rented, but not so many together or not on these terms
+    without_price: list[str] = []
+    apart: list[str] = []  # rented, but not so many together or not on these terms
+    left_out: list[str] = []
     if len(profiles) > 1 and (high := [p.key for p in profiles if cap_is_too_low(goal, p)]):
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
         profiles = [p for p in profiles if p.key not in high]

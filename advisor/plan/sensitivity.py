@@ -90,13 +90,16 @@ def _more(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensi
 
 def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
     """What holds the run back when a wider limit buys nothing: the other limit if it is used up, else the data."""
-    now = space.limits
-    if wider.deadline_seconds == now.deadline_seconds:
-        name, taken, limit = "the deadline", plan.total_seconds, now.deadline_seconds
-    else:
-        name, taken, limit = "the budget", plan.cost_usd, now.budget_usd
-    if limit is not None and taken is not None and now.counted(taken) > USED_UP * limit:
-        return f": {name} binds"
+    late, dear = (
+        overrun > USED_UP
+        for overrun in space.limits.overruns(
+            space.limits.counted(plan.total_seconds), space.limits.counted(plan.cost_usd) if plan.cost_usd else 0.0
+        )
+    )
+    if late and wider.deadline_seconds == space.limits.deadline_seconds:
+        return ": the deadline binds"
+    if dear and wider.budget_usd == space.limits.budget_usd:
+        return ": the budget binds"
     return ": the data are used up" if space.brief.unique_tokens else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.predict.intervals import product, sum_shared
+from advisor.predict.intervals import Many, product, sum_shared
 from advisor.records import Basis, Estimate
 
 JOULES_PER_KWH = 3.6e6
@@ -21,20 +21,15 @@ def carbon_kg(kwh: Estimate | None, grams_per_kwh: float = WORLD_GRAMS_PER_KWH) 
     return product(kwh, SITE_FACTOR).scaled(grams_per_kwh / 1000) if kwh else None
 
 
-def energy_kwh(seconds: Estimate, watts: Estimate | None) -> Estimate | None:
-    """Kilowatt hours of a run of `seconds` at `watts`; None when the power is unknown."""
-    return product(seconds, watts).scaled(1 / JOULES_PER_KWH) if watts else None
+def energy_kwh(seconds: Many, watts: Many) -> Many:
+    """Kilowatt hours of a run of `seconds` at `watts`."""
+    return product(seconds, watts).scaled(1 / JOULES_PER_KWH)
 
 
-def run_cost_usd(
-    seconds: Estimate, usd_per_hour: Estimate | None, kwh: Estimate | None = None, usd_per_kwh: float | None = None
-) -> Estimate | None:
+def run_cost_usd(seconds: Many, usd_per_hour: Many, kwh: Many, usd_per_kwh: float = 0.0) -> Many:
     """Dollars of a run: rent by the hour (all devices together) plus energy at a tariff.
 
-    None when the rent is unknown, or a tariff is given and the energy is not known. Rent and energy grow with
-    the same seconds, so their errors are shared.
+    Rent and energy grow with the same seconds, so their errors are shared.
     """
-    if usd_per_hour is None or (usd_per_kwh and kwh is None):
-        return None
     rent = product(seconds, usd_per_hour).scaled(1 / 3600)
-    return sum_shared(rent, kwh.scaled(usd_per_kwh)) if kwh and usd_per_kwh else rent
+    return sum_shared(rent, kwh.scaled(usd_per_kwh)) if usd_per_kwh else rent

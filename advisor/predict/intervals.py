@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import add
 from typing import TypeVar
 
 import numpy as np
@@ -50,6 +51,7 @@ class EstimateArrays:
 
 
 Many = TypeVar("Many", Estimate, EstimateArrays)
+Side = float | np.ndarray
 
 
 def known(value: float, basis: Basis = Basis.MEASURED) -> Estimate:
@@ -75,15 +77,15 @@ def stacked(parts: Sequence[EstimateArrays]) -> EstimateArrays:
 
 def sum_shared(*parts: Many) -> Many:
     """Sum of estimates whose errors share one cause: ends add up as they are."""
-    value, low, high = (sum(getattr(part, side) for part in parts) for side in ("value", "low", "high"))
+    value, low, high = (reduce(add, (getattr(part, side) for part in parts)) for side in ("value", "low", "high"))
     return _like(parts, value, low, high)
 
 
 def sum_independent(*parts: Many) -> Many:
     """Sum of estimates with unrelated errors: half-widths in quadrature, below and above apart."""
-    value = sum(part.value for part in parts)
-    below = np.sqrt(sum((part.value - part.low) ** 2 for part in parts))
-    above = np.sqrt(sum((part.high - part.value) ** 2 for part in parts))
+    value = reduce(add, (part.value for part in parts))
+    below = np.sqrt(reduce(add, ((part.value - part.low) ** 2 for part in parts)))
+    above = np.sqrt(reduce(add, ((part.high - part.value) ** 2 for part in parts)))
     return _like(parts, value, value - below, value + above)
 
 
@@ -108,12 +110,13 @@ def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
     return _like((estimate,), value, low, high)
 
 
-def _like(parts: Sequence[Many], value: np.ndarray, low: np.ndarray, high: np.ndarray) -> Many:
+def _like(parts: Sequence[Many], value: Side, low: Side, high: Side) -> Many:
     """An estimate of the parts' own kind, on the weakest basis among those that contribute.
 
     A part that is exactly nothing rests on nothing.
     """
     if isinstance(parts[0], EstimateArrays):
+        value, low, high = (np.asarray(side) for side in (value, low, high))
         return EstimateArrays(value=value, low=low, high=high, basis=_weakest(parts))
     bases = [part.basis for part in parts if part.value or part.high] or [Basis.MEASURED]
     return Estimate(value=float(value), low=float(low), high=float(high), basis=worst_basis(*bases))

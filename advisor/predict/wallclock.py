@@ -6,15 +6,18 @@ Every number may be an array: what belongs to a run has shape (n, 1), its steps 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from advisor.laws import flops
 from advisor.predict.intervals import BASES, EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
-from trainer.schema import ModelShape, RunConfig
+from trainer.schema import RunConfig
+
+_Count = TypeVar("_Count", int, np.ndarray)
 
 # An evaluation is not exactly a forward share of a step (no autograd graph, its own data reading).
 _EVAL_SPREAD = Estimate(value=1.0, low=0.85, high=1.15, basis=Basis.MEASURED)
@@ -93,9 +96,18 @@ class WallClocks:
 
     def at(self, row: int) -> WallClock:
         """The clock of one row of arrays of shape (n, 1)."""
-        parts = {part.name: getattr(self, part.name).at(row) for part in fields(WallClock)}
-        optional = ("interruptions_seconds", "provisioning_seconds", "download_seconds")
-        return WallClock(**{name: e if e.high or name not in optional else None for name, e in parts.items()})
+        always = ("startup", "compile", "steps", "evals", "checkpoints", "total")
+        parts = {f"{name}_seconds": getattr(self, f"{name}_seconds").at(row) for name in always}
+        return WallClock(
+            **parts,
+            interruptions_seconds=_unless_nothing(self.interruptions_seconds.at(row)),
+            provisioning_seconds=_unless_nothing(self.provisioning_seconds.at(row)),
+            download_seconds=_unless_nothing(self.download_seconds.at(row)),
+        )
+
+
+def _unless_nothing(estimate: Estimate) -> Estimate | None:
+    return estimate if estimate.high else None
 
 
 def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> WallClocks:
@@ -212,10 +224,10 @@ def checkpoint_bytes(run: RunConfig) -> int:
     return state_bytes(run.model, run.optimizer.name)
 
 
-def state_bytes(shape: ModelShape, optimizer: str) -> int:
-    """Weights and moments of a model under "adamw" or "muon"."""
-    matrices = flops.block_matrix_parameters(shape) if optimizer == "muon" else 0
-    return 12 * flops.parameters(shape) - 4 * matrices
+def state_bytes(shape: flops.Shape[_Count], optimizer: str) -> _Count:
+    """Weights and moments of a model, or of many, under "adamw" or "muon"."""
+    both_moments = 12 * flops.parameters(shape)
+    return both_moments - 4 * flops.block_matrix_parameters(shape) if optimizer == "muon" else both_moments
 
 
 def disk_bytes(run: RunConfig) -> int:
@@ -241,7 +253,12 @@ def daly_interval_seconds(
     return np.where(ratio >= 1, interruption_seconds, below)[()]
 
 
-def lost_share(interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float) -> float:
+def lost_share(
+    interval_seconds: float | np.ndarray,
+    write_seconds: np.ndarray,
+    restart_seconds: np.ndarray,
+    mean_seconds: np.ndarray,
+) -> np.ndarray:
     """Seconds lost to interruptions per second of work and checkpoints: Daly's complete model, less the work itself.
 
     Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.

@@ -26,7 +26,7 @@ from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
 from advisor.predict.power import measured_power
 from advisor.records import Goal
-from tests.advisor.devices import big_gpu, small_cpu
+from tests.advisor.devices import big_gpu, small_cpu, token_meta
 
 GOAL = Goal(gpu="h200-141gb-sxm", budget_usd=40.0, deadline_seconds=4 * 3600.0)
 
@@ -118,7 +118,7 @@ def test_the_most_steps_are_those_that_bisection_finds(sure, limits):
 
 
 def test_data_end_a_run_at_sixteen_epochs():
-    data = {"tokens": 10**7, "validation_tokens": 10**5, "vocab_size": 65536}
+    data = token_meta(tokens=10**7, vocab_size=65536, validation_tokens=10**5)
     costs = Costs(make_candidates([device(data_meta=data)]))
     assert costs.tokens(costs.most_steps(Limits(deadline_seconds=1e5))).max() <= 16 * 10**7
 

@@ -1,5 +1,7 @@
 """Energy and cost against the sources' worked runs (§6.4)."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,9 +19,12 @@ def test_energy_of_the_published_runs():
 
 def test_unknown_power_stays_unknown():
     assert datasheet_power(None) is None and measured_power([], [], 700.0) is None
-    assert energy_kwh(known(3600.0), None) is None
-    assert run_cost_usd(known(3600.0), known(0.0), None, 0.30) is None
-    assert run_cost_usd(known(3600.0), None) is None
+    unknown = known(math.nan)
+    kwh = energy_kwh(known(3600.0), unknown)
+    assert math.isnan(kwh.value) and math.isnan(kwh.low) and math.isnan(kwh.high)
+    assert math.isnan(run_cost_usd(known(3600.0), known(0.0), kwh, 0.30).value)
+    assert math.isnan(run_cost_usd(known(3600.0), unknown, known(1.0)).value)
+    assert run_cost_usd(known(3600.0), known(2.0), kwh).value == 2.0  # without a tariff energy costs nothing
 
 
 def test_two_published_boards_lie_inside_the_prior():
@@ -37,7 +42,7 @@ def test_cost_is_rent_plus_energy():
     cost = run_cost_usd(seconds, known(3.0), kwh, 0.25)
     assert cost.value == pytest.approx(6.0 + 0.5)
     assert (cost.low, cost.high) == (pytest.approx(5.4 + 0.45), pytest.approx(6.6 + 0.55))
-    assert run_cost_usd(seconds, known(0.0)).value == 0.0
+    assert run_cost_usd(seconds, known(0.0), kwh).value == 0.0
 
 
 def test_power_follows_the_load_and_stops_at_the_cap():
