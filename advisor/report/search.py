@@ -20,7 +20,10 @@ SCORE = (
 RECOMPUTED = f"{STAR} activations recomputed in the backward pass: little memory, about a third more time"
 REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
 OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
-SCALING_ALONE = "This run cannot be split over more devices, or the links between them are unknown."
+SCALING_ALONE = (
+    "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these cards "
+    "together, or the links between them are unknown."
+)
 
 
 def option(choice: Choice) -> dict[str, str]:
