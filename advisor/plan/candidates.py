@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -63,6 +64,12 @@ class Machines:
         return tuple(device for device in self.devices for _ in device.offers)
 
 
+@lru_cache(maxsize=64)
+def _of_offers(machines: Machines, attribute: str) -> np.ndarray:
+    values = [getattr(offer, attribute) for offer in machines.offers]
+    return np.array([math.nan if value is None else value for value in values])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
     """Configurations as columns of shape (n,)."""
@@ -108,8 +115,7 @@ class Candidates:
 
     def of_offers(self, attribute: str) -> np.ndarray:
         """An attribute of each row's offer; NaN for a number that is not known."""
-        values = [getattr(offer, attribute) for offer in self.offers]
-        return np.array([math.nan if value is None else value for value in values])[self.offer]
+        return _of_offers(self.machines, attribute)[self.offer]
 
     @property
     def watts(self) -> EstimateArrays:

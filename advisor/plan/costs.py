@@ -128,8 +128,9 @@ class Costs:
             if not limits.sure:
                 each = np.maximum(step, (over * allowed - self.terms.before) / np.maximum(steps, 1.0))
             room = allowed * (1 - over) / each
-            before, steps = steps, np.clip(steps + np.where(over > 1, -np.ceil(-room), np.floor(room)), 1, most)
-            if (before == steps).all():
+            moved = steps + np.where(over > 1, -np.ceil(-room), np.floor(room))
+            before, steps = steps, np.minimum(np.maximum(moved, 1.0), most)
+            if (np.abs(steps - before) <= 1).all():
                 break
         kept = np.zeros_like(steps)
         for fewer in (steps, steps - 1, np.floor(0.999 * steps - 1)):  # around a checkpoint or an evaluation more

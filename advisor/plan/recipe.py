@@ -55,11 +55,11 @@ def evaluation(
 
     Numbers or arrays.
     """
-    wanted = np.clip(EVAL_SHARE * tokens, *EVAL_TOKENS)
+    wanted = np.minimum(np.maximum(EVAL_SHARE * tokens, EVAL_TOKENS[0]), EVAL_TOKENS[1])
     if validation_tokens is not None:
         wanted = np.minimum(wanted, validation_tokens)
     every = np.maximum(1.0, np.ceil(steps / EVALUATIONS))
-    return every, np.maximum(1.0, wanted // micro_tokens)
+    return every, np.maximum(1.0, np.floor(wanted / micro_tokens))
 
 
 def eval_config(steps: int, tokens: int, micro_tokens: int, validation_tokens: int | None) -> EvalConfig:

@@ -105,8 +105,10 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
 
 def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray) -> EstimateArrays:
     """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown."""
-    counts = {int(n): bus_bytes_per_second(spec, int(n)) if spec and n > 1 else None for n in np.unique(e.gpus)}
-    bandwidth = np.array([counts[n] or math.nan for n in e.gpus.tolist()])
+    by_count = np.full(int(e.gpus.max()) + 1, math.nan)
+    for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
+        by_count[count] = (bus_bytes_per_second(spec, count) if spec and count > 1 else None) or math.nan
+    bandwidth = by_count[e.gpus]
     value, low, high = (
         np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap))
         for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
