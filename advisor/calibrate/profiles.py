@@ -153,9 +153,12 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
 def _with_runs(
     measured: list[Observation], observed: Sequence[MeasuredRun], drift: observations.Drift
 ) -> list[Observation]:
-    """Add finished runs: each is one more, long, burst."""
+    """Add finished runs on one device: each is one more, long, burst.
+
+    Steps of several devices hold communication, which the fit has no term for.
+    """
     runs = []
-    for run in observed:
+    for run in (run for run in observed if run.workload.gpus == 1):
         seconds = run.step_seconds
         if run.reference_seconds and drift.reference_seconds:
             seconds *= (drift.reference_seconds / run.reference_seconds) ** drift.exponent
