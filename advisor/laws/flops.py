@@ -112,17 +112,6 @@ def flops_per_token_windows(matmul_parameters: int, windows: Sequence[int], *, w
     return float(6 * matmul_parameters + 12 * width * seen)
 
 
-def executed_flops_per_token(shape: ModelShape, activation_checkpointing: str) -> float:
-    """FLOPs the device really does per token: full checkpointing repeats the blocks' forward pass.
-
-    The blocks cost 4/3 of the plain count then; the head stays outside the checkpoints and is not repeated.
-    """
-    plain = flops_per_token(shape)
-    if activation_checkpointing == "none":
-        return plain
-    return plain + (plain - 6 * shape.vocab_size * shape.width) / 3
-
-
 @overload
 def mfu(flops_per_token: float, tokens_per_second: float, gpus: int, peak_flops: float | None) -> float | None: ...
 @overload
@@ -142,17 +131,6 @@ def mfu(
     if peak_flops is None:
         return None
     return flops_per_token * tokens_per_second / (gpus * peak_flops)
-
-
-def hfu(
-    shape: ModelShape,
-    activation_checkpointing: str,
-    tokens_per_second: float,
-    gpus: int,
-    peak_flops: float | None,
-) -> float | None:
-    """Hardware FLOPs utilisation: as MFU, with the recomputed FLOPs counted too."""
-    return mfu(executed_flops_per_token(shape, activation_checkpointing), tokens_per_second, gpus, peak_flops)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,8 +200,3 @@ def _within(value: Numbers, limits: tuple[float, float]) -> np.ndarray:
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:
     """Bits per byte of text from nats per token (sources §4.6)."""
     return loss / (math.log(2) * bytes_per_token)
-
-
-def loss_at_bytes_per_token(loss: float, bytes_per_token: float, other_bytes_per_token: float) -> float:
-    """The same bits per byte in nats per token of another tokenizer."""
-    return loss * other_bytes_per_token / bytes_per_token

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.laws.intervals import Z80
-from advisor.predict.loss import CHINCHILLA, DATA_CONSTRAINED, LossLaw
+from advisor.predict.loss import DATA_CONSTRAINED
 from advisor.records import Basis, Estimate
 
 LEAST_RUNS = 2  # one run may have been an accident
@@ -44,35 +44,6 @@ def on_own_data(law: Estimate, calibration: LossCalibration) -> Estimate:
     """The law's loss after the user's runs: shifted, with the narrower interval they leave."""
     value, width = law.value * math.exp(calibration.shift), Z80 * calibration.deviation
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.EXTRAPOLATED)
-
-
-def inference_optimal(target_loss: float, inference_tokens: float, law: LossLaw = CHINCHILLA) -> tuple[float, float]:
-    """Parameters and training tokens that reach `target_loss` with the fewest FLOPs of training and serving together.
-
-    Sardana et al. 2024 (sources §4.4): least 6·N·D + 2·N·D_inf with L(N, D) = target, by bisection on log N of the
-    first-order condition ε_N / ε_D = 1 + D_inf / (3·D). ValueError for a loss the law cannot reach. Fits from usual
-    ratios overstate the gain of extreme ones, as they warn.
-    """
-    left = target_loss - law.irreducible
-    if left <= 0:
-        raise ValueError(f"no model of the law reaches {target_loss:.3g} nats, its floor is {law.irreducible:.3g}")
-    smallest = (left / law.parameter_scale) ** (-1 / law.parameter_exponent)  # with endless data
-
-    def tokens(parameters: float) -> float:
-        return ((left - law.parameter_term(parameters)) / law.token_scale) ** (-1 / law.token_exponent)
-
-    def too_small(parameters: float) -> bool:
-        seen = tokens(parameters)
-        gained = law.parameter_exponent * law.parameter_term(parameters)
-        spent = law.token_exponent * law.token_term(seen)
-        return gained / spent > 1 + inference_tokens / (3 * seen)
-
-    low, high = math.log(smallest) + 1e-9, math.log(smallest) + math.log(1e6)
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_small(math.exp(middle)) else (low, middle)
-    parameters = math.exp((low + high) / 2)
-    return parameters, tokens(parameters)
 
 
 def overtraining_factor(training_tokens: float, inference_tokens: float) -> float:

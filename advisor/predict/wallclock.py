@@ -235,14 +235,6 @@ def disk_bytes(run: RunConfig) -> int:
     return (run.checkpoint.keep + 1) * checkpoint_bytes(run)
 
 
-def young_interval_seconds(write_seconds: float, interruption_seconds: float) -> float:
-    """Work between checkpoints of least lost time, first order (Young 1974, sources §6.1).
-
-    `write_seconds` blocks the run, `interruption_seconds` is the mean time between interruptions.
-    """
-    return math.sqrt(2 * write_seconds * interruption_seconds)
-
-
 def daly_interval_seconds(
     write_seconds: np.ndarray | float, interruption_seconds: np.ndarray | float
 ) -> np.ndarray | float:
@@ -266,14 +258,3 @@ def lost_share(
     segment = interval_seconds + write_seconds
     again = math.e ** (restart_seconds / mean_seconds)
     return mean_seconds * again * (math.e ** (segment / mean_seconds) - 1) / segment - 1
-
-
-def seconds_with_interruptions(
-    work_seconds: float, *, interval_seconds: float, write_seconds: float, restart_seconds: float, mean_seconds: float
-) -> float:
-    """Expected time to finish `work_seconds` when interrupted every `mean_seconds` on average (Daly's complete model).
-
-    T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
-    """
-    segment = math.expm1((interval_seconds + write_seconds) / mean_seconds)
-    return mean_seconds * math.exp(restart_seconds / mean_seconds) * segment * work_seconds / interval_seconds

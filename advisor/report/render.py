@@ -56,11 +56,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def print_json_line(value: Any) -> None:
-    """Write one JSON object on one line to stdout, for row-by-row output."""
-    sys.stdout.write(json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False) + "\n")
-
-
 @cache
 def console() -> Console:
     """The console on stdout, for results."""

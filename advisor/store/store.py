@@ -31,7 +31,7 @@ from advisor.store.calibration import (
 from advisor.store.disk import disk_errors, dump_yaml, read_json, read_yaml, write_atomic
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
-from trainer.schema import ConfigError, RunConfig, dump_config, load_config, record_from_dict, to_dict
+from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
@@ -276,11 +276,6 @@ def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
 def is_run_folder(path: Path) -> bool:
     """Whether a folder holds a run, be it only half begun."""
     return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
-
-
-def write_run_config(run_dir: Path, config: RunConfig) -> None:
-    """Write the trainer's configuration of a run folder."""
-    write_atomic(run_dir / CONFIG, dump_config(config))
 
 
 def read_run_config(run_dir: Path) -> RunConfig:

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from advisor.laws.flops import (
     block_matrix_parameters,
-    executed_flops_per_token,
     flops_per_token,
     flops_per_token_windows,
-    hfu,
     matmul_parameters,
     mfu,
     nanochat_2026_counts,
@@ -97,16 +95,6 @@ def test_published_gpt2_and_llama_counts() -> None:
 
 def test_without_a_peak_there_is_no_mfu() -> None:
     assert mfu(1e9, 1e5, 1, None) is None
-
-
-def test_full_checkpointing_executes_a_third_more_outside_the_head() -> None:
-    shape = nanochat(16)
-    head = 6 * 65536 * 1024
-    blocks = 2_013_265_920 - head
-    assert executed_flops_per_token(shape, "none") == 2_013_265_920
-    assert executed_flops_per_token(shape, "full") == pytest.approx(head + blocks * 4 / 3)
-    assert hfu(shape, "none", 430_600, 2, H100_PEAK) == pytest.approx(0.4383, abs=6e-5)
-    assert hfu(shape, "full", 430_600, 2, H100_PEAK) > 0.4383
 
 
 shapes = st.builds(

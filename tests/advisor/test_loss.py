@@ -13,7 +13,6 @@ from advisor.predict.loss import (
     bits_per_byte,
     effective_parameters,
     effective_tokens,
-    loss_at_bytes_per_token,
     loss_range_problem,
     predict_loss,
 )
@@ -67,7 +66,6 @@ def test_excess_parameters_saturate():
 def test_bits_per_byte_of_the_published_run():
     assert 2.904 / (0.8669 * math.log(2)) == pytest.approx(4.833, abs=0.001)
     assert bits_per_byte(2.904, 4.833) == pytest.approx(0.8669, abs=0.0001)
-    assert bits_per_byte(loss_at_bytes_per_token(2.904, 4.833, 3.2), 3.2) == pytest.approx(0.8669, abs=0.0001)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.predict.loss import CHINCHILLA
-from advisor.predict.loss_own import calibrate_loss, inference_optimal, on_own_data, overtraining_factor
+from advisor.predict.loss_own import calibrate_loss, on_own_data, overtraining_factor
 from advisor.predict.trajectory import expected_trajectory
 from advisor.records import Basis, Estimate
 from trainer.schema import ScheduleConfig
@@ -31,35 +30,6 @@ def test_one_run_calibrates_nothing_and_two_do():
 
 def test_runs_that_disagree_leave_the_interval_wide():
     assert calibrate_loss([-0.1, 0.1]).deviation > 2 * calibrate_loss([0.0, 0.0]).deviation
-
-
-def test_without_inference_the_optimum_is_chinchillas():
-    """At C = 1e21 the law's best model has 2.78e9 parameters and 6.0e10 tokens, loss 2.31 (sources §4.1)."""
-    best = CHINCHILLA.optimal_parameters(1e21)
-    target = CHINCHILLA.loss(best, 1e21 / 6 / best)
-    assert target == pytest.approx(2.31, abs=0.005)
-    parameters, tokens = inference_optimal(target, 0.0)
-    assert parameters == pytest.approx(best, rel=1e-4)
-    assert (parameters, tokens) == (pytest.approx(2.78e9, rel=0.01), pytest.approx(6.0e10, rel=0.01))
-
-
-@given(st.floats(2.0, 3.5), st.floats(1e9, 1e14))
-def test_serving_makes_smaller_models_train_longer_and_no_neighbour_is_cheaper(target: float, served: float):
-    parameters, tokens = inference_optimal(target, served)
-    plain, usual = inference_optimal(target, 0.0)
-    assert parameters <= plain * (1 + 1e-6) and tokens >= usual * (1 - 1e-6)
-    assert CHINCHILLA.loss(parameters, tokens) == pytest.approx(target)
-    cost = parameters * (6 * tokens + 2 * served)
-    left = target - CHINCHILLA.irreducible
-    for other in (0.97 * parameters, 1.03 * parameters):
-        if CHINCHILLA.parameter_term(other) < left:
-            needed = ((left - CHINCHILLA.parameter_term(other)) / CHINCHILLA.token_scale) ** (-1 / 0.3658)
-            assert other * (6 * needed + 2 * served) >= cost * (1 - 1e-9)
-
-
-def test_a_loss_below_the_floor_is_refused():
-    with pytest.raises(ValueError, match="its floor is 1.82"):
-        inference_optimal(1.8, 0.0)
 
 
 @given(st.floats(1e6, 1e13), st.floats(0, 1e15))

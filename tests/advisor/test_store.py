@@ -27,10 +27,9 @@ from advisor.store.calibration import (
 from advisor.store.disk import disk_errors, read_yaml, write_atomic
 from advisor.store.ledger import MIGRATIONS
 from advisor.store.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
-from advisor.store.store import write_run_config as write_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.messages import Ceilings, WorkerDevice
-from trainer.schema import LossStop, StopConfig
+from trainer.schema import LossStop, StopConfig, dump_config
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 
@@ -284,7 +283,8 @@ def test_the_launch_record_comes_back_equal_and_names_the_run_in_a_copy(tmp_path
 
 def test_a_folder_the_trainer_made_alone_has_a_name_too(tmp_path):
     folder = tmp_path / "mine"
-    write_config(folder, small_run())
+    folder.mkdir()
+    (folder / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     (folder / "log.jsonl").write_text(json.dumps({"kind": "header", "time": 1795230245.5}) + "\n")
     assert read_launch(folder) is None
     assert run_id(folder) == "mine-1795230245"
