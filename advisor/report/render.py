@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -56,11 +56,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def print_json_line(value: Any) -> None:
-    """Write one JSON object on one line to stdout, for row-by-row output."""
-    sys.stdout.write(json.dumps(to_plain(value), ensure_ascii=False, allow_nan=False) + "\n")
-
-
 @cache
 def console() -> Console:
     """The console on stdout, for results."""
@@ -80,7 +75,7 @@ def _console(*, stderr: bool) -> Console:
     return made
 
 
-def show(*renderables: Any) -> None:
+def show(*renderables: RenderableType) -> None:
     """Print texts and tables to stdout; text is taken as it is, without markup."""
     for item in renderables:
         console().print(item)
