@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+
+from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
 from advisor.report import plan as words
@@ -12,7 +13,7 @@ from advisor.report import search as runs
 from advisor.report.table import Table, on_console
 
 
-def recommendation(plan: Plan) -> Iterator[Any]:
+def recommendation(plan: Plan) -> Iterator[RenderableType]:
     """Sentence, options, bill, losers, reasons, warnings. A search over devices comes first, of one device last."""
     search = plan.search
     several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)
@@ -34,12 +35,12 @@ def recommendation(plan: Plan) -> Iterator[Any]:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
 
 
-def bill_table(plan: Plan) -> Any:
+def bill_table(plan: Plan) -> RenderableType:
     """What the run takes, part by part."""
     return on_console(words.bill(plan))
 
 
-def _search(search: SearchReport, fronts: list[Table], said: list[str]) -> Iterator[Any]:
+def _search(search: SearchReport, fronts: list[Table], said: list[str]) -> Iterator[RenderableType]:
     """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
     yield from _tables([runs.options(search.options)], said)
     missed = [runs.near_misses(search)] if search.near_misses else []
@@ -51,7 +52,7 @@ def _search(search: SearchReport, fronts: list[Table], said: list[str]) -> Itera
         yield runs.pays(search)
 
 
-def _tables(tables: list[Table], said: list[str]) -> Iterator[Any]:
+def _tables(tables: list[Table], said: list[str]) -> Iterator[RenderableType]:
     """The tables and below them their notes, which are `said` then."""
     for table in tables:
         yield from ("", on_console(table))
