@@ -118,7 +118,7 @@ def _answer(
 
 def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
     """Launch, and everything to take away."""
-    said = goal if shown is answered else explore.pinned(answered, choice, changes)
+    goal_shown = goal if shown is answered else explore.pinned(answered, choice, changes)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[watch.PLAN_KEY] = str(loaders.store().save_plan(shown))
@@ -129,11 +129,11 @@ def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Chan
             help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
         )  # fmt: skip
         st.download_button(
-            "Summary", markdown(shown, said), f"{shown.id}.md", "text/markdown", icon=":material/description:",
+            "Summary", markdown(shown, goal_shown), f"{shown.id}.md", "text/markdown", icon=":material/description:",
             help="The plan in words, as Markdown.", on_click="ignore",
         )  # fmt: skip
         with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal."):
-            st.code(plan_command(said, "plan.yaml"), language="bash", wrap_lines=True)
+            st.code(plan_command(goal_shown, "plan.yaml"), language="bash", wrap_lines=True)
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
             st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
             st.code(_link(), language=None, wrap_lines=True)
@@ -156,25 +156,25 @@ def _cards(answered: Plan, choice: Choice) -> None:
 
 
 def _card(option: Choice, *, shown: bool) -> None:
-    basis, said = option.step_seconds.basis, runs.option(option)
+    basis, words = option.step_seconds.basis, runs.option(option)
     colour, explained = _BASES[basis]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         st.badge(str(basis), color=colour, help=explained)
-    st.markdown(f"##### {said['model']}")
+    st.markdown(f"##### {words['model']}")
     memory = memory_of(option.gpu).column
     st.markdown(
         plain(
-            f"{said['on']}  \n"
-            f"**{said[TIME.column]}** · **{said[COST.column]}**  \n"
-            f"{LOSS.column} {said[LOSS.column]}  \n"
-            f"{memory} {said[memory]}, headroom {said['headroom']}  \n"
-            f"batch of {said['batch']}"
+            f"{words['on']}  \n"
+            f"**{words[TIME.column]}** · **{words[COST.column]}**  \n"
+            f"{LOSS.column} {words[LOSS.column]}  \n"
+            f"{memory} {words[memory]}, headroom {words['headroom']}  \n"
+            f"batch of {words['batch']}"
         )
     )
-    st.caption(worded(said["why"]))
+    st.caption(worded(words["why"]))
     if basis is Basis.PRIOR and option.gpu != "cpu":
-        rests = f"Speed from published runs: {said['speed from']}. "
+        rests = f"Speed from published runs: {words['speed from']}. "
         st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
