@@ -73,7 +73,9 @@ class LazyGroup(click.Group):
             return None
         return getattr(importlib.import_module(verb.module), verb.object_name)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             close = close_matches(args[0], self.list_commands(ctx))
             hint = f"did you mean {' or '.join(close)}?" if close else "`advisor --help` lists the commands"

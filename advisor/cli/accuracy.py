@@ -13,16 +13,16 @@ from advisor.report import render
 def command(device: str | None, as_json: bool) -> None:
     """Show the running error of each predicted quantity and how often its 80 % interval held the outcome."""
     from advisor.report.comparison import track_record
+    from advisor.report.table import on_console
     from advisor.runs.ledger_rows import accuracy
     from advisor.store.store import default_store
 
-    found = accuracy(default_store().scores(device))
+    accuracies = accuracy(default_store().scores(device))
     if as_json:
-        render.print_json({"device": device, "quantities": found})
+        render.print_json({"device": device, "quantities": accuracies})
         return
-    if not found:
+    if not accuracies:
         where = f" on {device}" if device else ""
         render.show(f"no run was compared with its prediction{where} yet", "next: advisor compare latest")
         return
-    columns, rows = track_record(found)
-    render.show(render.table(columns, rows, right=columns[2:]))
+    render.show(on_console(track_record(accuracies)))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD, NamedPath, Number
 from advisor.report import render
+
+if TYPE_CHECKING:
+    from advisor.store.store import Store
+    from advisor.workflows.analysis import Analysis, Given
 
 
 @click.command()
@@ -38,30 +42,37 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     from advisor.runs.comparison import compare_runs
     from advisor.store.store import default_store
     from advisor.workflows.analysis import to_document
-    from advisor.workflows.analyze import analyze, located
+    from advisor.workflows.analyze import located
 
     given, store = _given(options), default_store()
-    analyses = []
-    for path in (located(path, store) for path in paths):
-        with render.progress(f"reading {path.name}", None) as update:
-            analyses.append(
-                analyze(path, given, store, lambda done, total, update=update: update(completed=done, total=total))
-            )
-    against = compare_runs([one.case for one in analyses]) if len(analyses) > 1 else None
+    analyses = [_analyzed(located(path, store), given, store) for path in paths]
+    comparison = compare_runs([analysis.case for analysis in analyses]) if len(analyses) > 1 else None
     written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
     if as_json:
-        documents = [to_document(one) for one in analyses]
-        render.print_json(documents[0] if against is None else {"runs": documents, **against.to_document()})
+        documents = [to_document(analysis) for analysis in analyses]
+        render.print_json(documents[0] if comparison is None else {"runs": documents, **comparison.to_document()})
         return
-    for one in analyses:
-        render.show(*terminal.report(one), "")
-    if against is not None:
-        render.show(*terminal.comparison(against), "")
+    for analysis in analyses:
+        render.show(*terminal.report(analysis), "")
+    if comparison is not None:
+        render.show(*terminal.comparison(comparison), "")
     for path in written:
         render.show(f"written to {path}")
 
 
-def _given(options: dict[str, Any]) -> Any:
+def _analyzed(path: Path, given: Given, store: Store) -> Analysis:
+    """One log judged, with a bar while it is read."""
+    from advisor.workflows.analyze import analyze
+
+    with render.progress(f"reading {path.name}", None) as update:
+
+        def on_read(done: int, total: int) -> None:
+            update(completed=done, total=total)
+
+        return analyze(path, given, store, on_read)
+
+
+def _given(options: dict[str, Any]) -> Given:
     from advisor.findings.forecast import Targets
     from advisor.workflows.analysis import Given
 

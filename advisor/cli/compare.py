@@ -30,15 +30,15 @@ def command(runs: tuple[str, ...], plan: Path | None, record: bool, as_json: boo
 
     store = default_store()
     reviewed = [review(store, text, record=record, plan=plan) for text in runs]
-    found = compare_runs([one.case for one in reviewed], [one.name for one in reviewed]) if len(runs) > 1 else None
+    comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed]) if len(runs) > 1 else None
     if as_json:
-        documents = [to_document(one) for one in reviewed]
-        render.print_json(documents[0] if found is None else {"runs": documents, **found.to_document()})
+        documents = [to_document(run) for run in reviewed]
+        render.print_json(documents[0] if comparison is None else {"runs": documents, **comparison.to_document()})
         return
-    for one in reviewed:
-        for note in one.case.run.notes:
+    for run in reviewed:
+        for note in run.case.run.notes:
             render.remark(f"read: {note}")
-        render.show(*terminal.scored_run(one.name, one.scored), "")
-    if found is not None:
-        render.show(*terminal.comparison(found), "")
-    render.show("next: advisor accuracy" if any(one.recorded for one in reviewed) else "next: advisor runs")
+        render.show(*terminal.scored_run(run.name, run.scored), "")
+    if comparison is not None:
+        render.show(*terminal.comparison(comparison), "")
+    render.show("next: advisor accuracy" if any(run.recorded for run in reviewed) else "next: advisor runs")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -85,7 +85,7 @@ def show_folder(folder: Path, as_json: bool) -> None:
     _report(folder, meta, as_json)
 
 
-def _percent(update: Any):
+def _percent(update: Callable[..., None]) -> Callable[[str, int, int], None]:
     """Forward progress to the bar once per percent: a corpus may have millions of documents."""
     shown: tuple[str, int] = ("read", 0)
 

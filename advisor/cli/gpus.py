@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import click
+from rich.console import RenderableType
 
 from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.offers import (
@@ -86,7 +86,7 @@ def _refresh(today: datetime.date) -> None:
         click.echo(f"  cards not told apart or not in the catalog: {', '.join(done.unmatched)}", err=True)
 
 
-def _plain(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict:
+def _plain(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     return {**fields, "memory_bytes": spec.memory_bytes, "price": offer and _plain_price(_beside(offer), today)}
 
@@ -98,7 +98,7 @@ def _beside(offer: Offer) -> ProviderOffers:
     return ProviderOffers(provider=offer.provider, on_demand=offer, spot=spot)
 
 
-def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict | None:
+def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict[str, object] | None:
     offer, on_demand, spot = entry.on_demand or entry.spot, entry.on_demand, entry.spot
     if offer is None or offer.row is None:
         return None
@@ -118,7 +118,7 @@ def _plain_price(entry: ProviderOffers, today: datetime.date) -> dict | None:
     }
 
 
-def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datetime.date) -> Iterator[Any]:
+def offers_shown(entries: Sequence[ProviderOffers], nobodys: Offer, today: datetime.date) -> Iterator[RenderableType]:
     """A table of offers, and what is to be known of them below it: long notes would squeeze the numbers."""
     count = nobodys.gpus
     if rows := offer_rows(entries, today):

@@ -38,14 +38,14 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
     Raises AdvisorError (exit 2) for anything else.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.replace(" ", "").split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 1 <= first <= last or last - first >= MOST_NUMBERS:
             raise AdvisorError(f"{text!r} is not a list of whole numbers", "write it like 4, 2-8 or 2,4,8", exit_code=2)
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
+        numbers.update(range(first, last + 1))
+    return tuple(sorted(numbers))
 
 
 SECONDS = Unit("duration", parse_seconds)

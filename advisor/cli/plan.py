@@ -90,8 +90,12 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
         from advisor.predict.trajectory import milestones
         from advisor.report.plan import sentence, speed_rests_on
 
-        said = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "loss_on_the_way": milestones(plan)}
-        render.print_json(render.to_plain(plan) | said | {"path": path})
+        words = {
+            "sentence": sentence(plan),
+            "speed_rests_on": speed_rests_on(plan),
+            "loss_on_the_way": milestones(plan),
+        }
+        render.print_json(render.to_plain(plan) | words | {"path": path})
     else:
         from advisor.plan.command import plan_command
 

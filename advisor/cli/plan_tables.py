@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+
+from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
 from advisor.report import plan as words
@@ -12,21 +13,21 @@ from advisor.report import search as runs
 from advisor.report.table import Table, on_console
 
 
-def recommendation(plan: Plan) -> Iterator[Any]:
+def recommendation(plan: Plan) -> Iterator[RenderableType]:
     """Sentence, options, bill, losers, reasons, warnings. A search over devices comes first, of one device last."""
     search = plan.search
     several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)
-    said: list[str] = []
+    shown_notes: list[str] = []
     yield words.sentence(plan)
     yield from filter(None, [words.speed_rests_on(plan)])
     if search is not None and several:
-        yield from _search(search, [runs.front(search)], said)
+        yield from _search(search, [runs.front(search)], shown_notes)
     yield from ("", bill_table(plan))
     if way := words.course(plan):
         yield from ("", on_console(way))
-    yield from _tables(runs.candidates(plan), said)
+    yield from _tables(runs.candidates(plan), shown_notes)
     if search is not None and not several:
-        yield from _search(search, [], said)
+        yield from _search(search, [], shown_notes)
     yield from ("", render.points(plan.reasons))
     if plan.warnings:
         yield from ("", render.points(plan.warnings, mark="!"))
@@ -34,27 +35,27 @@ def recommendation(plan: Plan) -> Iterator[Any]:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
 
 
-def bill_table(plan: Plan) -> Any:
+def bill_table(plan: Plan) -> RenderableType:
     """What the run takes, part by part."""
     return on_console(words.bill(plan))
 
 
-def _search(search: SearchReport, fronts: list[Table], said: list[str]) -> Iterator[Any]:
+def _search(search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
     """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
-    yield from _tables([runs.options(search.options)], said)
+    yield from _tables([runs.options(search.options)], shown_notes)
     missed = [runs.near_misses(search)] if search.near_misses else []
-    yield from _tables([table.without("batch") for table in (*fronts, *missed)], said)
+    yield from _tables([table.without("batch") for table in (*fronts, *missed)], shown_notes)
     if search.sensitivity:
         yield from ("", words.DEPENDS, render.points(search.sensitivity))
     if len(search.scaling) > 1:
-        yield from _tables([runs.scaling(search.scaling)], said)
+        yield from _tables([runs.scaling(search.scaling)], shown_notes)
         yield runs.pays(search)
 
 
-def _tables(tables: list[Table], said: list[str]) -> Iterator[Any]:
-    """The tables and below them their notes, which are `said` then."""
+def _tables(tables: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
+    """The tables and below them their notes, which are among `shown_notes` then."""
     for table in tables:
         yield from ("", on_console(table))
-    notes = runs.notes(tables, said)
-    said += notes
+    notes = runs.notes(tables, shown_notes)
+    shown_notes += notes
     yield from notes

@@ -134,9 +134,9 @@ def predict_rows(path: Path) -> int:
     gc.disable()  # rows become hundreds of thousands of small records without cycles, which it would walk in vain
     verdicts: set[bool | None] = set()
     try:
-        for text, found in _dealt(answer, chain([first], numbered), workers):
+        for text, fits in _dealt(answer, chain([first], numbered), workers):
             sys.stdout.write(text)
-            verdicts |= found
+            verdicts |= fits
     finally:
         gc.enable()
     return NOTHING_FITS if verdicts == {False} else 0

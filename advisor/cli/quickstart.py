@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,11 @@ from advisor.errors import AdvisorError
 from advisor.report import render
 
 if TYPE_CHECKING:
+    from advisor.predict.profile import Profile
+    from advisor.records import Goal, Plan
     from advisor.store.calibration import Cost
+    from advisor.store.store import Store
+    from advisor.workflows.compare import Reviewed
 
 _VOCABULARY = {"cpu": 4096, "cuda": 32768}
 _STEPS = 5
@@ -100,7 +104,7 @@ def _corpus(home: Path, gpu: str) -> Path:
     return folder
 
 
-def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any:
+def _goal(profile: Profile, data: Path, deadline: float, price: float | None) -> Goal:
     from advisor.records import Goal
 
     return Goal(
@@ -113,7 +117,7 @@ def _goal(profile: Any, data: Path, deadline: float, price: float | None) -> Any
     )
 
 
-def _show_plan(plan: Any, path: Path) -> None:
+def _show_plan(plan: Plan, path: Path) -> None:
     """The recommendation without the losers: the plan's file and `advisor plan` have them."""
     from advisor.cli.plan_tables import bill_table
     from advisor.report.plan import sentence
@@ -124,7 +128,7 @@ def _show_plan(plan: Any, path: Path) -> None:
     render.show(f"{len(plan.considered)} candidates of {depths} depths were weighed; all are in {path}", "")
 
 
-def _train(plan: Any, store: Any) -> Path:
+def _train(plan: Plan, store: Store) -> Path:
     """Launch the plan and follow it to its end; raises AdvisorError when it did not complete."""
     from advisor.cli.following import follow
     from advisor.workflows.launch import launch
@@ -141,7 +145,7 @@ def _train(plan: Any, store: Any) -> Path:
     return handle.run_dir
 
 
-def _finish(reviewed: Any, cost: Cost, run_dir: Path, plan_path: Path) -> None:
+def _finish(reviewed: Reviewed, cost: Cost, run_dir: Path, plan_path: Path) -> None:
     from advisor.report.terminal import scored_run
 
     money = "" if cost.usd is None else f" and {units.format_usd(cost.usd)}"

@@ -35,47 +35,48 @@ Durations are written like `90s`, `45min`, `8h`, `1.5d`, `1h30m`, `2:30` (minute
 def reference() -> str:
     """The whole command line as Markdown, sections in the order of `advisor --help`."""
     context = _root()
-    names = command.list_commands(context)
     sections: dict[str, list[str]] = {}
-    for name in names:
-        sections.setdefault(VERBS[name].section, []).append(name)
-    parts = [PREFACE]
-    for section, members in sections.items():
-        parts.append(f"## {section}\n")
-        for name in members:
-            parts += _pages(command.get_command(context, name), name, context)
-    return "\n".join(parts)
+    for name, verb in _verbs(context):
+        sections.setdefault(VERBS[name].section, []).extend(_pages(verb, name, context))
+    return "\n".join([PREFACE, *(part for title, pages in sections.items() for part in (f"## {title}\n", *pages))])
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name, subcommands included: ("advisor data prepare", Command)."""
-    context = _root()
-    for name in command.list_commands(context):
-        yield from _walk(command.get_command(context, name), f"advisor {name}")
+    for name, verb in _verbs(_root()):
+        yield from _walk(verb, f"advisor {name}")
 
 
 def _root() -> click.Context:
     return click.Context(command, info_name="advisor", **command.context_settings)
 
 
-def _walk(one: click.Command, full_name: str) -> Iterator[tuple[str, click.Command]]:
-    yield full_name, one
-    if isinstance(one, click.Group):
-        for name, member in sorted(one.commands.items()):
+def _verbs(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The commands that `advisor` has itself, by name."""
+    for name in command.list_commands(context):
+        verb = command.get_command(context, name)
+        assert verb is not None  # it is listed
+        yield name, verb
+
+
+def _walk(verb: click.Command, full_name: str) -> Iterator[tuple[str, click.Command]]:
+    yield full_name, verb
+    if isinstance(verb, click.Group):
+        for name, member in sorted(verb.commands.items()):
             yield from _walk(member, f"{full_name} {name}")
 
 
-def _pages(one: click.Command, name: str, parent: click.Context) -> Iterator[str]:
+def _pages(verb: click.Command, name: str, parent: click.Context) -> Iterator[str]:
     """The page of a command, then those of its subcommands."""
-    context = click.Context(one, info_name=name, parent=parent)
-    usage = " ".join([context.command_path, *one.collect_usage_pieces(context)])
-    yield f"### {context.command_path}\n\n```\n{usage}\n```\n\n{_text(one.help or '')}\n"
-    rows = [row for parameter in one.get_params(context) if (row := _option(parameter, context))]
+    context = click.Context(verb, info_name=name, parent=parent)
+    usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
+    yield f"### {context.command_path}\n\n```\n{usage}\n```\n\n{_text(verb.help or '')}\n"
+    rows = [row for parameter in verb.get_params(context) if (row := _option(parameter, context))]
     if rows:
         yield "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n"
-    if isinstance(one, click.Group):
-        for member in sorted(one.commands):
-            yield from _pages(one.commands[member], member, context)
+    if isinstance(verb, click.Group):
+        for member in sorted(verb.commands):
+            yield from _pages(verb.commands[member], member, context)
 
 
 def _option(parameter: click.Parameter, context: click.Context) -> str | None:

@@ -25,7 +25,7 @@ def write_reports(
     if md is not None:
         from advisor.report.markdown import document
 
-        write_atomic(md, "\n\n---\n\n".join(document(one) for one in analyses))
+        write_atomic(md, "\n\n---\n\n".join(document(analysis) for analysis in analyses))
         written.append(md)
     if table is not None:
         from advisor.report.rows import as_csv

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from advisor.audit.audit import Audit, Judged
 from advisor.audit.verdict import Ruling
@@ -89,7 +88,7 @@ def markdown(audits: Sequence[Audit]) -> str:
     return "\n".join(line for audit in audits for line in _markdown_lines(audit)) + "\n"
 
 
-def document(audit: Audit) -> dict[str, Any]:
+def document(audit: Audit) -> dict[str, object]:
     """The same for machines: verdicts counted, every claim with its judgement, and the findings."""
     return {
         "card": audit.card.id,
@@ -102,7 +101,7 @@ def document(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _claim(judged: Judged) -> dict[str, Any]:
+def _claim(judged: Judged) -> dict[str, object]:
     claim, judgement = judged.claim, judged.judgement
     return {
         "id": claim.id,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.typing import Optional
 
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
@@ -20,6 +23,21 @@ LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
 Rows = Iterable[Mapping[str, Any]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis of a chart: the field of its rows, and the title with its unit."""
+
+    field: str
+    title: str
+
+
+def layered(*layers: alt.Chart | alt.LayerChart, height: int | None = None) -> alt.LayerChart:
+    """Charts over the same axes, on top of each other; `height` in pixels is left out of what goes into another one."""
+    chart = alt.layer(*layers)
+    assert isinstance(chart, alt.LayerChart)  # altair makes facets of facets only
+    return chart if height is None else chart.properties(height=height)
+
+
 def frame(rows: Rows) -> pd.DataFrame:
     """Rows of plain values as Altair wants them."""
     return pd.DataFrame(list(rows))
@@ -28,69 +46,36 @@ def frame(rows: Rows) -> pd.DataFrame:
 def curve(
     rows: Rows,
     *,
-    x: tuple[str, str],
-    y: tuple[str, str],
+    x: Axis,
+    y: Axis,
     points: Rows = (),
     log_x: bool = False,
-    zero: bool = False,
-    limit: tuple[float, str] | None = None,
 ) -> alt.LayerChart:
-    """A fitted curve (`value` over `x`, band `low` to `high`) with measured `points` and a horizontal limit.
+    """A fitted curve (`value` over `x`, band `low` to `high`) with measured `points`.
 
-    `x` and `y` are (field, title with unit); rows hold `x`'s field, value, low, high and a text for the tooltip in
-    `label`; points hold the same without low and high.
+    Rows hold `x`'s field, value, low, high and a text for the tooltip in `label`; points hold the same without low
+    and high.
     """
     x_scale = alt.Scale(type="log", base=2) if log_x else alt.Scale(zero=False)
-    horizontal = alt.X(f"{x[0]}:Q", title=x[1], scale=x_scale)
-    scale = alt.Scale(zero=zero)
+    horizontal = alt.X(f"{x.field}:Q", title=x.title, scale=x_scale)
+    scale = alt.Scale(zero=False)
     tooltip = [alt.Tooltip("label:N", title="at")]
     base = alt.Chart(frame(rows))
     band = base.mark_area(color=PREDICTED, opacity=BAND).encode(
-        horizontal, alt.Y("low:Q", title=y[1], scale=scale), alt.Y2("high:Q")
+        horizontal, alt.Y("low:Q", title=y.title, scale=scale), alt.Y2("high:Q")
     )
     line = base.mark_line(color=PREDICTED, point={"size": 30, "color": PREDICTED}).encode(
-        horizontal, alt.Y("value:Q", title=y[1], scale=scale), tooltip=tooltip
+        horizontal, alt.Y(f"{y.field}:Q", title=y.title, scale=scale), tooltip=tooltip
     )
-    layers: list[alt.Chart] = [band, line]
+    layers = [band, line]
     measured = frame(points)
     if len(measured):
         layers.append(
             alt.Chart(measured)
             .mark_point(color=ACTUAL, filled=True, size=70)
-            .encode(horizontal, alt.Y("value:Q"), tooltip=tooltip)
+            .encode(horizontal, alt.Y(f"{y.field}:Q"), tooltip=tooltip)
         )
-    if limit is not None:
-        layers.append(rule(limit[0], limit[1]))
-    return alt.layer(*layers).properties(height=HEIGHT)
-
-
-def rule(value: float, words: str) -> alt.LayerChart:
-    """A horizontal line with its name."""
-    data = frame([{"limit": value, "words": words}])
-    line = alt.Chart(data).mark_rule(color=WARNING, strokeDash=[6, 4]).encode(y="limit:Q", tooltip="words:N")
-    text = (
-        alt.Chart(data)
-        .mark_text(color=WARNING, align="left", dx=4, dy=-6)
-        .encode(y="limit:Q", x=alt.value(0), text="words:N")
-    )
-    return alt.layer(line, text)
-
-
-def stacked(rows: Rows, *, x: tuple[str, str], y: str, parts: Sequence[str], limit: tuple[float, str] | None = None):
-    """Stacked bars over an ordinal axis: rows hold x's field, `part`, `value` and a tooltip text in `label`."""
-    chart = (
-        alt.Chart(frame(rows))
-        .mark_bar()
-        .encode(
-            alt.X(f"{x[0]}:O", title=x[1], axis=alt.Axis(labelAngle=0)),
-            alt.Y("value:Q", title=y),
-            alt.Color("part:N", scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])), title=None),
-            alt.Order("order:Q"),
-            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="size")],
-        )
-    )
-    layers = [chart] if limit is None else [chart, rule(*limit)]
-    return alt.layer(*layers).properties(height=HEIGHT)
+    return layered(*layers, height=HEIGHT)
 
 
 def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
@@ -116,8 +101,8 @@ def bill(rows: Rows, *, unit: str, parts: Sequence[str]) -> alt.Chart:
 def lines(
     rows: Rows,
     *,
-    x: tuple[str, str],
-    y: tuple[str, str],
+    x: Axis,
+    y: Axis,
     colours: Mapping[str, str],
     band: Rows = (),
     log_y: bool = False,
@@ -128,27 +113,27 @@ def lines(
     `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts.
     """
     data = frame(rows)
-    shown = "~s" if len(data) and data[x[0]].max() >= 1e4 else ".4~g"
+    number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
     across = alt.Scale(nice=False, zero=False)  # the curve from edge to edge
-    horizontal = alt.X(f"{x[0]}:Q", title=x[1], axis=alt.Axis(format=shown, tickCount=8), scale=across)
-    upright = {"scale": alt.Scale(zero=False), "title": y[1]}
+    horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
+    scale: alt.Scale = alt.Scale(zero=False)
+    axis: Optional[alt.Axis] = alt.Undefined
     if log_y:
-        ends = _with_margin(float(data[y[0]].min()), float(data[y[0]].max()))
-        upright |= {"scale": _scale(ends), "axis": _axis(ends)}
+        ends = _with_margin(float(data[y.field].min()), float(data[y.field].max()))
+        scale, axis = _scale(ends), _axis(ends)
     layers: list[alt.Chart] = []
     expected = frame(band)
     if len(expected):
+        low = alt.Y("low:Q", title=y.title, scale=scale, axis=axis)
         layers.append(
-            alt.Chart(expected)
-            .mark_area(color=PREDICTED, opacity=BAND)
-            .encode(horizontal, alt.Y("low:Q", **upright), alt.Y2("high:Q"))
+            alt.Chart(expected).mark_area(color=PREDICTED, opacity=BAND).encode(horizontal, low, alt.Y2("high:Q"))
         )
     layers.append(
         alt.Chart(data)
         .mark_line()
         .encode(
             horizontal,
-            alt.Y(f"{y[0]}:Q", **upright),
+            alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis),
             alt.Color(
                 "series:N",
                 scale=alt.Scale(domain=list(colours), range=list(colours.values())),
@@ -156,20 +141,20 @@ def lines(
                 legend=alt.Legend(orient="top") if len(colours) > 1 else None,
             ),
             tooltip=[
-                alt.Tooltip(f"{x[0]}:Q", title=x[1], format=",.6~g"),
-                alt.Tooltip(f"{y[0]}:Q", title=y[1], format=".4g"),
+                alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
+                alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
                 "series",
             ],
         )
     )
-    found = frame(marks)
-    if len(found):
+    events = frame(marks)
+    if len(events):
         layers.append(
-            alt.Chart(found)
+            alt.Chart(events)
             .mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
             .encode(horizontal, tooltip="words:N")
         )
-    return alt.layer(*layers).properties(height=HEIGHT)
+    return layered(*layers, height=HEIGHT)
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
@@ -203,7 +188,7 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
         colour,
         tooltip=[alt.Tooltip("run:N"), alt.Tooltip("label:N", title="predicted and actual")],
     )
-    return alt.layer(diagonal, bars, dots).properties(height=340)
+    return layered(diagonal, bars, dots, height=340)
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:
@@ -221,12 +206,12 @@ def _scale(ends: tuple[float, float]) -> alt.Scale:
 
 def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:
     """Few round ticks (1, 2, 5 times powers of ten on a logarithmic scale), written short."""
-    shown = "$.4~g" if money else "~s" if ends[1] >= 1e4 else ".4~g"
+    number_format = "$.4~g" if money else "~s" if ends[1] >= 1e4 else ".4~g"
     if ends[1] / ends[0] <= LOG_FROM:
-        return alt.Axis(format=shown, tickCount=6)
+        return alt.Axis(format=number_format, tickCount=6)
     powers = range(math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1])) + 1)
     ticks = [step * 10.0**power for power in powers for step in (1, 2, 5) if ends[0] <= step * 10.0**power <= ends[1]]
-    return alt.Axis(format=shown, values=ticks)
+    return alt.Axis(format=number_format, values=ticks)
 
 
 def market(rows: Rows) -> alt.LayerChart:
@@ -245,27 +230,32 @@ def market(rows: Rows) -> alt.LayerChart:
     across = _with_margin(float(data["tokens_per_second"].min()), float(data["tokens_per_second"].max()))
     up = _with_margin(float(data["low"].min()), float(data["high"].max()))
     x = alt.X("tokens_per_second:Q", scale=_scale(across), axis=_axis(across), title="tokens per second")
-    price = {"scale": _scale(up), "axis": _axis(up, money=True), "title": "$ per billion tokens"}
+    price = partial(alt.Y, scale=_scale(up), axis=_axis(up, money=True), title="$ per billion tokens")
     base = alt.Chart(data)
-    bars = base.mark_rule(opacity=0.4).encode(x, alt.Y("low:Q", **price), alt.Y2("high:Q"), colour)
+    bars = base.mark_rule(opacity=0.4).encode(x, price("low:Q"), alt.Y2("high:Q"), colour)
     tooltip = [alt.Tooltip("gpu:N", title="GPU"), alt.Tooltip("label:N", title="training")]
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x, alt.Y("value:Q", **price), colour, tooltip=tooltip
-    )
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x, price("value:Q"), colour, tooltip=tooltip)
     best = alt.Chart(data[data["best"]])
-    front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, alt.Y("value:Q", **price))
-    names = [
-        alt.Chart(some)
-        .mark_text(align=side, baseline="top", dx=dx, dy=6, fontSize=12, color=REJECTED)
-        .encode(x, alt.Y("value:Q", **price), text="gpu:N")
-        for side, dx, some in _named(data[data["best"]], across, up)
+    front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, price("value:Q"))
+    texts = [
+        alt.Chart(names.points)
+        .mark_text(align=names.align, baseline="top", dx=names.dx, dy=6, fontSize=12, color=REJECTED)
+        .encode(x, price("value:Q"), text="gpu:N")
+        for names in _named(data[data["best"]], across, up)
     ]
-    return alt.layer(front, bars, dots, *names).properties(height=360)
+    return layered(front, bars, dots, *texts, height=360)
 
 
-def _named(
-    best: pd.DataFrame, across: tuple[float, float], up: tuple[float, float]
-) -> list[tuple[str, int, pd.DataFrame]]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Names:
+    """Points whose names stand on one side of them: how the text is aligned, and its distance in pixels."""
+
+    align: Literal["left", "right"]
+    dx: int
+    points: pd.DataFrame
+
+
+def _named(best: pd.DataFrame, across: tuple[float, float], up: tuple[float, float]) -> list[_Names]:
     """The points whose names do not lie over each other, right of the point or, near the right edge, left of it."""
     x = np.log(best["tokens_per_second"] / across[0]) / math.log(across[1] / across[0])
     y = np.log(best["value"] / up[0]) / math.log(up[1] / up[0])
@@ -275,5 +265,8 @@ def _named(
             abs(x.iloc[place] - x.iloc[k]) > NAME_WIDTH or abs(y.iloc[place] - y.iloc[k]) > NAME_HEIGHT for k in kept
         ):
             kept.append(int(place))
-    shown, at = best.iloc[kept], x.iloc[kept]
-    return [("left", 6, shown[at <= 1 - NAME_WIDTH]), ("right", -6, shown[at > 1 - NAME_WIDTH])]
+    named, at = best.iloc[kept], x.iloc[kept]
+    return [
+        _Names(align="left", dx=6, points=named[at <= 1 - NAME_WIDTH]),
+        _Names(align="right", dx=-6, points=named[at > 1 - NAME_WIDTH]),
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from advisor.records import Estimate
 from advisor.report.plan import BASIS, PARTS, WHAT
@@ -18,6 +18,7 @@ from advisor.report.quantities import (
     THROUGHPUT,
     TIME,
 )
+from advisor.report.table import Table
 from advisor.runs.comparison import Comparison, Point
 from advisor.runs.ledger_rows import QuantityAccuracy
 from advisor.runs.scoring import Score, ScoredRun
@@ -31,8 +32,6 @@ from advisor.units import (
     format_tokens,
     format_usd,
 )
-
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns and rows
 
 # what is compared, as a plan calls it where it has the same
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
@@ -49,10 +48,8 @@ QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
 )
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
-SCORE_NUMBERS = ("actual", "error")  # columns of numbers, to be aligned on the right
-GAP_NUMBERS = ("seconds",)
 _HOUR = 3600.0
-_AT = {
+_AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{format_tokens(tokens)} tokens",
     "hours": lambda hours: format_seconds(hours * _HOUR),
     "usd": format_usd,
@@ -79,8 +76,9 @@ def departures(scored: ScoredRun) -> str | None:
 
 def scores(scored: ScoredRun) -> Table:
     """Every quantity that was predicted or measured."""
-    shown = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
-    return (WHAT, INTERVAL, "actual", "error", "inside", BASIS), [_score(s) for s in shown]
+    judged = [score for score in scored.scores if score.actual is not None or score.predicted is not None]
+    columns = (WHAT, INTERVAL, "actual", "error", "inside", BASIS)
+    return Table(columns=columns, rows=tuple(map(_score, judged)), numbers=("actual", "error"))
 
 
 def _score(score: Score) -> tuple[str, ...]:
@@ -106,80 +104,85 @@ def gap(scored: ScoredRun) -> Table | None:
         return None
     rows = [(PARTS.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
     rows.append(("in all", f"{scored.gap_seconds:+.2f}", "actual minus predicted wall clock"))
-    return ("where the gap went", "seconds", ""), rows
+    columns = ("where the gap went", "seconds", "")
+    return Table(columns=columns, rows=tuple(rows), numbers=("seconds",), chosen=(len(rows) - 1,))
 
 
 def side_by_side(points: Sequence[Point]) -> Table:
     """Training loss of every run at equal tokens and at equal shares of the schedules."""
     names = tuple(standing.run_id for standing in points[0].runs)
-    rows = [
+    rows = tuple(
         (
             _AT[point.at](point.value),
             *(_loss_at(s.loss, s.rate_factor) for s in point.runs),
             "yes" if point.comparable else str(point.problem),
         )
         for point in points
-    ]
-    return ("training loss at", *names, "comparable"), rows
+    )
+    return Table(columns=("training loss at", *names, "comparable"), rows=rows, title="Side by side")
 
 
 def _loss_at(loss: float, rate_factor: float | None) -> str:
     return f"{loss:.4f}" + ("" if rate_factor is None else f" ({format_percent(rate_factor)} of peak LR)")
 
 
-def groups(found: Comparison) -> list[str]:
+def groups(comparison: Comparison) -> list[str]:
     """Each group with its runs."""
-    return [f"{group.name}: {', '.join(group.runs)}" for group in found.groups]
+    return [f"{group.name}: {', '.join(group.runs)}" for group in comparison.groups]
 
 
-def differences(found: Comparison) -> Table:
+def differences(comparison: Comparison) -> Table:
     """Loss differences at equal tokens, time, dollars and shares of the schedules."""
-    rows = [
+    rows = tuple(
         (
-            _AT[one.axis](one.at),
-            one.group,
-            f"{one.baseline_loss:.4f}",
-            f"{one.loss:.4f}",
-            _signed(one.difference),
-            one.verdict,
+            _AT[difference.axis](difference.at),
+            difference.group,
+            f"{difference.baseline_loss:.4f}",
+            f"{difference.loss:.4f}",
+            _signed(difference.difference),
+            difference.verdict,
         )
-        for one in found.differences
-    ]
-    return ("at equal", "group", "loss of A", "its loss", "difference (80 % interval)", ""), rows
+        for difference in comparison.differences
+    )
+    columns = ("at equal", "group", "loss of A", "its loss", "difference (80 % interval)", "")
+    return Table(columns=columns, rows=rows)
 
 
 def _signed(estimate: Estimate) -> str:
     return f"{estimate.value:+.4f} ({estimate.low:+.4f} to {estimate.high:+.4f})"
 
 
-def speed_changes(found: Comparison) -> Table:
+def speed_changes(comparison: Comparison) -> Table:
     """Each group's speed over the first group's, with the verdict."""
-    rows = [(one.group, format_estimate(one.ratio, format_number), one.verdict) for one in found.speeds]
-    return ("tokens per second", "times A's", ""), rows
+    rows = tuple(
+        (change.group, format_estimate(change.ratio, format_number), change.verdict) for change in comparison.speeds
+    )
+    return Table(columns=("tokens per second", "times A's", ""), rows=rows)
 
 
-def track_record(found: Sequence[QuantityAccuracy]) -> Table:
+def track_record(accuracies: Sequence[QuantityAccuracy]) -> Table:
     """How right predictions have been, by device and quantity."""
     columns = ("device", "quantity", "runs", "median error", "p90 error", "bias", "inside the 80 % interval")
-    rows = [
+    rows = tuple(
         (
-            one.device_key,
-            TITLES.get(one.quantity, one.quantity),
-            str(one.runs),
-            format_percent(one.median_error),
-            format_percent(one.p90_error),
-            signed_percent(one.bias),
-            format_percent(one.coverage),
+            accuracy.device_key,
+            TITLES.get(accuracy.quantity, accuracy.quantity),
+            str(accuracy.runs),
+            format_percent(accuracy.median_error),
+            format_percent(accuracy.p90_error),
+            signed_percent(accuracy.bias),
+            format_percent(accuracy.coverage),
         )
-        for one in found
-    ]
-    return columns, rows
+        for accuracy in accuracies
+    )
+    return Table(columns=columns, rows=rows, numbers=columns[2:])
 
 
-def record_in_words(one: QuantityAccuracy) -> str:
+def record_in_words(accuracy: QuantityAccuracy) -> str:
     """The same of one device and quantity, as a Markdown sentence."""
-    runs = f"{one.inside} of {one.runs} run{'s' if one.runs > 1 else ''}"
+    runs = f"{accuracy.inside} of {accuracy.runs} run{'s' if accuracy.runs > 1 else ''}"
     return (
-        f"**{one.device_key}**: {runs} inside the 80 % interval; median error {format_percent(one.median_error)}, "
-        f"p90 {format_percent(one.p90_error)}, bias {signed_percent(one.bias)}"
+        f"**{accuracy.device_key}**: {runs} inside the 80 % interval; median error "
+        f"{format_percent(accuracy.median_error)}, p90 {format_percent(accuracy.p90_error)}, "
+        f"bias {signed_percent(accuracy.bias)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
@@ -40,7 +41,8 @@ def page(analyses: Sequence[Analysis]) -> str:
         hint = "pip install 'training-advisor[app]', or write --md instead"
         raise AdvisorError(f"--html draws charts, and {error.name} is not installed", hint) from error
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
-    parts, specs = [], []
+    parts: list[str] = []
+    specs: list[dict[str, Any]] = []
     for analysis in analyses:
         drawn = list(plots(analysis))
         first = len(specs)
@@ -53,23 +55,24 @@ def page(analyses: Sequence[Analysis]) -> str:
         parts.append(_run(analysis, figures))
     title = escape(analyses[0].run.source if len(analyses) == 1 else f"{len(analyses)} runs")
     draw = "".join(f"vegaEmbed('#chart{i}', {_script_safe(spec)}, {{actions: false}});" for i, spec in enumerate(specs))
+    scripts = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub forgets a default
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"{'<hr>'.join(parts)}"
-        f"<script>{vl_convert.javascript_bundle(vl_version=version)}</script><script>{draw}</script></body></html>\n"
+        f"<script>{scripts}</script><script>{draw}</script></body></html>\n"
     )
 
 
-def _script_safe(spec: dict[str, object]) -> str:
+def _script_safe(spec: dict[str, Any]) -> str:
     """JSON that cannot end the script it stands in, whatever a log's lines hold."""
     return json.dumps(spec, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--")
 
 
 def _run(analysis: Analysis, figures: list[str]) -> str:
     columns, rows = loss_table(analysis, _ROWS)
-    findings = "".join(_finding(one) for one in analysis.findings) or "<p>None.</p>"
-    missing = _list(f"{one.code}: {one.missing}" for one in analysis.insufficient)
+    findings = "".join(_finding(finding) for finding in analysis.findings) or "<p>None.</p>"
+    missing = _list(f"{check.code}: {check.missing}" for check in analysis.insufficient)
     sections = (
         ("Findings", findings),
         ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
@@ -93,7 +96,7 @@ def _run(analysis: Analysis, figures: list[str]) -> str:
 
 def _finding(finding: Finding) -> str:
     saved = words.saving(finding)
-    lines = [f"seen: {one.text}" for one in finding.evidence]
+    lines = [f"seen: {evidence.text}" for evidence in finding.evidence]
     lines += [f"likely: {cause}" for cause in finding.causes]
     lines += [f"do: {action}" for action in finding.actions]
     lines += [f"saves: {saved}"] if saved else []

@@ -29,9 +29,9 @@ def document(analysis: Analysis) -> str:
     parts += _section("Money and time", table(("what", "takes", "costs"), words.money(analysis)))
     parts += _section("To come", _pairs(words.outlook(analysis)))
     parts += _section("The same run elsewhere", table(("card", "takes", "costs", ""), words.elsewhere(analysis)))
-    parts += _section("Findings", "\n\n".join(_finding(one) for one in analysis.findings) or "None.")
+    parts += _section("Findings", "\n\n".join(map(_finding, analysis.findings)) or "None.")
     if analysis.insufficient:
-        lines = [f"- {one.code}: {one.missing}" for one in analysis.insufficient]
+        lines = [f"- {check.code}: {check.missing}" for check in analysis.insufficient]
         parts += _section("Insufficient telemetry", "\n".join(lines))
     parts += _section("How to reproduce", f"```\n{words.reproduce(analysis)}\n```")
     return "\n\n".join(parts) + "\n"
@@ -47,7 +47,7 @@ def _pairs(pairs: words.Pairs) -> str:
 
 def _finding(finding: Finding) -> str:
     lines = [f"### {finding.severity.value}: {finding.title}", ""]
-    lines += [f"- seen: {one.text}" for one in finding.evidence]
+    lines += [f"- seen: {evidence.text}" for evidence in finding.evidence]
     if finding.causes:
         lines.append(f"- likely: {'; '.join(finding.causes)}")
     lines += [f"- do: {action}" for action in finding.actions]

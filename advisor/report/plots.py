@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
 from advisor.findings.chart_data import Point, mfu_per_rate, parts_of_step, points, rate_points, telemetry_points
 from advisor.report import charts
+from advisor.report.charts import Axis
 from advisor.units import format_seconds
 from advisor.workflows.analysis import Analysis
 
+_STEP = Axis(field="step", title="step")
 _TELEMETRY = (
     ("power_watts", "power, W"),
     ("utilization", "share of time with a kernel"),
@@ -27,7 +30,7 @@ class Plot:
 
     title: str
     caption: str
-    chart: alt.TopLevelMixin
+    chart: alt.Chart | alt.LayerChart
 
 
 def plots(analysis: Analysis) -> Iterator[Plot]:
@@ -49,17 +52,24 @@ def _losses(analysis: Analysis) -> Iterator[Plot]:
             continue
         colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
         marks = _marks(analysis) if axis == "step" else []
-        chart = charts.lines(rows, x=(axis, title), y=("value", "loss as printed"), colours=colours, marks=marks)
+        chart = charts.lines(
+            rows, x=Axis(field=axis, title=title), y=_value("loss as printed"), colours=colours, marks=marks
+        )
         caption = "Dashed lines: findings. Hover for their names." if marks else ""
         yield Plot(title=f"Loss against {title}", caption=caption, chart=chart)
 
 
-def _rows(found: list[Point], axis: str, series: str) -> list[dict[str, object]]:
-    placed = [(getattr(point, axis), point.value) for point in found]
+def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
+    placed = [(getattr(point, axis), point.value) for point in curve]
     return [{axis: place, "value": value, "series": series} for place, value in placed if place is not None]
 
 
-def _marks(analysis: Analysis) -> list[dict[str, object]]:
+def _value(title: str) -> Axis:
+    """The axis of the curves' values."""
+    return Axis(field="value", title=title)
+
+
+def _marks(analysis: Analysis) -> list[dict[str, Any]]:
     """Where on the step axis findings were seen."""
     return [
         {"step": evidence.first_step, "words": f"{finding.severity.value}: {finding.title}"}
@@ -70,16 +80,16 @@ def _marks(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def _speed(analysis: Analysis) -> Iterator[Plot]:
-    found = rate_points(analysis.case)
-    if len(found) < 2:
+    rates = rate_points(analysis.case)
+    if len(rates) < 2:
         yield from _step_times(analysis)
         return
-    rows = [{"step": point.step, "value": point.value, "series": "tokens per second"} for point in found]
+    rows = [{"step": point.step, "value": point.value, "series": "tokens per second"} for point in rates]
     expected = analysis.case.expected.tokens_per_second if analysis.case.expected else None
-    ends = (found[0].step, found[-1].step)
+    ends = (rates[0].step, rates[-1].step)
     band = [{"step": step, "low": expected.low, "high": expected.high} for step in ends] if expected else []
     chart = charts.lines(
-        rows, x=("step", "step"), y=("value", "tokens per second"), colours={"tokens per second": charts.ACTUAL},
+        rows, x=_STEP, y=_value("tokens per second"), colours={"tokens per second": charts.ACTUAL},
         band=band,
     )  # fmt: skip
     per_rate = mfu_per_rate(analysis.case)
@@ -95,8 +105,8 @@ def _step_times(analysis: Analysis) -> Iterator[Plot]:
     if len(rows) > 1:
         chart = charts.lines(
             rows,
-            x=("step", "step"),
-            y=("value", "seconds per step"),
+            x=_STEP,
+            y=_value("seconds per step"),
             colours={"seconds per step": charts.ACTUAL},
             log_y=True,
         )
@@ -104,11 +114,11 @@ def _step_times(analysis: Analysis) -> Iterator[Plot]:
 
 
 def _gradients(analysis: Analysis) -> Iterator[Plot]:
-    rows = _rows(points(analysis.case, "grad_norm"), "step", "gradient norm")
-    rows = [row for row in rows if row["value"] > 0]
+    positive = [point for point in points(analysis.case, "grad_norm") if point.value > 0]
+    rows = _rows(positive, "step", "gradient norm")
     if len(rows) > 1:
         chart = charts.lines(
-            rows, x=("step", "step"), y=("value", "gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
+            rows, x=_STEP, y=_value("gradient norm"), colours={"gradient norm": charts.ACTUAL}, log_y=True
         )
         yield Plot(title="Gradient norm", caption="", chart=chart)
 
@@ -117,10 +127,10 @@ def _parts(analysis: Analysis) -> Iterator[Plot]:
     parts = parts_of_step(analysis.case)
     if parts:
         rows = [
-            {"part": one.name, "value": one.seconds, "label": format_seconds(one.seconds), "order": place}
-            for place, one in enumerate(parts)
+            {"part": part.name, "value": part.seconds, "label": format_seconds(part.seconds), "order": place}
+            for place, part in enumerate(parts)
         ]
-        chart = charts.bill(rows, unit="seconds of a step (medians)", parts=[one.name for one in parts])
+        chart = charts.bill(rows, unit="seconds of a step (medians)", parts=[part.name for part in parts])
         yield Plot(title="Where a step's time goes", caption="", chart=chart)
 
 
@@ -129,17 +139,17 @@ def _memory(analysis: Analysis) -> Iterator[Plot]:
     rows += _rows(points(analysis.case, "reserved_bytes"), "step", "reserved")
     if len(rows) > 1:
         colours = {"in use": charts.ACTUAL, "reserved": charts.PREDICTED}
-        chart = charts.lines(rows, x=("step", "step"), y=("value", "bytes"), colours=colours)
+        chart = charts.lines(rows, x=_STEP, y=_value("bytes"), colours=colours)
         yield Plot(title="Device memory as logged", caption="", chart=chart)
 
 
 def _telemetry(analysis: Analysis) -> Iterator[Plot]:
     for name, title in _TELEMETRY:
-        found = telemetry_points(analysis.run, name)
-        if len(found) < 2:
+        readings = telemetry_points(analysis.run, name)
+        if len(readings) < 2:
             continue
-        cards = sorted({card for _, _, card in found})
-        rows = [{"hours": hours, "value": value, "series": f"card {card}"} for hours, value, card in found]
+        cards = sorted({card for _, _, card in readings})
+        rows = [{"hours": hours, "value": value, "series": f"card {card}"} for hours, value, card in readings]
         colours = {f"card {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
-        chart = charts.lines(rows, x=("hours", "hours"), y=("value", title), colours=colours)
+        chart = charts.lines(rows, x=Axis(field="hours", title="hours"), y=_value(title), colours=colours)
         yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from advisor.records import Estimate, Prediction, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
@@ -53,7 +52,7 @@ def time_unknown(prediction: Prediction) -> str | None:
     return f"time is unknown: {_unjoined(prediction.workload)}"
 
 
-def document(prediction: Prediction) -> dict[str, Any]:
+def document(prediction: Prediction) -> dict[str, object]:
     """What `predict` promises of one configuration, as JSON has it."""
     return {
         "parameters": prediction.parameters,
@@ -79,7 +78,7 @@ def rest_of_line(prediction: Prediction) -> str:
     )
 
 
-def _estimate(e: Estimate | None) -> dict[str, Any] | None:
+def _estimate(e: Estimate | None) -> dict[str, object] | None:
     return {"value": e.value, "low": e.low, "high": e.high, "basis": e.basis.value} if e else None
 
 

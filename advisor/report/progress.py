@@ -82,10 +82,10 @@ def _account(progress: Progress) -> str:
 
 def _loss(progress: Progress) -> str:
     """The smoothed training loss, and the interval that the plan expects it in at this step."""
-    said, expected = format_number(progress.smoothed_loss), progress.loss_expected
+    loss, expected = format_number(progress.smoothed_loss), progress.loss_expected
     if expected is None:
-        return said
-    return f"{said} (planned {format_number(expected.low)} to {format_number(expected.high)} here)"
+        return loss
+    return f"{loss} (planned {format_number(expected.low)} to {format_number(expected.high)} here)"
 
 
 def _next(progress: Progress, run_dir: Path) -> str:

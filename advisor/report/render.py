@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -75,7 +75,7 @@ def _console(*, stderr: bool) -> Console:
     return made
 
 
-def show(*renderables: Any) -> None:
+def show(*renderables: RenderableType) -> None:
     """Print texts and tables to stdout; text is taken as it is, without markup."""
     for item in renderables:
         console().print(item)

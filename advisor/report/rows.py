@@ -55,7 +55,9 @@ def _cell(name: str, value: float) -> str:
 
 def phase_rows(analysis: Analysis) -> list[tuple[str, str, str]]:
     """Part of a step, its median time, its share."""
-    return [(one.name, format_seconds(one.seconds), format_percent(one.share)) for one in parts_of_step(analysis.case)]
+    return [
+        (part.name, format_seconds(part.seconds), format_percent(part.share)) for part in parts_of_step(analysis.case)
+    ]
 
 
 def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]:
@@ -67,14 +69,14 @@ def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]
 
 def as_csv(analyses: Sequence[Analysis]) -> str:
     """The tables as read, one below the other with the source in the first column where there are several."""
-    names = sorted({name for one in analyses for name in one.run.columns})
+    names = sorted({name for analysis in analyses for name in analysis.run.columns})
     out = io.StringIO()
     writer = csv.writer(out)
     several = len(analyses) > 1
     writer.writerow([*(["source"] if several else []), *names])
-    for one in analyses:
-        columns = [one.run.column(name).tolist() for name in names]
+    for analysis in analyses:
+        columns = [analysis.run.column(name).tolist() for name in names]
         for row in zip(*columns, strict=True):
             cells = ["" if math.isnan(value) else repr(value) for value in row]
-            writer.writerow([*([one.run.source] if several else []), *cells])
+            writer.writerow([*([analysis.run.source] if several else []), *cells])
     return out.getvalue()

@@ -48,10 +48,10 @@ def option(choice: Choice) -> dict[str, str]:
 
 def options(choices: Sequence[Choice]) -> Table:
     """The named options side by side; epochs only where all know how much data there is."""
-    said = [option(choice) for choice in choices]
+    described = [option(choice) for choice in choices]
     counted = all(choice.epochs is not None for choice in choices)
-    names = [name for name in said[0] if name != "epochs" or counted]
-    rows = tuple((name, *(words[name] for words in said)) for name in names)
+    names = [name for name in described[0] if name != "epochs" or counted]
+    rows = tuple((name, *(words[name] for words in described)) for name in names)
     return Table(columns=("", *(choice.name for choice in choices)), rows=rows, notes=(SCORE,))
 
 
@@ -111,8 +111,10 @@ def candidates(plan: Plan) -> list[Table]:
 
 def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Table:
     memory = memory_of(plan.workload.gpu).column
-    names = ("depth", "parameters", "micro-batch", "steps", "tokens", THROUGHPUT.column, memory)
-    names += (TIME.column, COST.column, VERDICT)
+    names = (
+        *("depth", "parameters", "micro-batch", "steps", "tokens", THROUGHPUT.column, memory),
+        *(TIME.column, COST.column, VERDICT),
+    )
     rows = tuple(
         (
             str(c.depth),
@@ -162,9 +164,9 @@ def pays(search: SearchReport) -> str:
 
 def notes(tables: Sequence[Table], said: Collection[str] = ()) -> list[str]:
     """What has to be known to read these tables: first what a star means, then the rest as far as it was not `said`."""
-    found = dict.fromkeys(note for table in tables for note in table.notes)
-    stars = [note for note in found if note.startswith(STAR)]
-    return stars + [note for note in found if note not in stars and note not in said]
+    needed = dict.fromkeys(note for table in tables for note in table.notes)
+    stars = [note for note in needed if note.startswith(STAR)]
+    return stars + [note for note in needed if note not in stars and note not in said]
 
 
 def _idle(point: ScalingPoint) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+
+from rich.table import Table as RichTable
 
 from advisor.report import render
 
@@ -35,7 +36,7 @@ class Table:
         return self.only(*(name for name in self.columns if name not in columns))
 
 
-def on_console(table: Table) -> Any:
+def on_console(table: Table) -> RichTable:
     """The table for `render.show`: numbers to the right, the answer in bold. Notes are left to the caller."""
     styles = dict.fromkeys(table.chosen, "bold")
     numbers = [_folded(name) for name in table.numbers]

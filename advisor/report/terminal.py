@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from advisor.findings.case import Finding, Severity
 from advisor.report import comparison as words_of_runs
 from advisor.report import render, words
+from advisor.report.table import on_console
 from advisor.runs.comparison import Comparison
 from advisor.runs.scoring import ScoredRun
 from advisor.workflows.analysis import Analysis
@@ -18,7 +19,7 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE
 _NOTES_SHOWN = 5
 
 
-def report(analysis: Analysis) -> Iterator[Any]:
+def report(analysis: Analysis) -> Iterator[RenderableType]:
     """Texts and tables, in the order they are read."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
@@ -37,36 +38,35 @@ def report(analysis: Analysis) -> Iterator[Any]:
     yield from _small_print(analysis)
 
 
-def comparison(found: Comparison) -> Iterator[Any]:
+def comparison(runs: Comparison) -> Iterator[RenderableType]:
     """Several runs against each other and against the first."""
     yield Text("Compared with each other", style="bold")
-    yield from words_of_runs.groups(found)
+    yield from words_of_runs.groups(runs)
     yield ""
-    if found.points:
-        yield render.table(*words_of_runs.side_by_side(found.points), title="Side by side")
+    if runs.points:
+        yield on_console(words_of_runs.side_by_side(runs.points))
         yield ""
-    yield render.table(*words_of_runs.differences(found))
-    if found.speeds:
+    yield on_console(words_of_runs.differences(runs))
+    if runs.speeds:
         yield ""
-        yield render.table(*words_of_runs.speed_changes(found))
-    for note in found.notes:
+        yield on_console(words_of_runs.speed_changes(runs))
+    for note in runs.notes:
         yield Text(note, style="dim")
 
 
-def scored_run(name: str, scored: ScoredRun) -> Iterator[Any]:
+def scored_run(name: str, scored: ScoredRun) -> Iterator[RenderableType]:
     """One run against its plan: a line, the table of quantities, where the gap went."""
     yield f"{name}: {words_of_runs.ending(scored)}"
     if departed := words_of_runs.departures(scored):
         yield departed
     yield ""
-    yield render.table(*words_of_runs.scores(scored), right=words_of_runs.SCORE_NUMBERS)
+    yield on_console(words_of_runs.scores(scored))
     if (gap := words_of_runs.gap(scored)) is not None:
-        columns, rows = gap
         yield ""
-        yield render.table(columns, rows, right=words_of_runs.GAP_NUMBERS, styles={len(rows) - 1: "bold"})
+        yield on_console(gap)
 
 
-def _finding(finding: Finding) -> Iterator[Any]:
+def _finding(finding: Finding) -> Iterator[RenderableType]:
     yield Text(f"{finding.severity.value}: {finding.title}", style=_STYLES[finding.severity])
     for evidence in finding.evidence:
         yield f"    seen: {evidence.text}"
@@ -79,7 +79,7 @@ def _finding(finding: Finding) -> Iterator[Any]:
     yield Text(f"    {finding.code}, {finding.confidence.value} confidence; {finding.threshold}", style="dim")
 
 
-def _small_print(analysis: Analysis) -> Iterator[Any]:
+def _small_print(analysis: Analysis) -> Iterator[RenderableType]:
     case = analysis.case
     if case.unsure:
         yield ""
@@ -89,11 +89,11 @@ def _small_print(analysis: Analysis) -> Iterator[Any]:
     if analysis.insufficient:
         yield ""
         yield "insufficient telemetry:"
-        for one in analysis.insufficient[:_NOTES_SHOWN]:
-            yield f"    {one.code}: {one.missing}"
+        for check in analysis.insufficient[:_NOTES_SHOWN]:
+            yield f"    {check.code}: {check.missing}"
         left = analysis.insufficient[_NOTES_SHOWN:]
         if left:
-            yield f"    and {len(left)} more: {', '.join(one.code for one in left)} (--json has all)"
+            yield f"    and {len(left)} more: {', '.join(check.code for check in left)} (--json has all)"
     if analysis.run.notes:
         yield ""
         for note in analysis.run.notes:

@@ -93,11 +93,11 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     ):
         if hours is not None:
             rows.append(_bill(name, hours, usd))
-    worth = [one for one in analysis.findings if worth_saying(one.saved_hours, one.saved_usd)]
-    rows += [_bill(f"saved by acting on {one.code}", one.saved_hours, one.saved_usd) for one in worth]
+    worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
+    rows += [_bill(f"saved by acting on {finding.code}", finding.saved_hours, finding.saved_usd) for finding in worth]
     if len(worth) > 1 and analysis.savings is not None:
         rows.append(_bill("saved by all of it, no second twice", analysis.savings.hours, analysis.savings.usd))
-        if any(one.code in EXPECTED for one in worth):
+        if any(finding.code in EXPECTED for finding in worth):
             rows.append(("(interruptions that may come are not in it)", "", ""))
     elif len(worth) > 1:
         rows.append(("(savings overlap: do not add them up)", "", ""))
@@ -141,8 +141,8 @@ def outlook(analysis: Analysis) -> Pairs:
     forecast = analysis.forecast
     rows = []
     loss = forecast.loss
-    said = format_estimate(loss.final_loss, format_number) if loss.final_loss is not None else "not predicted"
-    rows.append(("final training loss", f"{said} ({loss.reason})" if loss.reason else said))
+    shown = format_estimate(loss.final_loss, format_number) if loss.final_loss is not None else "not predicted"
+    rows.append(("final training loss", f"{shown} ({loss.reason})" if loss.reason else shown))
     if forecast.advice.stop:
         rows.append(("stop now", "; ".join(forecast.advice.reasons)))
     return rows
@@ -152,12 +152,12 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
     """Card, hours and dollars of the whole run there, or why not."""
     return [
         (
-            one.name if one.gpus == 1 else f"{one.gpus} x {one.name}",
-            _estimated_hours(one.whole_hours) if one.whole_hours else "-",
-            format_estimate(one.whole_usd, format_usd) if one.whole_usd else "-",
-            one.note or ("fits" if one.fits else "does not fit" if one.fits is False else ""),
+            place.name if place.gpus == 1 else f"{place.gpus} x {place.name}",
+            _estimated_hours(place.whole_hours) if place.whole_hours else "-",
+            format_estimate(place.whole_usd, format_usd) if place.whole_usd else "-",
+            place.note or ("fits" if place.fits else "does not fit" if place.fits is False else ""),
         )
-        for one in analysis.forecast.elsewhere
+        for place in analysis.forecast.elsewhere
     ]
 
 

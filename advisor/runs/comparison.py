@@ -153,14 +153,14 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     notes = [f"{text}: left out" for text in short] + _rate_notes(usable)
     members = _grouped(usable)
     if len(members) == 1:
-        members = {chr(ord("A") + place): [one] for place, one in enumerate(usable)}
+        members = {chr(ord("A") + place): [entrant] for place, entrant in enumerate(usable)}
         notes.append("the runs declare the same configuration: each is held against the first, by its own noise alone")
     axes, untold = _axes(usable)
     draw = np.random.default_rng(seed)
     return Comparison(
-        groups=tuple(Group(name=name, runs=tuple(one.name for one in runs)) for name, runs in members.items()),
+        groups=tuple(Group(name=name, runs=tuple(entrant.name for entrant in runs)) for name, runs in members.items()),
         points=tuple(_points(axes, usable)),
-        differences=tuple(one for axis in axes for one in _along(axis, members, usable, draw)),
+        differences=tuple(gap for axis in axes for gap in _along(axis, members, usable, draw)),
         speeds=tuple(_speeds(members, draw)),
         notes=(*notes, *untold),
     )
@@ -181,7 +181,7 @@ def _entrant(name: str, case: Case) -> _Entrant:
 
 def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
     """Axes that every log tells, steps in place of tokens; and in words what is not compared."""
-    shared = set.intersection(*(set(one.courses) for one in entrants))
+    shared = set.intersection(*(set(entrant.courses) for entrant in entrants))
     axes = ["tokens" if "tokens" in shared else "step", *(a for a in ("hours", "usd", "schedule") if a in shared)]
     untold = [f"not compared at equal {a}: not every log tells them" for a in ("tokens", "hours", "usd")
               if a not in shared]  # fmt: skip
@@ -194,7 +194,7 @@ def _axes(entrants: Sequence[_Entrant]) -> tuple[list[str], list[str]]:
 
 def _places(axis: str, entrants: Sequence[_Entrant]) -> list[float]:
     """Where all runs are compared: quarters of what they all reached, or of their schedules as far as all got."""
-    reached = min(float(one.courses[axis].place[-1]) for one in entrants)
+    reached = min(float(entrant.courses[axis].place[-1]) for entrant in entrants)
     if axis == "schedule":
         return [share for share in SHARES if share <= reached * (1 + 1e-9)]
     return [share * reached for share in SHARES] if reached > 0 else []
@@ -205,7 +205,7 @@ def _points(axes: Sequence[str], entrants: Sequence[_Entrant]) -> list[Point]:
         Point(
             at=axis,
             value=at,
-            runs=tuple(_standing(one, axis, at) for one in entrants),
+            runs=tuple(_standing(entrant, axis, at) for entrant in entrants),
             comparable=(problem := _problem(axis, at, entrants, named=True)) is None,
             problem=problem,
         )
@@ -215,13 +215,13 @@ def _points(axes: Sequence[str], entrants: Sequence[_Entrant]) -> list[Point]:
     ]
 
 
-def _standing(one: _Entrant, axis: str, at: float) -> Standing:
-    course, run = one.courses[axis], one.case.run
+def _standing(entrant: _Entrant, axis: str, at: float) -> Standing:
+    course, run = entrant.courses[axis], entrant.case.run
     row, step = course.rows_up_to(at) - 1, course.step_at(at)
-    tokens, times = one.courses.get("tokens"), curve(run, "seconds")
+    tokens, times = entrant.courses.get("tokens"), curve(run, "seconds")
     timed = times.value[times.step <= step]
     return Standing(
-        run_id=one.name,
+        run_id=entrant.name,
         step=step,
         tokens=None if tokens is None else float(tokens.place[row]),
         loss=float(course.window(at).mean()),
@@ -232,13 +232,14 @@ def _standing(one: _Entrant, axis: str, at: float) -> Standing:
 
 def _problem(axis: str, at: float, entrants: Sequence[_Entrant], *, named: bool = False) -> str | None:
     """Why the losses at a place must not be compared; None where they may."""
+    runs = [entrant.case.run for entrant in entrants]
     for fact, words in (("data_fingerprint", "trained on different data"), ("vocab_size", "of different vocabularies")):
-        if len({one.case.run.facts[fact] for one in entrants if one.case.run.facts.get(fact) is not None}) > 1:
+        if len({run.facts[fact] for run in runs if run.facts.get(fact) is not None}) > 1:
             return words
-    shares = [phase_of_schedule(one.case.run, one.courses[axis].step_at(at)) for one in entrants]
+    shares = [phase_of_schedule(entrant.case.run, entrant.courses[axis].step_at(at)) for entrant in entrants]
     if axis == "schedule":
         return None if same_phase(shares) else "their schedules differ in form, not only in length"
-    return phase_problem(shares, [one.name for one in entrants] if named else ())
+    return phase_problem(shares, [entrant.name for entrant in entrants] if named else ())
 
 
 def _too_few(rows: int) -> str:
@@ -249,7 +250,7 @@ def _too_few(rows: int) -> str:
 
 def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
     """That equal learning-rate phases could not be checked, and why."""
-    silent = [one.name for one in entrants if not np.isfinite(one.case.run.column("learning_rate")).any()]
+    silent = [entrant.name for entrant in entrants if not np.isfinite(entrant.case.run.column("learning_rate")).any()]
     if not silent:
         return []
     who = "no log" if len(silent) == len(entrants) else ", ".join(silent)
@@ -261,10 +262,10 @@ def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
 def _grouped(entrants: Sequence[_Entrant]) -> dict[str, list[_Entrant]]:
     """Runs by what they declare; a run that declares hardly anything is a group of its own."""
     groups: dict[tuple, list[_Entrant]] = {}
-    for number, one in enumerate(entrants):
-        declared = tuple(str(one.case.run.facts.get(name)) for name in _SAME)
-        known = sum(value != "None" for value in declared)
-        groups.setdefault(declared if known >= 4 else (str(number),), []).append(one)
+    for number, entrant in enumerate(entrants):
+        declared = tuple(str(entrant.case.run.facts.get(name)) for name in _SAME)
+        stated = sum(value != "None" for value in declared)
+        groups.setdefault(declared if stated >= 4 else (str(number),), []).append(entrant)
     return {chr(ord("A") + place): runs for place, runs in enumerate(groups.values())}
 
 
@@ -279,8 +280,8 @@ def _along(
 def _difference(
     axis: str, at: float, name: str, base: list[_Entrant], runs: list[_Entrant], draw: np.random.Generator
 ) -> Difference:
-    before = [one.courses[axis].window(at) for one in base]
-    after = [one.courses[axis].window(at) for one in runs]
+    before = [entrant.courses[axis].window(at) for entrant in base]
+    after = [entrant.courses[axis].window(at) for entrant in runs]
     gaps = _bootstrap(after, draw) - _bootstrap(before, draw)
     value = _mean(after) - _mean(before)
     low, high = (float(end) for end in np.quantile(gaps, (0.1, 0.9)))
@@ -317,7 +318,7 @@ def _loss_verdict(difference: Estimate) -> str:
 def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> list[SpeedChange]:
     (_, base), *others = members.items()
     reference = _rates(base)
-    found = []
+    changes = []
     for name, runs in others:
         rates = _rates(runs)
         if reference is None or rates is None:
@@ -326,20 +327,20 @@ def _speeds(members: dict[str, list[_Entrant]], draw: np.random.Generator) -> li
         value = float(np.median(rates) / np.median(reference))
         low, high = (float(end) for end in np.quantile(ratios, (0.1, 0.9)))
         ratio = Estimate(value=value, low=min(low, value), high=max(high, value), basis=Basis.MEASURED)
-        found.append(SpeedChange(group=name, ratio=ratio, verdict=_speed_verdict(ratio)))
-    return found
+        changes.append(SpeedChange(group=name, ratio=ratio, verdict=_speed_verdict(ratio)))
+    return changes
 
 
 def _rates(runs: list[_Entrant]) -> np.ndarray | None:
     """Tokens per second of steady steps, all runs of a group together; None where a log has none."""
-    found = []
-    for one in runs:
-        times, pace = run_metrics.step_times(one.case), run_metrics.pace(one.case)
+    rates = []
+    for entrant in runs:
+        times, pace = run_metrics.step_times(entrant.case), run_metrics.pace(entrant.case)
         if times is None or pace is None or not len(times.steady_seconds):
             return None
         scale = pace.tokens_per_second * np.median(times.steady_seconds)
-        found.append(scale / times.steady_seconds)
-    return np.concatenate(found)
+        rates.append(scale / times.steady_seconds)
+    return np.concatenate(rates)
 
 
 def _medians(values: np.ndarray, draw: np.random.Generator) -> np.ndarray:

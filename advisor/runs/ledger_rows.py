@@ -54,7 +54,7 @@ def accuracy(scores: Sequence[ScoreRow]) -> list[QuantityAccuracy]:
     groups: dict[tuple[str, str], list[ScoreRow]] = {}
     for row in scores:
         groups.setdefault((row.device_key, row.quantity), []).append(row)
-    return [one for key, rows in sorted(groups.items()) if (one := _accuracy_of(*key, rows)) is not None]
+    return [item for key, rows in sorted(groups.items()) if (item := _accuracy_of(*key, rows)) is not None]
 
 
 def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> QuantityAccuracy | None:
@@ -77,7 +77,8 @@ def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> Qu
 def own_loss_ratios(store: Store, data: str | None) -> list[float]:
     """Log of measured loss over the law's for every scored run on the token folder `data`, oldest first.
 
-    Empty for synthetic tokens. A run whose folder is gone no longer says what it was trained on, and is left out.
+    Empty for synthetic tokens. What a run was trained on its plan says, and plans are looked up in the store's index of
+    runs: a run whose folder is gone, or of another trainer, whose log the index does not have, does not move the law.
     """
     if data is None:
         return []

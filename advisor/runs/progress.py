@@ -99,9 +99,10 @@ class History:
 
     def attempt_seconds(self, now: float | None) -> float:
         """Lifetime of the newest attempt: up to its final record, else to `now`, else (None) to its last record."""
-        if self.header is None:
+        until = now if now is not None else self.last_time
+        if self.header is None or until is None:
             return 0.0
-        return process_seconds(self.header, self.final, now if now is not None else self.last_time)
+        return process_seconds(self.header, self.final, until)
 
     def _header(self, record: dict[str, Any]) -> None:
         self.earlier_seconds += self.attempt_seconds(None)

@@ -156,9 +156,9 @@ def _departures(run: RunTable, plan: Plan) -> tuple[str, ...]:
     }
     stated = {name: number(run.facts, name) for name in meant}
     return tuple(
-        f"{said:,.10g} {words} in the log, {planned:,.10g} in the plan"
+        f"{logged:,.10g} {words} in the log, {planned:,.10g} in the plan"
         for name, (planned, words) in meant.items()
-        if (said := stated[name]) and abs(said / planned - 1) > _SAME
+        if (logged := stated[name]) and abs(logged / planned - 1) > _SAME
     )
 
 
@@ -211,8 +211,8 @@ def _most(run: RunTable, column: str) -> float | None:
 
 def _allocator_says(run: RunTable) -> bool:
     """Whether the log's memory is what was allocated: a known framework's, or so called."""
-    told = run.provenance.get("memory_bytes", "").lower()
-    return run.framework is not None or any(word in told for word in _ALLOCATED)
+    source = run.provenance.get("memory_bytes", "").lower()
+    return run.framework is not None or any(word in source for word in _ALLOCATED)
 
 
 def _final_loss(run: RunTable) -> float | None:

@@ -37,7 +37,9 @@ def time_spent(case: Case) -> TimeSpent | None:
     steps = _steps(case)
     compile_seconds = [attempt.compile_seconds or 0.0 for attempt in run.attempts]
     first_steps = np.bincount(steps.attempt, steps.excess * steps.is_first, minlength=len(run.attempts))
-    startup = [float(one.startup_seconds + excess) for one, excess in zip(run.attempts, first_steps, strict=True)]
+    startup = [
+        float(attempt.startup_seconds + excess) for attempt, excess in zip(run.attempts, first_steps, strict=True)
+    ]
     return TimeSpent(
         wall=wall,
         startup=startup[0],
@@ -79,10 +81,10 @@ def _steps(case: Case) -> _Steps:
     timed = np.isfinite(seconds)
     step, seconds, median = step[timed], seconds[timed], step_seconds(case) or 0.0
     began = np.array([attempt.resumed_from_step for attempt in run.attempts])
-    # the newest attempt that began before a step did it: an earlier one's were taken back
+    # the newest attempt that began before a step did it: an earlier attempt's were taken back
     attempt = np.where(began < step[:, None], np.arange(len(began)), 0).max(axis=1, initial=0)
     place = np.arange(len(step)) - np.searchsorted(attempt, attempt)  # within its attempt; attempts ascend with steps
-    compiled = np.array([one.compile_seconds is not None for one in run.attempts])
+    compiled = np.array([attempt.compile_seconds is not None for attempt in run.attempts])
     compiling = compiled[attempt] & (place < COMPILED_STEPS)
     is_first = (place == 0) & (seconds > median) & ~compiling
     is_stall = (seconds > STALL * median) & ~compiling & ~is_first

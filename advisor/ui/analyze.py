@@ -35,8 +35,8 @@ def page() -> None:
     given = _given()
     if uploads:
         with st.spinner("reading and judging the log"):
-            found = _judged(key, given, loaders.store_stamp(), uploads)
-        _report(found)
+            analysis = _judged(key, given, loaders.store_stamp(), uploads)
+        _report(analysis)
     elif st.session_state.get(EXAMPLE_KEY):
         st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
         _report(_example(given, loaders.store_stamp()))
@@ -126,55 +126,55 @@ def _empty() -> None:
         st.rerun()
 
 
-def _report(found: Analysis) -> None:
-    happened, cost, todo = found.verdict
+def _report(analysis: Analysis) -> None:
+    happened, cost, todo = analysis.verdict
     with st.container(border=True):
         st.markdown(f"**{plain(happened)}**")
         st.markdown(plain(cost))
         st.markdown(f":material/arrow_forward: {plain(todo)}")
-        _downloads(found)
-    _findings(found)
-    _figures(found)
-    _tables(found)
+        _downloads(analysis)
+    _findings(analysis)
+    _figures(analysis)
+    _tables(analysis)
 
 
-def _downloads(found: Analysis) -> None:
-    stem = PurePosixPath(found.run.source).name or "run"
+def _downloads(analysis: Analysis) -> None:
+    stem = PurePosixPath(analysis.run.source).name or "run"
     with st.container(horizontal=True):
         st.download_button(
             "HTML report",
-            lambda: _html(found),
+            lambda: _html(analysis),
             file_name=f"{stem}.html",
             mime="text/html",
             icon=":material/download:",
             help="One file with its charts, readable without a network.",
         )
         st.download_button(
-            "Markdown", lambda: document(found), file_name=f"{stem}.md", mime="text/markdown",
+            "Markdown", lambda: document(analysis), file_name=f"{stem}.md", mime="text/markdown",
             icon=":material/download:", help="The same report as text.",
         )  # fmt: skip
         st.download_button(
-            "CSV", lambda: as_csv([found]), file_name=f"{stem}.csv", mime="text/csv",
+            "CSV", lambda: as_csv([analysis]), file_name=f"{stem}.csv", mime="text/csv",
             icon=":material/download:", help="The table that was read from the log.",
         )  # fmt: skip
 
 
-def _html(found: Analysis) -> io.BytesIO:
+def _html(analysis: Analysis) -> io.BytesIO:
     from advisor.report.html import page as html_page  # its script bundle takes a second to load
 
-    return io.BytesIO(html_page([found]).encode())
+    return io.BytesIO(html_page([analysis]).encode())
 
 
-def _findings(found: Analysis) -> None:
+def _findings(analysis: Analysis) -> None:
     st.subheader("Findings", anchor=False)
-    if not found.findings:
+    if not analysis.findings:
         st.success("Nothing wrong was found in what the log holds.", icon=":material/check_circle:")
-    for finding in dearest_first(found.findings):
+    for finding in dearest_first(analysis.findings):
         finding_card(finding)
-    if found.insufficient:
-        with st.expander(f"{len(found.insufficient)} checks could not judge: what they would need"):
+    if analysis.insufficient:
+        with st.expander(f"{len(analysis.insufficient)} checks could not judge: what they would need"):
             pairs(
-                ((one.code.replace("_", " "), in_words(one.missing, ANALYZE)) for one in found.insufficient),
+                ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
                 ("Check", "Is missing"),
             )
 
@@ -212,8 +212,8 @@ def finding_card(finding: Finding) -> None:
         st.caption(f"{finding.code}, {finding.confidence.value} confidence. {plain(finding.threshold)}")
 
 
-def _figures(found: Analysis) -> None:
-    drawn = list(plots(found))
+def _figures(analysis: Analysis) -> None:
+    drawn = list(plots(analysis))
     if not drawn:
         return
     st.subheader("Charts", anchor=False)
@@ -225,27 +225,27 @@ def _figures(found: Analysis) -> None:
                 column.caption(_worded(plot.caption))
 
 
-def _tables(found: Analysis) -> None:
+def _tables(analysis: Analysis) -> None:
     st.subheader("Numbers", anchor=False)
     left, right = side_by_side("numbers", (1, 1))
     with left:
-        pairs(words.money(found), ("Money and time", "Takes", "Costs"), right=("Takes", "Costs"))
-        pairs(words.outlook(found), ("To come", " "))
-        pairs(phase_rows(found), ("Part of a step", "Median", "Share"), right=("Median", "Share"))
+        pairs(words.money(analysis), ("Money and time", "Takes", "Costs"), right=("Takes", "Costs"))
+        pairs(words.outlook(analysis), ("To come", " "))
+        pairs(phase_rows(analysis), ("Part of a step", "Median", "Share"), right=("Median", "Share"))
     with right:
-        pairs(words.speed(found), ("Speed", " "), right=(" ",))
-        pairs(words.elsewhere(found), ("The whole run on", "Takes", "Costs", " "), right=("Takes", "Costs"))
+        pairs(words.speed(analysis), ("Speed", " "), right=(" ",))
+        pairs(words.elsewhere(analysis), ("The whole run on", "Takes", "Costs", " "), right=("Takes", "Costs"))
     with st.expander("Model and training as the log declares them"):
         left, right = st.columns(2)
         with left:
-            pairs(words.model_facts(found), ("Model", " "), right=(" ",))
+            pairs(words.model_facts(analysis), ("Model", " "), right=(" ",))
         with right:
-            pairs(words.training_facts(found), ("Training", " "), right=(" ",))
+            pairs(words.training_facts(analysis), ("Training", " "), right=(" ",))
     with st.expander("Some of its steps"):
-        columns, rows = loss_table(found, TABLE_ROWS)
+        columns, rows = loss_table(analysis, TABLE_ROWS)
         pairs(rows, columns, right=columns)
-        pairs(checkpoint_rows(found), ("Step", "Checkpoint"))
+        pairs(checkpoint_rows(analysis), ("Step", "Checkpoint"))
     with st.expander("How it was read, and how to get this report again"):
-        for note in (*map(_worded, found.case.unsure), *map(plain, found.run.notes)):
+        for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
-        st.code(words.reproduce(found), language="bash", wrap_lines=True)
+        st.code(words.reproduce(analysis), language="bash", wrap_lines=True)

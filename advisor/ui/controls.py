@@ -28,24 +28,24 @@ def in_controls(text: str, controls: Mapping[str, str], literal: Callable[[str],
     An option without a control is one of the command's alone, and marked as that.
     """
     done, end = [], 0
-    for found in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
-        done += [literal(text[end : found.start()]), _said(found[0], controls)]
-        end = found.end()
+    for match in re.finditer(f"{_CODE}|{_COMMAND}|{_OPTION}", text):
+        done += [literal(text[end : match.start()]), _said(match[0], controls)]
+        end = match.end()
     return "".join([*done, literal(text[end:])])
 
 
-def _said(found: str, controls: Mapping[str, str]) -> str:
-    if found.startswith("`"):
-        return found
-    if not found.startswith("-"):
-        command = found.rstrip(" .,")
-        return f"`{command}`{found[len(command) :]}"
-    option, _, rest = found.partition(" ")
-    if found in controls:
-        return f"**{controls[found]}**"
+def _said(words: str, controls: Mapping[str, str]) -> str:
+    if words.startswith("`"):
+        return words
+    if not words.startswith("-"):
+        command = words.rstrip(" .,")
+        return f"`{command}`{words[len(command) :]}"
+    option, _, rest = words.partition(" ")
+    if words in controls:
+        return f"**{controls[words]}**"
     if option in controls:
         return f"**{controls[option]}**" + (f" {rest}" if rest else "")
-    return f"`{found}` (in a terminal)"
+    return f"`{words}` (in a terminal)"
 
 
 def in_words(text: str, controls: Mapping[str, str]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import altair as alt
 import streamlit as st
 
 from advisor.errors import AdvisorError
@@ -15,6 +17,7 @@ from advisor.predict.trajectory import Trajectory, plan_trajectory
 from advisor.readers import own_log
 from advisor.records import Plan
 from advisor.report import charts
+from advisor.report.charts import Axis
 from advisor.runs.devices import Device, read_devices
 from advisor.store.store import LOG
 from advisor.ui import loaders
@@ -35,7 +38,8 @@ from advisor.workflows.analyze import analyze
 JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn anew once it has grown by this much
 FINDINGS_SHOWN = 3
-GAUGES = {
+_STEP = Axis(field="step", title="step")
+GAUGES: dict[str, Callable[[float], str]] = {
     "watts": format_watts,
     "share": format_percent,
     "bytes": format_bytes,
@@ -94,7 +98,7 @@ def _expected(plan: Plan) -> Trajectory | None:
     return plan_trajectory(plan)
 
 
-def _loss_chart(drawn: _Drawn, expected: Trajectory | None) -> object:
+def _loss_chart(drawn: _Drawn, expected: Trajectory | None) -> alt.LayerChart:
     series = [{"step": p.step, "value": p.value, "series": "training loss"} for p in drawn.loss]
     series += [{"step": p.step, "value": p.value, "series": "validation loss"} for p in drawn.evals]
     band = []
@@ -103,33 +107,33 @@ def _loss_chart(drawn: _Drawn, expected: Trajectory | None) -> object:
         band = [{"step": step, "low": low, "high": high} for step, low, high in rows]
     colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
     return charts.lines(
-        series, x=("step", "step"), y=("value", "loss, nats per token"), colours=colours, band=band
+        series, x=_STEP, y=Axis(field="value", title="loss, nats per token"), colours=colours, band=band
     )  # fmt: skip
 
 
-def _speed_chart(points: list[Point], plan: Plan | None) -> object:
+def _speed_chart(points: list[Point], plan: Plan | None) -> alt.LayerChart:
     speed = [{"step": p.step, "value": p.value, "series": "tokens per second"} for p in points]
     band = []
     if plan is not None and points:
         promised = plan.prediction.tokens_per_second
         band = [{"step": p.step, "low": promised.low, "high": promised.high} for p in (points[0], points[-1])]
     colours = {"tokens per second": charts.ACTUAL}
-    return charts.lines(speed, x=("step", "step"), y=("value", "tokens per second"), colours=colours, band=band)
+    return charts.lines(speed, x=_STEP, y=Axis(field="value", title="tokens per second"), colours=colours, band=band)
 
 
 def devices(folder: Path) -> None:
     """Power, memory, temperature, clocks and what holds them back, card by card."""
     try:
-        found = read_devices(folder)
+        devices_now = read_devices(folder)
     except AdvisorError as error:
         st.caption(f"Telemetry cannot be read: {plain(error.message)}")
         return
-    if not found:
+    if not devices_now:
         st.caption("Readings of the device come once a minute; there are none yet, or telemetry is off.")
         return
-    for device in found:
+    for device in devices_now:
         _strip(device)
-    newest = max(device.unix_seconds for device in found)
+    newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
     st.caption(f"Newest readings, {at:%H:%M} UTC, and the minutes before them.")
 
@@ -150,21 +154,21 @@ def _strip(device: Device) -> None:
 
 def findings(folder: Path, over: bool) -> None:
     """What the analyzer says of the run so far, dearest first."""
-    found = _judged(str(folder), _grown(folder) if over and (folder / LOG).exists() else None)
-    if found is None:
+    analysis = _judged(str(folder), _grown(folder) if over and (folder / LOG).exists() else None)
+    if analysis is None:
         st.caption("Nothing can be said of this run yet.")
         return
-    outlook = found.forecast.loss
+    outlook = analysis.forecast.loss
     if outlook.final_loss is not None and not over:
         st.markdown(
             f"Training loss at the end, by its course so far: {format_estimate(outlook.final_loss, format_number)}"
         )
-    if not found.findings:
+    if not analysis.findings:
         st.success(
             f"Nothing wrong so far; looked at every {format_seconds(JUDGE_SECONDS)}." if not over
             else "Nothing wrong was found.", icon=":material/check_circle:",
         )  # fmt: skip
-    ordered = dearest_first(found.findings)
+    ordered = dearest_first(analysis.findings)
     for finding in ordered[:FINDINGS_SHOWN]:
         finding_card(finding)
     if len(ordered) > FINDINGS_SHOWN:

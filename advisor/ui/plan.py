@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import streamlit as st
@@ -24,7 +24,7 @@ from advisor.ui.plan_tabs import plain, tabs, worded
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
-_BASES = {
+_BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
     Basis.MEASURED: ("green", "This very configuration was run on this device."),
     Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),
     Basis.EXTRAPOLATED: ("orange", "Outside the range that was calibrated on this device."),
@@ -80,12 +80,12 @@ def _picked(goal: Goal, answered: Plan) -> Choice:
     if st.session_state.get("plan-goal", goal) != goal:
         asked = None
     st.session_state["plan-goal"] = goal
-    found = explore.find_choice(answered.search, asked) if asked else None
-    if asked and found is None:
+    run = explore.find_choice(answered.search, asked) if asked and answered.search else None
+    if asked and run is None:
         st.caption("The run of this link is not in today's search: a price or a calibration has changed.")
-    _pick(asked if found is not None else None)
+    _pick(asked if run is not None else None)
     own = plan_answers.balanced(answered)
-    return own if found is None or explore.choice_id(found) == explore.choice_id(own) else found
+    return own if run is None or explore.choice_id(run) == explore.choice_id(own) else run
 
 
 def _pick(name: str | None) -> None:
@@ -118,7 +118,7 @@ def _answer(
 
 def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
     """Launch, and everything to take away."""
-    said = goal if shown is answered else explore.pinned(answered, choice, changes)
+    goal_shown = goal if shown is answered else explore.pinned(answered, choice, changes)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
             st.session_state[watch.PLAN_KEY] = str(loaders.store().save_plan(shown))
@@ -129,11 +129,11 @@ def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Chan
             help="The whole plan, ready for `advisor launch plan.yaml` on any machine.", on_click="ignore",
         )  # fmt: skip
         st.download_button(
-            "Summary", markdown(shown, said), f"{shown.id}.md", "text/markdown", icon=":material/description:",
+            "Summary", markdown(shown, goal_shown), f"{shown.id}.md", "text/markdown", icon=":material/description:",
             help="The plan in words, as Markdown.", on_click="ignore",
         )  # fmt: skip
         with st.popover("Command", icon=":material/terminal:", help="The same plan in a terminal."):
-            st.code(plan_command(said, "plan.yaml"), language="bash", wrap_lines=True)
+            st.code(plan_command(goal_shown, "plan.yaml"), language="bash", wrap_lines=True)
         with st.popover("Link", icon=":material/link:", help="The address of this page holds everything."):
             st.caption("Copy the address of this page: it holds the goal, the run picked and the sliders.")
             st.code(_link(), language=None, wrap_lines=True)
@@ -156,25 +156,25 @@ def _cards(answered: Plan, choice: Choice) -> None:
 
 
 def _card(option: Choice, *, shown: bool) -> None:
-    basis, said = option.step_seconds.basis, runs.option(option)
+    basis, words = option.step_seconds.basis, runs.option(option)
     colour, explained = _BASES[basis]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         st.badge(str(basis), color=colour, help=explained)
-    st.markdown(f"##### {said['model']}")
+    st.markdown(f"##### {words['model']}")
     memory = memory_of(option.gpu).column
     st.markdown(
         plain(
-            f"{said['on']}  \n"
-            f"**{said[TIME.column]}** · **{said[COST.column]}**  \n"
-            f"{LOSS.column} {said[LOSS.column]}  \n"
-            f"{memory} {said[memory]}, headroom {said['headroom']}  \n"
-            f"batch of {said['batch']}"
+            f"{words['on']}  \n"
+            f"**{words[TIME.column]}** · **{words[COST.column]}**  \n"
+            f"{LOSS.column} {words[LOSS.column]}  \n"
+            f"{memory} {words[memory]}, headroom {words['headroom']}  \n"
+            f"batch of {words['batch']}"
         )
     )
-    st.caption(worded(said["why"]))
+    st.caption(worded(words["why"]))
     if basis is Basis.PRIOR and option.gpu != "cpu":
-        rests = f"Speed from published runs: {said['speed from']}. "
+        rests = f"Speed from published runs: {words['speed from']}. "
         st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
@@ -204,18 +204,18 @@ def _around(
 
 def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     points = explore.front_points(answered.search) if answered.search else ()
-    known = all(point.loss is not None for point in points)
-    rows = [_front_row(point, choice, by_loss=known) for point in points]
+    by_loss = all(point.loss is not None for point in points)
+    rows = [_front_row(point, choice, by_loss=by_loss) for point in points]
     dots = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
     missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
     priced = all(row["usd"] for row in rows)
-    drawn = _front_spec(dots, missed, known, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
+    drawn = _front_spec(dots, missed, by_loss, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
     event = st.vega_lite_chart(
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
     st.caption(
         "Each dot is a run that no other beats in dollars, hours and quality at once; click one to look at it. "
-        "Crosses would be better but for one thing." + ("" if known else f" {capital(runs.SCORE)}.")
+        "Crosses would be better but for one thing." + ("" if by_loss else f" {capital(runs.SCORE)}.")
     )
     clicked = [item.get("id") for item in event["selection"].get(plan_charts.PICK, [])]
     if clicked and clicked != st.session_state.get("clicked"):
@@ -226,10 +226,10 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _front_spec(
-    runs: Rows, missed: Rows, known: bool, priced: bool, limits: tuple[float | None, float | None]
+    runs: Rows, missed: Rows, by_loss: bool, priced: bool, limits: tuple[float | None, float | None]
 ) -> dict[str, Any]:
     """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
-    colour = LOSS.name if known else "score (lower is better)"
+    colour = LOSS.name if by_loss else "score (lower is better)"
     if priced:
         return plan_charts.front(runs, missed, colour=colour, limits=limits).to_dict()
     return plan_charts.hours_and_quality(runs, colour=colour).to_dict()

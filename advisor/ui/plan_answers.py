@@ -29,16 +29,19 @@ def world(goal: Goal) -> World:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _profiles(gpu: str, family: str, precision: str, compile: bool | None, power_cap_watts: float | None, now: World):
+def _profiles(
+    gpu: str, family: str, precision: str, compile: bool | None, power_cap_watts: float | None, now: World
+) -> list[Profile]:
     del now
     goal = Goal(gpu=gpu, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts)
-    return load_profiles(goal, loaders.store())
+    profiles, _ = load_profiles(goal, loaders.store())
+    return profiles
 
 
 def profile(goal: Goal, key: str, now: World) -> Profile:
     """What is believed of one of the goal's devices."""
-    found, _ = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
-    return next(p for p in found if p.key == key)
+    profiles = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
+    return next(p for p in profiles if p.key == key)
 
 
 @st.cache_resource(max_entries=256, show_spinner="searching every card, count and depth")
@@ -64,8 +67,8 @@ def loss(goal: Goal, shown: Plan, own: Profile) -> curves.LossCurve:
     return curves.loss(goal, shown, own, read_data(goal.data))
 
 
-def balanced(found: Plan) -> Choice:
+def balanced(answered: Plan) -> Choice:
     """The plan itself among its options."""
-    own = explore.find_choice(found.search, "balanced") if found.search else None
+    own = explore.find_choice(answered.search, "balanced") if answered.search else None
     assert own is not None  # `answer` names the plan itself so
     return own

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
-from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame
+from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame, layered
 from advisor.report.quantities import COST, LOSS, TIME
 
 PICK = "pick"  # the name of the selection that the page reads
@@ -43,13 +42,13 @@ def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, 
         .add_params(pick)
     )
     budget, deadline = limits
-    layers: list[Any] = [_line("x", budget, "budget")] if budget is not None else []
+    layers: list[alt.Chart | alt.LayerChart] = [_line("x", budget, "budget")] if budget is not None else []
     layers += [_line("y", deadline, "deadline")] if deadline is not None else []
     crosses = frame(missed)
     if len(crosses):
         base = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
         layers.append(base.encode(x, y, tooltip=tooltip))
-    return alt.layer(*layers, dots).properties(height=TALL)
+    return layered(*layers, dots, height=TALL)
 
 
 def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
@@ -69,7 +68,7 @@ def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
         )
         .add_params(pick)
     )
-    return alt.layer(dots).properties(height=TALL)
+    return layered(dots, height=TALL)
 
 
 def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, str] | None) -> alt.LayerChart:
@@ -99,10 +98,10 @@ def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, 
         .mark_rule(color=REJECTED, strokeWidth=2)
         .encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), tooltip=[alt.Tooltip("label:N", title="in all, 80 %")])
     )
-    layers: list[Any] = [bars, whiskers]
+    layers: list[alt.Chart | alt.LayerChart] = [bars, whiskers]
     if limit is not None:
         layers.append(_line("y", limit[0], limit[1]))
-    return alt.layer(*layers).properties(height=HEIGHT)
+    return layered(*layers, height=HEIGHT)
 
 
 def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
@@ -118,18 +117,18 @@ def loss(rows: Rows, marks: Rows) -> alt.LayerChart:
     line = base.mark_line(color=PREDICTED).encode(
         x, alt.Y("value:Q", scale=y_scale), tooltip=[alt.Tooltip("label:N", title="loss")]
     )
-    layers: list[Any] = [band, line]
-    found = frame(marks)
-    if len(found):
+    layers: list[alt.Chart | alt.LayerChart] = [band, line]
+    limits = frame(marks)
+    if len(limits):
         colour = alt.Color(
             "words:N",
             title=None,
-            scale=alt.Scale(domain=list(found["words"]), range=[ACTUAL, WARNING, "#CC79A7", "#009E73", REJECTED]),
+            scale=alt.Scale(domain=list(limits["words"]), range=[ACTUAL, WARNING, "#CC79A7", "#009E73", REJECTED]),
             legend=alt.Legend(orient="top"),
         )
-        rules = alt.Chart(found).mark_rule(strokeDash=[6, 4], strokeWidth=2)
+        rules = alt.Chart(limits).mark_rule(strokeDash=[6, 4], strokeWidth=2)
         layers.append(rules.encode(x, colour, tooltip=[alt.Tooltip("words:N", title="mark")]))
-    return alt.layer(*layers).properties(height=HEIGHT)
+    return layered(*layers, height=HEIGHT)
 
 
 def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
@@ -143,7 +142,7 @@ def scaling(rows: Rows, ideal: Rows) -> alt.LayerChart:
         .mark_line(color=PREDICTED, point={"size": 60, "color": PREDICTED})
         .encode(x, y, tooltip=[alt.Tooltip("label:N", title="on so many")])
     )
-    return alt.layer(straight, line).properties(height=HEIGHT)
+    return layered(straight, line, height=HEIGHT)
 
 
 def bill(rows: Rows, *, parts: Sequence[str]) -> alt.Chart:
@@ -176,6 +175,6 @@ def _line(axis: str, value: float, words: str) -> alt.LayerChart:
     rule = alt.Chart(data).mark_rule(color=WARNING, strokeDash=[6, 4]).encode(**{axis: "limit:Q"}, tooltip="words:N")
     if axis == "x":
         text = alt.Chart(data).mark_text(color=WARNING, align="right", dx=-5, baseline="top", dy=4)
-        return alt.layer(rule, text.encode(x="limit:Q", y=alt.value(0), text="words:N"))
+        return layered(rule, text.encode(x="limit:Q", y=alt.value(0), text="words:N"))
     text = alt.Chart(data).mark_text(color=WARNING, align="left", dx=4, dy=-7)
-    return alt.layer(rule, text.encode(y="limit:Q", x=alt.value(0), text="words:N"))
+    return layered(rule, text.encode(y="limit:Q", x=alt.value(0), text="words:N"))

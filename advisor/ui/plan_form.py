@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import streamlit as st
 
@@ -13,7 +13,7 @@ from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import RATIO_COUNTS, PlanOptions, goal_from
 
-QUERY = "query-params"  # every control is in the address, so that a link restores the page
+QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 # what the address holds are the options themselves, so a link means the same when labels are worded anew
 OBJECTIVES = ("loss", "cost", "time")

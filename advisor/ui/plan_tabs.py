@@ -14,6 +14,7 @@ from advisor.records import Goal, Plan
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
+from advisor.report.charts import Axis
 from advisor.report.quantities import COST, TIME
 from advisor.report.table import STAR, Table, capital, on_page
 from advisor.ui import plan_answers, plan_charts
@@ -80,8 +81,8 @@ def _throughput(shown: Plan, own: Profile) -> None:
     ]
     chart = charts.curve(
         rows,
-        x=("micro_batch", "micro-batch (sequences per device)"),
-        y=("value", "tokens per second"),
+        x=Axis(field="micro_batch", title="micro-batch (sequences per device)"),
+        y=Axis(field="value", title="tokens per second"),
         points=dots,
         log_x=True,
     )
@@ -121,16 +122,16 @@ def _memory(shown: Plan, own: Profile) -> None:
 
 
 def _loss(goal: Goal, shown: Plan, own: Profile) -> None:
-    found = plan_answers.loss(goal, shown, own)
-    if found.problem:
-        st.info(f"No loss is promised: {found.problem}.", icon=":material/question_mark:")
+    curve = plan_answers.loss(goal, shown, own)
+    if curve.problem:
+        st.info(f"No loss is promised: {curve.problem}.", icon=":material/question_mark:")
         return
     rows = [
         {"tokens": p.tokens, "value": p.loss.value, "low": p.loss.low, "high": p.loss.high,
          "label": f"{format_tokens(p.tokens)} tokens: {format_estimate(p.loss, format_number)}"}
-        for p in found.points
+        for p in curve.points
     ]  # fmt: skip
-    marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in found.marks]
+    marks = [{"tokens": m.tokens, "words": f"{m.words}: {format_tokens(m.tokens)}"} for m in curve.marks]
     st.altair_chart(plan_charts.loss(rows, marks), width="stretch")
     st.caption(
         f"This model of {format_count(shown.prediction.parameters)} parameters after more or fewer tokens, by a "

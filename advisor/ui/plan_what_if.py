@@ -35,7 +35,7 @@ def begin(answered: Plan, choice: Choice, base: object) -> Changes:
 
     Returns what they say, before they are drawn.
     """
-    found, moved = ranges(answered, choice), Changes()
+    allowed, moved = ranges(answered, choice), Changes()
     another = st.session_state.get("plan-base", base) != base
     st.session_state["plan-base"] = base
     if another or st.session_state.get(_CARD) not in plan_form.devices():
@@ -45,7 +45,7 @@ def begin(answered: Plan, choice: Choice, base: object) -> Changes:
         moved = replace(moved, gpu=st.session_state[_CARD])
     _remember(_CARD, moved.gpu)
     for name, *_ in _SLIDERS:
-        key, options, own = PREFIX + name, getattr(found, name), getattr(found.own, name)
+        key, options, own = PREFIX + name, getattr(allowed, name), getattr(allowed.own, name)
         if another or st.session_state.get(key) not in options:
             asked = None if another else st.query_params.get(key)
             wanted = [option for option in options if str(option) == asked]
@@ -73,9 +73,9 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
         key=_CARD,
         help="The same run on another card, at its catalog price. The sliders speak of the card that was chosen.",
     )
-    found = ranges(answered, choice)
+    allowed = ranges(answered, choice)
     for name, label, words, explained in _SLIDERS:
-        options, own = getattr(found, name), getattr(found.own, name)
+        options, own = getattr(allowed, name), getattr(allowed.own, name)
         if len(options) < 2:
             continue
         with st.container(gap=None):

@@ -12,12 +12,15 @@ from advisor.findings.chart_data import points
 from advisor.records import ScoreRow
 from advisor.report import charts
 from advisor.report import comparison as words
+from advisor.report.charts import Axis
+from advisor.report.quantities import INTERVAL
+from advisor.report.table import Table, capital, on_page
 from advisor.runs.comparison import compare_runs
 from advisor.runs.follow import RunSummary, summarize
 from advisor.runs.ledger_rows import accuracy
 from advisor.store.folders import example_run
 from advisor.ui import loaders
-from advisor.ui.tables import pairs, plain, right_aligned, side_by_side
+from advisor.ui.tables import plain, right_aligned, side_by_side, table
 from advisor.units import format_count, format_estimate, format_number
 from advisor.workflows.compare import Reviewed, review
 
@@ -44,9 +47,9 @@ def page() -> None:
     chosen = _choose(summaries)
     if not chosen:
         return
-    reviewed = [one for folder in chosen if (one := _read(folder)) is not None]
+    reviewed = [run for folder in chosen if (run := _read(folder)) is not None]
     if len(reviewed) == 1:
-        _one(reviewed[0])
+        _single(reviewed[0])
     elif reviewed:
         _several(reviewed)
 
@@ -54,31 +57,31 @@ def page() -> None:
 def _score_new(summaries: list[RunSummary]) -> None:
     """Enter finished planned runs that nobody has compared yet into the ledger; each is tried once a session."""
     store, tried = loaders.store(), st.session_state.setdefault("scored-runs", set())
-    known = {row.run_id for row in store.scores()} | tried
-    fresh = [one for one in summaries if one.outcome is not None and one.plan_id is not None and one.id not in known]
-    for one in fresh:
-        tried.add(one.id)
+    done = {row.run_id for row in store.scores()} | tried
+    fresh = [run for run in summaries if run.outcome is not None and run.plan_id is not None and run.id not in done]
+    for run in fresh:
+        tried.add(run.id)
         try:
-            review(store, one.path, record=True)
+            review(store, run.path, record=True)
         except AdvisorError as error:
-            st.warning(plain(f"{one.name} cannot be scored: {error.message}"), icon=":material/warning:")
+            st.warning(plain(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
 
 
 def _track_record(scores: list[ScoreRow]) -> None:
     st.subheader("How right the predictions have been", anchor=False)
-    found = accuracy(scores)
-    quantities = [name for name in words.TITLES if any(one.quantity == name for one in found)]
+    accuracies = accuracy(scores)
+    quantities = [name for name in words.TITLES if any(item.quantity == name for item in accuracies)]
     name = st.selectbox(
         "Quantity",
         quantities,
-        format_func=words.TITLES.get,
+        format_func=words.TITLES.__getitem__,
         help="Each finished run is scored on these.",
     )
     left, right = st.columns((3, 2), vertical_alignment="center")
     with right:
-        for one in found:
-            if one.quantity == name:
-                st.markdown(words.record_in_words(one))
+        for item in accuracies:
+            if item.quantity == name:
+                st.markdown(words.record_in_words(item))
         st.caption(
             "Each point is one finished run, each bar its 80 % interval; on the dashed line it was predicted exactly."
         )
@@ -111,7 +114,7 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         return [example_run()]
     st.subheader("All runs", anchor=False)
     picked = st.dataframe(
-        [_run_row(one, any(one.problem for one in summaries)) for one in summaries],
+        [_run_row(run, any(run.problem for run in summaries)) for run in summaries],
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
@@ -144,28 +147,23 @@ def _read(folder: Path) -> Reviewed | None:
         return None
 
 
-def _one(one: Reviewed) -> None:
-    st.subheader(f"{one.name}: {words.ending(one.scored)}", anchor=False)
-    for note in (*one.case.run.notes, *filter(None, [words.departures(one.scored)])):
+def _single(reviewed: Reviewed) -> None:
+    st.subheader(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
+    for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
         st.caption(plain(note))
     left, right = side_by_side("run", (3, 2))
     with left:
-        _table(words.scores(one.scored), right=("predicted (80 % interval)", *words.SCORE_NUMBERS))
+        scores = words.scores(reviewed.scored)
+        _table(scores, right=(INTERVAL, *scores.numbers))
     with right:
-        if (gap := words.gap(one.scored)) is not None:
-            _table(gap, right=words.GAP_NUMBERS)
-    _curves([one], "tokens")
-    st.caption(f"Run folder: {plain(one.path)}")
+        if (gap := words.gap(reviewed.scored)) is not None:
+            _table(gap, right=gap.numbers)
+    _curves([reviewed], "tokens")
+    st.caption(f"Run folder: {plain(reviewed.path)}")
 
 
-def _table(shown: words.Table, right: Sequence[str]) -> None:
-    """A table of the report with its columns' names begun as the page begins them."""
-    columns, rows = shown
-    pairs(rows, [_begun(name) for name in columns], right=[_begun(name) for name in right])
-
-
-def _begun(title: str) -> str:
-    return title[:1].upper() + title[1:]
+def _table(rows_in_words: Table, right: Sequence[str]) -> None:
+    table(on_page(rows_in_words), right=[capital(name) for name in right])
 
 
 def _several(reviewed: list[Reviewed]) -> None:
@@ -175,21 +173,25 @@ def _several(reviewed: list[Reviewed]) -> None:
     )
     _curves(reviewed, axis)
     try:
-        found = compare_runs([one.case for one in reviewed], [one.name for one in reviewed])
+        comparison = compare_runs([run.case for run in reviewed], [run.name for run in reviewed])
     except AdvisorError as error:
         st.warning(plain(error.message), icon=":material/warning:")
         return
-    for shown in (words.side_by_side(found.points), words.differences(found), words.speed_changes(found)):
-        _table(shown, right=shown[0][:1])
+    for shown in (
+        words.side_by_side(comparison.points),
+        words.differences(comparison),
+        words.speed_changes(comparison),
+    ):
+        _table(shown, right=shown.columns[:1])
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
-    st.caption(plain("; ".join((*words.groups(found), *found.notes))))
+    st.caption(plain("; ".join((*words.groups(comparison), *comparison.notes))))
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:
     rows = [
-        {axis: place, "loss": point.value, "series": one.name}
-        for one in reviewed
-        for point in points(one.case, "loss")
+        {axis: place, "loss": point.value, "series": run.name}
+        for run in reviewed
+        for point in points(run.case, "loss")
         if (place := getattr(point, axis)) is not None
     ]
     if not rows:
@@ -197,8 +199,7 @@ def _curves(reviewed: list[Reviewed], axis: str) -> None:
             "No price is known for these runs: nothing to lay over dollars." if axis == "usd" else "No steps yet."
         )
         return
-    colours = dict(zip([one.name for one in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
-    st.altair_chart(
-        charts.lines(rows, x=(axis, AXES[axis]), y=("loss", "training loss, nats per token"), colours=colours),
-        width="stretch",
-    )
+    colours = dict(zip([run.name for run in reviewed], (charts.ACTUAL, *charts.PARTS), strict=False))
+    across = Axis(field=axis, title=AXES[axis])
+    upright = Axis(field="loss", title="training loss, nats per token")
+    st.altair_chart(charts.lines(rows, x=across, y=upright, colours=colours), width="stretch")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.elements.lib.column_types import ColumnConfig
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>$~|#:!])")
 _LIST_MARK = re.compile(r"^(\s*)([-+]|\d+[.)])(?=\s|$)")
@@ -26,7 +27,7 @@ def table(rows: Iterable[Mapping[str, object]], right: Sequence[str] = ()) -> No
     if frame.empty:
         return
     frame = frame.map(plain)
-    numbers = [name for name in frame.columns if name in right]
+    numbers: list[Hashable] = [name for name in frame.columns if name in right]
     style = frame.style.set_properties(subset=numbers, **_NUMBER).set_table_styles(
         [
             {"selector": f"th.col{place}", "props": "text-align: right !important"}
@@ -42,7 +43,7 @@ def pairs(rows: Iterable[Sequence[str]], names: Sequence[str], right: Sequence[s
     table((dict(zip(names, row, strict=True)) for row in rows), right)
 
 
-def right_aligned(names: Iterable[str]) -> dict[str, object]:
+def right_aligned(names: Iterable[str]) -> dict[str, ColumnConfig]:
     """The column configuration of a selectable table whose columns of these names hold numbers."""
     return {name: st.column_config.TextColumn(alignment="right") for name in names}
 

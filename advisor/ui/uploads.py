@@ -38,12 +38,12 @@ def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Anal
         paths = [_write(folder, upload) for upload in uploads]
         path = paths[0] if len(paths) == 1 else folder
         try:
-            found = analyze(path, given, store)
+            analysis = analyze(path, given, store)
         except AdvisorError as error:
             raise _in_their_words(error, folder, title) from None
-    run = found.run
+    run = analysis.run
     notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
-    return replace(found, case=replace(found.case, run=replace(run, source=title, notes=notes)))
+    return replace(analysis, case=replace(analysis.case, run=replace(run, source=title, notes=notes)))
 
 
 def _write(folder: Path, upload: Upload) -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from advisor.errors import AdvisorError
 from advisor.launch.claim import running_with
@@ -193,7 +193,7 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
     )
 
 
-def _number(column: Any, label: str, value: str, beside: str | None, help: str) -> None:
+def _number(column: DeltaGenerator, label: str, value: str, beside: str | None, help: str) -> None:
     """One number with words beside it, neither good nor bad in itself."""
     column.metric(label, value, beside, delta_color="off", delta_arrow="off", help=help)
 

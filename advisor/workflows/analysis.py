@@ -185,11 +185,11 @@ def _places(case: Case, store: Store) -> list[Place]:
         return []
     places = []
     for key in ELSEWHERE:
-        found = cheapest_offer(key)
-        if key == case.workload.gpu or found is None:
+        offer = cheapest_offer(key)
+        if key == case.workload.gpu or offer is None:
             continue
         profile = load_profile(key, store, family=case.workload.shape.family)
-        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=found.usd_per_gpu_hour))
+        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=offer.usd_per_gpu_hour))
     return places
 
 
@@ -261,7 +261,7 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
 def _what_to_do(findings: list[Finding]) -> str:
     if not findings:
         return "nothing wrong was found in what the log holds"
-    worst = next((one for one in findings if one.actions or one.severity is not Severity.NOTE), None)
+    worst = next((finding for finding in findings if finding.actions or finding.severity is not Severity.NOTE), None)
     if worst is None:
         return f"nothing to do: no error and no warning, {format_count(len(findings))} notes"
     saved = ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from advisor.audit.audit import Audit, audit
+from advisor.audit.card import Setup
 from advisor.audit.load import load_card
 from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
+from advisor.hardware.catalog import GpuSpec
 from advisor.predict.profile import Profile
 from advisor.store.store import Store
 
@@ -17,7 +18,7 @@ from advisor.store.store import Store
 def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:
     """The audits of all cards; raises AdvisorError before the first when one of them cannot be read."""
 
-    def believe(spec: Any, setup: Any) -> Profile | None:
+    def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
         """The card's calibration here, else the prior; None where the datasheet has no rate for this precision."""
         compiled = bool(setup.compile)
         try:

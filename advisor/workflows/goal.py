@@ -24,12 +24,12 @@ class PlanOptions:
     budget: float | None = None  # dollars
     deadline: float | None = None  # seconds
     sure: bool = False
-    tokens: float | None = None
+    tokens: int | None = None
     depth: int | None = None
     data: Path | None = None
     ratio: float | None = None
     ratio_counts: str | None = None
-    inference_tokens: float | None = None
+    inference_tokens: float | None = None  # that the model will serve
     family: str = "nanochat"
     seq_len: int | None = None
     vocab_size: int | None = None
@@ -42,7 +42,7 @@ class PlanOptions:
     power_cap: float | None = None  # watts
     interruptions: float | None = None  # seconds
     micro_batch: int | None = None
-    global_batch: float | None = None  # tokens
+    global_batch: int | None = None  # tokens
     precision: str = "auto"
     compile: bool | None = None
     activation_checkpointing: str | None = None
