@@ -12,7 +12,8 @@ from advisor.launch.engines import describe
 from advisor.launch.process import try_lock
 from advisor.launch.state import RunState
 from advisor.store.disk import disk_errors
-from advisor.store.store import Store, is_run_folder
+from advisor.store.run_folder import is_run_folder
+from advisor.store.store import Store
 
 _WAIT_SECONDS = 30.0  # whoever holds a claim is done within one: it writes a few files and starts a process
 

@@ -10,7 +10,8 @@ from advisor.launch.backend import Backend, engine_of
 from advisor.launch.local import LocalBackend
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunStatus
-from advisor.store.store import Store, default_store, read_launch
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store, default_store
 
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,

@@ -12,7 +12,8 @@ from advisor.launch.backend import Job
 from advisor.launch.guards import guarded, make_guards
 from advisor.launch.state import RunState, check_not_running, run_status, settle, this_host
 from advisor.records import LaunchRecord, Plan
-from advisor.store.store import PLAN, dump_plan, is_run_folder, read_launch, read_run_config, run_id, run_row
+from advisor.store.plan_files import dump_plan
+from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_config, run_id, run_row
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
 from trainer.schema import LossStop, Outcome, RunConfig, StopConfig

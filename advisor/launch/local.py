@@ -23,7 +23,8 @@ from advisor.launch.process import (
 from advisor.launch.state import RunState, RunStatus, run_status
 from advisor.records import LaunchRecord
 from advisor.store.disk import disk_errors, write_atomic
-from advisor.store.store import STDOUT, Store, is_run_folder, read_launch, run_row, write_launch
+from advisor.store.run_folder import STDOUT, is_run_folder, read_launch, run_row, write_launch
+from advisor.store.store import Store
 
 
 class LocalBackend:

@@ -18,7 +18,8 @@ from advisor.launch.backend import Job
 from advisor.launch.local import LocalBackend
 from advisor.launch.process import python_command
 from advisor.launch.state import this_host
-from advisor.store.store import CONFIG, LOG, Store
+from advisor.store.run_folder import CONFIG, LOG
+from advisor.store.store import Store
 from trainer.runlog import RunLogWriter, read_records
 from trainer.schema import Outcome
 

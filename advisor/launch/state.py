@@ -16,7 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.launch.process import ProcessId, is_alive, wait_until_gone
 from advisor.records import LaunchRecord
 from advisor.store.disk import disk_errors
-from advisor.store.store import LOG, STDOUT, is_run_folder, read_launch
+from advisor.store.run_folder import LOG, STDOUT, is_run_folder, read_launch
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import Outcome
 

@@ -12,7 +12,7 @@ from advisor.launch.state import last_records
 from advisor.records import Plan, RunRow
 from advisor.runs.progress import History, Progress, make_progress
 from advisor.store.disk import disk_errors
-from advisor.store.store import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
+from advisor.store.run_folder import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import ConfigError, RunConfig, config_from_dict
 

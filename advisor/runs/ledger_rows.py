@@ -13,7 +13,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.records import Plan, ScoreRow
-from advisor.store.store import Store, read_run_plan
+from advisor.store.run_folder import read_run_plan
+from advisor.store.store import Store
 
 if TYPE_CHECKING:
     from advisor.runs.scoring import ScoredRun

@@ -7,13 +7,14 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from advisor.errors import AdvisorError
+from trainer.schema import ConfigError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml was compiled in
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -111,3 +112,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
+    """The error of a file whose fields are missing or wrong, all of them named."""
+    return AdvisorError(f"the {what} {path} cannot be used: {listed(error.problems)}", hint)
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems of a file in one line, the first eight of them."""
+    return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")

@@ -7,7 +7,6 @@ Layout under ADVISOR_HOME (`docs/file-formats.md`): `calibrations/*.yaml`, `cali
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import LaunchRecord, Plan, RunRow, ScoreRow
+from advisor.records import Plan, RunRow, ScoreRow
 from advisor.store.calibration import (
     Calibration,
     MeasuredRun,
@@ -28,12 +27,13 @@ from advisor.store.calibration import (
     measured_run_from_dict,
     measured_run_to_dict,
 )
-from advisor.store.disk import disk_errors, dump_yaml, read_json, read_yaml, write_atomic
+from advisor.store.disk import bad_fields, disk_errors, dump_yaml, listed, read_json, read_yaml, write_atomic
 from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
-from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, run_row
+from trainer.schema import ConfigError
 
-LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
 CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
 _HEAD = (*CALIBRATION_FIELDS, "family")
 
@@ -228,127 +228,7 @@ def _read_observation(path: Path) -> MeasuredRun:
     try:
         return measured_run_from_dict(read_json(path, "observation"))
     except ConfigError as error:
-        raise _bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
-
-
-# Plan files
-
-
-def dump_plan(plan: Plan) -> str:
-    """Write a plan as YAML text that `load_plan` reads back to an equal record."""
-    return dump_yaml(to_dict(plan))
-
-
-def load_plan(path: str | Path) -> Plan:
-    """Read a plan file; raises AdvisorError that names the file and every field that is wrong."""
-    raw = read_yaml(path, "plan")
-    schema = raw.get("schema", 1)
-    if isinstance(schema, int) and schema > Plan.schema:
-        newer = f"the plan {path} was written by a newer version (schema {schema})"
-        raise AdvisorError(newer, "upgrade training-advisor")
-    try:
-        plan = record_from_dict(Plan, _upgraded(raw))
-    except ConfigError as error:
-        raise _bad_fields("plan", path, error, "advisor plan --out plan.yaml writes a whole one") from error
-    if problems := plan.run.problems():
-        raise _bad_fields("plan", path, ConfigError([f"run.{text}" for text in problems]), "mend these settings")
-    return plan
-
-
-def _upgraded(raw: dict[str, Any]) -> dict[str, Any]:
-    """A plan of schema 1 as one of schema 2, which names the prices that were given per GPU by what they are."""
-    goal = raw.get("goal")
-    if raw.get("schema", 1) != 1 or not isinstance(goal, dict):
-        return raw
-    goal = _price_per_gpu(goal)
-    if isinstance(prices := goal.get("prices"), list):
-        goal["prices"] = [_price_per_gpu(price) if isinstance(price, dict) else price for price in prices]
-    return raw | {"goal": goal, "schema": 2}
-
-
-def _price_per_gpu(raw: dict[str, Any]) -> dict[str, Any]:
-    return {"usd_per_gpu_hour" if key == "usd_per_hour" else key: value for key, value in raw.items()}
-
-
-# Run folders
-
-
-def is_run_folder(path: Path) -> bool:
-    """Whether a folder holds a run, be it only half begun."""
-    return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
-
-
-def read_run_config(run_dir: Path) -> RunConfig:
-    """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
-    path = run_dir / CONFIG if run_dir.is_dir() else run_dir
-    try:
-        with disk_errors("read the run configuration", path):
-            return load_config(path)
-    except (ConfigError, UnicodeDecodeError) as error:
-        problems = error if isinstance(error, ConfigError) else ConfigError([str(error)])
-        raise _bad_fields("run configuration", path, problems, "mend these settings") from error
-
-
-def write_launch(run_dir: Path, record: LaunchRecord) -> None:
-    """Write `run.json`, whole or not at all."""
-    write_atomic(run_dir / LAUNCH, json.dumps(to_dict(record), indent=1) + "\n")
-
-
-def read_launch(run_dir: Path) -> LaunchRecord | None:
-    """Read `run.json`; None where the trainer was started without the advisor; AdvisorError when it is damaged."""
-    path = run_dir / LAUNCH
-    if not path.exists():
-        return None
-    raw = _of_this_schema(read_json(path, "launch record"), run_dir)
-    try:
-        return record_from_dict(LaunchRecord, raw)
-    except ConfigError as error:
-        raise _bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
-
-
-def _of_this_schema(launch: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    """A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer."""
-    schema = launch.get("schema", 1)
-    if schema == 1:
-        engine = launch.pop("launcher", "local")
-        return launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
-    if isinstance(schema, int) and schema > LaunchRecord.schema:
-        newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
-        raise AdvisorError(newer, "upgrade training-advisor")
-    return launch
-
-
-def read_run_plan(run_dir: Path) -> Plan | None:
-    """The plan a run folder came from; None when it was launched from a bare configuration."""
-    path = run_dir / PLAN
-    return load_plan(path) if path.exists() else None
-
-
-def run_id(run_dir: Path) -> str:
-    """The run's own name for good, the same in a copy of the folder: `run.json`'s id, else folder name and start."""
-    launch = read_launch(run_dir)
-    return launch.id if launch is not None else f"{run_dir.resolve().name}-{int(_started(run_dir))}"
-
-
-def run_row(run_dir: Path) -> RunRow:
-    """The index line of a run folder, from what lies in it."""
-    launch = read_launch(run_dir)
-    if launch is None:
-        created = datetime.fromtimestamp(_started(run_dir), UTC).isoformat(timespec="seconds")
-        return RunRow(id=run_id(run_dir), name=run_dir.name, path=str(run_dir.resolve()), created=created)
-    return RunRow(id=launch.id, name=launch.name, path=str(run_dir.resolve()), created=launch.launched_at,
-                  plan_id=launch.plan_id, device_key=launch.device_key)  # fmt: skip
-
-
-def _started(run_dir: Path) -> float:
-    """Unix seconds of the first log record, else of the folder itself."""
-    with disk_errors("read the run folder", run_dir):
-        fallback = os.stat(run_dir).st_mtime
-        if not (run_dir / LOG).exists():
-            return fallback
-        with open(run_dir / LOG, encoding="utf-8", errors="replace") as file:
-            first = re.search(r'"time":\s*([0-9.]+)', file.readline(1 << 20))
-    return float(first.group(1)) if first else fallback
+        raise bad_fields("observation", path, error, f"remove it to go on without it: rm {path}") from error
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -377,14 +257,6 @@ def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: 
     near = close_matches(str(text), [name for row in rows for name in {row.id, row.name}])
     hint = f"did you mean {' or '.join(near)}?" if near else "see all runs: advisor runs"
     return AdvisorError(f"no run folder and no run is called {text!s}", hint, exit_code=2)
-
-
-def _bad_fields(what: str, path: str | Path, error: ConfigError, hint: str) -> AdvisorError:
-    return AdvisorError(f"the {what} {path} cannot be used: {_shown(error.problems)}", hint)
-
-
-def _shown(problems: Sequence[str]) -> str:
-    return "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
 
 
 def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> CalibrationEntry:
@@ -433,7 +305,7 @@ def _read_head(path: Path, shipped: bool, changed: int, size: int) -> Calibratio
 
 
 def _broken_calibration(path: str | Path, error: ValueError) -> AdvisorError:
-    shown = _shown(error.problems) if isinstance(error, ConfigError) else error
+    shown = listed(error.problems) if isinstance(error, ConfigError) else error
     return AdvisorError(f"{path} is not a whole calibration: {shown}", f"measure again, or remove it: rm {path}")
 
 

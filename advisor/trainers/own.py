@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError
-from advisor.store.store import CONFIG, LOG
+from advisor.store.run_folder import CONFIG, LOG
 from trainer.runlog import RunLogError, load_run_log
 from trainer.schema import RunConfig, dump_config
 

@@ -19,7 +19,7 @@ from advisor.records import Plan
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.runs.devices import Device, read_devices
-from advisor.store.store import LOG
+from advisor.store.run_folder import LOG
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card
 from advisor.ui.tables import plain, side_by_side

@@ -18,7 +18,7 @@ from advisor.report.plan import machine, sentence, speed_rests_on
 from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
-from advisor.store.store import dump_plan
+from advisor.store.plan_files import dump_plan
 from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
 

@@ -15,7 +15,8 @@ from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines
 from advisor.runs.follow import RunFollower, summarize
 from advisor.runs.progress import Progress
-from advisor.store.store import dump_plan, load_plan, read_run_plan
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import read_run_plan
 from advisor.ui import live, loaders
 from advisor.ui.controls import LAUNCH, in_controls
 from advisor.ui.tables import plain

@@ -27,7 +27,8 @@ from advisor.readers.config_file import read_config
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
-from advisor.store.store import Store, load_plan
+from advisor.store.plan_files import load_plan
+from advisor.store.store import Store
 from advisor.units import (
     format_count,
     format_estimate,

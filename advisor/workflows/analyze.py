@@ -9,7 +9,8 @@ from advisor.errors import AdvisorError
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
-from advisor.store.store import PLAN, Store, is_run_folder, read_launch
+from advisor.store.run_folder import PLAN, is_run_folder, read_launch
+from advisor.store.store import Store
 from advisor.workflows.analysis import Analysis, Given, judge_run
 
 

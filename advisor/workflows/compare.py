@@ -24,7 +24,9 @@ from advisor.runs.energy import run_kwh
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
 from advisor.store.calibration import MeasuredRun
-from advisor.store.store import LOG, PLAN, Store, is_run_folder, load_plan, read_launch, read_run_plan, run_id
+from advisor.store.plan_files import load_plan
+from advisor.store.run_folder import LOG, PLAN, is_run_folder, read_launch, read_run_plan, run_id
+from advisor.store.store import Store
 
 FEWEST_STEPS_TO_LEARN_FROM = 10  # a run this long says something about its configuration's step time
 _ROWS_OF_ID = 100  # no two runs print the same hundred losses

@@ -19,7 +19,9 @@ from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus
 from advisor.records import LaunchRecord, Plan
 from advisor.store.disk import disk_errors, read_yaml
-from advisor.store.store import Store, load_plan, read_launch, read_run_config
+from advisor.store.plan_files import load_plan
+from advisor.store.run_folder import read_launch, read_run_config
+from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from trainer.schema import LossStop, RunConfig

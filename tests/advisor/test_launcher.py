@@ -21,15 +21,8 @@ from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
 from advisor.records import LaunchRecord
 from advisor.runs.follow import RunFollower, summarize
-from advisor.store.store import (
-    Store,
-    read_launch,
-    read_run_config,
-    read_run_plan,
-    run_row,
-    write_launch,
-    write_run_config,
-)
+from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
+from advisor.store.store import Store, write_run_config
 from advisor.trainers.own import OWN, OwnTrainer
 from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run

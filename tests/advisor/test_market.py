@@ -27,7 +27,7 @@ from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
-from advisor.store.store import dump_plan, load_plan
+from advisor.store.plan_files import dump_plan, load_plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.devices import small_cpu, token_meta
 from trainer.schema import make_shape

@@ -30,7 +30,7 @@ from advisor.predict.power import measured_power
 from advisor.records import Basis, Estimate, Goal, Plan
 from advisor.report import render
 from advisor.report.plan import sentence
-from advisor.store.store import dump_plan, load_plan
+from advisor.store.plan_files import dump_plan, load_plan
 from advisor.units import format_bytes, format_estimate
 from tests.advisor.devices import big_gpu, plan_on, small_cpu, token_meta
 from trainer.schema import make_shape

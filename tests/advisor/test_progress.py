@@ -11,7 +11,7 @@ from advisor.predict.trajectory import plan_trajectory
 from advisor.records import Basis, LaunchRecord
 from advisor.report.progress import line
 from advisor.runs.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
-from advisor.store.store import read_run_config
+from advisor.store.run_folder import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.runlog import read_records
 from trainer.schema import CheckpointConfig, EvalConfig, StopConfig

@@ -16,7 +16,7 @@ from advisor.predict.prior import published_runs
 from advisor.records import Goal, Grounds
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.folders import profiles_folder
-from advisor.store.store import dump_plan, load_plan
+from advisor.store.plan_files import dump_plan, load_plan
 from tests.advisor.devices import small_cpu
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

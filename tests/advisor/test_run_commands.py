@@ -12,7 +12,8 @@ import pytest
 
 from advisor.launch.process import ProcessId, kill_tree
 from advisor.launch.state import RunState, run_status
-from advisor.store.store import Store, default_store, read_launch
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store, default_store
 from tests.advisor.plans import small_plan
 
 ROOT = Path(__file__).parents[2]

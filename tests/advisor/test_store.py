@@ -26,7 +26,9 @@ from advisor.store.calibration import (
 )
 from advisor.store.disk import disk_errors, read_yaml, write_atomic
 from advisor.store.ledger import MIGRATIONS
-from advisor.store.store import Store, dump_plan, load_plan, read_launch, read_run_config, run_id, run_row, write_launch
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import read_launch, read_run_config, run_id, run_row, write_launch
+from advisor.store.store import Store
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.messages import Ceilings, WorkerDevice
 from trainer.schema import LossStop, StopConfig, dump_config

@@ -12,7 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.calibrate import background
 from advisor.store.folders import example_run
-from advisor.store.store import Store, default_store, read_run_plan, run_row
+from advisor.store.run_folder import read_run_plan, run_row
+from advisor.store.store import Store, default_store
 from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.workflows.compare import review
 from tests.ui.serving import ROOT

@@ -19,7 +19,9 @@ from advisor.errors import AdvisorError
 from advisor.launch.state import RunState, run_status
 from advisor.runs.devices import read_devices
 from advisor.store.folders import example_run
-from advisor.store.store import PLAN, Store, dump_plan, load_plan, run_row
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import PLAN, run_row
+from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
 from tests.advisor.plans import guess, small_plan, small_run
@@ -29,7 +31,8 @@ from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 LONG = 200_000  # steps of a run that does not end by itself during a test
 LAUNCH = """
 import sys
-from advisor.store.store import default_store, load_plan
+from advisor.store.plan_files import load_plan
+from advisor.store.store import default_store
 from advisor.workflows.launch import launch
 launch(default_store(), load_plan(sys.argv[1]))
 """

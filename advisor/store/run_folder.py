@@ -1,0 +1,96 @@
+"""A run folder on disk: its files by name, its launch record, its configuration, what it is called."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.records import LaunchRecord, Plan, RunRow
+from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
+from advisor.store.plan_files import load_plan
+from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict
+
+LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder holds a run, be it only half begun."""
+    return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
+
+
+def read_run_config(run_dir: Path) -> RunConfig:
+    """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
+    path = run_dir / CONFIG if run_dir.is_dir() else run_dir
+    try:
+        with disk_errors("read the run configuration", path):
+            return load_config(path)
+    except (ConfigError, UnicodeDecodeError) as error:
+        problems = error if isinstance(error, ConfigError) else ConfigError([str(error)])
+        raise bad_fields("run configuration", path, problems, "mend these settings") from error
+
+
+def write_launch(run_dir: Path, record: LaunchRecord) -> None:
+    """Write `run.json`, whole or not at all."""
+    write_atomic(run_dir / LAUNCH, json.dumps(to_dict(record), indent=1) + "\n")
+
+
+def read_launch(run_dir: Path) -> LaunchRecord | None:
+    """Read `run.json`; None where the trainer was started without the advisor; AdvisorError when it is damaged."""
+    path = run_dir / LAUNCH
+    if not path.exists():
+        return None
+    raw = _of_this_schema(read_json(path, "launch record"), run_dir)
+    try:
+        return record_from_dict(LaunchRecord, raw)
+    except ConfigError as error:
+        raise bad_fields("launch record", path, error, f"remove it to go on without it: rm {path}") from error
+
+
+def _of_this_schema(launch: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """A launch record of schema 1 as schema 2: it named a launcher, which knew a run by its folder, and no trainer."""
+    schema = launch.get("schema", 1)
+    if schema == 1:
+        engine = launch.pop("launcher", "local")
+        return launch | {"schema": 2, "handle": f"{engine}://{run_dir.resolve()}", "trainer": "own"}
+    if isinstance(schema, int) and schema > LaunchRecord.schema:
+        newer = f"the launch record of {run_dir} was written by a newer version (schema {schema})"
+        raise AdvisorError(newer, "upgrade training-advisor")
+    return launch
+
+
+def read_run_plan(run_dir: Path) -> Plan | None:
+    """The plan a run folder came from; None when it was launched from a bare configuration."""
+    path = run_dir / PLAN
+    return load_plan(path) if path.exists() else None
+
+
+def run_id(run_dir: Path) -> str:
+    """The run's own name for good, the same in a copy of the folder: `run.json`'s id, else folder name and start."""
+    launch = read_launch(run_dir)
+    return launch.id if launch is not None else f"{run_dir.resolve().name}-{int(_started(run_dir))}"
+
+
+def run_row(run_dir: Path) -> RunRow:
+    """The index line of a run folder, from what lies in it."""
+    launch = read_launch(run_dir)
+    if launch is None:
+        created = datetime.fromtimestamp(_started(run_dir), UTC).isoformat(timespec="seconds")
+        return RunRow(id=run_id(run_dir), name=run_dir.name, path=str(run_dir.resolve()), created=created)
+    return RunRow(id=launch.id, name=launch.name, path=str(run_dir.resolve()), created=launch.launched_at,
+                  plan_id=launch.plan_id, device_key=launch.device_key)  # fmt: skip
+
+
+def _started(run_dir: Path) -> float:
+    """Unix seconds of the first log record, else of the folder itself."""
+    with disk_errors("read the run folder", run_dir):
+        fallback = os.stat(run_dir).st_mtime
+        if not (run_dir / LOG).exists():
+            return fallback
+        with open(run_dir / LOG, encoding="utf-8", errors="replace") as file:
+            first = re.search(r'"time":\s*([0-9.]+)', file.readline(1 << 20))
+    return float(first.group(1)) if first else fallback
