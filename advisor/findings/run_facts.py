@@ -12,6 +12,8 @@ from advisor.findings.curves import curve, main_rows
 from advisor.laws import flops
 from advisor.readers.run_table import RunTable
 
+COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
+
 
 def number(facts: dict[str, Any], name: str) -> float | None:
     """A declared fact as a finite number, or None: logs also print "auto", "none" and lists."""

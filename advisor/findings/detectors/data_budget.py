@@ -23,11 +23,18 @@ from advisor.laws import flops
 from advisor.laws.intervals import Z80
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import LAW_BYTES_PER_TOKEN
-from advisor.predict.loss import CHINCHILLA, MOST_EPOCHS, PARAMETER_RANGE, TOKEN_RANGE, effective_tokens
+from advisor.predict.loss import (
+    CHINCHILLA,
+    IRREDUCIBLE_ERROR,
+    MOST_PREDICTED_EPOCHS,
+    PARAMETER_RANGE,
+    TOKEN_RANGE,
+    TRANSFER_ERROR,
+    effective_tokens,
+)
 from advisor.readers.run_table import Status
 
-# Of the floor: E's standard error, and what another corpus moves (predict/loss.py).
-FLOOR_MARGIN = 0.03 * Z80 / CHINCHILLA.irreducible + 0.06
+FLOOR_MARGIN = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR  # of the floor
 _LAW_VOCAB = 16_000
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
@@ -83,7 +90,7 @@ def detect_repeated_data(case: Case) -> Verdict:
         severity=Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING,
         title=f"The data repeat {epochs:.3g} times; {1 - worth:.0%} of the compute buys nothing",
         evidence=(Evidence(text=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data"),),
-        confidence=Confidence.HIGH if epochs <= MOST_EPOCHS else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if epochs <= MOST_PREDICTED_EPOCHS else Confidence.MEDIUM,
         causes=("a token budget laid out for a larger data set",),
         actions=(
             f"train {FREE_EPOCHS:g} epochs, or find {epochs / FREE_EPOCHS:.2g}× the data",
