@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.audit.card import Card, Setup
@@ -135,30 +136,28 @@ def uniform_loss(setup: Setup) -> float | None:
 
 def initial_loss_reading(first: float, setup: Setup) -> str:
     """What a first loss far from ln V may be: a sum in place of a mean, unscaled weights, or another vocabulary."""
-    base, found = uniform_loss(setup), []
-    assert base is not None
-    divisors = {"": 1, "sequence length": setup.seq_len, "batch": setup.micro_batch}
-    if setup.seq_len and setup.micro_batch:
-        divisors["batch × length"] = setup.seq_len * setup.micro_batch
-    unscaled = _unscaled_loss(setup)
-    for name, by in divisors.items():
-        if name and by and by > 1 and abs(first / by - base) <= 2 * initial_loss.SOUND:
-            found.append(f"it is summed over {name} ({first / by:.2f} each)")
-        if by and unscaled and abs(first / by / unscaled - 1) < 0.1 and (not name or by > 1):
-            summed = f", summed over {name} ({first / by:.0f} each)" if name else ""
-            found.append(f"weights of unit variance give about {unscaled:.0f}{summed}: scale the initialisation")
-    if first < 13 and not found:
-        found.append(f"it would be right for a vocabulary of {math.exp(first):,.0f}")
-    return "; or ".join(found) or "no single factor explains it"
+    assert setup.vocab_size is not None  # asked of losses that are above ln V
+    sizes = {"batch": setup.micro_batch, "sequence length": setup.seq_len}
+    readings = [
+        f"it is summed over {divisor.name} ({first / divisor.count:.2f} each)"
+        for divisor in initial_loss.summed_over(first, setup.vocab_size, sizes)
+    ]
+    if setup.width and setup.vocab_size > 1:
+        readings += _unscaled_readings(first, setup.width, setup.vocab_size, sizes)
+    if first < 13 and not readings:
+        readings.append(f"it would be right for a vocabulary of {math.exp(first):,.0f}")
+    return "; or ".join(readings) or "no single factor explains it"
 
 
-def _unscaled_loss(setup: Setup) -> float | None:
-    """First loss with weights of variance 1: logits of deviation √d, and the largest of V of them decides."""
-    if setup.width is None or (setup.vocab_size or 0) < 3:
-        return None
-    spread = math.sqrt(2 * math.log(setup.vocab_size))
-    largest = spread - (math.log(math.log(setup.vocab_size)) + math.log(4 * math.pi)) / (2 * spread)
-    return math.sqrt(setup.width) * largest
+def _unscaled_readings(first: float, width: int, vocab_size: int, sizes: Mapping[str, float | None]) -> Iterator[str]:
+    """Weights of unit variance as the reason, for the loss as it is and summed over what a batch has."""
+    about = f"weights of unit variance give about {initial_loss.unscaled_loss(width, vocab_size):.0f}"
+    if initial_loss.is_unscaled(first, width, vocab_size):
+        yield f"{about}: scale the initialisation"
+    for divisor in initial_loss.divisors(sizes):
+        each = first / divisor.count
+        if initial_loss.is_unscaled(each, width, vocab_size):
+            yield f"{about}, summed over {divisor.name} ({each:.0f} each): scale the initialisation"
 
 
 def optimizer_floor_seconds(known: Counts, spec: GpuSpec) -> float:
