@@ -168,17 +168,17 @@ def _rest_seconds(case: Case, pace: Estimate | None, left: float | None) -> Esti
 
 def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
     """Seconds of evaluations or checkpoints still to come, by those timed so far; nothing where none was timed."""
-    seen = curve(case.run, f"{kind}_seconds")
-    if not len(seen):
+    timed = curve(case.run, f"{kind}_seconds")
+    if not len(timed):
         return known(0.0)
-    period = period_of(seen.step)
+    period = period_of(timed.step)
     every = period.every if period else number(case.run.facts, f"{kind}_every_steps")
     done = steps_done(case.run) or 0.0
-    count = left / every if every and every > 0 else len(seen) * left / max(done, 1.0)
-    middle = median(seen.value)
+    count = left / every if every and every > 0 else len(timed) * left / max(done, 1.0)
+    middle = median(timed.value)
     half = _PAUSE_SPREAD
-    if len(seen) >= 3 and middle > 0:
-        half = Z80 * float(np.std(np.log(np.maximum(seen.value, 1e-9)))) / math.sqrt(len(seen))
+    if len(timed) >= 3 and middle > 0:
+        half = Z80 * float(np.std(np.log(np.maximum(timed.value, 1e-9)))) / math.sqrt(len(timed))
     ends = middle * math.exp(-half), middle * math.exp(half)
     return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(math.floor(count + 1e-9))
 

@@ -45,7 +45,7 @@ def _second_starts(run: RunTable) -> list[Evidence]:
     if main is None:
         return []
     loss, step = run.column("loss"), run.column("step")
-    found = []
+    starts = []
     start = _start(loss, step, main.first_row, main.last_row)
     for phase in run.phases:
         length = phase.last_row - phase.first_row + 1
@@ -56,8 +56,8 @@ def _second_starts(run: RunTable) -> list[Evidence]:
             continue
         if abs(other[1] - start[1]) < 0.05 * abs(start[1]):
             text = f"“{phase.name}” starts at step {other[0]:g} with loss {other[1]:.4g} as “{main.name}” does"
-            found.append(Evidence(text=text, first_step=other[0]))
-    return found
+            starts.append(Evidence(text=text, first_step=other[0]))
+    return starts
 
 
 def _start(loss: np.ndarray, step: np.ndarray, first: int, last: int) -> tuple[float, float] | None:
@@ -93,9 +93,9 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
     positive = rates.value > 0
     step, value = rates.step[positive], rates.value[positive]
     change = np.abs(np.diff(np.log(value)))
-    found = []
+    jumps = []
     noise = row_noise(losses.value)
-    places = [i for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
+    places = [int(i) for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
     for before, after in pairwise([*places, len(value) - 1]):
         if after - before < 5:
             continue
@@ -107,8 +107,8 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
                 f"learning rate {value[before]:.3g} → {value[before + 1]:.3g} and loss {np.median(left):.4g} → "
                 f"{np.median(right):.4g} at step {at:g}"
             )
-            found.append(Evidence(text=text, first_step=at))
-    return found
+            jumps.append(Evidence(text=text, first_step=at))
+    return jumps
 
 
 def detect_steps_missing(case: Case) -> Verdict:

@@ -67,8 +67,8 @@ def epochs_of(case: Case) -> float | None:
         return tokens / unique
     printed = curve(case.run, "epoch").value
     planned = number(case.run.facts, "planned_epochs")
-    known = [x for x in (planned, float(printed.max()) if len(printed) else None) if x]
-    return max(known) if known else None
+    counts = [x for x in (planned, float(printed.max()) if len(printed) else None) if x]
+    return max(counts) if counts else None
 
 
 def detect_repeated_data(case: Case) -> Verdict:
@@ -226,8 +226,8 @@ def detect_error_page(case: Case) -> Verdict:
         kind = f"an error page or pointer (line {events[0].line or '?'}: {events[0].text[:120]!r})"
     tiny = tokens is not None and per_step is not None and tokens < per_step
     if kind is None and not tiny:
-        known = head or size is not None or tokens is not None
-        return None if known else Insufficient(code="error_page", missing="the data file's beginning or size")
+        judged = head or size is not None or tokens is not None
+        return None if judged else Insufficient(code="error_page", missing="the data file's beginning or size")
     title = f"The data file is {kind}" if kind else f"The whole data set ({tokens:,.0f} tokens) is less than one step"
     shown = (
         f"it begins {head[:80]!r}" if head else (events[0].text[:200] if events else f"{per_step:,.0f} tokens per step")
