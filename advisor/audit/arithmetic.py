@@ -157,14 +157,14 @@ def agreement(q: Question) -> Judgement:
 
 def dates(q: Question) -> Judgement:
     """Dates and ids with dates in them that speak of one day."""
-    found = {text: _date(text) for text in q.get("dates")}
-    unread = [text for text, date in found.items() if date is None]
+    days = {text: date for text in q.get("dates") if (date := _date(text))}
+    unread = [text for text in q.get("dates") if text not in days]
     if unread:
         return unknown(f"no date can be read in {', '.join(unread)}")
-    words = ", ".join(f"{text}: {date}" for text, date in found.items())
-    if len(set(found.values())) == 1:
+    words = ", ".join(f"{text}: {date}" for text, date in days.items())
+    if len(set(days.values())) == 1:
         return holds("one date throughout", words)
-    years = {date[:4] for date in found.values()}
+    years = {date[:4] for date in days.values()}
     what = "the year is mistyped in one of them" if len(years) > 1 else "they are of different days"
     return wrong(f"the dates contradict each other: {what}", words, severity=Severity.NOTE)
 

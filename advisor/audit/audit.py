@@ -30,13 +30,13 @@ class Audit:
     @property
     def counts(self) -> dict[Ruling, int]:
         """Claims by verdict, every verdict named."""
-        found = Counter(one.judgement.ruling for one in self.judged)
-        return {ruling: found[ruling] for ruling in Ruling}
+        rulings = Counter(entry.judgement.ruling for entry in self.judged)
+        return {ruling: rulings[ruling] for ruling in Ruling}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What does not hold, as findings, in the order of the report."""
-        return tuple(one.finding for one in self.judged if one.finding is not None)
+        return tuple(entry.finding for entry in self.judged if entry.finding is not None)
 
 
 def audit(card: Card, believe: Believe) -> Audit:

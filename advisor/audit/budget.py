@@ -26,20 +26,20 @@ RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat: twice off costs under
 
 def parameter_count(q: Question) -> Judgement:
     """The declared number of parameters against the exact count of the declared shape."""
-    value, known = q.get("value"), counts(q.setup)
-    if known is None:
+    value, model = q.get("value"), counts(q.setup)
+    if model is None:
         return unknown("the report does not give the depth and width that would fix the count")
-    low, high = known.parameters
-    if any(value.admits(r.parameters) for r in known.readings):
-        return holds(f"{format_count(known.nearest(value.middle).parameters)}", known.nearest(value.middle).words)
+    low, high = model.parameters
+    if any(value.admits(r.parameters) for r in model.readings):
+        return holds(f"{format_count(model.nearest(value.middle).parameters)}", model.nearest(value.middle).words)
     if low < value.low < high:
-        return unknown("possible only with a vocabulary or head that the report does not state", known.words)
+        return unknown("possible only with a vocabulary or head that the report does not state", model.words)
     return compare(
         value,
         low,
         high,
         show=format_count,
-        arithmetic=known.words,
+        arithmetic=model.words,
         consequence="memory, Chinchilla tokens, learning rate and time derived from this count are off with it",
     )
 
@@ -57,8 +57,7 @@ def tokens_per_step(q: Question) -> Judgement:
 
 def total_tokens(q: Question) -> Judgement:
     """Steps × tokens per step."""
-    s = q.setup
-    steps = q.get("steps").low if q.get("steps") else s.steps
+    s, steps = q.setup, q.steps
     if steps is None or s.tokens_of_a_step is None:
         return unknown("steps or tokens per step are not stated")
     tokens = steps * s.tokens_of_a_step
@@ -73,16 +72,16 @@ def total_tokens(q: Question) -> Judgement:
 
 def ratio_tokens(q: Question) -> Judgement:
     """Tokens by a ratio of tokens to parameters, of the exact count."""
-    value, ratio, known = q.get("value"), q.get("ratio"), counts(q.setup)
-    if known is None:
+    value, ratio, model = q.get("value"), q.get("ratio"), counts(q.setup)
+    if model is None:
         return unknown("the report does not give the shape that would fix the parameters")
-    low, high = ratio.low * known.parameters[0], ratio.high * known.parameters[1]
+    low, high = ratio.low * model.parameters[0], ratio.high * model.parameters[1]
     return compare(
         value,
         low,
         high,
         show=format_tokens,
-        arithmetic=f"{ratio.text} tokens per parameter × {between(known.parameters, format_count)}",
+        arithmetic=f"{ratio.text} tokens per parameter × {between(model.parameters, format_count)}",
         consequence="the budget of tokens, and with it time and money, is off by this factor",
         threshold=RATIO_SOURCE,
     )
@@ -90,22 +89,22 @@ def ratio_tokens(q: Question) -> Judgement:
 
 def ratio_steps(q: Question) -> Judgement:
     """Steps by a ratio of tokens to parameters."""
-    s, ratio, known = q.setup, q.get("ratio"), counts(q.setup)
-    if known is None or s.tokens_of_a_step is None:
+    s, ratio, model = q.setup, q.get("ratio"), counts(q.setup)
+    if model is None or s.tokens_of_a_step is None:
         return unknown("shape or tokens per step are not stated")
-    low, high = (end * n / s.tokens_of_a_step for end, n in zip((ratio.low, ratio.high), known.parameters, strict=True))
-    words = f"{ratio.text} × {between(known.parameters, format_count)} ÷ {s.tokens_of_a_step:,} tokens a step"
+    low, high = (end * n / s.tokens_of_a_step for end, n in zip((ratio.low, ratio.high), model.parameters, strict=True))
+    words = f"{ratio.text} × {between(model.parameters, format_count)} ÷ {s.tokens_of_a_step:,} tokens a step"
     return compare(q.get("value"), low, high, show=format_count, arithmetic=words)
 
 
 def ratio_multiple(q: Question) -> Judgement:
     """Judge "Trained on x times the optimum": steps × tokens ÷ (ratio × exact parameters)."""
-    s, ratio, known = q.setup, q.get("ratio"), counts(q.setup)
-    if known is None or s.tokens_of_a_step is None or s.steps is None:
+    s, ratio, model = q.setup, q.get("ratio"), counts(q.setup)
+    if model is None or s.tokens_of_a_step is None or s.steps is None:
         return unknown("shape, steps or tokens per step are not stated")
     tokens = s.steps * s.tokens_of_a_step
-    low, high = tokens / (ratio.high * known.parameters[1]), tokens / (ratio.low * known.parameters[0])
-    words = f"{format_tokens(tokens)} ÷ ({ratio.text} × {between(known.parameters, format_count)})"
+    low, high = tokens / (ratio.high * model.parameters[1]), tokens / (ratio.low * model.parameters[0])
+    words = f"{format_tokens(tokens)} ÷ ({ratio.text} × {between(model.parameters, format_count)})"
     return compare(
         q.get("value"),
         low,
@@ -120,13 +119,13 @@ def ratio_multiple(q: Question) -> Judgement:
 def data_need(q: Question) -> Judgement:
     """Parts of a data set (shards) for a number of tokens that itself came from a parameter count."""
     value, tokens, ratio, part = q.get("value"), q.get("tokens"), q.get("ratio"), q.get("part_tokens")
-    known = counts(q.setup)
+    model = counts(q.setup)
     if part is not None:
         low, high = tokens.low / part.high, tokens.high / part.low
         return compare(value, low, high, show=format_number, arithmetic=f"{tokens.text} ÷ {part.text}")
-    if known is None or ratio is None:
+    if model is None or ratio is None:
         return unknown("the tokens of one part are not stated")
-    exact = ratio.middle * known.parameters[0], ratio.middle * known.parameters[1]
+    exact = ratio.middle * model.parameters[0], ratio.middle * model.parameters[1]
     each = tokens.middle / value.middle
     words = f"{tokens.text} ÷ {value.text} = {format_tokens(each)} a part; "
     words += f"{ratio.text} × parameters = {between(exact, format_tokens)}"
@@ -158,10 +157,10 @@ def _steps(q: Question) -> tuple[float | None, str]:
     if q.get("tokens") is not None and s.tokens_of_a_step:
         steps = q.get("tokens").middle / s.tokens_of_a_step
         return steps, f"{q.get('tokens').text} tokens ÷ {s.tokens_of_a_step:,} = {steps:,.0f} steps"
-    if q.get("ratio") is not None and s.tokens_of_a_step and (known := counts(s)):
-        steps = q.get("ratio").middle * known.parameters[0] / s.tokens_of_a_step
-        return steps, f"{q.get('ratio').text} × {format_count(known.parameters[0])} parameters = {steps:,.0f} steps"
-    steps = q.get("steps").low if q.get("steps") else s.steps
+    if q.get("ratio") is not None and s.tokens_of_a_step and (model := counts(s)):
+        steps = q.get("ratio").middle * model.parameters[0] / s.tokens_of_a_step
+        return steps, f"{q.get('ratio').text} × {format_count(model.parameters[0])} parameters = {steps:,.0f} steps"
+    steps = q.steps
     if q.get("remaining") and steps is not None:
         if s.steps_done is None:
             return None, ""
@@ -200,11 +199,10 @@ def price(q: Question) -> Judgement:
 
 def epochs(q: Question) -> Judgement:
     """Passes over the data, and what the repeated tokens are still worth."""
-    s = q.setup
-    unique = unique_tokens(q.setup)
-    if unique is None or s.tokens_of_a_step is None or not (s.steps or q.get("steps")):
+    s, unique, steps = q.setup, unique_tokens(q.setup), q.steps
+    if unique is None or s.tokens_of_a_step is None or not steps:
         return unknown("unique tokens, steps or tokens per step are not stated")
-    tokens = (q.get("steps").low if q.get("steps") else s.steps) * s.tokens_of_a_step
+    tokens = steps * s.tokens_of_a_step
     passes = tokens / unique[1], tokens / unique[0]
     worth = effective_tokens(tokens, unique[1]) / tokens
     words = f"{format_tokens(tokens)} ÷ {between(unique, format_tokens)}"
@@ -225,7 +223,7 @@ def unique_tokens(s: Setup) -> tuple[float, float] | None:
     """Unique training tokens, least and most: as declared, else the data set's bytes over bytes per token."""
     if s.dataset_tokens is not None:
         return s.dataset_tokens.low, s.dataset_tokens.high
-    if s.dataset is None or (s.bytes_per_token is None and s.vocab_size is None):
+    each = s.bytes_per_token or (bytes_per_token(s.vocab_size) if s.vocab_size else None)
+    if s.dataset is None or each is None:
         return None
-    each = s.bytes_per_token or bytes_per_token(s.vocab_size)
     return s.dataset.low / each / 1.2, s.dataset.high / each * 1.2

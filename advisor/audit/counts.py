@@ -76,10 +76,9 @@ def vocabulary(setup: Setup) -> tuple[int, int]:
 
 def counts(setup: Setup) -> Counts | None:
     """Every reading of the declared shape: family, tied or untied head, vocabulary; None without depth and width."""
-    if setup.depth is None or (setup.width is None and setup.family is None):
-        return None
-    found = [reading for family in families(setup) for v in set(vocabulary(setup)) for reading in _of(setup, family, v)]
-    return Counts(readings=tuple(found)) if found else None
+    vocabularies = set(vocabulary(setup))
+    readings = [reading for family in families(setup) for v in vocabularies for reading in _of(setup, family, v)]
+    return Counts(readings=tuple(readings)) if readings else None
 
 
 def families(setup: Setup) -> tuple[str, ...]:
@@ -88,7 +87,9 @@ def families(setup: Setup) -> tuple[str, ...]:
 
 
 def shape_of(setup: Setup, family: str, vocab_size: int) -> ModelShape | None:
-    """The declared shape in one family and vocabulary; None where its numbers do not make a model."""
+    """The declared shape in one family and vocabulary; None where it is open or makes no model."""
+    if setup.depth is None or (setup.width is None and setup.family is None):
+        return None  # only a named family has a width for each depth
     try:
         return make_shape(
             family,
@@ -124,7 +125,7 @@ def workload_of(setup: Setup, gpu: str) -> Workload | None:
 
     Where the family is open, GPT-2's blocks stand for all: the same matrix products at the same width.
     """
-    if setup.depth is None or setup.micro_batch is None or setup.seq_len is None:
+    if setup.micro_batch is None or setup.seq_len is None:
         return None
     shape = shape_of(
         setup, setup.family or "gpt2", vocabulary(setup)[0] if setup.vocab_size is None else setup.vocab_size

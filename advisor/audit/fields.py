@@ -25,13 +25,13 @@ def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[s
         if key not in specs:
             close = close_matches(str(key), specs, 1)
             problems.append(f"{prefix}{key}: unknown field{f' (did you mean {close[0]}?)' if close else ''}")
-    found = {}
+    values = {}
     for name, spec in specs.items():
         if raw.get(name) is not None:
-            found[name] = _convert(raw[name], spec.removesuffix("?"), prefix + name, problems, names)
+            values[name] = _convert(raw[name], spec.removesuffix("?"), prefix + name, problems, names)
         elif not spec.endswith("?"):
             problems.append(f"{prefix}{name}: missing")
-    return found
+    return values
 
 
 def _convert(value: Any, spec: str, where: str, problems: list[str], names: Mapping[str, Any]) -> Any:

@@ -47,12 +47,12 @@ def _figure(q: Question, fact: str, spec: GpuSpec) -> Judgement:
         return compare(
             value, min(number, real), max(number, real), show=show_bytes(value), arithmetic=f"catalog: {spec.key}"
         )
-    known = {
+    figures = {
         "bandwidth": (spec.memory_bytes_per_second, format_bandwidth),
         "power": (spec.tdp_watts, format_watts),
         "peak": (peak_flops(spec, q.get("precision") or "bf16"), format_flops),
     }
-    truth, show = known[fact]
+    truth, show = figures[fact]
     if truth is None:
         return unknown(f"the datasheet of {spec.key} gives none")
     judgement = compare(value, truth, show=show, arithmetic=f"catalog: {spec.key}, dense")
@@ -72,19 +72,22 @@ def _machine(q: Question, fact: str) -> Judgement:
         return unknown("no value is stated")
     rows = [r for r in load_prices() if spec and r.gpu == spec.key and r.gpu_count == q.setup.gpus]
     named = [r for r in rows if r.instance_type == q.setup.machine]
-    sizes = {(r.instance_type, *_size(r)) for r in named or rows if _size(r) is not None}
-    index = 1 if fact == "vcpus" else 2
-    fitting = sorted({name for name, *size in sizes if q.get("value").admits(size[index - 1])})
+    sizes = [(r.instance_type, size) for r in named or rows if (size := _size(r, fact)) is not None]
+    fitting = sorted(name for name, size in sizes if q.get("value").admits(size))
     if fitting:
         return holds(f"as {fitting[0]}", "price lists")
     if not named:
         return unknown("the machine type is not stated")
-    return wrong(f"{named[0].instance_type} has {_size(named[0])[index - 1]:g}", "price lists")
+    if not sizes:
+        return unknown(f"no price list says it of {named[0].instance_type}")
+    return wrong(f"{sizes[0][0]} has {sizes[0][1]:g}", "price lists")
 
 
-def _size(row: PriceRow) -> tuple[float, float] | None:
-    """Processors and bytes of RAM of a priced machine."""
-    return None if row.vcpus is None or row.ram_gb is None else (row.vcpus, row.ram_gb * 1e9)
+def _size(row: PriceRow, fact: str) -> float | None:
+    """Processors ("vcpus") or bytes of RAM ("ram") of a priced machine; None: not listed."""
+    if fact == "vcpus":
+        return row.vcpus
+    return None if row.ram_gb is None else row.ram_gb * 1e9
 
 
 def precision_speedup(q: Question) -> Judgement:
@@ -144,9 +147,9 @@ def gpu_speedup(q: Question) -> Judgement:
 
 def _cards(name: str) -> list[GpuSpec]:
     """Every card that a short name can mean ("V100": each of its four kinds)."""
-    found = find_gpu(name)
+    card = find_gpu(name)
     prefix = name.lower()
-    return [found] if found else [s for key, s in load_gpus().items() if key.split("-")[0] == prefix]
+    return [card] if card else [s for key, s in load_gpus().items() if key.split("-")[0] == prefix]
 
 
 def _half(spec: GpuSpec) -> float | None:
@@ -157,29 +160,37 @@ def _half(spec: GpuSpec) -> float | None:
 def value_for_money(q: Question) -> Judgement:
     """Judge "Better performance for the money than that card": dense peak and bandwidth per dollar, by price lists."""
     mine, others = signs.spec_of(q.setup), _cards(q.get("than"))
-    bills = {s.key: cheapest_offer(s.key) for s in ([mine] if mine else []) + others}
-    if mine is None or bills[mine.key] is None:
+    own = _per_dollar(mine) if mine else None
+    if own is None:
         return unknown("the card or its price are not known")
-    own, rows = _per_dollar(mine, bills[mine.key].usd_per_gpu_hour), []
-    for other in others:
-        if bills[other.key] is not None:
-            rows.append((other.key, _per_dollar(other, bills[other.key].usd_per_gpu_hour)))
-    if not rows:
+    rivals = [rival for other in others if (rival := _per_dollar(other)) is not None]
+    if not rivals:
         return unknown(f"no price list has {q.get('than')}")
-    words = "; ".join(
-        f"{key} {format_usd_rate(bills[key].usd_per_gpu_hour)}/h: "
-        f"{p / 1e12:,.0f} TFLOP/s and {b / 1e9:,.0f} GB/s a dollar"
-        for key, (p, b) in [(mine.key, own), *rows]
-    )
-    if all(own[0] > r[0] and own[1] > r[1] for _, r in rows):
+    words = "; ".join(card.words for card in (own, *rivals))
+    if all(own.flops > r.flops and own.bandwidth > r.bandwidth for r in rivals):
         return holds("more peak and more bandwidth for the money", words)
-    if any(own[0] < r[0] and own[1] < r[1] for _, r in rows):
+    if any(own.flops < r.flops and own.bandwidth < r.bandwidth for r in rivals):
         return does_not_follow("by the cheapest listed prices the other card gives more of both for the money", words)
     return does_not_follow("it depends on the workload: more peak for the money, less bandwidth, or the reverse", words)
 
 
-def _per_dollar(spec: GpuSpec, usd_per_gpu_hour: float) -> tuple[float, float]:
-    return (_half(spec) or 0.0) / usd_per_gpu_hour, spec.memory_bytes_per_second / usd_per_gpu_hour
+@dataclass(frozen=True, kw_only=True)
+class _PerDollar:
+    """What a dollar an hour buys of a card at its cheapest listed price."""
+
+    flops: float  # per second, dense, 16 bits
+    bandwidth: float  # bytes per second
+    words: str
+
+
+def _per_dollar(spec: GpuSpec) -> _PerDollar | None:
+    offer = cheapest_offer(spec.key)
+    usd = offer.usd_per_gpu_hour if offer else None
+    if usd is None:
+        return None
+    flops, bandwidth = (_half(spec) or 0.0) / usd, spec.memory_bytes_per_second / usd
+    words = f"{spec.key} {format_usd_rate(usd)}/h: {flops / 1e12:,.0f} TFLOP/s and {bandwidth / 1e9:,.0f} GB/s a dollar"
+    return _PerDollar(flops=flops, bandwidth=bandwidth, words=words)
 
 
 def number_format(q: Question) -> Judgement:
@@ -253,21 +264,21 @@ TECHNIQUES = {
 def technique(q: Question) -> Judgement:
     """A setting and the effect that is claimed of it (or denied: effect "none")."""
     name, effect = q.get("name"), q.get("effect")
-    known = TECHNIQUES.get(name)
-    if known is None:
+    setting = TECHNIQUES.get(name)
+    if setting is None:
         return unknown(f"what {name} acts on is not known here")
-    acts = known.acts_on in ("transformer", "host") or known.acts_on == (q.setup.precision or "")
+    acts = setting.acts_on in ("transformer", "host") or setting.acts_on == (q.setup.precision or "")
     if effect == "none":
-        return wrong("it does something here", known.source) if acts else holds(known.not_on, known.source)
+        return wrong("it does something here", setting.source) if acts else holds(setting.not_on, setting.source)
     if not acts:
-        return does_not_follow(f"no effect here: {known.not_on}", known.source)
-    if effect not in known.helps:
-        return does_not_follow(f"no effect on {effect.replace('_', ' ')}: {known.not_on}", known.source)
+        return does_not_follow(f"no effect here: {setting.not_on}", setting.source)
+    if effect not in setting.helps:
+        return does_not_follow(f"no effect on {effect.replace('_', ' ')}: {setting.not_on}", setting.source)
     if q.get("size") is not None:
         return unknown(
-            f"the effect is possible; whether it is {q.get('size').text} would have to be measured", known.source
+            f"the effect is possible; whether it is {q.get('size').text} would have to be measured", setting.source
         )
-    return holds("it acts on that", known.source)
+    return holds("it acts on that", setting.source)
 
 
 def recompute_cost(q: Question) -> Judgement:
@@ -329,7 +340,7 @@ SHORTEST_SECONDS = {"nvidia-smi": (1e-3, "its option --loop-ms takes millisecond
 
 def tool_interval(q: Question) -> Judgement:
     """The shortest interval at which a monitoring tool is said to read."""
-    known = SHORTEST_SECONDS.get(q.get("tool"))
-    if known is None:
+    shortest = SHORTEST_SECONDS.get(q.get("tool"))
+    if shortest is None:
         return unknown(f"the shortest interval of {q.get('tool')} is not known here")
-    return compare(q.get("value"), known[0], show=format_seconds, arithmetic=known[1], severity=Severity.NOTE)
+    return compare(q.get("value"), shortest[0], show=format_seconds, arithmetic=shortest[1], severity=Severity.NOTE)

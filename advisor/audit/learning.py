@@ -96,12 +96,11 @@ def converging(q: Question) -> Judgement:
 
 def expected_loss(q: Question) -> Judgement:
     """A promised loss after so many steps against the loss law, at the vocabulary's own bytes per token."""
-    s, value, known = q.setup, q.get("value"), counts(q.setup)
-    steps = q.get("steps").low if q.get("steps") else s.steps
-    if known is None or s.tokens_of_a_step is None or steps is None:
+    s, value, model = q.setup, q.get("value"), counts(q.setup)
+    if model is None or s.tokens_of_a_step is None or q.steps is None:
         return unknown("shape, steps or tokens of a step are not stated")
-    tokens, most = steps * s.tokens_of_a_step, known.parameters[1]
-    ends = [_at(v, tokens, n) for v, n in zip(vocabulary(s), known.parameters, strict=True)]
+    tokens, most = q.steps * s.tokens_of_a_step, model.parameters[1]
+    ends = [_at(v, tokens, n) for v, n in zip(vocabulary(s), model.parameters, strict=True)]
     low, high = min(*ends, _at(vocabulary(s)[0], tokens, most)), max(ends)
     words = f"{format_count(most)} parameters, {format_tokens(tokens)} tokens: "
     words += f"{low:.2f} to {high:.2f} nats a token by the loss law"
@@ -164,10 +163,10 @@ def bits_per_byte(q: Question) -> Judgement:
 def evaluation(q: Question) -> Judgement:
     """A test score against chance, with the standard error of that many questions."""
     task, value = q.get("task"), q.get("value").middle
-    known = benchmark_of(task)
-    if known is None:
+    benchmark = benchmark_of(task)
+    if benchmark is None:
         return unknown(f"the chance level of {task} is not known here")
-    test = BENCHMARKS[known]
+    test = BENCHMARKS[benchmark]
     if q.get("items"):
         test = replace(test, questions=round(q.get("items").middle))
     words = f"chance {format_percent(test.chance)} ± {format_percent(test.standard_error)}"
@@ -230,11 +229,11 @@ def _show_rate(rate: float) -> str:
 
 def learning_rate(q: Question) -> Judgement:
     """A peak learning rate against published laws: they disagree severalfold, so only what is far off is judged."""
-    s, known = q.setup, counts(q.setup)
-    if known is None or s.tokens_of_a_step is None or s.steps is None or s.seq_len is None:
+    s, model = q.setup, counts(q.setup)
+    if model is None or s.tokens_of_a_step is None or s.steps is None or s.seq_len is None:
         return unknown("shape, steps or tokens of a step are not stated")
     tokens = s.steps * s.tokens_of_a_step
-    shape = known.readings[0].shape
+    shape = model.readings[0].shape
     rates, blocks = peak_rates(shape, tokens), flops.block_matrix_parameters(shape)
     words = ", ".join(f"{name} {rate:.2g}" for name, rate in rates.items())
     words += f" for {format_count(blocks)} parameters in blocks and {format_tokens(tokens)} tokens"

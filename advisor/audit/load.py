@@ -163,14 +163,15 @@ def _claim(raw: Any, where: str, setups: list[str], problems: list[str]) -> Clai
         problems.append(f"{where}: expected a mapping, found {raw!r}")
         return None
     where = f"{where} ({raw['id']})" if isinstance(raw.get("id"), str) else where
-    kind = KINDS.get(raw.get("kind")) if isinstance(raw.get("kind"), str) else None
-    if kind is None and raw.get("kind") is not None:
-        close = close_matches(str(raw["kind"]), KINDS, 1)
-        problems.append(f"{where}.kind: {raw['kind']!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
+    named = raw.get("kind")
+    kind = KINDS.get(named) if isinstance(named, str) else None
+    if kind is None and named is not None:
+        close = close_matches(str(named), KINDS, 1)
+        problems.append(f"{where}.kind: {named!r} is unknown{f' (did you mean {close[0]}?)' if close else ''}")
     before = len(problems)
     specs = {**_CLAIM_FIELDS, **(kind.fields if kind else {})}
-    known = raw if kind else {k: v for k, v in raw.items() if k in _CLAIM_FIELDS}
-    values = read_fields(known, specs, where, problems, setups=setups)
+    readable = raw if kind else {k: v for k, v in raw.items() if k in _CLAIM_FIELDS}
+    values = read_fields(readable, specs, where, problems, setups=setups)
     if kind is None or len(problems) > before:
         return None
     own = {name: values.pop(name) for name in kind.fields if name in values}

@@ -37,11 +37,11 @@ _MODEL_ONLY = (2.0, 4.0)
 
 def memory_part(q: Question) -> Judgement:
     """Weights, gradients or optimizer state = parameters × the bytes that the claim itself gives each."""
-    value, each, known = q.get("value"), q.get("bytes_each"), counts(q.setup)
-    if known is None:
+    value, each, model = q.get("value"), q.get("bytes_each"), counts(q.setup)
+    if model is None:
         return unknown("the shape that fixes the parameters is not stated")
-    low, high = known.parameters[0] * each.low, known.parameters[1] * each.high
-    words = f"{between(known.parameters, format_count)} parameters × {each.text} bytes"
+    low, high = model.parameters[0] * each.low, model.parameters[1] * each.high
+    words = f"{between(model.parameters, format_count)} parameters × {each.text} bytes"
     implied = value.middle / each.middle
     note = (
         f"{value.text} at {each.text} bytes is {format_count(implied)} parameters"
@@ -86,15 +86,15 @@ class Envelope:
 
 def envelope(setup: Setup, band: str, *, state: bool = True) -> Envelope | None:
     """Least and most bytes on one GPU over what training software does; None without shape, batch and length."""
-    known = counts(setup)
-    if known is None or setup.micro_batch is None or setup.seq_len is None:
+    model = counts(setup)
+    if model is None or setup.micro_batch is None or setup.seq_len is None:
         return None
-    shape, tokens = known.readings[0].shape, setup.micro_batch * setup.seq_len
+    shape, tokens = model.readings[0].shape, setup.micro_batch * setup.seq_len
     lanes, rows = tokens * shape.depth * shape.width, [tokens * v for v in vocabulary(setup)]
     ends = []
     for end in (0, 1):
         total = _ACTIVATIONS[band][end] * lanes + _LOGITS[band][end] * rows[end]
-        ends.append(total + (_STATE[band][end] * known.parameters[end] + _OVERHEAD[band][end] if state else 0.0))
+        ends.append(total + (_STATE[band][end] * model.parameters[end] + _OVERHEAD[band][end] if state else 0.0))
     words = f"{_ACTIVATIONS[band][0]:g}-{_ACTIVATIONS[band][1]:g} B × {tokens:,} tokens × {shape.depth} × {shape.width}"
     words += f" + {_LOGITS[band][0]:g}-{_LOGITS[band][1]:g} B × tokens × vocabulary"
     words += f" + {_STATE[band][0]:g}-{_STATE[band][1]:g} B × parameters + context" if state else ""
@@ -138,18 +138,18 @@ def matches(q: Question) -> Judgement:
 
 def checkpoint_size(q: Question) -> Judgement:
     """Bytes of a checkpoint against parameters × bytes kept of each: to resume from, or the weights alone."""
-    value, known, resumable = q.get("value"), counts(q.setup), q.get("resumable")
-    if known is None:
+    value, model, resumable = q.get("value"), counts(q.setup), q.get("resumable")
+    if model is None:
         return unknown("the shape that fixes the parameters is not stated")
-    each = value.middle / known.parameters[0]
-    words = f"{value.text} ÷ {format_count(known.parameters[0])} parameters = {each:.1f} bytes each"
+    each = value.middle / model.parameters[0]
+    words = f"{value.text} ÷ {format_count(model.parameters[0])} parameters = {each:.1f} bytes each"
     low, high = _RESUMABLE if resumable else (_MODEL_ONLY[0], _RESUMABLE[1])
     if (
         resumable
-        and value.most < low * known.parameters[0]
-        and value.admits(2 * known.parameters[0], 4 * known.parameters[1])
+        and value.most < low * model.parameters[0]
+        and value.admits(2 * model.parameters[0], 4 * model.parameters[1])
     ):
-        full = 12 * known.parameters[0]
+        full = 12 * model.parameters[0]
         return wrong(
             f"that is the weights alone: to resume, AdamW needs {format_bytes(full)} (8-12 bytes a parameter)",
             words,
@@ -157,21 +157,21 @@ def checkpoint_size(q: Question) -> Judgement:
             actions=("save optimizer state and data position with the weights, and plan the disk for it",),
             threshold="weights and both moments in fp32: 12 bytes a parameter",
         )
-    if value.admits(low * known.parameters[0], high * known.parameters[1]):
+    if value.admits(low * model.parameters[0], high * model.parameters[1]):
         kept = "weights and optimizer state" if each > _RESUMABLE[0] else "the weights"
         return holds(f"the size of {kept}", words)
     return compare(
-        value, low * known.parameters[0], high * known.parameters[1], show=show_bytes(value), arithmetic=words
+        value, low * model.parameters[0], high * model.parameters[1], show=show_bytes(value), arithmetic=words
     )
 
 
 def checkpoint_total(q: Question) -> Judgement:
     """Disk for all checkpoints: their number × what one takes to be resumable."""
-    value, number, known = q.get("value"), q.get("count").middle, counts(q.setup)
-    if known is None:
+    value, number, model = q.get("value"), q.get("count").middle, counts(q.setup)
+    if model is None:
         return unknown("the shape that fixes the parameters is not stated")
-    low, high = (each * known.parameters[i] * number for i, each in enumerate((8.0, 12.0)))
-    words = f"{number:g} × 8-12 bytes × {format_count(known.parameters[0])} parameters"
+    low, high = (each * model.parameters[i] * number for i, each in enumerate((8.0, 12.0)))
+    words = f"{number:g} × 8-12 bytes × {format_count(model.parameters[0])} parameters"
     return compare(
         value, low, high, show=show_bytes(value), arithmetic=words, consequence="the disk fills up during the run"
     )

@@ -62,28 +62,28 @@ def clipping_stabilised(q: Question) -> Judgement:
 
 def not_on_gpu(q: Question) -> Judgement:
     """Judge "It probably runs on the CPU": three signs convict."""
-    found = signs.cpu_signs(q.card, q.setup)
-    if len(found) >= CONVICTING:
-        return holds(f"{len(found)} independent signs say so", "; ".join(found))
-    return unknown(f"{len(found)} of {CONVICTING} signs are there", "; ".join(found))
+    against = signs.cpu_signs(q.card, q.setup)
+    if len(against) >= CONVICTING:
+        return holds(f"{len(against)} independent signs say so", "; ".join(against))
+    return unknown(f"{len(against)} of {CONVICTING} signs are there", "; ".join(against))
 
 
 def on_gpu(q: Question) -> Judgement:
     """Judge "Training works on the GPU": not with three signs against it, nor with fewer bytes than the weights."""
-    found = signs.cpu_signs(q.card, q.setup)
+    against = signs.cpu_signs(q.card, q.setup)
     weights = signs.weight_bytes(q.setup)
-    if len(found) >= CONVICTING:
+    if len(against) >= CONVICTING:
         need = f" The run needs {format_bytes(4 * weights[1])} for weights, gradients and AdamW" if weights else ""
         return wrong(
             f"it does not train on the GPU.{need}",
-            "; ".join(found),
+            "; ".join(against),
             severity=Severity.ERROR,
             consequence="no time, memory or speed of this run says anything about the card",
             actions=("print the device of every tensor in the step; fail where it is not the GPU",),
             threshold="three signs of a CPU fallback",
         )
-    if found:
-        return unknown(f"one sign speaks against it: {found[0]}", "; ".join(found))
+    if against:
+        return unknown(f"one sign speaks against it: {against[0]}", "; ".join(against))
     use = signs.utilisation(q.setup)
     return (
         holds("no sign against it", use.arithmetic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from advisor.audit import signs
 from advisor.audit.counts import counts
-from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
+from advisor.audit.verdict import Judgement, More, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Severity
 from advisor.laws.mfu import IMPOSSIBLE_MFU
 from advisor.units import format_number, format_percent, format_rate, format_seconds
@@ -124,7 +124,7 @@ def expected_speed(q: Question) -> Judgement:
     words = f"{value.text} is {between(rate, format_rate)}; expected of {s.gpu}: {between((low, high), format_rate)}"
     if rate[1] * SOFTWARE_SPREAD < low:
         so = f"the card gives {format_rate(low)} or more at this shape, {low / rate[1]:,.0f} times that"
-        more = {
+        more: More = {
             "severity": Severity.ERROR,
             "threshold": f"{SOFTWARE_SPREAD:g} times under the 80 % interval of the expected speed",
             "consequence": f"{1 - rate[1] / low:.1%}".replace("%", " %") + " of the paid time is lost to software",
@@ -139,15 +139,15 @@ def expected_speed(q: Question) -> Judgement:
 def phase_time(q: Question) -> Judgement:
     """The time of one phase against its physical floor: bytes over bandwidth, FLOPs over the dense peak."""
     s, phase, value = q.setup, q.get("phase"), q.get("value")
-    spec, known, floor, words = signs.spec_of(s), counts(s), None, ""
-    if spec is None or known is None:
+    spec, model, floor, words = signs.spec_of(s), counts(s), None, ""
+    if spec is None or model is None:
         return unknown("card or shape are not stated")
     if phase == "optimizer":
-        floor = signs.optimizer_floor_seconds(known, spec)
-        words = f"28 bytes × {known.parameters[0]:,} parameters ÷ {spec.memory_bytes_per_second / 1e9:,.0f} GB/s"
+        floor = signs.optimizer_floor_seconds(model, spec)
+        words = f"28 bytes × {model.parameters[0]:,} parameters ÷ {spec.memory_bytes_per_second / 1e9:,.0f} GB/s"
     elif phase in ("forward", "backward") and s.tokens_of_a_step and s.seq_len and spec.bf16_flops:
         part = 1 / 3 if phase == "forward" else 2 / 3
-        floor = part * known.flops(s.seq_len)[0] * s.tokens_of_a_step / s.gpus / spec.bf16_flops
+        floor = part * model.flops(s.seq_len)[0] * s.tokens_of_a_step / s.gpus / spec.bf16_flops
         words = f"{part:.2f} of the step's FLOPs at the dense peak"
     if floor is None:
         return unknown(f"no physical floor is known for {phase}")

@@ -6,7 +6,6 @@ from advisor.audit import signs
 from advisor.audit.counts import with_batch
 from advisor.audit.verdict import Judgement, Question, between, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
-from advisor.hardware.catalog import peak_flops
 from advisor.units import format_flops, format_percent, format_rate
 
 PAYS = 0.05  # a larger batch is worth its memory from 5 % more throughput on
@@ -25,7 +24,7 @@ def bigger_batch_pays(q: Question) -> Judgement:
         return not_the_cause(q, slow, "a larger batch")
     target = int(to.middle if to and to.high < float("inf") else to.low if to else 2 * s.micro_batch)
     here, there = (signs.expected(x, q.believe) for x in (s, with_batch(s, target)))
-    if here is None or there is None or here.tokens_per_second is None:
+    if not (here and there and here.tokens_per_second and there.tokens_per_second):
         return unknown("free memory says nothing of speed; without card and shape no curve of throughput can be drawn")
     gain = there.tokens_per_second.value / here.tokens_per_second.value - 1
     words = f"expected at batch {s.micro_batch}: {format_rate(here.tokens_per_second.value)}"
@@ -57,12 +56,17 @@ def faster_gpu_pays(q: Question) -> Judgement:
 def not_the_cause(q: Question, slow: float, remedy: str) -> Judgement:
     """The answer to every remedy while the run is far under what its card gives: the software comes first."""
     s, use, prediction = q.setup, signs.utilisation(q.setup), signs.expected(q.setup, q.believe)
-    normal = between((prediction.mfu.low, prediction.mfu.high), format_percent)
-    rates = between((prediction.tokens_per_second.low, prediction.tokens_per_second.high), format_rate)
-    so = f"MFU {format_percent(use.high)} where {normal} is normal: {slow:,.0f} times slow at least"
+    assert prediction is not None and prediction.tokens_per_second is not None  # `slow` was reckoned from it
+    rate = prediction.tokens_per_second
+    so = f"{slow:,.0f} times slow at least"
+    words = f"expected {between((rate.low, rate.high), format_rate)} ({rate.basis})"
+    if use and prediction.mfu:
+        normal = between((prediction.mfu.low, prediction.mfu.high), format_percent)
+        so = f"MFU {format_percent(use.high)} where {normal} is normal: {so}"
+        words = f"{use.arithmetic}; {words}"
     return does_not_follow(
         f"{so}. The software is the limit; {remedy} will not mend it",
-        f"{use.arithmetic}; expected {rates} ({prediction.mfu.basis})",
+        words,
         severity=Severity.ERROR,
         causes=(
             f"backend: {s.backend}" if s.backend else "kernels that do not use the matrix units",
@@ -81,7 +85,8 @@ def compute_bound(q: Question) -> Judgement:
     if use is None or rate is None or spec is None:
         return does_not_follow(_KERNEL_TIME, "no FLOPs can be set against it: shape, card or throughput are not stated")
     best = spec.mamf_bf16_flops if (s.precision or "bf16") == "bf16" else None
-    peak = best or peak_flops(spec, s.precision or "bf16") or peak_flops(spec, "fp16")
+    peak = best or signs.peak(s)
+    assert peak is not None  # utilisation is known
     share = use.achieved_flops / s.gpus / peak
     split = signs.shares(s, q.believe)
     words = f"{format_flops(use.achieved_flops / s.gpus)} of {format_flops(peak)} that products reach at best"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from advisor.audit.card import Card, Claim, Setup
 from advisor.audit.quantity import Quantity
@@ -53,9 +53,26 @@ class Question:
         """The configuration that the claim is about."""
         return self.card.setup(self.claim.about)
 
+    @property
+    def steps(self) -> float | None:
+        """The steps that the claim is about: its own, else those of the configuration; None where neither is stated."""
+        own = self.get("steps")
+        return own.low if own else self.setup.steps
+
     def get(self, name: str) -> Any:
         """A field of the claim, None where it is left out."""
         return self.claim.get(name)
+
+
+class More(TypedDict, total=False):
+    """What a judgement may say besides; as in `Judgement`."""
+
+    consequence: str
+    severity: Severity
+    confidence: Confidence
+    causes: tuple[str, ...]
+    actions: tuple[str, ...]
+    threshold: str
 
 
 Check = Callable[[Question], Judgement]
@@ -63,17 +80,17 @@ Check = Callable[[Question], Judgement]
 SMALL = 0.10  # a number less than this far off misleads nobody badly: a note
 
 
-def holds(so: str, arithmetic: str = "", **more) -> Judgement:
+def holds(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
     """The claim is right."""
     return Judgement(ruling=Ruling.HOLDS, so=so, arithmetic=arithmetic, **more)
 
 
-def wrong(so: str, arithmetic: str = "", **more) -> Judgement:
+def wrong(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
     """The claim contradicts its own numbers, physics or a datasheet."""
     return Judgement(ruling=Ruling.WRONG, so=so, arithmetic=arithmetic, **more)
 
 
-def does_not_follow(so: str, arithmetic: str = "", **more) -> Judgement:
+def does_not_follow(so: str, arithmetic: str = "", **more: Unpack[More]) -> Judgement:
     """The conclusion is not supported, whatever its numbers."""
     return Judgement(ruling=Ruling.DOES_NOT_FOLLOW, so=so, arithmetic=arithmetic, **more)
 
@@ -90,8 +107,7 @@ def compare(
     *,
     show: Callable[[float], str],
     arithmetic: str,
-    consequence: str = "",
-    **more,
+    **more: Unpack[More],
 ) -> Judgement:
     """Holds where the truth (a number, or an interval of possible truths) is among what the printed text can mean."""
     if claimed is None:
@@ -102,8 +118,8 @@ def compare(
         return holds(f"{truth}", arithmetic)
     judgement = wrong(f"{truth}, not {claimed.text}{_factor(claimed, low, high)}", arithmetic, **more)
     if _distance(claimed, low, high) < SMALL:
-        judgement = replace(judgement, severity=Severity.NOTE)
-    return replace(judgement, consequence=consequence)
+        return replace(judgement, severity=Severity.NOTE)
+    return judgement
 
 
 _DECIMAL = Formatter(

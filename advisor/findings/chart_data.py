@@ -42,9 +42,9 @@ class PartOfStep:
 
 def points(case: Case, name: str, most: int = MOST_POINTS) -> list[Point]:
     """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive."""
-    found = curve(case.run, name)
-    keep = _extremes(found.value, most)
-    steps, values = found.step[keep], found.value[keep]
+    printed = curve(case.run, name)
+    keep = _extremes(printed.value, most)
+    steps, values = printed.step[keep], printed.value[keep]
     tokens, hours = _tokens_at(case, steps), _hours_at(case, steps)
     usd_per_hour = price(case)
     return [
@@ -80,18 +80,18 @@ def mfu_per_rate(case: Case) -> float | None:
 def parts_of_step(case: Case) -> list[PartOfStep]:
     """Median seconds of the phases that were timed, and what they leave of the step."""
     whole = run_metrics.step_seconds(case)
-    found = []
+    parts = []
     for name in PHASES:
         values = series.finite(run_metrics.main_column(case.run, name))
         if len(values) and whole:
             seconds = series.median(values[series.steady_start(values) :])
             label = name.removesuffix("_seconds")
-            found.append(PartOfStep(name=label, seconds=seconds, share=seconds / whole))
-    if found and whole:
-        left = whole - sum(part.seconds for part in found)
+            parts.append(PartOfStep(name=label, seconds=seconds, share=seconds / whole))
+    if parts and whole:
+        left = whole - sum(part.seconds for part in parts)
         if left > 0:
-            found.append(PartOfStep(name="not accounted for", seconds=left, share=left / whole))
-    return found
+            parts.append(PartOfStep(name="not accounted for", seconds=left, share=left / whole))
+    return parts
 
 
 def few_rows(run: RunTable, most: int) -> tuple[list[str], np.ndarray]:
@@ -114,12 +114,12 @@ def telemetry_points(run: RunTable, name: str, most: int = MOST_POINTS) -> list[
         return []
     cards = telemetry.get("gpu", np.zeros(len(values)))
     cards = np.where(np.isfinite(cards), cards, 0)
-    found = []
+    readings = []
     for card in np.unique(cards):
         rows = np.flatnonzero((cards == card) & np.isfinite(values) & np.isfinite(times))
         rows = rows[_extremes(values[rows], most)]
-        found += [(float((times[i] - np.nanmin(times)) / 3600), float(values[i]), int(card)) for i in rows]
-    return found
+        readings += [(float((times[i] - np.nanmin(times)) / 3600), float(values[i]), int(card)) for i in rows]
+    return readings
 
 
 def _extremes(values: np.ndarray, most: int) -> np.ndarray:
@@ -127,11 +127,11 @@ def _extremes(values: np.ndarray, most: int) -> np.ndarray:
     if len(values) <= most:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), most // 2 + 1).astype(int)
-    found = {0, len(values) - 1}
+    kept = {0, len(values) - 1}
     for start, end in zip(edges[:-1], edges[1:], strict=True):
         stretch = values[start:end]
-        found |= {start + int(stretch.argmin()), start + int(stretch.argmax())}
-    return np.array(sorted(found))
+        kept |= {start + int(stretch.argmin()), start + int(stretch.argmax())}
+    return np.array(sorted(kept))
 
 
 def _tokens_at(case: Case, steps: np.ndarray) -> np.ndarray | None:

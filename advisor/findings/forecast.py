@@ -12,7 +12,7 @@ import numpy as np
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
 from advisor.findings.loss_forecast import LossForecast, forecast_loss
-from advisor.findings.run_facts import nats_per_unit, number, planned_steps, price, steps_done
+from advisor.findings.run_facts import COMPLETE_SHARE, nats_per_unit, number, planned_steps, price, steps_done
 from advisor.findings.run_metrics import FROM_CLOCK, step_times
 from advisor.findings.savings import spent_seconds
 from advisor.findings.schedule import schedules_of
@@ -28,7 +28,6 @@ from advisor.records import Basis, Estimate, Workload
 HOUR = 3600.0
 _PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
 _MOST_STEPS = 5_000_000  # of a plan to be believed: its schedule is laid out step by step
-_COMPLETE = 0.995  # of the steps: the last rows may not have been printed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +147,7 @@ def final_loss(case: Case) -> LossForecast:
         return LossForecast(final_loss=None, reason="the loss is not a mean per token")
     if np.nan_to_num(case.run.column("loss_is_nan")[main_rows(case.run)]).any():
         return LossForecast(final_loss=None, reason="losses that are not finite: no law describes a broken run")
-    if (steps_done(case.run) or 0.0) >= _COMPLETE * planned:
+    if (steps_done(case.run) or 0.0) >= COMPLETE_SHARE * planned:
         return LossForecast(final_loss=None, reason="all steps are done: the log has the loss")
     losses = curve(case.run, "loss")
     if not len(losses):
@@ -169,17 +168,17 @@ def _rest_seconds(case: Case, pace: Estimate | None, left: float | None) -> Esti
 
 def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
     """Seconds of evaluations or checkpoints still to come, by those timed so far; nothing where none was timed."""
-    seen = curve(case.run, f"{kind}_seconds")
-    if not len(seen):
+    timed = curve(case.run, f"{kind}_seconds")
+    if not len(timed):
         return known(0.0)
-    period = period_of(seen.step)
+    period = period_of(timed.step)
     every = period.every if period else number(case.run.facts, f"{kind}_every_steps")
     done = steps_done(case.run) or 0.0
-    count = left / every if every and every > 0 else len(seen) * left / max(done, 1.0)
-    middle = median(seen.value)
+    count = left / every if every and every > 0 else len(timed) * left / max(done, 1.0)
+    middle = median(timed.value)
     half = _PAUSE_SPREAD
-    if len(seen) >= 3 and middle > 0:
-        half = Z80 * float(np.std(np.log(np.maximum(seen.value, 1e-9)))) / math.sqrt(len(seen))
+    if len(timed) >= 3 and middle > 0:
+        half = Z80 * float(np.std(np.log(np.maximum(timed.value, 1e-9)))) / math.sqrt(len(timed))
     ends = middle * math.exp(-half), middle * math.exp(half)
     return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(math.floor(count + 1e-9))
 

@@ -53,11 +53,11 @@ def forecast_loss(losses: Curve, schedules: list[Schedule], *, nats: float = 1.0
         return LossForecast(
             final_loss=None, reason=f"only {max(0.0, least):.0%} of the steps after warm-up are done, 25 % are needed"
         )
-    found = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
-    if not found:
+    estimates = [e for s in schedules if (e := _one(losses, s, nats)) is not None]
+    if not estimates:
         return LossForecast(final_loss=None, reason="too few rows with a loss after the first tenth of the steps")
     names = " or ".join(s.name for s in schedules)
-    return LossForecast(final_loss=_union(found), reason=f"learning-rate annealing law, schedule {names}")
+    return LossForecast(final_loss=_union(estimates), reason=f"learning-rate annealing law, schedule {names}")
 
 
 def _union(estimates: list[Estimate]) -> Estimate:

@@ -71,7 +71,7 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
     if whole is None or whole <= 0 or not claims:
         return None
     hours = min(whole / 3600, most_hours) if most_hours else whole / 3600
-    ends = [_counted({code: getattr(one, end) for code, one in claims.items()}, hours) for end in _ENDS]
+    ends = [_counted({code: getattr(claim, end) for code, claim in claims.items()}, hours) for end in _ENDS]
     parts = [_part(code, [end.get(code, 0.0) for end in ends], claims[code]) for code in ends[0]]
     value, low, high = (sum(end.values()) for end in ends)
     basis = worst_basis(*(part.hours.basis for part in parts))
@@ -118,19 +118,19 @@ def _counted(claims: Mapping[str, float], whole: float) -> dict[str, float]:
 def _rest(counted: dict[str, float], shares: Mapping[str, float], wholes: Sequence[str], within: Sequence[str],
           of: float, left: float) -> float:  # fmt: skip
     """What a finding that sees a whole adds to its parts: counted, and given back as a share of the run."""
-    seen = [code for code in wholes if code in shares]
-    if not seen:
+    claimed = [code for code in wholes if code in shares]
+    if not claimed:
         return 0.0
-    code = max(seen, key=lambda one: shares[one])
-    explained = sum(counted.get(one, 0.0) for one in within)
+    code = max(claimed, key=lambda finding: shares[finding])
+    explained = sum(counted.get(finding, 0.0) for finding in within)
     counted[code] = min(left, max(0.0, shares[code] * of - explained))
     return counted[code]
 
 
 def _largest(shares: Mapping[str, float], groups: Sequence[Sequence[str]]) -> list[str]:
     """Of each group the finding that saves most, in the groups' order."""
-    found = [[code for code in group if code in shares] for group in groups]
-    return [max(codes, key=lambda code: shares[code]) for codes in found if codes]
+    claimed = [[code for code in group if code in shares] for group in groups]
+    return [max(codes, key=lambda code: shares[code]) for codes in claimed if codes]
 
 
 def _known(code: str) -> bool:

@@ -12,6 +12,8 @@ from advisor.findings.curves import curve, main_rows
 from advisor.laws import flops
 from advisor.readers.run_table import RunTable
 
+COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
+
 
 def number(facts: dict[str, Any], name: str) -> float | None:
     """A declared fact as a finite number, or None: logs also print "auto", "none" and lists."""
@@ -41,8 +43,9 @@ def step_tokens(case: Case) -> float | None:
         return declared
     if case.workload:
         return float(case.workload.step_tokens)
-    sizes = [number(case.run.facts, name) for name in ("micro_batch", "seq_len", "grad_accum")]
-    if all(sizes):
+    names = ("micro_batch", "seq_len", "grad_accum")
+    sizes = [size for name in names if (size := number(case.run.facts, name))]
+    if len(sizes) == len(names):
         return math.prod(sizes) * (number(case.run.facts, "world_size") or 1)
     rows = main_rows(case.run)
     tokens, step = case.run.column("tokens")[rows], case.run.column("step")[rows]
@@ -93,12 +96,12 @@ def steps_done(run: RunTable) -> float | None:
     rows = main_rows(run)
     steps = run.column("step")[rows]
     trained = np.isfinite(run.column("loss")[rows]) | np.isfinite(run.column("loss_is_nan")[rows])
-    known = np.isfinite(steps)
-    if not known.any():
+    printed = np.isfinite(steps)
+    if not printed.any():
         return None
-    last = float(steps[known].max())
+    last = float(steps[printed].max())
     # counted from 0, step 9 is the tenth; an evaluation of the untrained model at step 0 counts nothing
-    return last + 1 if (steps[known & trained] == 0).any() else last
+    return last + 1 if (steps[printed & trained] == 0).any() else last
 
 
 def print_gap(run: RunTable) -> float:

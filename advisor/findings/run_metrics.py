@@ -104,21 +104,21 @@ def lifetime_seconds(run: RunTable) -> float | None:
     were timed one by one are no wall clock: start-up, evaluations and checkpoints lie between them.
     """
     if run.attempts:
-        lived = [attempt.seconds for attempt in run.attempts]
-        return None if None in lived else float(sum(lived))
+        lived = [attempt.seconds for attempt in run.attempts if attempt.seconds is not None]
+        return float(sum(lived)) if len(lived) == len(run.attempts) else None
     declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
     return declared or (float(elapsed.max()) or None if len(elapsed) else None)
 
 
 def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:
     run = case.run
-    found = [(PRINTED, run.column("seconds")[rows])]
+    candidates = [(PRINTED, run.column("seconds")[rows])]
     if tokens := step_tokens(case):
         rate = run.column("tokens_per_second")[rows]
-        found.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
+        candidates.append((FROM_RATE, tokens / np.where(rate > 0, rate, np.nan)))
     for name in ("elapsed_seconds", "unix_seconds"):
-        found.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
-    return found
+        candidates.append((FROM_CLOCK, _seconds_between(run.column(name)[rows], step)))
+    return candidates
 
 
 def _seconds_between(clock: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -139,7 +139,7 @@ def pace(case: Case) -> Pace | None:
     """
     times, tokens = step_times(case), step_tokens(case)
     seconds = series.median(times.steady_seconds) if times else None
-    if seconds and tokens:
+    if times and seconds and tokens:
         words = f"median of {len(times.steady_seconds)} steady steps, {times.source}"
         return Pace(step_seconds=seconds, step_tokens=tokens, tokens_per_second=tokens / seconds, source=words)
     rates = series.finite(main_column(case.run, "tokens_per_second"))
@@ -239,13 +239,13 @@ def idle_stretches(case: Case) -> list[np.ndarray]:
     busy, clock, cards = (telemetry(case, name) for name in ("utilization", "unix_seconds", "gpu"))
     if not len(busy) or len(clock) != len(busy):
         return []
-    found = []
+    stretches = []
     for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
         mine = np.flatnonzero(cards == card) if np.isfinite(card) else np.arange(len(busy))
         for first, last in series.stretches(busy[mine] <= IDLE_UTILIZATION):
             if clock[mine[last]] - clock[mine[first]] >= IDLE_SECONDS:
-                found.append(mine[first : last + 1])
-    return found
+                stretches.append(mine[first : last + 1])
+    return stretches
 
 
 def memory_used_share(case: Case) -> tuple[float | None, float | None]:

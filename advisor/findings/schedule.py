@@ -63,9 +63,9 @@ def _declared(case: Case, steps: int) -> Schedule | None:
     if kind is None or kind == "wsd":  # how long it decays is not among the facts: recognised below
         return None
     peak, least = number(facts, "learning_rate"), number(facts, "min_learning_rate")
-    warmup, seen = number(facts, "warmup_steps"), curve(case.run, "learning_rate")
+    warmup, rates = number(facts, "warmup_steps"), curve(case.run, "learning_rate")
     if warmup is None:
-        warmup = _warmup_seen(seen.step, seen.value) if len(seen) >= _LEAST_SEEN else 0
+        warmup = _warmup_seen(rates.step, rates.value) if len(rates) >= _LEAST_SEEN else 0
     final = least / peak if peak and least is not None else 0.0
     made = learning_rate_shares(kind, steps, warmup_steps=int(warmup), final_share=final)
     return Schedule(name=kind, warmup_steps=int(warmup), shares=made)
@@ -81,13 +81,13 @@ def _warmup_seen(step: np.ndarray, rate: np.ndarray) -> int:
 def _known(steps: int, warmup: int) -> list[Schedule]:
     made = [("constant", 1.0, 0.0), *((kind, final, 0.0) for kind in ("cosine", "linear") for final in _FINALS)]
     made += [("wsd", final, decay) for final in _FINALS for decay in _DECAYS]
-    found = []
+    schedules = []
     for kind, final, decay in made:
         values = learning_rate_shares(kind, steps, warmup_steps=warmup, final_share=final, decay_share=decay)
         name = kind if kind == "constant" else f"{kind} to {final:.0%}"
         name += f" over the last {decay:.0%}" if kind == "wsd" else ""
-        found.append(Schedule(name=name, warmup_steps=warmup, shares=values, declared=False))
-    return found
+        schedules.append(Schedule(name=name, warmup_steps=warmup, shares=values, declared=False))
+    return schedules
 
 
 def _fits(values: np.ndarray, case: Case) -> bool:
@@ -96,6 +96,6 @@ def _fits(values: np.ndarray, case: Case) -> bool:
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
         return True  # nothing speaks against it
     place = np.clip(rates.step.astype(int), 0, len(values) - 1)
-    seen = rates.value / rates.value.max()
+    shares = rates.value / rates.value.max()
     expected = values[place] / max(values[: place.max() + 1].max(), 1e-12)
-    return float(np.mean(np.abs(seen - expected))) < _FITS
+    return float(np.mean(np.abs(shares - expected))) < _FITS

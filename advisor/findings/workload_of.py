@@ -83,11 +83,11 @@ def _gpu(facts: Mapping[str, Any], notes: _Notes) -> tuple[str | None, GpuSpec |
     if name.lower() == "cpu":
         return "cpu", None
     memory = _number(facts, "gpu_memory_bytes")
-    found = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
-    if isinstance(found, str):
-        notes.missing.append(f"the card (--gpu): {found}")
+    card = match_card(name, memory / 2**30 if memory else None, load_gpus().values())
+    if isinstance(card, str):
+        notes.missing.append(f"the card (--gpu): {card}")
         return None, None
-    return found.key, found
+    return card.key, card
 
 
 def _gpus(facts: Mapping[str, Any], gpu: str | None, notes: _Notes) -> int:
@@ -143,7 +143,9 @@ def _vocabularies(facts: Mapping[str, Any], family: str) -> tuple[int, ...]:
     return (stated,) if stated else _USUAL_VOCABULARY[family]
 
 
-def _made(facts: Mapping[str, Any], family: str, seq_len: int, vocab: int, depth: int | None = None):
+def _made(
+    facts: Mapping[str, Any], family: str, seq_len: int, vocab: int, depth: int | None = None
+) -> ModelShape | None:
     """The family's shape with everything stated taken over; None where the numbers do not fit together."""
     try:
         return make_shape(
@@ -186,15 +188,15 @@ def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Not
         notes.missing.append("the family, or all of depth, width, heads and vocab_size")
         return None
     multiple = str((ffn or 4 * width) / width)
-    found = read_shape(
+    shape = read_shape(
         *(str(count) if count else "", text["depth"], text["width"], text["heads"]),
         *(multiple, text["vocab_size"], str(seq_len)),
     )
-    if isinstance(found, Refusal):
-        notes.missing.append(f"the family: {found.reason}")
+    if isinstance(shape, Refusal):
+        notes.missing.append(f"the family: {shape.reason}")
         return None
-    notes.unsure.append(f"the family: not stated, {found.family} assumed by its sizes")
-    return found
+    notes.unsure.append(f"the family: not stated, {shape.family} assumed by its sizes")
+    return shape
 
 
 def _batch(

@@ -178,13 +178,13 @@ def _shipped_gpus() -> dict[str, GpuSpec]:
 
 
 def _read_gpus(path: Path) -> dict[str, GpuSpec]:
-    found: dict[str, GpuSpec] = {}
+    specs: dict[str, GpuSpec] = {}
     for line, row in read_table(path, GPU_COLUMNS, REQUIRED_GPU_COLUMNS):
         spec = _gpu(row, f"{path}, line {line}")
-        if spec.key in found:
+        if spec.key in specs:
             raise AdvisorError(f"{path}, line {line}: the key {spec.key!r} is there twice", "remove one of the rows")
-        found[spec.key] = spec
-    return found
+        specs[spec.key] = spec
+    return specs
 
 
 def _gpu(row: Mapping[str, str], where: str) -> GpuSpec:

@@ -27,8 +27,8 @@ def device_key(asked: str) -> str:
 
 def first_card() -> str | None:
     """The NVML name of the first NVIDIA card; None without a driver or a card."""
-    found = cards()
-    return found[0] if found else None
+    names = cards()
+    return names[0] if names else None
 
 
 def cards() -> list[str]:
@@ -54,9 +54,9 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
     """
     if gpu == "cpu":
         return None
-    found = cards()
-    if len(found) < gpus:
-        has = f"has only {len(found)}" if found else "has no NVIDIA card"
+    present = cards()
+    if len(present) < gpus:
+        has = f"has only {len(present)}" if present else "has no NVIDIA card"
         raise AdvisorError(
             f"the plan is for {gpus} x {gpu}, and this machine {has}",
             "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",

@@ -50,8 +50,8 @@ def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS)
         raise AdvisorError("live prices need gpuhunt, which is not installed", "pip install 'training-advisor[prices]'")
     answers = list(_ask(budget_seconds))
     failures = {_name(a["provider"]): a["error"] for a in answers if "error" in a}
-    found = [made for a in answers for item in a.get("items", ()) if (made := _row(_name(a["provider"]), item, today))]
-    good = [row for row in found if isinstance(row, PriceRow)]
+    items = [made for a in answers for item in a.get("items", ()) if (made := _row(_name(a["provider"]), item, today))]
+    good = [row for row in items if isinstance(row, PriceRow)]
     kept = [row for row in good if price_problem(row, load_gpus()) is None]
     if not kept:
         reasons = "; ".join(f"{name}: {why}" for name, why in sorted(failures.items())[:3])
@@ -63,7 +63,7 @@ def refresh_prices(today: datetime.date, budget_seconds: float = BUDGET_SECONDS)
         rows=rows,
         failures=failures,
         rejected=len(good) - len(kept),
-        unmatched=tuple(sorted({row for row in found if isinstance(row, str)})),
+        unmatched=tuple(sorted({row for row in items if isinstance(row, str)})),
     )
 
 
@@ -119,11 +119,11 @@ def _card(provider: str, item: Mapping[str, Any]) -> GpuSpec | None:
     exact = [spec for spec in cards.values() if machine in spec.nvml_names]
     named = exact or gpus_named(_spaced(item["gpu_name"] or ""))
     memory = item["gpu_memory"]
-    found = [spec for spec in named if memory is None or abs(memory / spec.memory_gb - 1) <= _MEMORY_ALIKE]
+    fitting = [spec for spec in named if memory is None or abs(memory / spec.memory_gb - 1) <= _MEMORY_ALIKE]
     form = next((form for form in _FORMS if form in machine.lower()), None)
-    if len(found) > 1 and form:
-        found = [spec for spec in found if any(part.startswith(form) for part in spec.key.split("-"))]
-    return found[0] if len(found) == 1 else None
+    if len(fitting) > 1 and form:
+        fitting = [spec for spec in fitting if any(part.startswith(form) for part in spec.key.split("-"))]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _spaced(name: str) -> str:
@@ -141,14 +141,14 @@ def _spot_joined(rows: Sequence[PriceRow]) -> list[PriceRow]:
     for row in rows:
         is_spot = row.on_demand_usd_per_hour is None
         joined.setdefault((row.provider, row.instance_type, row.region, row.gpu_count), {})[is_spot] = row
-    found = []
+    rows_joined = []
     for pair in joined.values():
         row, spot = pair.get(False) or pair[True], pair.get(True)
         dollars = spot.spot_usd_per_hour if spot else None
         if dollars is not None and row.on_demand_usd_per_hour is not None and dollars >= row.on_demand_usd_per_hour:
             dollars = None
-        found.append(PriceRow(**{**vars(row), "spot_usd_per_hour": dollars}))
-    return found
+        rows_joined.append(PriceRow(**{**vars(row), "spot_usd_per_hour": dollars}))
+    return rows_joined
 
 
 def _thinned(rows: Sequence[PriceRow]) -> tuple[PriceRow, ...]:

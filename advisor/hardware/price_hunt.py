@@ -18,6 +18,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import gpuhunt
 
 # providers whose lists gpuhunt publishes, fetched by its own loader
 PUBLISHED = ("aws", "azure", "gcp", "lambdalabs", "nebius", "oci", "runpod", "verda", "cloudrift")
@@ -69,7 +74,7 @@ def _published(answers: queue.Queue[dict]) -> None:
         except gpuhunt.GPUHuntError as error:  # no list at all; one that is missing is left out by `load`
             failure = f"{error}: {error.__cause__}"
     for name in PUBLISHED:
-        _answer(answers, name, lambda name=name: _items(catalog, name, failure))
+        _answer(answers, name, partial(_items, catalog, name, failure))
 
 
 def _asked(name: str) -> list[dict]:
@@ -81,13 +86,13 @@ def _asked(name: str) -> list[dict]:
     return _items(catalog, name, None)
 
 
-def _items(catalog, name: str, failure: str | None) -> list[dict]:
+def _items(catalog: gpuhunt.Catalog, name: str, failure: str | None) -> list[dict]:
     if failure:
         raise ConnectionError(failure)
-    found = catalog.query(provider=name, min_gpu_count=1)
-    if not found:
+    items = catalog.query(provider=name, min_gpu_count=1)
+    if not items:
         raise ConnectionError("its price list came back empty")
-    return [{field: getattr(item, field) for field in FIELDS} for item in found]
+    return [{field: getattr(item, field) for field in FIELDS} for item in items]
 
 
 def _answer(answers: queue.Queue[dict], name: str, ask: Callable[[], list[dict]]) -> None:

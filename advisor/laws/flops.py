@@ -113,6 +113,8 @@ def flops_per_token_windows(matmul_parameters: int, windows: Sequence[int], *, w
 
 
 @overload
+def mfu(flops_per_token: float, tokens_per_second: float, gpus: int, peak_flops: float) -> float: ...
+@overload
 def mfu(flops_per_token: float, tokens_per_second: float, gpus: int, peak_flops: float | None) -> float | None: ...
 @overload
 def mfu(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from advisor.laws.repetition import FREE_EPOCHS
 from advisor.plan.candidates import MICRO_BATCHES, OVERSHOOT
 from advisor.plan.costs import Costs
 from advisor.plan.explore import find_choice, pinned
@@ -25,7 +26,6 @@ from advisor.records import Estimate, Goal, Plan, Workload
 from advisor.units import GIB, format_seconds, format_usd
 from trainer.token_folder import TokenMeta
 
-FREE_EPOCHS = 4  # up to so many repetitions are nearly as good as fresh data (handbook §4.3)
 _LOSS_POINTS, _LOSS_SPAN = 41, 16.0  # of the curve, and how far it reaches from the plan's tokens, either way
 _NEAR = 3.0  # times the highest bar: a limit farther up would flatten the bars
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")

@@ -14,6 +14,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
+from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.plan.offers import SPOT_MEAN_SECONDS
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
@@ -30,7 +31,7 @@ from trainer.token_folder import TokenMeta
 FAMILY_RATIO = {"nanochat": (12.0, "matrices+head"), "gpt2": (20.0, "total"), "llama": (20.0, "total")}
 # With no limit at all the deepest model is planned whose whole run at that ratio still ends within this time.
 UNLIMITED_SECONDS = {"cpu": 3600.0, "cuda": 86400.0}
-MOST_EPOCHS = 16  # beyond this repeated data are mostly waste (sources §4.3); no time is spent on it unasked
+MOST_EPOCHS = WASTEFUL_EPOCHS  # no time is spent on more unasked
 # Context length and vocabulary where neither goal, data nor calibration says: what a calibration would measure.
 SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}

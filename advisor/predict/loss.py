@@ -80,15 +80,16 @@ PARAMETER_RANGE = (70e6, 16e9)
 TOKEN_RANGE = (1e9, 1e12)
 # Fitted with a vocabulary of 32,000. A token of a much smaller vocabulary carries fewer bytes and so fewer nats.
 VOCAB_RANGE = (16_000, 262_144)
-MOST_EPOCHS = 100  # the repetition law has no overfitting term; nothing is promised beyond this
+MOST_PREDICTED_EPOCHS = 100  # the repetition law has no overfitting term; nothing is promised beyond this
 
 # The standard errors of A, B, alpha and beta are almost perfectly correlated (sources §4.1), so the law is
 # written about the middle of its data, where the terms are well known and only the slopes are free.
 _MIDDLE_PARAMETERS, _MIDDLE_TOKENS = 1e9, 2e10
-_IRREDUCIBLE_ERROR, _EXPONENT_ERROR = 0.03, 0.02  # standard errors, Besiroglu et al. 2024
+IRREDUCIBLE_ERROR = 0.03  # nats, standard error (Besiroglu et al. 2024)
+_EXPONENT_ERROR = 0.02  # standard error (the same)
 # Another corpus and tokenizer move the loss by more than the fit's own error. The law is 1.2 % and 2.2 % below the
 # two nanochat runs of sources §4.6 (d16 2.904, d24 2.62 nats); a few per cent more is a judgement, not a fit.
-_TRANSFER_ERROR = 0.06
+TRANSFER_ERROR = 0.06  # of the loss
 
 
 def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_size: int) -> Estimate | None:
@@ -102,11 +103,11 @@ def predict_loss(parameters: int, tokens: int, unique_tokens: int | None, vocab_
     if math.isnan(value):
         return None
     fit_error = math.hypot(
-        _IRREDUCIBLE_ERROR,
+        IRREDUCIBLE_ERROR,
         CHINCHILLA.parameter_term(parameters) * _EXPONENT_ERROR * math.log(parameters / _MIDDLE_PARAMETERS),
         CHINCHILLA.token_term(tokens) * _EXPONENT_ERROR * math.log(tokens / _MIDDLE_TOKENS),
     )
-    width = Z80 * math.hypot(fit_error / value, _TRANSFER_ERROR)
+    width = Z80 * math.hypot(fit_error / value, TRANSFER_ERROR)
     return Estimate(value=value, low=value * math.exp(-width), high=value * math.exp(width), basis=Basis.PRIOR)
 
 
@@ -118,7 +119,7 @@ def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | N
     value = CHINCHILLA.loss(parameters, tokens)
     if unique_tokens:
         value = value + repetition_penalty(parameters, tokens, unique_tokens)
-        inside = inside & (np.asarray(tokens) <= MOST_EPOCHS * unique_tokens)
+        inside = inside & (np.asarray(tokens) <= MOST_PREDICTED_EPOCHS * unique_tokens)
     return np.where(inside, value, np.nan)
 
 
@@ -133,7 +134,7 @@ def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, 
             f"the loss laws count nats per token of a 32,000-token vocabulary; "
             f"with {vocab_size:,} a token means something else"
         )
-    if unique_tokens and tokens > MOST_EPOCHS * unique_tokens:
+    if unique_tokens and tokens > MOST_PREDICTED_EPOCHS * unique_tokens:
         epochs = tokens / unique_tokens
         return f"the data would be repeated {epochs:,.0f} times; the law of repetition knows no overfitting"
     return None

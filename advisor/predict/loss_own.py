@@ -11,7 +11,7 @@ from advisor.predict.loss import DATA_CONSTRAINED
 from advisor.records import Basis, Estimate
 
 LEAST_RUNS = 2  # one run may have been an accident
-# Another corpus and tokenizer shift the law by some 6 % (`loss._TRANSFER_ERROR`); what is left between runs on one
+# Another corpus and tokenizer shift the law by some 6 % (`loss.TRANSFER_ERROR`); what is left between runs on one
 # corpus is the law's slope at other sizes and the seed.
 _PRIOR_DEVIATION, _RUN_DEVIATION = 0.06, 0.02
 

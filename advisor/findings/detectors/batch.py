@@ -10,7 +10,7 @@ from advisor.findings.case import Case, Evidence, Finding, Insufficient, Severit
 from advisor.findings.run_metrics import BROKEN_FACTOR, memory_used_share, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
 from advisor.predict.batch import predict_batch
-from advisor.records import Estimate, Prediction, Workload
+from advisor.records import Estimate, Workload
 from advisor.units import format_estimate, format_percent, format_rate
 
 BATCH_MUST_PAY = 0.05
@@ -27,7 +27,7 @@ class BatchChoice:
     grad_accum: int
     gain: float
     same_global_batch: bool
-    prediction: Prediction
+    tokens_per_second: Estimate  # predicted
 
 
 def best_batch(case: Case) -> BatchChoice | None:
@@ -41,72 +41,72 @@ def best_batch(case: Case) -> BatchChoice | None:
         return None
     choices = _batches(w)
     options = predict_batch(profile, choices)
-    fitting = [p for p in options if p.fits and p.tokens_per_second is not None]
+    fitting = [(p, p.tokens_per_second) for p in options if p.fits and p.tokens_per_second is not None]
     if not fitting:
         return None
-    most = max(p.tokens_per_second.value for p in fitting)
-    best = next(p for p in fitting if p.tokens_per_second.value >= _AS_GOOD * most)  # the smallest that is as good
+    most = max(rate.value for _, rate in fitting)
+    best, rate = next((p, rate) for p, rate in fitting if rate.value >= _AS_GOOD * most)  # the smallest as good
     chosen = best.workload
     return BatchChoice(
         micro_batch=chosen.micro_batch,
         grad_accum=chosen.grad_accum,
-        gain=best.tokens_per_second.value / now.value - 1,
+        gain=rate.value / now.value - 1,
         same_global_batch=chosen.step_tokens == w.step_tokens,
-        prediction=best,
+        tokens_per_second=rate,
     )
 
 
 def _batches(w: Workload) -> list[Workload]:
     """Doublings of the micro-batch: within the accumulated batch, or beyond it where nothing is accumulated."""
-    found = []
+    batches = []
     for doubling in range(1, _MOST_DOUBLINGS + 1):
         times = 2**doubling
         accum, rest = divmod(w.grad_accum, times)
         if w.grad_accum == 1 or not rest:
-            found.append(dataclasses.replace(w, micro_batch=w.micro_batch * times, grad_accum=max(1, accum)))
-    return found
+            batches.append(dataclasses.replace(w, micro_batch=w.micro_batch * times, grad_accum=max(1, accum)))
+    return batches
 
 
 def detect_bigger_batch(case: Case) -> Verdict:
     """A bigger micro-batch, advised only where the predicted curve says that it pays and memory says that it fits."""
-    if case.workload is None or case.profile is None or promised_rate(case) is None:
+    w, promised = case.workload, promised_rate(case)
+    if w is None or case.profile is None or promised is None:
         return Insufficient(
             code="bigger_batch", missing="the shape, micro-batch and a known card, to predict other micro-batches"
         )
-    speed, found = run_metrics.pace(case), best_batch(case)
-    slow = speed is not None and promised_rate(case).value > BROKEN_FACTOR * speed.tokens_per_second
-    if found is None or slow:
+    speed, choice = run_metrics.pace(case), best_batch(case)
+    slow = speed is not None and promised.value > BROKEN_FACTOR * speed.tokens_per_second
+    if choice is None or slow:
         return None  # nothing bigger fits, or the software path is slow and the curve is not this run's
-    if found.gain < BATCH_MUST_PAY:
-        return _harmless_memory(case, found)
-    w = case.workload
-    words = "the same global batch" if found.same_global_batch else "a bigger global batch, which changes training"
+    if choice.gain < BATCH_MUST_PAY:
+        return _harmless_memory(case, choice)
+    words = "the same global batch" if choice.same_global_batch else "a bigger global batch, which changes training"
     return Finding(
         code="bigger_batch",
-        severity=Severity.WARNING if found.same_global_batch else Severity.NOTE,
-        title=f"A micro-batch of {found.micro_batch} instead of {w.micro_batch} would give "
-        f"{format_percent(found.gain)} more tokens per second and fits",
+        severity=Severity.WARNING if choice.same_global_batch else Severity.NOTE,
+        title=f"A micro-batch of {choice.micro_batch} instead of {w.micro_batch} would give "
+        f"{format_percent(choice.gain)} more tokens per second and fits",
         evidence=(
             Evidence(
-                text=f"predicted {format_estimate(promised_rate(case), format_rate)} now, "
-                f"{format_estimate(found.prediction.tokens_per_second, format_rate)} then, with {words}"
+                text=f"predicted {format_estimate(promised, format_rate)} now, "
+                f"{format_estimate(choice.tokens_per_second, format_rate)} then, with {words}"
             ),
         ),
         confidence=prediction_confidence(case),
-        actions=(f"micro_batch: {found.micro_batch}, grad_accum: {found.grad_accum} ({words})",),
+        actions=(f"micro_batch: {choice.micro_batch}, grad_accum: {choice.grad_accum} ({words})",),
         threshold="advised where the predicted curve gains 5 % or more and the high end of memory fits",
-        **saved_by_speedup(case, _gain_estimate(found)),
+        **saved_by_speedup(case, _gain_estimate(choice)),
     )
 
 
-def _gain_estimate(found: BatchChoice) -> Estimate:
+def _gain_estimate(choice: BatchChoice) -> Estimate:
     """Both predictions share their errors; what is left is taken as half of the gain either way."""
-    gain = found.gain
-    basis = found.prediction.tokens_per_second.basis
+    gain = choice.gain
+    basis = choice.tokens_per_second.basis
     return Estimate(value=1 + gain, low=1 + gain / 2, high=1 + 1.5 * gain, basis=basis)
 
 
-def _harmless_memory(case: Case, found: BatchChoice) -> Verdict:
+def _harmless_memory(case: Case, choice: BatchChoice) -> Verdict:
     """Much free memory is only worth a word where the curve says that filling it would not pay."""
     used, total = memory_used_share(case)
     if used is None or total is None or used > _LOW_MEMORY:
@@ -115,9 +115,9 @@ def _harmless_memory(case: Case, found: BatchChoice) -> Verdict:
         code="free_memory_is_no_loss",
         severity=Severity.NOTE,
         title=f"Only {format_percent(used)} of device memory is used, and filling it would gain "
-        f"{format_percent(max(0.0, found.gain))}",
+        f"{format_percent(max(0.0, choice.gain))}",
         evidence=(
-            Evidence(text=f"micro-batch {found.micro_batch} is predicted to fit, and hardly to be faster than now"),
+            Evidence(text=f"micro-batch {choice.micro_batch} is predicted to fit, and hardly to be faster than now"),
         ),
         confidence=prediction_confidence(case),
         actions=("leave the batch as it is; memory is not what is paid for",),

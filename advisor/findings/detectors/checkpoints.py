@@ -50,7 +50,7 @@ def checkpoints_of(case: Case) -> Checkpoints:
     run, step_pace = case.run, mean_step_seconds(case)
     events = [e for e in run.events if e.kind == "checkpoint"]
     written = curve(run, "checkpoint_seconds")
-    steps = sorted({_step_of(e) for e in events} - {None}) or list(written.step)
+    steps = sorted({step for e in events if (step := _step_of(e)) is not None}) or list(written.step)
     every = number(run.facts, "checkpoint_every_steps")
     every = max(0.0, every) if every is not None else None  # some say "never" as -1
     gap = float(np.median(np.diff(steps))) if len(steps) > 1 else (every or None)
@@ -93,31 +93,31 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     seconds = _run_seconds(case)
     if seconds is None or not len(main_rows(case.run)):
         return Insufficient(code="no_checkpoint", missing="steps and seconds per step")
-    seen = checkpoints_of(case)
+    checkpoints = checkpoints_of(case)
     done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
-    if seen.count or done < _LONG_HOURS * 3600:
+    if checkpoints.count or done < _LONG_HOURS * 3600:
         return None
-    if not seen.certain and case.run.format in _NUMBERS_ONLY:
+    if not checkpoints.certain and case.run.format in _NUMBERS_ONLY:
         return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
-    if seen.interval_seconds and seen.interval_seconds < seconds:
+    if checkpoints.interval_seconds and checkpoints.interval_seconds < seconds:
         return None  # configured, the first one is still to come
     hours = _expected_loss(seconds, seconds)
     usd = price(case)
-    best = daly_interval_seconds(seen.write_seconds or 30.0, MEAN_SECONDS.value)
-    disk = f", {format_bytes(seen.size_bytes)} each" if seen.size_bytes else ""
+    best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, MEAN_SECONDS.value))
+    disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
-        severity=Severity.ERROR if seen.certain else Severity.WARNING,
+        severity=Severity.ERROR if checkpoints.certain else Severity.WARNING,
         title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it",
         evidence=(
-            Evidence(text="the settings write none" if seen.certain else "the log mentions none"),
+            Evidence(text="the settings write none" if checkpoints.certain else "the log mentions none"),
             Evidence(
                 text=f"interruptions every 1 to 14 days cost {hours.low:.2g} to {hours.high:.2g} hours on average"
             ),
         ),
-        confidence=Confidence.HIGH if seen.certain else Confidence.LOW,
+        confidence=Confidence.HIGH if checkpoints.certain else Confidence.LOW,
         causes=("checkpoints are not configured, or only at the end",)
-        if seen.certain
+        if checkpoints.certain
         else ("checkpoints are off", "or the log does not mention them"),
         actions=(f"write one every {format_seconds(best)}{disk}, keep the last two",),
         saved_hours=hours,
@@ -139,28 +139,28 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
 
 def detect_checkpoint_interval(case: Case) -> Verdict:
     """Checkpoints much rarer or more frequent than Daly's interval, with what the difference costs."""
-    seen, seconds = checkpoints_of(case), _run_seconds(case)
-    if seen.interval_seconds is None or seen.write_seconds is None or seconds is None:
+    checkpoints, seconds = checkpoints_of(case), _run_seconds(case)
+    if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or seconds is None:
         return Insufficient(code="checkpoint_interval", missing="steps of two checkpoints and seconds per step")
-    best = daly_interval_seconds(seen.write_seconds, MEAN_SECONDS.value)
-    overhead = seen.write_seconds / seen.interval_seconds
-    often = seen.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
-    lost, least = _expected_loss(seconds, seen.interval_seconds), _expected_loss(seconds, best)
-    rare = seen.interval_seconds > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
+    best = float(daly_interval_seconds(checkpoints.write_seconds, MEAN_SECONDS.value))
+    overhead = checkpoints.write_seconds / checkpoints.interval_seconds
+    often = checkpoints.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
+    lost, least = _expected_loss(seconds, checkpoints.interval_seconds), _expected_loss(seconds, best)
+    rare = checkpoints.interval_seconds > best * _FACTOR and lost.value - least.value > 0.02 * seconds / 3600
     if not often and not rare:
         return None
-    writing = (overhead - seen.write_seconds / best) * seconds / 3600
+    writing = (overhead - checkpoints.write_seconds / best) * seconds / 3600
     saved = _range(writing) if often else lost.scaled(1 - least.value / lost.value)
     usd = price(case)
     word = "too frequent" if often else "too rare"
     return Finding(
         code="checkpoints_too_frequent" if often else "checkpoints_too_rare",
         severity=Severity.WARNING,
-        title=f"Checkpoints every {format_seconds(seen.interval_seconds)} are {word}: Daly's interval is "
+        title=f"Checkpoints every {format_seconds(checkpoints.interval_seconds)} are {word}: Daly's interval is "
         f"{format_seconds(best)}",
         evidence=(
-            Evidence(text=f"writing takes {format_seconds(seen.write_seconds)}, {overhead:.1%} of the time"),
-            Evidence(text=f"an interruption loses {format_seconds(seen.interval_seconds / 2)} on average"),
+            Evidence(text=f"writing takes {format_seconds(checkpoints.write_seconds)}, {overhead:.1%} of the time"),
+            Evidence(text=f"an interruption loses {format_seconds(checkpoints.interval_seconds / 2)} on average"),
         ),
         confidence=Confidence.MEDIUM,
         causes=("an interval in steps that was set for another step time",),
@@ -172,9 +172,9 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
 
 
 def _step_seconds(case: Case) -> float:
-    found = mean_step_seconds(case)
-    assert found is not None  # judged before
-    return found.value
+    step_pace = mean_step_seconds(case)
+    assert step_pace is not None  # judged before
+    return step_pace.value
 
 
 def _range(hours: float) -> Estimate:
@@ -183,16 +183,17 @@ def _range(hours: float) -> Estimate:
 
 def detect_checkpoint_disk(case: Case) -> Verdict:
     """Checkpoints that together take much disk, by their size and number."""
-    seen = checkpoints_of(case)
-    if seen.size_bytes is None or not seen.count:
+    checkpoints = checkpoints_of(case)
+    if checkpoints.size_bytes is None or not checkpoints.count:
         return Insufficient(code="checkpoint_disk", missing="checkpoints and the model's parameters")
-    total = seen.size_bytes * seen.count
+    total = checkpoints.size_bytes * checkpoints.count
     if total < _DISK_BYTES:
         return None
     return Finding(
         code="checkpoint_disk",
         severity=Severity.NOTE,
-        title=f"{seen.count} checkpoints of {format_bytes(seen.size_bytes)} are {format_bytes(total)} if all are kept",
+        title=f"{checkpoints.count} checkpoints of {format_bytes(checkpoints.size_bytes)} are {format_bytes(total)} "
+        "if all are kept",
         evidence=(Evidence(text="12 bytes per parameter: fp32 weights and two moments"),),
         confidence=Confidence.MEDIUM,
         causes=("every checkpoint is kept",),

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows, row_noise
-from advisor.findings.run_facts import planned_steps, print_gap, steps_done
+from advisor.findings.run_facts import COMPLETE_SHARE, planned_steps, print_gap, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 from advisor.units import format_seconds, format_usd
@@ -17,7 +17,6 @@ _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
 _NOISES = 6.0  # standard deviations of a row: another run's level
 _RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
-_DONE = 0.995  # of the planned steps counts as done: off by one, last row not printed
 
 
 def detect_merged_runs(case: Case) -> Verdict:
@@ -46,7 +45,7 @@ def _second_starts(run: RunTable) -> list[Evidence]:
     if main is None:
         return []
     loss, step = run.column("loss"), run.column("step")
-    found = []
+    starts = []
     start = _start(loss, step, main.first_row, main.last_row)
     for phase in run.phases:
         length = phase.last_row - phase.first_row + 1
@@ -57,8 +56,8 @@ def _second_starts(run: RunTable) -> list[Evidence]:
             continue
         if abs(other[1] - start[1]) < 0.05 * abs(start[1]):
             text = f"“{phase.name}” starts at step {other[0]:g} with loss {other[1]:.4g} as “{main.name}” does"
-            found.append(Evidence(text=text, first_step=other[0]))
-    return found
+            starts.append(Evidence(text=text, first_step=other[0]))
+    return starts
 
 
 def _start(loss: np.ndarray, step: np.ndarray, first: int, last: int) -> tuple[float, float] | None:
@@ -94,9 +93,9 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
     positive = rates.value > 0
     step, value = rates.step[positive], rates.value[positive]
     change = np.abs(np.diff(np.log(value)))
-    found = []
+    jumps = []
     noise = row_noise(losses.value)
-    places = [i for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
+    places = [int(i) for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
     for before, after in pairwise([*places, len(value) - 1]):
         if after - before < 5:
             continue
@@ -108,8 +107,8 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
                 f"learning rate {value[before]:.3g} → {value[before + 1]:.3g} and loss {np.median(left):.4g} → "
                 f"{np.median(right):.4g} at step {at:g}"
             )
-            found.append(Evidence(text=text, first_step=at))
-    return found
+            jumps.append(Evidence(text=text, first_step=at))
+    return jumps
 
 
 def detect_steps_missing(case: Case) -> Verdict:
@@ -119,10 +118,10 @@ def detect_steps_missing(case: Case) -> Verdict:
         return _never_began(planned)
     if planned is None or done is None:
         return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
-    if done > planned * (2 - _DONE) + 1:
+    if done > planned * (2 - COMPLETE_SHARE) + 1:
         return _too_many(done, planned)
     last_gap = print_gap(case.run)
-    if done + last_gap >= _DONE * planned:
+    if done + last_gap >= COMPLETE_SHARE * planned:
         return None
     intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
     hours, usd = cost_of_steps(case, planned - done)
@@ -142,7 +141,7 @@ def detect_steps_missing(case: Case) -> Verdict:
         else ("the run was ended from outside or crashed", "the log was copied while the run went on"),
         actions=("do not compare this loss with that of complete runs: the learning rate has not decayed",
                  "resume from the last checkpoint"),
-        threshold=f"under {_DONE:.1%} of the declared steps",
+        threshold=f"under {COMPLETE_SHARE:.1%} of the declared steps",
     )  # fmt: skip
 
 

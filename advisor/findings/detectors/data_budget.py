@@ -23,11 +23,18 @@ from advisor.laws import flops
 from advisor.laws.intervals import Z80
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import LAW_BYTES_PER_TOKEN
-from advisor.predict.loss import CHINCHILLA, MOST_EPOCHS, PARAMETER_RANGE, TOKEN_RANGE, effective_tokens
+from advisor.predict.loss import (
+    CHINCHILLA,
+    IRREDUCIBLE_ERROR,
+    MOST_PREDICTED_EPOCHS,
+    PARAMETER_RANGE,
+    TOKEN_RANGE,
+    TRANSFER_ERROR,
+    effective_tokens,
+)
 from advisor.readers.run_table import Status
 
-# Of the floor: E's standard error, and what another corpus moves (predict/loss.py).
-FLOOR_MARGIN = 0.03 * Z80 / CHINCHILLA.irreducible + 0.06
+FLOOR_MARGIN = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR  # of the floor
 _LAW_VOCAB = 16_000
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
@@ -60,8 +67,8 @@ def epochs_of(case: Case) -> float | None:
         return tokens / unique
     printed = curve(case.run, "epoch").value
     planned = number(case.run.facts, "planned_epochs")
-    known = [x for x in (planned, float(printed.max()) if len(printed) else None) if x]
-    return max(known) if known else None
+    counts = [x for x in (planned, float(printed.max()) if len(printed) else None) if x]
+    return max(counts) if counts else None
 
 
 def detect_repeated_data(case: Case) -> Verdict:
@@ -83,7 +90,7 @@ def detect_repeated_data(case: Case) -> Verdict:
         severity=Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING,
         title=f"The data repeat {epochs:.3g} times; {1 - worth:.0%} of the compute buys nothing",
         evidence=(Evidence(text=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data"),),
-        confidence=Confidence.HIGH if epochs <= MOST_EPOCHS else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if epochs <= MOST_PREDICTED_EPOCHS else Confidence.MEDIUM,
         causes=("a token budget laid out for a larger data set",),
         actions=(
             f"train {FREE_EPOCHS:g} epochs, or find {epochs / FREE_EPOCHS:.2g}× the data",
@@ -219,8 +226,8 @@ def detect_error_page(case: Case) -> Verdict:
         kind = f"an error page or pointer (line {events[0].line or '?'}: {events[0].text[:120]!r})"
     tiny = tokens is not None and per_step is not None and tokens < per_step
     if kind is None and not tiny:
-        known = head or size is not None or tokens is not None
-        return None if known else Insufficient(code="error_page", missing="the data file's beginning or size")
+        judged = head or size is not None or tokens is not None
+        return None if judged else Insufficient(code="error_page", missing="the data file's beginning or size")
     title = f"The data file is {kind}" if kind else f"The whole data set ({tokens:,.0f} tokens) is less than one step"
     shown = (
         f"it begins {head[:80]!r}" if head else (events[0].text[:200] if events else f"{per_step:,.0f} tokens per step")

@@ -70,17 +70,17 @@ def _calm(case: Case) -> StepTimes | None:
 def _shifts(times: StepTimes) -> list[series.Shift]:
     """Lasting changes of step time that a straight line explains worse than steps do."""
     logs = np.log(times.steady_seconds)
-    found = series.level_shifts(logs, least=_SHIFT)
-    if not found:
+    shifts = series.level_shifts(logs, least=_SHIFT)
+    if not shifts:
         return []
-    levels = np.full(len(logs), found[0].before)
-    for shift in found:
+    levels = np.full(len(logs), shifts[0].before)
+    for shift in shifts:
         levels[shift.index :] = shift.after
     trend = series.theil_sen(times.steady_step, logs)
     line = trend.intercept + trend.slope * times.steady_step if trend else np.full(len(logs), series.median(logs))
     calm = series.rolling_median(logs, _SMOOTHED)  # without pauses, which neither model explains
     by_steps, by_line = (float(np.mean(np.abs(calm - model))) for model in (levels, line))
-    return found if by_steps < 0.7 * by_line else []
+    return shifts if by_steps < 0.7 * by_line else []
 
 
 def _data_or_compute(case: Case, times: StepTimes, cut: int) -> tuple[tuple[str, ...], tuple[Evidence, ...]]:

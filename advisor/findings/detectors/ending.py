@@ -17,8 +17,8 @@ _HOUR = 3600.0
 
 def _last(case: Case, *kinds: str) -> Event | None:
     """The last event of these kinds."""
-    found = [event for event in case.run.events if event.kind in kinds]
-    return found[-1] if found else None
+    events = [event for event in case.run.events if event.kind in kinds]
+    return events[-1] if events else None
 
 
 def _where(case: Case) -> str:
@@ -30,10 +30,10 @@ def _where(case: Case) -> str:
 
 
 def _evidence(case: Case, event: Event | None) -> tuple[Evidence, ...]:
-    found = [Evidence(text=event.text, first_step=event.step, last_step=event.step)] if event else []
-    if not found and case.run.status_reason:
-        found.append(Evidence(text=case.run.status_reason))
-    return (*found, *_rest(case))
+    last_words = [Evidence(text=event.text, first_step=event.step, last_step=event.step)] if event else []
+    if not last_words and case.run.status_reason:
+        last_words.append(Evidence(text=case.run.status_reason))
+    return (*last_words, *_rest(case))
 
 
 def _rest(case: Case) -> tuple[Evidence, ...]:

@@ -52,8 +52,8 @@ def _held_out(case: Case) -> dict[str, Curve]:
     """Validation losses by the name of their set, "" where the log evaluates one."""
     named = case.run.facts.get("eval_losses")
     sets = {}
-    for name, one in named.items() if isinstance(named, dict) else ():
-        step, value = np.asarray(one["step"], dtype=float), np.asarray(one["loss"], dtype=float)
+    for name, evals in named.items() if isinstance(named, dict) else ():
+        step, value = np.asarray(evals["step"], dtype=float), np.asarray(evals["loss"], dtype=float)
         good = np.isfinite(step) & np.isfinite(value)
         sets[str(name)] = Curve(step=step[good], value=value[good])
     return sets or {"": curve(case.run, "eval_loss")}
@@ -82,7 +82,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     hours, usd = cost_of_steps(case, last - step) if evals.counted and not a_part else (None, None)
     bad = not a_part and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
     of_set = f" of {worst.name}" if sets > 1 else ""
-    others = ", ".join(f"{one.name} +{one.relative:.0%} since step {one.evals.step[one.best]:g}" for one in rises)
+    others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
     return Finding(
         code="overfitting",
         severity=Severity.ERROR if bad else Severity.NOTE if a_part else Severity.WARNING,
@@ -198,14 +198,14 @@ def scores_of(case: Case) -> dict[str, tuple[float, float | None]]:
 
     From events of kind "score", whose numbers are name → value, and facts of the same names.
     """
-    found = {}
+    scores = {}
     stated = {name: value for name, value in case.run.facts.items() if benchmark_of(name)}
     for numbers, step in [(stated, None), *((e.numbers, e.step) for e in case.run.events if e.kind == "score")]:
         for name, value in numbers.items():
             benchmark = benchmark_of(name)
             if benchmark and isinstance(value, int | float) and 0 <= value <= 100:
-                found[benchmark] = (value / 100 if value > 1 else float(value), step)
-    return found
+                scores[benchmark] = (value / 100 if value > 1 else float(value), step)
+    return scores
 
 
 def detect_scores_at_chance(case: Case) -> Verdict:

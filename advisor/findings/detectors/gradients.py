@@ -148,16 +148,16 @@ def detect_grad_spikes_before_loss_spikes(case: Case) -> Verdict:
     if post_clip_cap(norms.value, number(case.run.facts, "grad_clip")) is not None:
         return Insufficient(code="grad_spikes_first", missing="gradient norms before clipping (these are after)")
     hits = norms.step[norm_spikes(norms)]
-    found = spikes(losses)
+    loss_spikes = spikes(losses)
     reach = _BEFORE * float(np.median(np.diff(norms.step)))
-    pairs = [(s, hits[(hits <= s.first_step) & (hits >= s.first_step - reach)]) for s in found]
+    pairs = [(s, hits[(hits <= s.first_step) & (hits >= s.first_step - reach)]) for s in loss_spikes]
     led = [(s, float(before[0])) for s, before in pairs if len(before)]
     if not led:
         return None
     return Finding(
         code="grad_spikes_first",
-        severity=Severity.WARNING if len(led) > 1 and len(led) >= _LED_SHARE * len(found) else Severity.NOTE,
-        title=f"{len(led)} of {len(found)} loss spikes were announced by a spike of the gradient norm",
+        severity=Severity.WARNING if len(led) > 1 and len(led) >= _LED_SHARE * len(loss_spikes) else Severity.NOTE,
+        title=f"{len(led)} of {len(loss_spikes)} loss spikes were announced by a spike of the gradient norm",
         evidence=tuple(
             Evidence(
                 text=f"norm spikes at step {start:g}, loss {s.before:.4g} → {s.peak:.4g} at step {s.first_step:g}",

@@ -25,21 +25,21 @@ def detect_cpu_fallback(case: Case) -> Verdict:
     if run_metrics.on_cpu(case):
         return None
     signs = cpu_signs(_readings(case))
-    seen = [sign.text for sign in signs if sign.applies]
+    convicting = [sign.text for sign in signs if sign.applies]
     if len(signs) < CONVICTING:
         return Insufficient(
             code="cpu_fallback",
             missing=f"device memory, power, utilisation, shape or step times: only {len(signs)} of 5 signs can be read",
         )
-    if len(seen) < CONVICTING:
+    if len(convicting) < CONVICTING:
         return None
     factor = _slowness(case)
     return Finding(
         code="cpu_fallback",
         severity=Severity.ERROR,
-        title=f"The GPU hardly takes part: {len(seen)} of {len(signs)} signs of training on the CPU",
-        evidence=tuple(Evidence(text=text) for text in seen),
-        confidence=Confidence.HIGH if len(seen) > CONVICTING else Confidence.MEDIUM,
+        title=f"The GPU hardly takes part: {len(convicting)} of {len(signs)} signs of training on the CPU",
+        evidence=tuple(Evidence(text=text) for text in convicting),
+        confidence=Confidence.HIGH if len(convicting) > CONVICTING else Confidence.MEDIUM,
         causes=(
             "a CPU build of the framework, or a backend that falls back to the CPU for missing operators",
             "the model or its inputs were never moved to the device",

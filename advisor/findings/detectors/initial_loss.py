@@ -11,7 +11,15 @@ from advisor.findings.curves import curve, tail
 from advisor.findings.detectors.learning_rate import rate_is_zero
 from advisor.findings.run_facts import nats_per_unit, number, sequence_length, steps_done, vocabulary
 from advisor.findings.spend import cost_of_steps
-from advisor.laws.initial_loss import FAULT_ABOVE, FAULT_BELOW, SOUND, uniform_loss
+from advisor.laws.initial_loss import (
+    FAULT_ABOVE,
+    FAULT_BELOW,
+    SOUND,
+    is_unscaled,
+    logit_deviation,
+    summed_over,
+    uniform_loss,
+)
 
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
@@ -89,20 +97,6 @@ def _too_low(case: Case, step: float, loss: float, vocab: int) -> Finding:
     )
 
 
-def sum_factors(
-    loss: float, vocab: int, sizes: dict[str, float], *, tolerance: float = SOUND
-) -> list[tuple[str, float]]:
-    """Which products of `sizes` (name → number) turn ln V into this loss, best first: a sum where a mean was meant.
-
-    Compares loss / factor with ln V within `tolerance` nats, for each size alone and each pair.
-    """
-    known = [(name, size) for name, size in sizes.items() if size and size >= 2]
-    pairs = [(f"{a} × {b}", x * y) for i, (a, x) in enumerate(known) for b, y in known[i + 1 :]]
-    expected = uniform_loss(vocab)
-    hits = [(abs(loss / factor - expected), name, factor) for name, factor in known + pairs]
-    return [(name, factor) for off, name, factor in sorted(hits) if off <= tolerance]
-
-
 def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
     """Causes in words: which sum instead of a mean gives this loss."""
     facts, work = case.run.facts, case.workload
@@ -113,11 +107,10 @@ def _sums(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
         "devices": number(facts, "world_size") or (work.gpus if work else None),
     }
     expected = uniform_loss(vocab)
-    found = sum_factors(loss, vocab, {name: float(size) for name, size in sizes.items() if size})
     words = [
-        f"the loss is summed over {name} ({factor:,.6g}) instead of averaged: "
-        f"{loss:,.5g} / {factor:,.6g} = {loss / factor:.3f} against ln {vocab:,} = {expected:.3f}"
-        for name, factor in found[:3]
+        f"the loss is summed over {divisor.name} ({divisor.count:,.6g}) instead of averaged: "
+        f"{loss:,.5g} / {divisor.count:,.6g} = {loss / divisor.count:.3f} against ln {vocab:,} = {expected:.3f}"
+        for divisor in summed_over(loss, vocab, sizes)[:3]
     ]
     if abs(loss * math.log(2) - expected) <= SOUND:
         words.append(f"the loss is printed in bits: {loss:.4g} × ln 2 = {loss * math.log(2):.3f} nats")
@@ -132,22 +125,11 @@ def _scale_causes(case: Case, loss: float, vocab: int) -> tuple[str, ...]:
     deviation = logit_deviation(loss, vocab)
     words = [f"logits with a standard deviation of about {deviation:.3g} at the start instead of 1 or less"]
     width = case.workload.shape.width if case.workload else number(case.run.facts, "width")
-    if width and width > 0 and 0.7 < deviation / math.sqrt(width) < 1.4:
+    if width and width > 0 and is_unscaled(loss, width, vocab):
         words.append(
             f"embeddings drawn from N(0, 1) and tied to the head: logits of √{width:g} = {math.sqrt(width):.3g}"
         )
     return (*words, *_other_vocabulary(loss, vocab), "learning rate applied before the first loss is printed")
-
-
-def logit_deviation(loss: float, vocab: int) -> float:
-    """Standard deviation of normal logits whose expected cross entropy is `loss` nats.
-
-    ln V + σ²/2 up to σ = √(2 ln V), σ·√(2 ln V) beyond: the mean of ln Σ exp of V normals (random-energy model).
-    """
-    expected = uniform_loss(vocab)
-    small = math.sqrt(2 * max(0.0, loss - expected))
-    limit = math.sqrt(2 * expected)
-    return small if small <= limit else loss / limit
 
 
 def _other_vocabulary(loss: float, vocab: int) -> list[str]:

@@ -48,12 +48,12 @@ def spikes(losses: Curve, *, skip_steps: float = _WARM_UP_STEPS) -> tuple[Spike,
     z, height = _residual_scores(losses.value, before, window)
     large = height > _LEAST_HEIGHT * np.abs(before)
     judged = (losses.step >= losses.step[0] + skip_steps) & (np.arange(len(losses)) >= window) & large
-    found = []
+    high_stretches = []
     for first, last in stretches(judged & (z > _Z_NOTE)):
         score = float(z[first : last + 1].max())
         if score > _Z_HIGH or last - first + 1 >= _PERSISTS:
-            found.append(_spike(losses, before, first, last, score))
-    return tuple(found)
+            high_stretches.append(_spike(losses, before, first, last, score))
+    return tuple(high_stretches)
 
 
 def _residual_scores(values: np.ndarray, before: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,21 +86,21 @@ def detect_loss_spikes(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_ROWS:
         return Insufficient(code="loss_spikes", missing=f"{_FEWEST_ROWS} rows with a training loss")
-    found = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
-    if not found:
+    all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
+    if not all_spikes:
         return None
-    lasting = [s for s in found if s.rows >= _PERSISTS]
-    worst = max(lasting or found, key=lambda s: s.peak - s.before)
-    lost = sum((s.recovered_step or s.last_step) - s.first_step for s in found)
+    lasting = [s for s in all_spikes if s.rows >= _PERSISTS]
+    worst = max(lasting or all_spikes, key=lambda s: s.peak - s.before)
+    lost = sum((s.recovered_step or s.last_step) - s.first_step for s in all_spikes)
     hours, usd = cost_of_steps(case, lost)
     height = f"{worst.before:.4g} → {worst.peak:.4g} at step {worst.first_step:g}"
-    count = "One loss spike" if len(found) == 1 else f"{len(found)} loss spikes"
+    count = "One loss spike" if len(all_spikes) == 1 else f"{len(all_spikes)} loss spikes"
     ended = "" if worst.recovered_step is None else f", back at step {worst.recovered_step:g}"
     return Finding(
         code="loss_spikes",
         severity=Severity.WARNING if lasting else Severity.NOTE,
         title=f"{count}, the worst {height}{ended}" + ("" if lasting else "; none lasts three rows"),
-        evidence=tuple(_spike_evidence(s) for s in sorted(found, key=lambda s: s.before - s.peak)[:10]),
+        evidence=tuple(_spike_evidence(s) for s in sorted(all_spikes, key=lambda s: s.before - s.peak)[:10]),
         confidence=Confidence.HIGH if lasting else Confidence.MEDIUM,
         causes=(
             "a learning rate at the edge of stability (spikes cluster where it peaks)",
@@ -238,9 +238,9 @@ def _before(case: Case, rows: np.ndarray, place: np.ndarray, first: int) -> tupl
     start = kept[-10:][0]
     text = f"last finite losses {loss[start]:.4g} → {loss[kept[-1]]:.4g}"
     norm = case.run.column("grad_norm")[rows][: first + 1]
-    seen = norm[~np.isnan(norm)]
-    if len(seen):
-        text += f", gradient norm {seen[-1]:.4g} then"
+    norms = norm[~np.isnan(norm)]
+    if len(norms):
+        text += f", gradient norm {norms[-1]:.4g} then"
     return (Evidence(text=text, first_step=float(place[start]), last_step=float(place[kept[-1]])),)
 
 

@@ -54,18 +54,18 @@ def readings(case: Case) -> Readings | None:
     at, place = np.unique(np.array(steps, dtype=float), return_inverse=True)
     took = np.zeros(len(at))
     np.maximum.at(took, place, seconds)  # of several after one step the slowest
-    known = [case.plan.reference_seconds if case.plan else None]
-    known += [case.profile.reference_seconds if case.profile else None]
-    quiet = min([float(np.quantile(took, _QUIETEST)), *(one for one in known if one)])
+    calibrated = [case.plan.reference_seconds if case.plan else None]
+    calibrated += [case.profile.reference_seconds if case.profile else None]
+    quiet = min([float(np.quantile(took, _QUIETEST)), *(reading for reading in calibrated if reading)])
     return Readings(step=at, seconds=took, quiet_seconds=quiet) if quiet > 0 else None
 
 
 def quiet_times(case: Case) -> StepTimes | None:
     """Step times without the steps that other work on the machine slowed; all of them where nothing tells."""
-    times, seen = run_metrics.step_times(case), readings(case)
-    if times is None or seen is None or not seen.busy.any():
+    times, kernel = run_metrics.step_times(case), readings(case)
+    if times is None or kernel is None or not kernel.busy.any():
         return times
-    kept = ~seen.busy_at(times.step)
+    kept = ~kernel.busy_at(times.step)
     seconds = times.seconds[kept]
     start = series.steady_start(seconds) if len(seconds) else 0
     return dataclasses.replace(times, row=times.row[kept], step=times.step[kept], seconds=seconds, start=start)
@@ -73,41 +73,41 @@ def quiet_times(case: Case) -> StepTimes | None:
 
 def lost_seconds(case: Case) -> float:
     """Seconds by which steps beside busy readings took longer than quiet ones; 0 where nothing tells."""
-    times, seen = run_metrics.step_times(case), readings(case)
-    if times is None or seen is None or times.source != run_metrics.PRINTED:
+    times, kernel = run_metrics.step_times(case), readings(case)
+    if times is None or kernel is None or times.source != run_metrics.PRINTED:
         return 0.0
-    slowed = times.seconds[seen.busy_at(times.step)]
+    slowed = times.seconds[kernel.busy_at(times.step)]
     return float(np.maximum(0.0, slowed - _normal_seconds(case, times)).sum()) * times.stride
 
 
 def slowdown(case: Case) -> float:
     """How many times longer the median step took than it would have on a quiet machine; 1 where nothing tells."""
-    times, seen = run_metrics.step_times(case), readings(case)
-    if times is None or seen is None or not seen.busy.any():
+    times, kernel = run_metrics.step_times(case), readings(case)
+    if times is None or kernel is None or not kernel.busy.any():
         return 1.0
     return max(1.0, series.median(times.steady_seconds) / _normal_seconds(case, times))
 
 
 def _normal_seconds(case: Case, times: StepTimes) -> float:
     """A step on the quiet machine: the median of quiet ones, else the median step by the kernel's own slowdown."""
-    quiet, seen = quiet_times(case), readings(case)
-    assert quiet is not None and seen is not None
+    quiet, kernel = quiet_times(case), readings(case)
+    assert quiet is not None and kernel is not None
     if len(quiet.steady_seconds) >= _FEW_STEPS:
         return series.median(quiet.steady_seconds)
-    slower = max(1.0, series.median(seen.seconds) / seen.quiet_seconds)
+    slower = max(1.0, series.median(kernel.seconds) / kernel.quiet_seconds)
     return series.median(times.steady_seconds) / slower
 
 
 def detect_machine_busy(case: Case) -> Verdict:
     """Other work on the machine while the run went on, by the reference kernel that the trainer times."""
-    times, seen = run_metrics.step_times(case), readings(case)
-    if times is None or seen is None or not seen.busy.any():
+    times, kernel = run_metrics.step_times(case), readings(case)
+    if times is None or kernel is None or not kernel.busy.any():
         return None
     lost, whole = lost_seconds(case), float(times.seconds.sum()) * times.stride
     share = lost / whole if whole > 0 else 0.0
     if share < _COST:
         return None
-    slow, stolen = seen.seconds[seen.busy], case.run.facts.get("stolen_share")
+    slow, stolen = kernel.seconds[kernel.busy], case.run.facts.get("stolen_share")
     by_host = isinstance(stolen, float) and stolen > _STOLEN
     return Finding(
         code="machine_busy",
@@ -116,12 +116,12 @@ def detect_machine_busy(case: Case) -> Verdict:
         evidence=(
             Evidence(
                 text=f"the reference kernel took {format_seconds(series.median(slow))} (median) in {len(slow)} of "
-                f"{len(seen.seconds)} readings, {format_seconds(seen.quiet_seconds)} when quiet: "
-                f"{format_number(series.median(slow) / seen.quiet_seconds)}x",
-                first_step=float(seen.step[seen.busy][0]),
-                last_step=float(seen.step[seen.busy][-1]),
+                f"{len(kernel.seconds)} readings, {format_seconds(kernel.quiet_seconds)} when quiet: "
+                f"{format_number(series.median(slow) / kernel.quiet_seconds)}x",
+                first_step=float(kernel.step[kernel.busy][0]),
+                last_step=float(kernel.step[kernel.busy][-1]),
             ),
-            *_step_evidence(case, times, seen),
+            *_step_evidence(case, times, kernel),
         ),
         confidence=Confidence.HIGH if len(slow) > 2 else Confidence.MEDIUM,
         causes=(
@@ -139,8 +139,8 @@ def detect_machine_busy(case: Case) -> Verdict:
     )
 
 
-def _step_evidence(case: Case, times: StepTimes, seen: Readings) -> tuple[Evidence, ...]:
-    quiet, slowed = quiet_times(case), times.seconds[seen.busy_at(times.step)]
+def _step_evidence(case: Case, times: StepTimes, kernel: Readings) -> tuple[Evidence, ...]:
+    quiet, slowed = quiet_times(case), times.seconds[kernel.busy_at(times.step)]
     if quiet is None or len(quiet.steady_seconds) < _FEW_STEPS:
         return (Evidence(text="no stretch of the run was quiet: what a step takes alone follows from the kernel"),)
     text = (

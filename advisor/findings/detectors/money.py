@@ -73,12 +73,12 @@ def _wall_seconds(case: Case) -> float | None:
 
 
 def _known_parts(case: Case) -> tuple[Evidence, ...]:
-    found = []
+    parts = []
     for name, words in (("eval_seconds", "evaluations"), ("checkpoint_seconds", "checkpoints")):
         seconds = series.finite(case.run.column(name))
         if len(seconds):
-            found.append(Evidence(text=f"{len(seconds)} {words} took {format_seconds(float(seconds.sum()))}"))
-    return tuple(found)
+            parts.append(Evidence(text=f"{len(seconds)} {words} took {format_seconds(float(seconds.sum()))}"))
+    return tuple(parts)
 
 
 def detect_idle_device(case: Case) -> Verdict:

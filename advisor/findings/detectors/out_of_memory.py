@@ -54,13 +54,15 @@ def _held(case: Case, numbers: dict[str, float]) -> tuple[Evidence, ...]:
         return ()
     named = {field.name.removesuffix("_bytes"): getattr(parts, field.name) for field in dataclasses.fields(parts)}
     words = ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items() if size > 0.005 * GIB)
-    found = [Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})")]
+    evidence = [Evidence(text=f"predicted at the peak: {format_bytes(sum(named.values()))} ({words})")]
     factor = _appetite(parts, numbers)
     if factor > 1:
-        found.append(Evidence(text=f"this program asks for {format_number(factor)}x the activations predicted for it"))
+        evidence.append(
+            Evidence(text=f"this program asks for {format_number(factor)}x the activations predicted for it")
+        )
     elif case.expected is not None and case.expected.fits:
-        found.append(Evidence(text="by the prediction this should have fitted: something else holds memory"))
-    return tuple(found)
+        evidence.append(Evidence(text="by the prediction this should have fitted: something else holds memory"))
+    return tuple(evidence)
 
 
 def _parts(case: Case, workload: Workload | None = None) -> MemoryParts | None:
@@ -151,17 +153,17 @@ def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
     total, free = numbers.get("total_bytes"), numbers.get("free_bytes")
     own = numbers.get("process_bytes") or numbers.get("reserved_bytes")
     idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
-    found = []
+    causes = []
     if others and total and others > 0.05 * total:
-        found.append(f"other processes hold {format_bytes(others)} of the card")
+        causes.append(f"other processes hold {format_bytes(others)} of the card")
     elif own and total and free is not None and total - free - own > 0.15 * total:
-        found.append(f"{format_bytes(total - free - own)} of the card is not this process's: another one runs on it")
+        causes.append(f"{format_bytes(total - free - own)} of the card is not this process's: another one runs on it")
     if idle and total and idle > _FRAGMENTED * total:
-        found.append(f"fragmentation: {format_bytes(idle)} reserved but not in use")
+        causes.append(f"fragmentation: {format_bytes(idle)} reserved but not in use")
     requested = numbers.get("requested_bytes")
     if requested and (name := _which_allocation(case, requested)):
-        found.append(name)
-    return tuple(found) or ("weights, gradients, optimizer state and activations together exceed the card",)
+        causes.append(name)
+    return tuple(causes) or ("weights, gradients, optimizer state and activations together exceed the card",)
 
 
 def _which_allocation(case: Case, requested: float) -> str | None:

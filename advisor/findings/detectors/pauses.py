@@ -51,8 +51,8 @@ def pauses(times: StepTimes, left_out_seconds: float = 0.0) -> Pauses | None:
     excess = np.add.reduceat(beyond, first)
     # rows that were not printed took their time too
     whole = float(normal.sum()) * times.stride + float(excess.sum()) + left_out_seconds
-    found = series.period_of(step[first], tolerance=times.stride)
-    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=found)
+    period = series.period_of(step[first], tolerance=times.stride)
+    return Pauses(step=step[first], excess_seconds=excess, share=float(excess.sum()) / whole, period=period)
 
 
 def _left_out(case: Case, times: StepTimes) -> float:
@@ -67,22 +67,22 @@ def detect_periodic_pauses(case: Case) -> Verdict:
     times = quiet_times(case)  # what other work on the machine slowed is another finding
     if times is None or times.source == FROM_CLOCK:
         return Insufficient(code="periodic_pauses", missing="step times printed by the run itself")
-    found = pauses(times, _left_out(case, times))
-    if found is None or found.period is None or found.share < _PAUSE_COST:
+    slow = pauses(times, _left_out(case, times))
+    if slow is None or slow.period is None or slow.share < _PAUSE_COST:
         return None
-    what, actions = _pause_cause(case, found)
-    dear = found.share > _DEAR_PAUSE
-    mean = float(found.excess_seconds.mean())
+    what, actions = _pause_cause(case, slow, slow.period.every)
+    dear = slow.share > _DEAR_PAUSE
+    mean = float(slow.excess_seconds.mean())
     return Finding(
         code="periodic_pauses",
         severity=Severity.WARNING if dear else Severity.NOTE,
-        title=f"Every {found.period.every:g} steps one takes {format_seconds(mean)} longer: "
-        f"{format_percent(found.share)} of the time ({what})",
+        title=f"Every {slow.period.every:g} steps one takes {format_seconds(mean)} longer: "
+        f"{format_percent(slow.share)} of the time ({what})",
         evidence=(
             Evidence(
-                text=f"{len(found.step)} pauses, {format_percent(found.period.regular)} of the gaps regular",
-                first_step=float(found.step[0]),
-                last_step=float(found.step[-1]),
+                text=f"{len(slow.step)} pauses, {format_percent(slow.period.regular)} of the gaps regular",
+                first_step=float(slow.step[0]),
+                last_step=float(slow.step[-1]),
             ),
         ),
         confidence=Confidence.HIGH if what != "cause unknown" else Confidence.MEDIUM,
@@ -90,19 +90,19 @@ def detect_periodic_pauses(case: Case) -> Verdict:
         actions=actions,
         threshold="1.5 times the running median of 51 steps, regular in at least 60 % of the gaps",
         # no one saves all of it: half as often saves half
-        **saved_share(case, found.share / 2, found.share / 4, found.share),
+        **saved_share(case, slow.share / 2, slow.share / 4, slow.share),
     )
 
 
-def _pause_cause(case: Case, found: Pauses) -> tuple[str, tuple[str, ...]]:
+def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str, ...]]:
     """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
-    run, every, stride = case.run, found.period.every, float(np.median(np.diff(found.step)))
+    run, stride = case.run, float(np.median(np.diff(slow.step)))
     evals = run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
-    saves = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
-    saves = np.array([*saves, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
+    events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
+    saves = np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
     near = max(1.0, 0.02 * min(every, stride))
-    by_eval = _coincide(found.step, evals, near) or _same(run_metrics.positive(case, "eval_every_steps"), every)
-    by_save = _coincide(found.step, saves, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
+    by_eval = _coincide(slow.step, evals, near) or _same(run_metrics.positive(case, "eval_every_steps"), every)
+    by_save = _coincide(slow.step, saves, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
     if by_eval and by_save:
         return "evaluation and checkpoint", (f"evaluate and save every {2 * every:g} steps, on fewer tokens",)
     if by_eval:
@@ -112,7 +112,7 @@ def _pause_cause(case: Case, found: Pauses) -> tuple[str, tuple[str, ...]]:
         )
     if by_save:
         return "checkpoint", (f"save every {2 * every:g} steps", "write checkpoints asynchronously")
-    if _GC_SECONDS[0] <= float(np.median(found.excess_seconds)) <= _GC_SECONDS[1]:
+    if _GC_SECONDS[0] <= float(np.median(slow.excess_seconds)) <= _GC_SECONDS[1]:
         return "perhaps Python's garbage collection", (
             "gc.freeze() and gc.disable() after start-up, gc.collect() rarely",
         )
@@ -138,24 +138,24 @@ def detect_stalls(case: Case) -> Verdict:
     times = quiet_times(case)  # what other work on the machine slowed is another finding
     if times is None or times.source == FROM_CLOCK:
         return None  # periodic_pauses has said what is missing
-    found = pauses(times, left_out := _left_out(case, times))
-    if found is None or found.period is not None or found.share < _STALL_COST:
+    slow = pauses(times, left_out := _left_out(case, times))
+    if slow is None or slow.period is not None or slow.share < _STALL_COST:
         return None
-    worst, pauses_ = int(np.argmax(found.excess_seconds)), "pauses" if len(found.step) > 1 else "pause"
+    worst, pauses_ = int(np.argmax(slow.excess_seconds)), "pauses" if len(slow.step) > 1 else "pause"
     return Finding(
         code="stalls",
-        severity=Severity.WARNING if found.share > _DEAR_PAUSE else Severity.NOTE,
-        title=f"{len(found.step)} irregular {pauses_} cost {format_percent(found.share)} of the time",
+        severity=Severity.WARNING if slow.share > _DEAR_PAUSE else Severity.NOTE,
+        title=f"{len(slow.step)} irregular {pauses_} cost {format_percent(slow.share)} of the time",
         evidence=(
             Evidence(
-                text=f"the longest took {format_seconds(float(found.excess_seconds[worst]))} more than steps beside it",
-                first_step=float(found.step[0]),
-                last_step=float(found.step[-1]),
+                text=f"the longest took {format_seconds(float(slow.excess_seconds[worst]))} more than steps beside it",
+                first_step=float(slow.step[0]),
+                last_step=float(slow.step[-1]),
             ),
         ),
         confidence=Confidence.MEDIUM,
         causes=("other load on the host", *_STALL_CAUSES) if left_out else (*_STALL_CAUSES, "other load on the host"),
         actions=("set TORCH_LOGS=recompiles and compare steps; log data_seconds",),
         threshold="1.5 times the running median of 51 steps, more than 1 % of the time in all",
-        **saved_share(case, found.share, found.share / 2, found.share),
+        **saved_share(case, slow.share, slow.share / 2, slow.share),
     )

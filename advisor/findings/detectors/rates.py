@@ -95,8 +95,10 @@ def _mfu_causes(case: Case, ratio: float) -> tuple[str, ...]:
         (1 - attention, "the log counts 6N and leaves attention out"),
         ((parameters(case) or 0) * 6 / work, "the log counts 6 x all parameters, lookup tables included"),
     ]
-    found = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
-    return tuple(dict.fromkeys(found)) or ("another peak, FLOPs formula or number of devices in the log's own formula",)
+    causes = [words for value, words in candidates if abs(value - 1) > 0.05 and abs(ratio / value - 1) < 0.05]
+    return tuple(dict.fromkeys(causes)) or (
+        "another peak, FLOPs formula or number of devices in the log's own formula",
+    )
 
 
 def detect_rate_arithmetic(case: Case) -> Verdict:
@@ -141,5 +143,7 @@ def _ratio_causes(case: Case, ratio: float) -> tuple[str, ...]:
         (accum, f"the time is that of one of {accum:g} micro-batches"),
         (world, f"tokens of {world:g} devices are counted {world:g} times"),
     )
-    found = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
-    return tuple(found) or ("rate, time or tokens per step belong to different things (a moving average, evaluations)",)
+    causes = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
+    return tuple(causes) or (
+        "rate, time or tokens per step belong to different things (a moving average, evaluations)",
+    )

@@ -37,12 +37,12 @@ def detect_throttling(case: Case) -> Verdict:
         return _clock_drop(case)
     bits = np.where(np.isfinite(reasons), reasons, 0).astype(np.int64)
     for mask in (*ALARMS, POWER_CAP):
-        found = _slowdown(case, (bits & mask) != 0)
-        if found is None or found.share < _THROTTLED_SHARE:
+        slowdown = _slowdown(case, (bits & mask) != 0)
+        if slowdown is None or slowdown.share < _THROTTLED_SHARE:
             continue
         if mask == POWER_CAP and not _cap_costs(case, (bits & mask) != 0):
             continue  # at the cap with full clocks is what a well used card does
-        return _throttled(case, REASONS[mask], found)
+        return _throttled(case, REASONS[mask], slowdown)
     return None
 
 
@@ -85,18 +85,18 @@ def _step_time_factor(case: Case, on: np.ndarray) -> float | None:
     return series.median(seconds[state]) / series.median(seconds[~state])
 
 
-def _throttled(case: Case, words: str, found: _Slowdown) -> Finding:
-    factor = found.factor
-    lost = found.share * max(0.0, 1 - 1 / factor) if factor else float("nan")
-    slower = f", {format_number(factor)}x slower by {found.by}" if factor and factor > 1.02 else ""
+def _throttled(case: Case, words: str, slowdown: _Slowdown) -> Finding:
+    factor = slowdown.factor
+    lost = slowdown.share * max(0.0, 1 - 1 / factor) if factor else float("nan")
+    slower = f", {format_number(factor)}x slower by {slowdown.by}" if factor and factor > 1.02 else ""
     hottest = series.finite(run_metrics.telemetry(case, "temperature_celsius"))
     warm = f"; up to {hottest.max():.0f} °C" if len(hottest) else ""
     return Finding(
         code="throttling",
         severity=Severity.ERROR if factor and lost > 0.10 else Severity.WARNING,
-        title=f"Throttled ({words}) in {format_percent(found.share)} of the readings{slower}",
+        title=f"Throttled ({words}) in {format_percent(slowdown.share)} of the readings{slower}",
         evidence=(Evidence(text=f"NVML clocks-event reasons: {words}{warm}"),),
-        confidence=Confidence.HIGH if found.by == "step time" else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if slowdown.by == "step time" else Confidence.MEDIUM,
         causes=(
             ("a power limit below what the load wants", "a shared or weak power supply")
             if "power" in words
@@ -140,13 +140,13 @@ def detect_straggler(case: Case) -> Verdict:
     if run_metrics.devices(case) < 2:
         return None
     ranks = case.run.column("rank")
-    known = np.unique(series.finite(ranks))
-    if len(known) < 2:
+    numbers = np.unique(series.finite(ranks))
+    if len(numbers) < 2:
         return _slow_card(case)
     own = case.run.column("forward_seconds") + case.run.column("backward_seconds")
     name = "forward and backward" if np.isfinite(own).any() else "step"
     own = own if np.isfinite(own).any() else case.run.column("seconds")
-    rows = {rank: series.finite(own[ranks == rank]) for rank in known}
+    rows = {rank: series.finite(own[ranks == rank]) for rank in numbers}
     if min(len(values) for values in rows.values()) < _STRAGGLER_ROWS:
         return Insufficient(code="straggler", missing=f"{_STRAGGLER_ROWS} steps with times of each rank")
     middles = {rank: series.median(values) for rank, values in rows.items()}

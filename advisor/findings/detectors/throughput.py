@@ -78,12 +78,12 @@ def detect_software_bound(case: Case) -> Verdict:
 
 
 def _bigger_batch_evidence(case: Case, factor: float) -> tuple[Evidence, ...]:
-    found = best_batch(case)
-    if found is None:
+    choice = best_batch(case)
+    if choice is None:
         return ()
     text = (
-        f"the best micro-batch that fits ({found.micro_batch}) is predicted to give {format_percent(found.gain)} more "
-        f"tokens per second: no cure for a factor of {format_number(factor)}"
+        f"the best micro-batch that fits ({choice.micro_batch}) is predicted to give {format_percent(choice.gain)} "
+        f"more tokens per second: no cure for a factor of {format_number(factor)}"
     )
     return (Evidence(text=text),)
 
@@ -153,7 +153,7 @@ def detect_bound(case: Case) -> Verdict:
 
 
 def _batch_action(case: Case) -> tuple[str, ...]:
-    found = best_batch(case)
-    if found is None or found.gain < BATCH_MUST_PAY:
+    choice = best_batch(case)
+    if choice is None or choice.gain < BATCH_MUST_PAY:
         return ()
-    return (f"micro_batch: {found.micro_batch}, grad_accum: {found.grad_accum} (+{format_percent(found.gain)})",)
+    return (f"micro_batch: {choice.micro_batch}, grad_accum: {choice.grad_accum} (+{format_percent(choice.gain)})",)

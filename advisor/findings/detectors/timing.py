@@ -30,7 +30,8 @@ def detect_data_stall(case: Case) -> Verdict:
             f"data_seconds: mean {format_seconds(float(waits.mean()))} per step, "
             f"95th percentile {format_seconds(float(np.quantile(waits, 0.95)))}"
         )
-    elif (share := _gap_share(case, times)) is not None:
+    elif (gaps := _gap_share(case, times)) is not None:
+        share = gaps
         text = "the clock advances more between steps than they take, evaluations and checkpoints left out"
     else:
         return Insufficient(code="data_stall", missing="data_seconds per step, or time stamps beside step times")

@@ -149,6 +149,7 @@ CASES = [
     ("gpu_fact", {"fact": "architecture", "words": "Ampere"}, H),
     ("gpu_fact", {"fact": "architecture", "words": "Hopper"}, W),
     ("gpu_fact", {"fact": "bf16", "gpu": "t4"}, W),
+    ("gpu_fact", {"fact": "vcpus", "value": "3", "run": {"gpu": "tpu-v6e", "machine": "tpu-v6e-1"}}, C),  # no list says
     ("gpu_fact", {"fact": "vcpus", "value": "3", "run": {"gpu": "l4", "machine": "g2-standard-4"}}, W),
     ("precision_speedup", {"value": "5 x", "fast": "tf32", "slow": "fp32"}, H),  # 156 / 19.5 = 8
     ("precision_speedup", {"value": "12 x", "fast": "tf32", "slow": "fp32"}, W),
@@ -184,6 +185,7 @@ CONCLUDED = [
     ("bigger_batch_pays", {"run": {**NO_SHAPE, "step_time": None}, "to": 64}, C),
     ("faster_gpu_pays", {}, H),
     ("faster_gpu_pays", {"run": SLOW}, D),
+    ("faster_gpu_pays", {"run": {**SLOW, "width": None, "heads": None, "family": None}}, C),  # a depth is no shape
     ("compute_bound", {"run": {"step_time": "0.13 s"}}, H),  # 3.25e13 FLOP in 0.13 s: 92 % of the best matmul rate
     ("compute_bound", {}, D),  # 108 of 271 TFLOP/s: 40 %
     ("memory_bound", {"run": {"depth": 8, "width": 384, "heads": 8, "gpu": "l4", "compile": False}}, H),

@@ -6,18 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.initial_loss import (
     detect_initial_loss,
     detect_random_tokens,
     detect_worse_than_uniform,
-    logit_deviation,
-    sum_factors,
 )
-from tests.advisor.findings.build_learning import LN_V, STEPS, VOCAB, healthy_loss, learning_case, learning_run
+from tests.advisor.findings.build_learning import LN_V, STEPS, healthy_loss, learning_case, learning_run
 
 
 def test_a_healthy_start_is_silent():
@@ -40,21 +36,6 @@ def test_a_sum_over_the_micro_batch_is_named():
     assert "micro-batch (32)" in found.causes[0]
 
 
-@pytest.mark.parametrize(
-    ("factor", "name"), [(1024, "sequence length"), (8, "micro-batch"), (8192, "sequence length × micro-batch")]
-)
-def test_sum_factors_find_the_handbooks_three_candidates(factor, name):
-    # L0/T, L0/b, L0/(bT)
-    hits = sum_factors(factor * LN_V, VOCAB, {"sequence length": 1024, "micro-batch": 8, "accumulation steps": 5})
-    assert hits[0] == (name, factor)
-
-
-@given(st.floats(1.0, 1e6), st.integers(2, 300_000))
-def test_sum_factors_never_name_a_product_that_is_off(loss, vocab):
-    for _, factor in sum_factors(loss, vocab, {"a": 7.0, "b": 64.0, "c": 1024.0}):
-        assert abs(loss / factor - math.log(vocab)) <= 0.3
-
-
 def test_a_loss_in_bits_is_recognised():
     found = detect_initial_loss(learning_case(learning_run(loss=healthy_loss() / math.log(2))))  # 15.6 for GPT-2
     assert isinstance(found, Finding) and any("bits" in cause for cause in found.causes)
@@ -70,11 +51,7 @@ def test_normal_embeddings_tied_to_the_head_are_named():
     loss = np.r_[112.0, healthy_loss()[1:]]
     found = detect_initial_loss(learning_case(learning_run(loss=loss, facts={"width": 768})))
     assert isinstance(found, Finding) and any("N(0, 1)" in cause for cause in found.causes)
-    assert 22 < logit_deviation(112.0, VOCAB) < 28
-
-
-def test_small_logits_add_half_their_variance():
-    assert logit_deviation(math.log(1000) + 0.5 * 1.2**2, 1000) == pytest.approx(1.2)
+    assert any("standard deviation of about 27.2" in cause for cause in found.causes)  # the handbook's 27.7, 2 % off
 
 
 def test_another_vocabulary_is_read_off_the_first_loss():

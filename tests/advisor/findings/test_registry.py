@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import advisor.findings
+import advisor.findings.detectors
 from advisor.findings import registry
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.readers.run_table import COLUMNS, Event, RunTable, Status
@@ -22,8 +22,8 @@ from tests.advisor.findings import build
 
 def test_every_detector_is_registered_once():
     written = set()
-    for module in pkgutil.iter_modules(advisor.findings.__path__):
-        loaded = importlib.import_module(f"advisor.findings.{module.name}")
+    for module in pkgutil.iter_modules(advisor.findings.detectors.__path__):
+        loaded = importlib.import_module(f"advisor.findings.detectors.{module.name}")
         own = {v for k, v in vars(loaded).items() if k.startswith("detect_") and v.__module__ == loaded.__name__}
         written |= own
     assert written == set(registry.DETECTORS)

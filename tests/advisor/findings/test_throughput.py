@@ -70,7 +70,8 @@ def test_bigger_batch_where_the_curve_says_so():
     assert isinstance(found, Finding) and found.severity is Severity.WARNING
     chosen = batch.best_batch(case)
     assert chosen.same_global_batch and chosen.micro_batch * chosen.grad_accum == 512
-    small, big = predict_batch(case.profile, [case.workload, chosen.prediction.workload])
+    bigger = dataclasses.replace(case.workload, micro_batch=chosen.micro_batch, grad_accum=chosen.grad_accum)
+    small, big = predict_batch(case.profile, [case.workload, bigger])
     assert chosen.gain == pytest.approx(big.tokens_per_second.value / small.tokens_per_second.value - 1)
     assert f"micro_batch: {chosen.micro_batch}" in found.actions[0]
 
