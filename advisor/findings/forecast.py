@@ -180,7 +180,7 @@ def _pauses_left(case: Case, kind: str, left: float) -> Estimate:
     if len(timed) >= 3 and middle > 0:
         half = Z80 * float(np.std(np.log(np.maximum(timed.value, 1e-9)))) / math.sqrt(len(timed))
     ends = middle * math.exp(-half), middle * math.exp(half)
-    return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(math.floor(count + 1e-9))
+    return Estimate(value=middle, low=ends[0], high=ends[1], basis=Basis.MEASURED).scaled(float(np.floor(count + 1e-9)))
 
 
 def stop_advice(

@@ -84,8 +84,8 @@ def sum_shared(*parts: Many) -> Many:
 def sum_independent(*parts: Many) -> Many:
     """Sum of estimates with unrelated errors: half-widths in quadrature, below and above apart."""
     value = reduce(add, (part.value for part in parts))
-    below = np.sqrt(reduce(add, ((part.value - part.low) ** 2 for part in parts)))
-    above = np.sqrt(reduce(add, ((part.high - part.value) ** 2 for part in parts)))
+    below = np.sqrt(reduce(add, (np.square(part.value - part.low) for part in parts)))
+    above = np.sqrt(reduce(add, (np.square(part.high - part.value) for part in parts)))
     return _like(parts, value, value - below, value + above)
 
 

@@ -182,6 +182,12 @@ def test_independent_sums_are_narrower_than_shared_ones(parts):
     assert independent.high <= shared.high * (1 + 1e-9) and independent.low >= shared.low * (1 - 1e-9)
 
 
+def test_a_sum_of_absurd_times_has_open_ends():
+    with np.errstate(over="ignore"):
+        total = sum_independent(measured(1e200, 0.5), measured(1.0, 0.5))
+    assert total.value == 1e200 and total.low == -np.inf and total.high == np.inf
+
+
 @given(POSITIVE, st.floats(0.01, 0.9), POSITIVE, st.floats(0.01, 0.9))
 def test_a_product_lies_inside_the_product_of_its_ends(first, first_width, second, second_width):
     a, b = measured(first, first_width), measured(second, second_width)

@@ -65,7 +65,7 @@ def checkpoints_of(case: Case) -> Checkpoints:
     if not count and every and done:
         count = int(min(done // every, 1e9))
     certain = every is not None or run.format == _TELLS_ALL
-    interval = gap * step_pace.value if gap and step_pace else None
+    interval = (gap * step_pace.value or None) if gap and step_pace else None  # no time at all is none that is known
     return Checkpoints(count=count, interval_seconds=interval, write_seconds=write, size_bytes=size, certain=certain)
 
 

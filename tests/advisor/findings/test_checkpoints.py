@@ -84,3 +84,9 @@ def test_the_disk_they_take():
     assert isinstance(found, Finding) and "400 checkpoints" in found.title
     assert detect_checkpoint_disk(long_run(85)) is None
     assert isinstance(detect_checkpoint_disk(long_run(None)), Insufficient)
+
+
+def test_an_interval_of_no_time_is_not_judged():
+    # 1e-200 steps of 1e-185 s are below the smallest number
+    table = learning_run(seconds=np.full(STEPS, 1e-185), facts={"checkpoint_every_steps": 1e-200})
+    assert isinstance(detect_checkpoint_interval(learning_case(table)), Insufficient)
