@@ -22,12 +22,12 @@ from advisor.launch.state import RunState, run_status, settle, this_host
 from advisor.records import LaunchRecord
 from advisor.runs.follow import RunFollower, summarize
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
-from advisor.store.store import Store, write_run_config
+from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer
 from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from trainer.runlog import load_run_log, read_records
-from trainer.schema import DataConfig, LossStop, Outcome, StopConfig, record_from_dict
+from trainer.schema import DataConfig, LossStop, Outcome, StopConfig, dump_config, record_from_dict
 
 ROOT = Path(__file__).parents[2]
 RECORDING = ROOT / "tests" / "recorded" / "small.jsonl"
@@ -183,7 +183,7 @@ def test_a_killed_run_has_died_and_its_last_words_are_told(store):
 
 
 def test_another_process_with_the_same_pid_is_not_the_run(tmp_path):
-    write_run_config(tmp_path, small_run())
+    (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     record = LaunchRecord(id="r", name="n", attempt=1, launched_at="2026-01-01T00:00:00+00:00", host=this_host(),
                           pid=os.getpid(), process_started=psutil.Process().create_time(), command=())  # fmt: skip
     write_launch(tmp_path, record)
@@ -193,7 +193,7 @@ def test_another_process_with_the_same_pid_is_not_the_run(tmp_path):
 
 
 def test_a_folder_from_another_machine(tmp_path):
-    write_run_config(tmp_path, small_run())
+    (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     pid, started = os.getpid(), psutil.Process().create_time()  # what has this pid here is another process
     write_launch(tmp_path, LaunchRecord(id="r", name="n", attempt=1, launched_at="2026-01-01T00:00:00+00:00",
                                         host="elsewhere", pid=pid, process_started=started, command=()))  # fmt: skip
@@ -209,7 +209,7 @@ def test_a_folder_from_another_machine(tmp_path):
 def test_half_written_folders(tmp_path):
     with pytest.raises(AdvisorError, match="holds no run"):
         run_status(tmp_path)
-    write_run_config(tmp_path, small_run())
+    (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     assert run_status(tmp_path).state is RunState.NEVER_STARTED
     assert RunFollower(tmp_path).look().step == 0
     lines = RECORDING.read_text().splitlines(keepends=True)
