@@ -186,8 +186,8 @@ class Costs:
         """
         wanted = recipe.recommended_batch(self.candidates.scale[:, None], self.tokens(steps))
         off = np.abs(np.log(self.step_tokens / wanted))
-        least = np.full((self._groups.max(initial=0) + 1, steps.shape[1]), np.inf)
-        np.minimum.at(least, self._groups, off)
+        order, starts = self._by_group
+        least = np.minimum.reduceat(off[order], starts, axis=0)
         return off <= least[self._groups]
 
     @cached_property
@@ -195,6 +195,12 @@ class Costs:
         """A number for each offer and depth, those that fit and the others apart; shape (n,)."""
         c = self.candidates
         return np.unique((c.offer * 1024 + c.depth) * 2 + c.fits, return_inverse=True)[1]
+
+    @cached_property
+    def _by_group(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places in the order of their groups, and where each group starts in it."""
+        order = np.argsort(self._groups, kind="stable")
+        return order, np.nonzero(np.diff(self._groups[order], prepend=-1))[0]
 
     def _eval_batches(self, steps: np.ndarray) -> np.ndarray:
         """Micro-batches of all evaluations on the busiest device."""
