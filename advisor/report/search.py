@@ -148,7 +148,7 @@ def scaling(points: Sequence[ScalingPoint]) -> Table:
         )
         for p in points
     )
-    title = "The same run on more and fewer GPUs, each at its fastest micro-batch"
+    title = "The same run on more and fewer GPUs, each at the micro-batch that suits it"
     table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
     several = len({p.provider for p in points}) > 1 or any(_idle(p) for p in points)
     return table if several else table.without("from")
