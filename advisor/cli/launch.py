@@ -45,7 +45,7 @@ def command(
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), read_source(plan)
     if dry_run:
-        show_request(flow.dry_run(store, source, run_dir, limits=limits), as_json=as_json)
+        show_request(flow.dry_run(store, source, run_dir, limits=limits, again=again), as_json=as_json)
         return 0
     if warning := flow.device_warning(source):
         remark(f"warning: {warning}")

@@ -35,11 +35,16 @@ def claim(store: Store, plan_id: str) -> Iterator[None]:
                 message = f"another command has been starting plan {plan_id} for half a minute"
                 raise AdvisorError(message, "see whether it runs: advisor runs")
             time.sleep(0.05)
-        if (running := running_with(store, plan_id)) is not None:
-            message = f"this plan is running already: {running.name}, in {running}"
-            again = "start a second run beside it: advisor launch PLAN.yaml --again"
-            raise AdvisorError(message, f"advisor watch {running}, or {again}")
+        refuse_a_running_plan(store, plan_id)
         yield
+
+
+def refuse_a_running_plan(store: Store, plan_id: str) -> None:
+    """Raise AdvisorError when a run of this plan is going on."""
+    if (running := running_with(store, plan_id)) is not None:
+        message = f"this plan is running already: {running.name}, in {running}"
+        again = "start a second run beside it: advisor launch PLAN.yaml --again"
+        raise AdvisorError(message, f"advisor watch {running}, or {again}")
 
 
 def running_with(store: Store, plan_id: str) -> Path | None:

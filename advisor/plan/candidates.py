@@ -37,9 +37,10 @@ ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves me
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 # Global batches tried, of the one recommended at the recommended tokens. A run of a tenth of the tokens wants about a
-# quarter of it; a depth that was asked for may see a hundred times as many, and wants six times as much then.
+# quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth of the tokens
+# or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some device.
 BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-3, 5))
-PINNED_DEPTH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-5, 7))
+WIDE_BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-14, 26))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,8 @@ def make_candidates(devices: Sequence[Device], *, every_micro_batch: bool = Fals
     tables: _Tables = {}
     parts, first = [], 0
     for number, device in enumerate(devices):
-        part = _of_device(device, tables, every_micro_batch)
+        wide = len(devices) == 1 or device.brief.goal.depth is not None
+        part = _of_device(device, tables, every_micro_batch, wide=wide)
         for place in range(first, first + len(device.offers)):
             mine = part.rows(part.gpus == offers[place].gpus)
             parts.append(replace(mine, device=np.full(len(mine), number), offer=np.full(len(mine), place)))
@@ -190,11 +192,11 @@ def make_candidates(devices: Sequence[Device], *, every_micro_batch: bool = Fals
     return _joined(machines, parts)
 
 
-def _of_device(device: Device, tables: _Tables, every_micro_batch: bool) -> Candidates:
+def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, *, wide: bool) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     profile, pinned = device.profile, device.brief.goal.activation_checkpointing
     plain = pinned or profile.activation_checkpointing
-    layouts, memories = {plain: _layout(device)}, {}
+    layouts, memories = {plain: _layout(device, wide)}, {}
     memories[plain] = _memory(device, layouts[plain], plain, tables)
     if pinned is None and plain == "none" and profile.device_type == "cuda":
         # recomputation where nothing else fits: elsewhere it only costs time
@@ -210,7 +212,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool) -> Cand
     return _joined(parts[0].machines, parts)
 
 
-def _layout(device: Device) -> _Layout:
+def _layout(device: Device, wide: bool) -> _Layout:
     """Each depth, global batch and micro-batch for each count of the device's offers.
 
     Micro-batches far above the global batch are left out, unless there is no smaller one.
@@ -219,7 +221,7 @@ def _layout(device: Device) -> _Layout:
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
     sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    targets = _global_batches(brief, shapes)[:, None, :, None]  # axes: target, count, depth, size
+    targets = _global_batches(brief, shapes, wide)[:, None, :, None]  # axes: target, count, depth, size
     one = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # tokens of one micro-batch on all devices
     accum = np.maximum(1, np.rint(targets / one)).astype(int)
     chosen = np.nonzero((one <= OVERSHOOT * targets) | (sizes == sizes.min()))
@@ -229,7 +231,7 @@ def _layout(device: Device) -> _Layout:
     )
 
 
-def _global_batches(brief: Brief, shapes: Sequence[ModelShape]) -> np.ndarray:
+def _global_batches(brief: Brief, shapes: Sequence[ModelShape], wide: bool) -> np.ndarray:
     """Tokens per optimizer step to try: shape (targets, depths).
 
     As asked for; for settled tokens what the laws recommend for them; else about what they recommend for the usual
@@ -242,7 +244,7 @@ def _global_batches(brief: Brief, shapes: Sequence[ModelShape]) -> np.ndarray:
     if brief.settled:
         tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
         return recipe.recommended_batch(scales, tokens)[None, :]
-    factors = BATCH_FACTORS if brief.goal.depth is None else PINNED_DEPTH_FACTORS
+    factors = WIDE_BATCH_FACTORS if wide else BATCH_FACTORS
     targets = recipe.recommended_batch(scales, usual) * np.array(factors)[:, None]
     if brief.unique_tokens is None:
         return targets

@@ -190,7 +190,7 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
     text = f"{format_tokens(workload.step_tokens)} tokens per step"
     if brief.goal.global_batch_tokens is not None:
         text += " as asked"
-    elif chosen.tokens / recipe.FEWEST_STEPS < band.median:
+    elif max(workload.step_tokens, chosen.tokens / recipe.FEWEST_STEPS) < band.median:
         text += f", kept small for {chosen.run.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"

@@ -179,14 +179,15 @@ def difference(plan: Plan, other: Plan, profile: Profile, other_profile: Profile
 
 
 def broken_limits(goal: Goal, plan: Plan) -> tuple[str, ...]:
-    """In words, which of the goal's limits the expected time and cost of a plan break."""
+    """In words, which of the goal's limits the time and cost of a plan break: high ends where it wants to be sure."""
     total, cost = plan.prediction.wall_clock.total_seconds, plan.prediction.cost_usd
-    late, dear = Limits(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd).broken(total, cost)
+    limits = Limits(deadline_seconds=goal.deadline_seconds, budget_usd=goal.budget_usd, sure=goal.sure)
+    late, dear = limits.broken(total, cost)
     broken = []
     if late:
-        broken.append(f"takes {format_seconds(total.value)} of {format_seconds(goal.deadline_seconds)}")
+        broken.append(f"takes {format_seconds(limits.counted(total))} of {format_seconds(goal.deadline_seconds)}")
     if dear and cost is not None:
-        broken.append(f"costs {format_usd(cost.value)} of {format_usd(goal.budget_usd)}")
+        broken.append(f"costs {format_usd(limits.counted(cost))} of {format_usd(goal.budget_usd)}")
     return tuple(broken)
 
 

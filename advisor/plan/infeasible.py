@@ -66,12 +66,13 @@ def feasible_deadline(seconds: float) -> str:
 
 
 def _least(space: SearchSpace, places: np.ndarray) -> tuple[np.ndarray, Costs, np.ndarray]:
-    """Rows, their costs and the fewest steps worth doing; at the global batch that suits these."""
+    """Rows, their costs and the fewest steps worth doing; of settled tokens at the global batch that suits them."""
     costs = Costs(space.candidates.rows(places))
     settled = costs.settled_steps()
-    steps = np.full_like(costs.step_tokens, LEAST_STEPS) if settled is None else settled
-    nearest = costs.batch_is_nearest(steps)[:, 0]
-    return places[nearest], Costs(space.candidates.rows(places[nearest])), steps[nearest]
+    if settled is None:
+        return places, costs, np.full_like(costs.step_tokens, LEAST_STEPS)
+    nearest = costs.batch_is_nearest(settled)[:, 0]
+    return places[nearest], Costs(space.candidates.rows(places[nearest])), settled[nearest]
 
 
 def _memory(space: SearchSpace) -> tuple[str, str]:

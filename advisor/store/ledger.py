@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -100,7 +101,7 @@ class Ledger:
         """Switch to write-ahead logging and bring an older file up to date, once, whoever comes first."""
         if _version(db) == len(MIGRATIONS):
             return
-        db.execute("PRAGMA journal_mode=WAL")
+        _log_ahead(db)
         db.execute("BEGIN IMMEDIATE")
         version = _version(db)  # again: another process may have upgraded it while this one waited
         if version > len(MIGRATIONS):
@@ -113,6 +114,19 @@ class Ledger:
                 db.execute(statement)  # not executescript: that would commit half-way
         db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
         db.execute("COMMIT")
+
+
+def _log_ahead(db: sqlite3.Connection) -> None:
+    """Switch to write-ahead logging; SQLite answers "locked" at once, whatever the timeout, while another switches."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.02)
 
 
 _SCORE_COLUMNS = "run_id, quantity, device_key, predicted, low, high, basis, actual, log_error, inside, created"

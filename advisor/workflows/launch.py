@@ -10,7 +10,7 @@ from pathlib import Path
 
 from advisor.hardware.here import check_is_here
 from advisor.launch.backend import Backend, Job, LaunchRequest
-from advisor.launch.claim import claim
+from advisor.launch.claim import claim, refuse_a_running_plan
 from advisor.launch.engines import backend_of, handle_of
 from advisor.launch.guards import guard_warnings
 from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job
@@ -86,12 +86,17 @@ def dry_run(
     run_dir: Path | None = None,
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    again: bool = False,
     backend: Backend | None = None,
     trainer: Trainer = OWN,
 ) -> LaunchRequest:
     """What `launch` would write and start now; nothing is written. Raises AdvisorError as it would."""
     backend = backend or backend_of(LocalBackend.engine, store)
-    return backend.dryrun(_job(store, source, run_dir, limits, trainer))
+    if isinstance(source, Plan) and not again:
+        refuse_a_running_plan(store, source.id)
+    job = _job(store, source, run_dir, limits, trainer)
+    refuse_a_second_run(job.folder, trainer)
+    return backend.dryrun(job)
 
 
 def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: Backend | None = None) -> Started:  # noqa: B008

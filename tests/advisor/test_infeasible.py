@@ -30,8 +30,10 @@ def ask(goal: Goal) -> Plan:
     ("name", "wishes"),
     [
         ("deadline_seconds", {"deadline_seconds": 30.0}),
+        ("deadline_seconds", {"deadline_seconds": 60.0, "depth": 12}),
         ("deadline_seconds", {"deadline_seconds": 3600.0, "depth": 24, "tokens": 10**10}),
         ("budget_usd", {"budget_usd": 0.0005}),
+        ("budget_usd", {"budget_usd": 0.01, "depth": 20}),
         ("budget_usd", {"budget_usd": 3.0, "depth": 24, "tokens": 10**10}),
     ],
 )

@@ -359,6 +359,14 @@ def test_a_trainer_that_is_not_known_is_said(store):
         resume(store, folder)
 
 
+def test_a_dry_run_refuses_a_folder_that_holds_a_run(store, tmp_path):
+    folder = tmp_path / "run"
+    launch(store, small_plan(5), folder)
+    wait_for(lambda: run_status(folder).outcome is Outcome.COMPLETED, 60.0)  # its process may still be ending
+    with pytest.raises(AdvisorError, match="holds a run already|is running already"):
+        dry_run(store, small_plan(5), folder)
+
+
 def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
     """Its script, in a plain shell, trains to the end and leaves the files that a launch leaves."""
     folder = tmp_path / "by hand"

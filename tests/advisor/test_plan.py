@@ -85,6 +85,24 @@ def test_short_runs_keep_their_steps():
     assert recipe.recommended_batch(scale, 1e9) == batch_band(scale, 1e9).median
 
 
+@pytest.mark.parametrize(
+    ("card", "wishes"),
+    [
+        ("l4", {"depth": 12, "deadline_seconds": 1800.0}),
+        ("l4", {"depth": 20, "deadline_seconds": 3600.0}),
+        ("l4", {"depth": 6, "deadline_seconds": 20 * 86400.0, "usd_per_gpu_hour": 0.0}),
+        ("h100-80gb-sxm", {"depth": 12, "counts": (8,), "deadline_seconds": 10 * 86400.0, "usd_per_gpu_hour": 0.0}),
+        ("h100-80gb-sxm", {"counts": (64,), "budget_usd": 100_000.0}),
+    ],
+)
+def test_however_many_tokens_limits_allow_the_batch_suits_them(card, wishes):
+    plan = bare_plan(Goal(gpu=card, **wishes), prior_profile(require_gpu(card)), now=NOW)
+    workload = plan.workload
+    wanted = recipe.recommended_batch(scale_flops(workload.shape), plan.run.steps * workload.step_tokens)
+    # half of the grid's √2, and what whole micro-batches on all devices add
+    assert abs(math.log2(workload.step_tokens / wanted)) <= 0.25 + 0.1
+
+
 # Limits
 
 
