@@ -24,8 +24,8 @@ from advisor.predict.intervals import known, product, sum_independent, sum_share
 from advisor.predict.profile import Profile
 from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate, Workload
+from advisor.units import HOUR
 
-HOUR = 3600.0
 _PAUSE_SPREAD = 0.3  # of evaluations and checkpoints, where fewer than three were timed
 _MOST_STEPS = 5_000_000  # of a plan to be believed: its schedule is laid out step by step
 

@@ -11,8 +11,8 @@ from advisor.findings.case import Case
 from advisor.findings.run_facts import number, planned_steps, price
 from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, step_times, telemetry
 from advisor.records import Basis, Estimate
+from advisor.units import HOUR
 
-HOUR = 3600.0
 _LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
 _LEAST_USD = 0.05
 

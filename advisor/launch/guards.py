@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from advisor.errors import AdvisorError
 from advisor.records import Guards
+from advisor.units import HOUR
 from trainer.schema import LossStop, RunConfig, StopConfig
-
-HOUR = 3600.0
 
 
 def make_guards(

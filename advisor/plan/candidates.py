@@ -249,7 +249,7 @@ def _global_batches(brief: Brief, shapes: Sequence[ModelShape], wide: bool) -> n
     if brief.unique_tokens is None:
         return targets
     exhausted = recipe.recommended_batch(scales, np.full_like(usual, MOST_EPOCHS * brief.unique_tokens))
-    return np.concatenate([targets, exhausted[None, :]])
+    return np.concatenate([np.minimum(targets, exhausted), exhausted[None, :]])
 
 
 def _batch_rule(

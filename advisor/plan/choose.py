@@ -8,12 +8,11 @@ import numpy as np
 
 from advisor.plan.candidates import Candidates
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
-from advisor.plan.goal import Limits
+from advisor.plan.goal import UNLIMITED_SECONDS, Limits
 from advisor.plan.search_space import SearchSpace
 
 LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 ALIKE_USD = 1.01  # dollars this close are the same
-_DAY = 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +66,9 @@ def best_of(space: SearchSpace, candidates: Candidates, runs: Runs) -> int:
         return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":
         return int(rows[np.lexsort((usd[rows], runs.seconds[rows]))[0]])
-    if not brief.limited and (runs.seconds[rows] <= _DAY).any():
-        rows = rows[runs.seconds[rows] <= _DAY]
+    unlimited = UNLIMITED_SECONDS[space.candidates.devices[0].profile.device_type]
+    if not brief.limited and (runs.seconds[rows] <= unlimited).any():
+        rows = rows[runs.seconds[rows] <= unlimited]
     rows = rows[runs.score[rows] <= LEVEL * runs.score[rows].min()]
     cheap = rows[usd[rows] <= ALIKE_USD * usd[rows].min()]
     return int(cheap[np.lexsort((runs.seconds[cheap], candidates.parameters[runs.place[cheap]]))[0]])

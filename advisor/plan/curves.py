@@ -18,9 +18,9 @@ from advisor.plan.costs import Costs
 from advisor.plan.explore import find_choice, pinned
 from advisor.plan.goal import MOST_EPOCHS, Limits
 from advisor.plan.search_space import open_space
-from advisor.predict.batch import predict_batch
+from advisor.predict.batch import fits, predict_batch
 from advisor.predict.loss import loss_range_problem, predict_loss
-from advisor.predict.profile import FIT_MARGIN, Profile
+from advisor.predict.profile import Profile
 from advisor.predict.throughput import sizes, terms
 from advisor.records import Estimate, Goal, Plan, Workload
 from advisor.units import GIB, format_seconds, format_usd
@@ -149,10 +149,10 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
         held, total = profile.memory.breakdown(split), profile.memory.device_total_bytes(split)
         tensors = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
                    held.logits_bytes)  # fmt: skip
-        fits = limit is None or total.high <= FIT_MARGIN * limit
+        fitting = fits(total, limit)
         parts = (*tensors, max(0.0, total.value - sum(tensors)))
-        found.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=total, fits=fits))
-        if not fits:
+        found.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=total, fits=fitting))
+        if not fitting:
             break
     return tuple(found)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from advisor.hardware.offers import Offer, spot_range
 from advisor.laws.hyperparameters import batch_band, scale_flops
+from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.plan import recipe
 from advisor.plan.candidates import ENOUGH
 from advisor.plan.choose import LEVEL
@@ -120,7 +121,7 @@ def micro_batch_rejection(trial: Trial, chosen: Trial) -> str:
     change = rate.value / chosen_rate.value - 1
     if trial.prediction.workload.micro_batch > chosen.prediction.workload.micro_batch and change >= ENOUGH - 1:
         return "no more than 2 % faster, needs more memory"
-    than = ", over 2 % off the fastest" if -change < 0.02 else ""  # as the batch rule chooses
+    than = ", over 2 % off the fastest" if change > ENOUGH - 1 else ""
     return f"{format_percent(-change)} fewer tokens/s{than}"
 
 
@@ -243,9 +244,9 @@ def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[s
     worth = effective_tokens(tokens, unique)
     times = f"the data would be seen {format_number(epochs)} times"
     same = f"worth {format_tokens(worth)} fresh tokens of {format_tokens(tokens)}"
-    if epochs > 40:
+    if epochs > OVERFIT_EPOCHS:
         yield f"{times}, {same}: expect overfitting; get more data or train on fewer tokens"
-    elif epochs > 16:
+    elif epochs > WASTEFUL_EPOCHS:
         yield f"{times}, {same}: most of the further repetition is waste"
-    elif epochs > 4:
+    elif epochs > FREE_EPOCHS:
         yield f"{times}, {same}: up to four times is nearly as good as fresh data"

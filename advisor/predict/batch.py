@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 
@@ -80,11 +81,13 @@ def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.n
     return a.tokens * grad_accum * gpus / seconds
 
 
-def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray:
-    """Bool: the interval's high end fits the device with margin; True where its memory is unknown."""
-    if memory_bytes is None:
-        return np.ones(len(device_bytes.high), dtype=bool)
-    return device_bytes.high <= FIT_MARGIN * memory_bytes
+@overload
+def fits(device_bytes: Estimate, memory_bytes: int | None) -> bool: ...
+@overload
+def fits(device_bytes: EstimateArrays, memory_bytes: int | None) -> np.ndarray: ...
+def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> bool | np.ndarray:
+    """Whether the interval's high end fits the device with margin; True where the device's memory is unknown."""
+    return device_bytes.high <= FIT_MARGIN * (math.inf if memory_bytes is None else memory_bytes)
 
 
 def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[Estimate | None]:
@@ -140,5 +143,5 @@ def _prediction(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         device_memory_bytes=memory,
-        fits=total.high <= FIT_MARGIN * memory if total and memory is not None else None,
+        fits=fits(total, memory) if total and memory is not None else None,
     )

@@ -106,9 +106,3 @@ def metadata_facts(path: Path) -> dict[str, Any]:
     if isinstance(raw.get("startedAt"), str):
         facts["date"] = raw["startedAt"][:40]
     return facts
-
-
-def with_summary(table: RunTable, path: Path) -> RunTable:
-    """A run's table with what only the summary knows: how long it took."""
-    facts = read_summary(path).facts
-    return dataclasses.replace(table, facts={**facts, **table.facts})

@@ -23,6 +23,7 @@ from advisor.runs.comparison import Comparison, Point
 from advisor.runs.ledger_rows import QuantityAccuracy
 from advisor.runs.scoring import Score, ScoredRun
 from advisor.units import (
+    HOUR,
     Formatter,
     format_count,
     format_estimate,
@@ -48,10 +49,9 @@ QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
 )
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
-_HOUR = 3600.0
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{format_tokens(tokens)} tokens",
-    "hours": lambda hours: format_seconds(hours * _HOUR),
+    "hours": lambda hours: format_seconds(hours * HOUR),
     "usd": format_usd,
     "step": lambda step: f"step {format_count(round(step))}",
     "schedule": lambda share: f"{share:.0%} of the schedule",

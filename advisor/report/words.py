@@ -10,6 +10,7 @@ from advisor.findings.run_facts import price
 from advisor.findings.savings import worth_saying
 from advisor.records import Estimate
 from advisor.units import (
+    HOUR,
     format_bytes,
     format_count,
     format_estimate,
@@ -22,7 +23,6 @@ from advisor.units import (
 )
 from advisor.workflows.analysis import Analysis
 
-HOUR = 3600.0
 Pairs = list[tuple[str, str]]
 
 # facts in the order people ask for them, with what they are called

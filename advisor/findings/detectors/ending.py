@@ -10,9 +10,7 @@ from advisor.findings.run_facts import planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
 from advisor.findings.savings import whole_run_seconds
 from advisor.readers.run_table import Event, Status
-from advisor.units import format_percent, format_seconds, format_usd
-
-_HOUR = 3600.0
+from advisor.units import HOUR, format_percent, format_seconds, format_usd
 
 
 def _last(case: Case, *kinds: str) -> Event | None:
@@ -42,7 +40,7 @@ def _rest(case: Case) -> tuple[Evidence, ...]:
     if not seconds:
         return ()
     usd = price(case)
-    cost = f", {format_usd(seconds / _HOUR * usd)}" if usd else ""
+    cost = f", {format_usd(seconds / HOUR * usd)}" if usd else ""
     return (Evidence(text=f"the missing steps would take {format_seconds(seconds)}{cost} at the pace so far"),)
 
 

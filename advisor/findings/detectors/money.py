@@ -10,9 +10,8 @@ from advisor.findings.detectors.machine import lost_seconds, slowdown
 from advisor.findings.run_facts import price
 from advisor.findings.savings import saved_share, spent_seconds, steps_covered
 from advisor.readers.run_table import Event
-from advisor.units import format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_percent, format_seconds, format_usd
 
-_HOUR = 3600.0
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
@@ -43,7 +42,7 @@ def detect_goodput(case: Case) -> Verdict:
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
     usd = price(case)
-    cost = f", {format_usd((wall - working) / _HOUR * usd)} so far" if usd else ""
+    cost = f", {format_usd((wall - working) / HOUR * usd)} so far" if usd else ""
     return Finding(
         code="goodput",
         severity=Severity.WARNING,
@@ -97,7 +96,7 @@ def detect_idle_device(case: Case) -> Verdict:
         return None
     count = max(1, len(np.unique(series.finite(cards)))) if len(cards) else 1
     usd = price(case)
-    cost = f", {format_usd(idle / count / _HOUR * usd)}" if usd else ""
+    cost = f", {format_usd(idle / count / HOUR * usd)}" if usd else ""
     return Finding(
         code="idle_device",
         severity=Severity.WARNING,
@@ -144,7 +143,7 @@ def detect_work_done_twice(case: Case) -> Verdict:
     if not restarts or not lost or not covered or lost / covered < _TWICE:
         return None
     usd = price(case)
-    cost = f", {format_usd(lost * seconds / _HOUR * usd)}" if usd and seconds else ""
+    cost = f", {format_usd(lost * seconds / HOUR * usd)}" if usd and seconds else ""
     took = f" ({format_seconds(lost * seconds)}{cost})" if seconds else ""
     return Finding(
         code="work_done_twice",

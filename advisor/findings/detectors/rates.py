@@ -115,6 +115,8 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
     ratio = series.median(product[series.steady_start(seconds[both]) :]) / tokens
     if abs(ratio - 1) <= _ARITHMETIC_TOLERANCE:
         return None
+    if not 0 < ratio < np.inf:  # tokens or seconds that no number can hold the quotient of
+        return Insufficient(code="rate_arithmetic", missing="possible tokens per step, to check tokens/s x seconds")
     return Finding(
         code="rate_arithmetic",
         severity=Severity.ERROR if abs(np.log(ratio)) > 0.2 else Severity.WARNING,

@@ -99,3 +99,8 @@ def test_rate_arithmetic_that_holds():
     table = build.run(seconds=1.0, tokens_per_second=524_288, facts={"step_tokens": 524_288})
     assert rates.detect_rate_arithmetic(build.case(table)) is None
     assert rates.detect_rate_arithmetic(build.case(build.run())) is None  # no rate was logged
+
+
+def test_rates_whose_product_no_number_can_hold_are_not_judged():
+    table = build.run(seconds=1e-25, tokens_per_second=1.0, facts={"step_tokens": 1e300})
+    assert isinstance(rates.detect_rate_arithmetic(build.case(table)), Insufficient)
