@@ -1,0 +1,43 @@
+"""How many functions of `advisor/` the default question passes through, from command to answer, by room.
+
+    python benchmarks/functions_passed.py [WORDS OF A GOAL …]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+
+from advisor.cli import main
+
+ROOT = Path(main.__code__.co_filename).parents[1]
+QUESTION = ["--gpu", "any", "--budget", "20", "--deadline", "8h"]
+
+
+def passed(words: list[str]) -> set[CodeType]:
+    """The functions of `advisor/` that a plan for these words calls; comprehensions and lambdas are none."""
+    seen: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+            main(["plan", *words])
+    finally:
+        sys.setprofile(None)
+    return {code for code in seen if code.co_filename.startswith(str(ROOT)) and not code.co_name.startswith("<")}
+
+
+if __name__ == "__main__":
+    functions = passed(sys.argv[1:] or QUESTION)
+    rooms = Counter(Path(code.co_filename).relative_to(ROOT).parts[0] for code in functions)
+    for room, count in rooms.most_common():
+        print(f"{count:5} {room}")
+    print(f"{len(functions):5} functions in {len({code.co_filename for code in functions})} files")
