@@ -1,6 +1,6 @@
 """How many functions of `advisor/` the default question passes through, from command to answer, by room.
 
-    python benchmarks/functions_passed.py [WORDS OF A GOAL …]
+python benchmarks/functions_passed.py [WORDS OF A GOAL …]
 """
 
 from __future__ import annotations
