@@ -106,7 +106,7 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place]
     """
     done, planned, usd = steps_done(case.run), planned_steps(case), price(case)
     left = max(0.0, planned - done) if planned is not None and done is not None else None
-    pace = mean_step_seconds(case)
+    pace = mean_step_seconds(case, left or 0.0)
     rest = _rest_seconds(case, pace, left)
     spent = spent_seconds(case)
     total = sum_shared(known(spent), rest) if rest is not None and spent is not None else None

@@ -15,7 +15,10 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from advisor.laws.intervals import Z80
+from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, mean_error, mean_seconds
 from advisor.predict.intervals import known, sum_independent, sum_shared
 from advisor.predict.wallclock import planned_checkpoints, planned_evals, run_seconds
 from advisor.readers.lifetime import process_seconds
@@ -30,15 +33,7 @@ PACE_STEPS = 100  # the pace is the median over these
 LOSS_MEMORY = 0.9  # of the smoothed loss, per step; nanochat prints the same average
 
 # Assumptions where the run itself says too little, stated so that they can be argued with:
-FEW_STEPS_SPREAD = 0.15  # log spread of single steps assumed below FEW_STEPS
-FEW_STEPS = 5
-CORRELATION = 4.0  # neighbouring steps are slow together: four of them tell as much as one alone
-DRIFT_FLOOR = 0.01  # the pace of the future differs from the pace seen by this much at least
-UNSEEN_DRIFT = 0.05  # assumed until the run is long enough to show its drift
 WARM_UP_STEPS = 10  # not counted as stragglers: compiling and cold caches do not come back (sources §7.3)
-STRETCHES = 10  # of the run, whose medians show its drift
-FAR = 10.0  # times the steps seen: no drift is foretold beyond
-STRAGGLER_CAP = 5.0  # a step this many times slower than the median counts so much: a longer stall is not a habit
 SURPRISE = 3.0  # standard deviations from the plan beyond which the plan has no say any more
 EVENT_SPREAD = 0.3  # of evaluations and checkpoints not seen yet
 FORWARD_FRACTION = 1 / 3  # of a step: backward costs twice the forward pass (sources §1.2)
@@ -213,9 +208,8 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
     if median is None or median <= 0:
         return planned
     seen = median * straggler_factor(step_seconds)
-    newest = list(islice(reversed(step_seconds), PACE_STEPS))
-    spread = _log_spread(newest) if len(newest) >= FEW_STEPS else FEW_STEPS_SPREAD
-    error = max(spread, DRIFT_FLOOR) * math.sqrt(CORRELATION / len(newest))
+    newest = np.array(step_seconds)[-PACE_STEPS:]
+    error = mean_error(newest)
     center, variance = math.log(seen), error * error
     if planned is not None and planned.low > 0:
         plan_error = max(math.log(planned.high / planned.low) / (2 * Z80), DRIFT_FLOOR)
@@ -224,7 +218,7 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
             weight = variance / (variance + plan_error * plan_error)  # of the plan
             center -= weight * distance
             variance *= 1 - weight
-    half = Z80 * math.sqrt(variance + drift_spread(step_seconds, left) ** 2)
+    half = Z80 * math.sqrt(variance + drift_spread(np.array(step_seconds), left) ** 2)
     basis = Basis.MEASURED if len(newest) >= FEW_STEPS or planned is None else planned.basis
     value = math.exp(center)
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=basis)
@@ -232,31 +226,11 @@ def pace_seconds(step_seconds: Sequence[float], planned: Estimate | None, left: 
 
 def straggler_factor(step_seconds: Sequence[float]) -> float:
     """Mean over median of the steps so far, at least 1: a total is made of means, and slow steps come again."""
-    seconds = list(step_seconds)[WARM_UP_STEPS:]
+    seconds = np.array(step_seconds)[WARM_UP_STEPS:]
     if len(seconds) < WARM_UP_STEPS:
         return 1.0
-    median = statistics.median(seconds)
-    capped = [min(value, STRAGGLER_CAP * median) for value in seconds]
-    return max(1.0, statistics.fmean(capped) / median) if median > 0 else 1.0
-
-
-def drift_spread(step_seconds: Sequence[float], left: int) -> float:
-    """Log spread to expect between the pace seen and the mean pace of the `left` steps to come.
-
-    The medians of ten stretches of the run show its drift, less their own sampling noise (half of it: taking off all
-    made 80 % intervals hold 67 % of simulated drifting runs, half makes them hold 70-99 %). A random walk
-    of q per step gives them a variance of q·n/6 over n steps; the mean of the steps ahead differs from that of the
-    newest n by q·(n + left)/3: the seen variance times 2·(1 + left/n).
-    """
-    seconds = list(step_seconds)
-    length = len(seconds) // STRETCHES
-    if length < FEW_STEPS:
-        return UNSEEN_DRIFT
-    stretches = [seconds[i * length : (i + 1) * length] for i in range(STRETCHES)]
-    medians = [math.log(max(statistics.median(part), 1e-9)) for part in stretches]
-    noise = statistics.fmean(_log_spread(part) ** 2 for part in stretches) * math.pi / 2 / length  # of a median
-    wandered = max(0.0, statistics.variance(medians) - noise / 2)
-    return math.hypot(DRIFT_FLOOR, math.sqrt(wandered * 2 * (1 + min(left / len(seconds), FAR))))
+    median = float(np.median(seconds))
+    return max(1.0, mean_seconds(seconds) / median) if median > 0 else 1.0
 
 
 def eta_seconds(
@@ -335,15 +309,8 @@ def _less(estimate: Estimate, passed: float) -> Estimate:
 
 
 def _around(value: float, seen: Sequence[float]) -> Estimate:
-    half = Z80 * (_log_spread(seen) if len(seen) >= 3 else EVENT_SPREAD / Z80)
+    half = Z80 * (log_spread(np.array(seen)) if len(seen) >= 3 else EVENT_SPREAD / Z80)
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
-
-
-def _log_spread(values: Sequence[float]) -> float:
-    """Standard deviation of logarithms, estimated from quartiles: a few very slow steps do not count as noise."""
-    logs = sorted(math.log(max(value, 1e-9)) for value in values)
-    low, _, high = statistics.quantiles(logs, n=4, method="inclusive")
-    return (high - low) / 1.349  # the quartiles of a normal distribution lie 1.349 standard deviations apart
 
 
 def _guard_seconds_left(config: RunConfig, elapsed: float) -> float | None:

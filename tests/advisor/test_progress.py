@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from advisor.predict.trajectory import plan_trajectory
 from advisor.records import Basis, LaunchRecord
 from advisor.report.progress import line
-from advisor.runs.progress import History, drift_spread, make_progress, pace_seconds, straggler_factor
+from advisor.runs.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.store.run_folder import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run
 from trainer.runlog import read_records
@@ -157,15 +157,6 @@ def test_the_pace_moves_from_the_plan_to_what_is_seen():
     # a hundred steps of 0.13 s contradict a plan that is sure of 0.10 s: it has no say any more
     contradicted = pace_seconds([0.13] * 100, guess(0.10, spread=0.03), 9)
     assert contradicted.value == pytest.approx(0.13) and contradicted.basis is Basis.MEASURED
-
-
-def test_drift_widens_the_interval():
-    steady = [0.1] * 1000
-    drifting = [0.1 if (i // 100) % 2 else 0.2 for i in range(1000)]
-    assert drift_spread(steady, 1000) == pytest.approx(0.01)
-    # medians ln 0.1 and ln 0.2 by turns: variance (ln 2)²/4 · 10/9, times 2·(1 + 1000/1000)
-    assert drift_spread(drifting, 1000) == pytest.approx(math.sqrt(math.log(2) ** 2 / 4 * 10 / 9 * 4), rel=0.01)
-    assert drift_spread([0.1] * 5, 1000) == pytest.approx(0.05)  # too short to show any
 
 
 def test_stragglers_raise_the_mean_and_a_single_stall_hardly_does():

@@ -12,9 +12,11 @@ from advisor.findings.case import Case
 from advisor.findings.curves import Curve
 from advisor.findings.forecast import Place, Targets, elsewhere, forecast, moved_workload
 from advisor.findings.loss_forecast import forecast_loss
+from advisor.findings.run_metrics import step_times
 from advisor.findings.schedule import Schedule, kind_of, schedules_of
 from advisor.laws.annealing import learning_rate_shares
 from advisor.readers.run_table import RunTable, Status
+from advisor.runs.progress import pace_seconds
 from tests.advisor.findings.build import case as known_case
 from tests.advisor.findings.build import healthy, profile, workload
 from tests.advisor.findings.build_learning import learning_case, learning_run
@@ -60,6 +62,17 @@ def test_the_end_is_foretold_within_the_handbooks_bounds(kind, steps, share, bou
     assert abs(found.value - end) < bound
     assert found.low < end < found.high
     assert found.high - found.value >= bound  # the interval never claims more than the handbook allows
+
+
+def test_the_pace_of_a_log_is_that_of_the_run_while_it_is_watched():
+    """200 steps of a second, 400 planned: 0.01·√(4/200) of their mean and 0.01 of drift; watching sees 100 of them."""
+    table = dataclasses.replace(healthy(steps=200, seconds=1.0), status=Status.INCOMPLETE)
+    judged = forecast(known_case(dataclasses.replace(table, facts={**table.facts, "planned_steps": 400}))).step_seconds
+    steady = len(step_times(known_case(table)).steady_seconds)
+    assert judged.value == pytest.approx(1.0) and steady >= 190
+    assert np.log(judged.high) == pytest.approx(1.2816 * np.hypot(0.01 * np.sqrt(4 / steady), 0.01), rel=1e-4)
+    watched = pace_seconds([1.0] * 200, None, 200)
+    assert np.log(watched.high) == pytest.approx(1.2816 * np.hypot(0.01 * np.sqrt(4 / 100), 0.01), rel=1e-4)
 
 
 def test_no_forecast_before_a_quarter_of_the_steps():
