@@ -17,23 +17,24 @@ from advisor.report.progress import closing_lines, line
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.runs.follow import RunFollower
 from advisor.runs.progress import Progress
+from advisor.store.store import Store
 from trainer.schema import Outcome
 
 LOOK_SECONDS = 1.0
 PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
-def follow(run_dir: Path) -> Progress | None:
+def follow(run_dir: Path, store: Store) -> Progress | None:
     """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on."""
     try:
-        return _follow(run_dir)
+        return _follow(run_dir, store)
     except KeyboardInterrupt:
         remark(f"left; the run goes on. Back to it: advisor watch {run_dir}   end it: advisor stop {run_dir}")
         return None
 
 
-def _follow(run_dir: Path) -> Progress:
-    follower = RunFollower(run_dir)
+def _follow(run_dir: Path, store: Store) -> Progress:
+    follower = RunFollower(run_dir, store)
     console = error_console()
     printed = -math.inf
     with Live(console=console, transient=True, auto_refresh=False) as live:
@@ -50,11 +51,11 @@ def _follow(run_dir: Path) -> Progress:
             time.sleep(LOOK_SECONDS)
 
 
-def finish(progress: Progress | None, run_dir: Path, *, as_json: bool) -> int:
+def finish(progress: Progress | None, run_dir: Path, store: Store, *, as_json: bool) -> int:
     """Say how a followed run ended and give the exit code: 0 completed, stopped or left running, 1 otherwise."""
     if progress is None:
         if as_json:
-            print_json({"run_dir": run_dir, "progress": RunFollower(run_dir).look()})
+            print_json({"run_dir": run_dir, "progress": RunFollower(run_dir, store).look()})
         return 0
     if as_json:
         print_json({"run_dir": run_dir, "progress": progress})

@@ -11,7 +11,7 @@ from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
 from advisor.launch.backend import LaunchRequest
 from advisor.launch.guards import parse_loss_stop
 from advisor.report.render import print_json, remark, show
-from advisor.store.store import default_store
+from advisor.store.store import Store, default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
 
@@ -50,7 +50,7 @@ def command(
     if warning := flow.device_warning(source):
         remark(f"warning: {warning}")
     started = flow.launch(store, source, run_dir, limits=limits, again=again)
-    return after_start(started, detach=detach, as_json=as_json)
+    return after_start(store, started, detach=detach, as_json=as_json)
 
 
 def show_request(request: LaunchRequest, *, as_json: bool) -> None:
@@ -66,13 +66,13 @@ def show_request(request: LaunchRequest, *, as_json: bool) -> None:
     click.echo(request.script)  # as it is: neither wrapped nor coloured, so that a shell can read it
 
 
-def after_start(started: Started, *, detach: bool, as_json: bool) -> int:
+def after_start(store: Store, started: Started, *, detach: bool, as_json: bool) -> int:
     """Tell where the run is, follow it unless detached, and give the exit code."""
     for warning in started.warnings:
         remark(f"warning: {warning}")
     if not detach:
         remark(f"started {started.launch.name} (pid {started.launch.pid}) in {started.run_dir}")
-        return finish(follow(started.run_dir), started.run_dir, as_json=as_json)
+        return finish(follow(started.run_dir, store), started.run_dir, store, as_json=as_json)
     if as_json:
         print_json({"run_dir": started.run_dir, "launch": started.launch})
     else:

@@ -135,7 +135,7 @@ def _train(plan: Plan, store: Store) -> Path:
     from trainer.schema import Outcome
 
     handle = launch(store, plan)
-    progress = follow(handle.run_dir)
+    progress = follow(handle.run_dir, store)
     if progress is None:
         raise AdvisorError("left before the run ended; it goes on", f"advisor watch {handle.run_dir}", exit_code=130)
     if progress.outcome != Outcome.COMPLETED:

@@ -29,4 +29,4 @@ def command(
     store = default_store()
     loss = None if not stop_loss else [parse_loss_stop(text) for text in stop_loss if text != "none"]
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=loss)
-    return after_start(flow.resume(store, store.find_run(run), limits=limits), detach=detach, as_json=as_json)
+    return after_start(store, flow.resume(store, store.find_run(run), limits=limits), detach=detach, as_json=as_json)

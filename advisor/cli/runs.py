@@ -16,7 +16,8 @@ from advisor.units import format_count, format_number
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(as_json: bool) -> None:
     """List the runs started here, newest first, with what became of them."""
-    summaries = [summarize(row) for row in default_store().runs()]
+    store = default_store()
+    summaries = [summarize(row, store) for row in store.runs()]
     if as_json:
         print_json({"runs": summaries})
     elif not summaries:

@@ -24,11 +24,11 @@ def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
     """
     store = default_store()
     run_dir = store.find_run(run)
-    if RunFollower(run_dir).look().outcome is None:
+    if RunFollower(run_dir, store).look().outcome is None:
         remark(f"asking {run_dir.name} to stop")
     else:
         remark(f"{run_dir.name} is over already: nothing to stop")
     flow.stop(store, run_dir, timeout_seconds=timeout, force=force)
-    progress = RunFollower(run_dir).look()
-    finish(progress, run_dir, as_json=as_json)
+    progress = RunFollower(run_dir, store).look()
+    finish(progress, run_dir, store, as_json=as_json)
     return 0  # it is not running any more, which is what was asked for

@@ -18,6 +18,7 @@ def command(run: str, once: bool, as_json: bool) -> int:
 
     Ctrl-C stops the showing, not the run. Exit code 0 while it runs or when it completed or was stopped, else 1.
     """
-    run_dir = default_store().find_run(run)
-    progress = RunFollower(run_dir).look() if once or as_json else follow(run_dir)
-    return finish(progress, run_dir, as_json=as_json)
+    store = default_store()
+    run_dir = store.find_run(run)
+    progress = RunFollower(run_dir, store).look() if once or as_json else follow(run_dir, store)
+    return finish(progress, run_dir, store, as_json=as_json)

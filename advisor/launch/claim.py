@@ -51,6 +51,6 @@ def running_with(store: Store, plan_id: str) -> Path | None:
     """The folder of a run of this plan that is going on; None: there is none."""
     for row in store.runs():
         folder = Path(row.path)
-        if row.plan_id == plan_id and is_run_folder(folder) and describe(folder).state is RunState.RUNNING:
+        if row.plan_id == plan_id and is_run_folder(folder) and describe(folder, store).state is RunState.RUNNING:
             return folder
     return None

@@ -11,7 +11,7 @@ from advisor.launch.local import LocalBackend
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunStatus
 from advisor.store.run_folder import read_launch
-from advisor.store.store import Store, default_store
+from advisor.store.store import Store
 
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,
@@ -42,7 +42,7 @@ def handle_of(run_dir: Path) -> str:
     return f"{engine}://{run_dir.resolve()}" if engine in _BY_FOLDER else launch.handle
 
 
-def describe(run_dir: Path) -> RunStatus:
+def describe(run_dir: Path, store: Store) -> RunStatus:
     """How the run of a folder stands, by the engine that has it."""
     handle = handle_of(run_dir)
-    return backend_of(handle, default_store()).describe(handle)
+    return backend_of(handle, store).describe(handle)

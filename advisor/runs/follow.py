@@ -13,6 +13,7 @@ from advisor.records import Plan, RunRow
 from advisor.runs.progress import History, Progress, make_progress
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
+from advisor.store.store import Store
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import ConfigError, RunConfig, config_from_dict
 
@@ -20,8 +21,8 @@ from trainer.schema import ConfigError, RunConfig, config_from_dict
 class RunFollower:
     """Reads one run folder again and again; each look costs what is new in the log, not its length."""
 
-    def __init__(self, run_dir: Path):
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, store: Store):
+        self.run_dir, self._store = run_dir, store
         self._history = History()
         self._offset = 0
         self._plan: Plan | None = read_run_plan(run_dir)
@@ -33,7 +34,7 @@ class RunFollower:
 
     def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
-        status = describe(self.run_dir)  # before the log: what ends in between is seen at the next look
+        status = describe(self.run_dir, self._store)  # before the log: what ends in between is seen at the next look
         self._read_on()
         return make_progress(
             self._history,
@@ -89,7 +90,7 @@ class RunSummary:
     problem: str | None = None  # what is wrong with the folder, in words
 
 
-def summarize(row: RunRow) -> RunSummary:
+def summarize(row: RunRow, store: Store) -> RunSummary:
     """Sum up a run from its index line and the end of its log; what is wrong with it becomes its state."""
     base = RunSummary(id=row.id, name=row.name, path=row.path, created=row.created, state="gone",
                       device_key=row.device_key, plan_id=row.plan_id)  # fmt: skip
@@ -97,7 +98,7 @@ def summarize(row: RunRow) -> RunSummary:
     if not is_run_folder(folder):
         return replace(base, problem="its folder is gone")
     try:
-        status = describe(folder)
+        status = describe(folder, store)
         steps = [record for record in last_records(folder) if record["kind"] == "step"]
         planned = read_run_config(folder).steps
     except AdvisorError as error:

@@ -39,7 +39,7 @@ def page() -> None:
     """How right the advice has been, then the runs behind it."""
     st.header("Runs", anchor=False)
     store = loaders.store()
-    summaries = [summarize(row) for row in store.runs()]
+    summaries = [summarize(row, store) for row in store.runs()]
     _score_new(summaries)
     scores = store.scores()
     if scores:

@@ -100,11 +100,12 @@ def _launch_form(plan: Plan) -> None:
 
 
 def _watch() -> None:
-    rows = loaders.store().runs()
+    store = loaders.store()
+    rows = store.runs()
     if not rows:
         return
     st.subheader("Watch", anchor=False)
-    summaries = {row.path: summarize(row) for row in rows}
+    summaries = {row.path: summarize(row, store) for row in rows}
     paths = list(summaries)
     running = [path for path in paths if summaries[path].state == RunState.RUNNING]
     wanted = st.session_state.get("watched") or (running[0] if running else paths[0])
@@ -147,7 +148,7 @@ def _follower(folder: Path) -> RunFollower:
     """This session's follower of the run: each look reads only what the log has grown by."""
     key = f"follower-{folder}"
     if key not in st.session_state:
-        st.session_state[key] = RunFollower(folder)
+        st.session_state[key] = RunFollower(folder, loaders.store())
     return st.session_state[key]
 
 

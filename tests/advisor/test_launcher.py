@@ -14,7 +14,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.launch.backend import engine_of
-from advisor.launch.engines import backend_of, handle_of
+from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
 from advisor.launch.guards import guarded, make_guards, parse_loss_stop
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
@@ -162,13 +162,13 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(store, tmp_path):
 # States
 
 
-def test_a_run_from_start_to_end(replay):
+def test_a_run_from_start_to_end(store, replay):
     folder = replay(speed=20).launch(small_plan(60)).run_dir
     assert run_status(folder).state is RunState.RUNNING  # before its first word already
     wait_for(lambda: run_status(folder).state is not RunState.RUNNING)
     status = run_status(folder)
     assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.COMPLETED)
-    assert RunFollower(folder).look().step == 60
+    assert RunFollower(folder, store).look().step == 60
 
 
 def test_a_killed_run_has_died_and_its_last_words_are_told(store):
@@ -179,7 +179,7 @@ def test_a_killed_run_has_died_and_its_last_words_are_told(store):
     os.kill(handle.launch.pid, signal.SIGKILL)
     wait_for(lambda: run_status(handle.run_dir).state is RunState.DIED)
     assert run_status(handle.run_dir).reason == "Killed by the test"
-    assert RunFollower(handle.run_dir).look().eta_seconds is None
+    assert RunFollower(handle.run_dir, store).look().eta_seconds is None
 
 
 def test_another_process_with_the_same_pid_is_not_the_run(tmp_path):
@@ -206,23 +206,23 @@ def test_a_folder_from_another_machine(tmp_path):
     assert run_status(tmp_path).state is RunState.DIED
 
 
-def test_half_written_folders(tmp_path):
+def test_half_written_folders(store, tmp_path):
     with pytest.raises(AdvisorError, match="holds no run"):
         run_status(tmp_path)
     (tmp_path / "run.yaml").write_text(dump_config(small_run()), encoding="utf-8")
     assert run_status(tmp_path).state is RunState.NEVER_STARTED
-    assert RunFollower(tmp_path).look().step == 0
+    assert RunFollower(tmp_path, store).look().step == 0
     lines = RECORDING.read_text().splitlines(keepends=True)
     (tmp_path / "log.jsonl").write_text("".join(lines[:12]) + lines[12][:40])  # torn in the middle of a line
     assert run_status(tmp_path).state is RunState.DIED
-    assert RunFollower(tmp_path).look().step == max(json.loads(line).get("step", 0) for line in lines[:12])
+    assert RunFollower(tmp_path, store).look().step == max(json.loads(line).get("step", 0) for line in lines[:12])
     (tmp_path / "log.jsonl").write_text(lines[0] + "garbage\n" + lines[1])
     with pytest.raises(AdvisorError, match="line 2"):
         run_status(tmp_path)
-    assert summarize(run_row(tmp_path)).state == "damaged"
+    assert summarize(run_row(tmp_path), store).state == "damaged"
     (tmp_path / "log.jsonl").write_text("")
     (tmp_path / "run.yaml").unlink()
-    assert summarize(run_row(tmp_path)).problem.startswith("cannot read the run configuration")
+    assert summarize(run_row(tmp_path), store).problem.startswith("cannot read the run configuration")
 
 
 def test_a_log_longer_than_what_is_read_of_its_end(tmp_path):
@@ -278,10 +278,10 @@ def test_a_finished_folder_is_not_overwritten(replay, tmp_path):
     assert (folder / "log.jsonl").read_bytes() == before
 
 
-def test_stop_waits_for_the_final_record(replay):
+def test_stop_waits_for_the_final_record(store, replay):
     launcher = replay(speed=0.5)
     folder = launcher.launch(small_plan(60)).run_dir
-    wait_for(lambda: RunFollower(folder).look().step >= 2)
+    wait_for(lambda: RunFollower(folder, store).look().step >= 2)
     status = launcher.stop(folder, timeout_seconds=20)
     assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert launcher.stop(folder) == status  # again: left as it is
@@ -323,6 +323,14 @@ def test_a_handle_names_the_engine_and_the_run(store, replay):
         backend_of("slurm://123", store)
     with pytest.raises(AdvisorError, match="no handle of a run"):
         engine_of("/some/folder")
+
+
+def test_a_run_is_described_from_the_store_that_is_given(store, replay, monkeypatch):
+    folder, asked = replay().launch(small_plan(60)).run_dir, []
+    monkeypatch.setitem(BACKENDS, "replay", lambda given: asked.append(given) or ReplayBackend(given))
+    assert describe(folder, store).state is RunState.RUNNING
+    assert RunFollower(folder, store).look().state == "running" == summarize(run_row(folder), store).state
+    assert [given.home for given in asked] == [store.home] * 3
 
 
 def test_a_backend_tells_what_the_run_printed(store):
@@ -386,7 +394,7 @@ def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
     folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done
     wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.STOPPED
-    stopped_at = RunFollower(folder).look().checkpoint_step
+    stopped_at = RunFollower(folder, store).look().checkpoint_step
     assert stopped_at is not None and stopped_at < 600
     with pytest.raises(AdvisorError, match=r"has used \d+ s of the 0 s it was given") as caught:
         launcher.resume(folder)
@@ -397,4 +405,6 @@ def test_a_time_limit_stops_with_a_checkpoint_and_resuming_completes(store):
     log = load_run_log(folder / "log.jsonl")
     assert log.attempts == 2 and log.header["resumed_from_step"] == stopped_at
     assert [step["step"] for step in log.steps] == list(range(1, 601))
-    assert RunFollower(folder).look().elapsed_seconds == pytest.approx(sum(final["seconds"] for final in log.finals))
+    assert RunFollower(folder, store).look().elapsed_seconds == pytest.approx(
+        sum(final["seconds"] for final in log.finals)
+    )
