@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shlex
 import subprocess
 import tempfile
 import threading
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.findings.series import finite
 from advisor.store.calibration import Rehearsal
+from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from trainer.messages import (
     Answer,
@@ -29,7 +32,6 @@ from trainer.messages import (
     write_request,
 )
 from trainer.messages import Ready as Hello
-from trainer.runlog import load_run_log
 from trainer.schema import RunConfig
 
 _START_SECONDS = 180.0  # importing torch from a cold network disk
@@ -55,10 +57,16 @@ class Ready:
 
 
 class Worker:
-    """One `python -m trainer.worker`; use as a context manager so that it never outlives its caller."""
+    """One worker process of a trainer; use as a context manager so that it never outlives its caller."""
 
-    def __init__(self, device: str = "auto", log: Path | None = None, env: Mapping[str, str] | None = None):
-        self._device, self._log, self._env = device, log, env
+    def __init__(
+        self,
+        device: str = "auto",
+        log: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        trainer: Trainer = OWN,
+    ):
+        self._device, self._log, self._env, self._trainer = device, log, env, trainer
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str | None] = queue.Queue()
         self.ready: Ready | None = None
@@ -83,12 +91,16 @@ class Worker:
         """Start the process if it is not running; raises AdvisorError when it cannot start."""
         if self._process is not None and self._process.poll() is None and self.ready is not None:
             return self.ready
+        command = self._trainer.burst_worker(self._device)
+        if command is None:
+            message = f"the trainer {self._trainer.name!r} has no worker that runs bursts"
+            raise AdvisorError(message, f"calibrate with our own trainer: advisor calibrate --gpu {self._device}")
         began = time.perf_counter()
         self._answers = queue.Queue()
         stderr = open(self._log, "ab") if self._log else subprocess.DEVNULL  # noqa: SIM115 - handed to the child
         try:
             self._process = subprocess.Popen(
-                OWN.burst_worker(self._device),
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -104,7 +116,7 @@ class Worker:
         except WorkerDied as error:
             raise AdvisorError(
                 f"the calibration worker did not start: {error.reason}",
-                hint=f"read {self._log} for the reason" if self._log else "run `python -m trainer.worker` to see why",
+                hint=f"read {self._log} for the reason" if self._log else f"run `{shlex.join(command)}` to see why",
             ) from error
         if isinstance(hello, Refused):
             raise AdvisorError(
@@ -186,31 +198,31 @@ def _pump(process: subprocess.Popen[str], answers: queue.Queue[str | None]) -> N
     answers.put(None)
 
 
-def rehearse(config: RunConfig, timeout: float, log: Path | None = None) -> Rehearsal | None:
-    """Run `python -m trainer` for the configured steps in a temporary folder; None when it does not complete.
+def rehearse(config: RunConfig, timeout: float, log: Path | None = None, trainer: Trainer = OWN) -> Rehearsal | None:
+    """Run a trainer for the configured steps in a temporary folder; None when it does not complete.
 
     What it says is appended to `log`: why it did not complete, for one. The steady step is the fastest of its steps:
     what the first ones take beyond it counts as overhead.
     """
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         folder = Path(name)
-        for file_name, text in OWN.files(config).items():
+        for file_name, text in trainer.files(config).items():
             (folder / file_name).write_text(text, encoding="utf-8")
         with open(log or os.devnull, "ab") as output:
-            began = time.perf_counter()
+            command, began = trainer.command(folder, 1), time.perf_counter()
             try:
-                done = subprocess.run(OWN.command(folder, 1), stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
+                done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
             except subprocess.TimeoutExpired:
                 return None
             wall = time.perf_counter() - began
         if done.returncode != 0:
             return None
-        run = load_run_log(folder / OWN.log_name)
-    steady = min(s["seconds"] for s in run.steps)
-    written = run.checkpoints[-1]
-    counted = steady * len(run.steps) + sum(e["seconds"] for e in run.evals) + written["seconds"]
+        run = trainer.read_log(folder)
+    steps, evals = finite(run.column("seconds")), finite(run.column("eval_seconds"))
+    written = [event.numbers for event in run.events if event.kind == "checkpoint"][-1]
+    counted = float(steps.min()) * len(steps) + float(evals.sum()) + written["seconds"]
     return Rehearsal(
-        overhead_seconds=wall - counted, checkpoint_bytes=written["bytes"], checkpoint_seconds=written["seconds"]
+        overhead_seconds=wall - counted, checkpoint_bytes=int(written["bytes"]), checkpoint_seconds=written["seconds"]
     )
 
 

@@ -13,10 +13,10 @@ from advisor.launch.guards import guarded, make_guards
 from advisor.launch.state import RunState, check_not_running, run_status, settle, this_host
 from advisor.records import LaunchRecord, Plan
 from advisor.store.plan_files import dump_plan
-from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_config, run_id, run_row
+from advisor.store.run_folder import CONFIG, PLAN, is_run_folder, read_launch, read_run_config, run_id, run_row
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
-from trainer.schema import LossStop, Outcome, RunConfig, StopConfig
+from trainer.schema import LossStop, Outcome, RunConfig, StopConfig, dump_config
 
 
 def new_job(
@@ -38,7 +38,7 @@ def new_job(
     config = source.run if isinstance(source, Plan) else source
     price = plan.usd_per_hour if plan is not None else None
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
-    files = dict(trainer.files(guarded(_with_absolute_data(config), guards)))
+    files = _files(trainer, guarded(_with_absolute_data(config), guards))
     record = LaunchRecord(
         id=run_id,
         name=config.name,
@@ -84,7 +84,7 @@ def resumed_job(
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards)
-    return Job(folder=run_dir, trainer=trainer, files=trainer.files(guarded(config, guards)), record=record)
+    return Job(folder=run_dir, trainer=trainer, files=_files(trainer, guarded(config, guards)), record=record)
 
 
 def refuse_a_second_run(folder: Path, trainer: Trainer) -> None:
@@ -97,6 +97,11 @@ def refuse_a_second_run(folder: Path, trainer: Trainer) -> None:
         return  # a launch that failed before it began, or a run.yaml written by hand
     hint = f"go on with it: advisor resume {folder}; or leave out --run-dir for a new folder"
     raise AdvisorError(f"{folder} holds a run already ({status.words})", hint)
+
+
+def _files(trainer: Trainer, config: RunConfig) -> dict[str, str]:
+    """What the trainer reads, and beside it the configuration as planned: resuming and watching read that."""
+    return {CONFIG: dump_config(config), **trainer.files(config)}
 
 
 def _refuse_without_time_left(run_dir: Path, used_seconds: float, max_seconds: float | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -10,17 +9,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.launch.process import ProcessId, is_alive, wait_until_gone
 from advisor.records import LaunchRecord
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import LOG, STDOUT, is_run_folder, read_launch
-from trainer.runlog import RunLogError, read_records
+from advisor.store.run_folder import STDOUT, is_run_folder, read_launch
+from advisor.trainers.adapter import LogEnd
+from advisor.trainers.known import trainer_of_run
 from trainer.schema import Outcome
 
-TAIL_BYTES = 65536  # more than the last records of any run
 FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
 SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
 
@@ -30,18 +28,20 @@ class RunState(StrEnum):
 
     NEVER_STARTED = "never started"
     RUNNING = "running"
-    FINISHED = "finished"  # a final record says how
-    DIED = "died"  # no final record and no process: killed, or the machine went down
+    FINISHED = "finished"  # its log says how
+    DIED = "died"  # no word of an end and no process: killed, or the machine went down
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """The state of a run; `outcome` and `reason` are its final record's (of a run that died: its last words)."""
+    """The state of a run; `outcome` and `reason` are those of its log's end (of a run that died: its last words)."""
 
     state: RunState
     attempt: int = 0
     outcome: Outcome | None = None
     reason: str | None = None
+    step: int | None = None  # the newest that was logged
+    loss: float | None = None
     process: ProcessId | None = None  # None: not on this machine, or unknown
 
     @property
@@ -51,25 +51,27 @@ class RunStatus:
 
 
 def run_status(run_dir: Path) -> RunStatus:
-    """The state of a run folder, from `run.json`, the end of its log and the process table.
+    """The state of a run folder, from `run.json`, what its trainer's log ends with and the process table.
 
     Raises AdvisorError when the folder holds no run or its files are damaged.
     """
     if not is_run_folder(run_dir):
         raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
     launch = read_launch(run_dir)
-    records = last_records(run_dir)
-    header = _last_header(run_dir, records)
-    attempt = launch.attempt if launch is not None else (header or {}).get("attempt", 0)
-    final = _final_of_this_attempt(records, launch)
-    process = _process(launch, header)
-    if final is not None:
-        return RunStatus(state=RunState.FINISHED, attempt=attempt, outcome=Outcome(final["outcome"]),
-                         reason=final.get("reason"), process=process)  # fmt: skip
-    last_time = records[-1]["time"] if records else None
-    state = _unfinished_state(launch, header, process, last_time)
-    reason = last_words(run_dir) if state is RunState.DIED else None
-    return RunStatus(state=state, attempt=attempt, reason=reason, process=process)
+    end = trainer_of_run(run_dir).log_end(run_dir)
+    process = _process(launch, end)
+    state = RunState.FINISHED if _is_over(end, launch) else _unfinished_state(launch, end, process)
+    finished = end if state is RunState.FINISHED else None
+    words = last_words(run_dir) if state is RunState.DIED else None
+    return RunStatus(
+        state=state,
+        attempt=launch.attempt if launch is not None else (end.attempt if end is not None else 0),
+        outcome=finished.outcome if finished is not None else None,
+        reason=finished.reason if finished is not None else words,
+        step=end.step if end is not None else None,
+        loss=end.loss if end is not None else None,
+        process=process,
+    )
 
 
 def last_words(run_dir: Path) -> str | None:
@@ -81,22 +83,6 @@ def last_words(run_dir: Path) -> str | None:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
         lines = file.read().decode("utf-8", "replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), None)
-
-
-def last_records(run_dir: Path) -> list[dict[str, Any]]:
-    """The last records of a run's log; empty before there is one."""
-    path = run_dir / LOG
-    if not path.exists():
-        return []
-    with disk_errors("read", path):
-        with open(path, "rb") as file:
-            start = max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES)
-            file.seek(start)
-            first_line = file.read().find(b"\n") + 1 if start else 0
-        try:
-            return read_records(path, start + first_line)[0]
-        except RunLogError as error:
-            raise AdvisorError(f"the log is damaged: {error}", f"mend or remove that line of {path}") from error
 
 
 def settle(run_dir: Path, timeout_seconds: float = SETTLE_SECONDS) -> None:
@@ -119,55 +105,35 @@ def check_not_running(run_dir: Path, status: RunStatus) -> None:
         raise AdvisorError(f"{run_dir} is running already{pid}", f"advisor watch {run_dir}")
 
 
-def _final_of_this_attempt(records: list[dict[str, Any]], launch: LaunchRecord | None) -> dict[str, Any] | None:
-    """The final record, unless a later start has made it history."""
-    for record in reversed(records):
-        if record["kind"] == "header":
-            return None
-        if record["kind"] == "final":
-            earlier = launch is not None and record["time"] < _unix(launch.launched_at)
-            return None if earlier else record
-    return None
+def _is_over(end: LogEnd | None, launch: LaunchRecord | None) -> bool:
+    """Whether the log has the run's end, and no later start has made it history."""
+    if end is None or end.outcome is None:
+        return False
+    return launch is None or end.unix_seconds >= _unix(launch.launched_at)
 
 
-def _last_header(run_dir: Path, records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest header, from the log's end or, in a long log, from wherever it stands."""
-    for record in reversed(records):
-        if record["kind"] == "header":
-            return record
-    if not records:
-        return None
-    with disk_errors("read", run_dir / LOG), open(run_dir / LOG, "rb") as file:
-        lines = [line for line in file if b'"header"' in line[:200] and line.endswith(b"\n")]
-    return json.loads(lines[-1]) if lines else None
-
-
-def _process(launch: LaunchRecord | None, header: dict[str, Any] | None) -> ProcessId | None:
+def _process(launch: LaunchRecord | None, end: LogEnd | None) -> ProcessId | None:
     """The process of the run, if it is one of this machine: the launched one, or one started by hand since."""
     launched = None
     if launch is not None and launch.host == this_host() and launch.pid and launch.process_started:
         launched = ProcessId(pid=launch.pid, started=launch.process_started)
         if is_alive(launched):
             return launched
-    if header is not None and header.get("host") == this_host() and header.get("pid"):
-        by_hand = ProcessId(pid=header["pid"], started=header["time"] - (header.get("startup_seconds") or 0.0))
+    if end is not None and end.host == this_host() and end.pid and end.process_started:
+        by_hand = ProcessId(pid=end.pid, started=end.process_started)
         if launched is None or is_alive(by_hand):
             return by_hand
     return launched
 
 
-def _unfinished_state(
-    launch: LaunchRecord | None,
-    header: dict[str, Any] | None,
-    process: ProcessId | None,
-    last_time: float | None,
-) -> RunState:
+def _unfinished_state(launch: LaunchRecord | None, end: LogEnd | None, process: ProcessId | None) -> RunState:
     if process is not None:
         return RunState.RUNNING if is_alive(process) else RunState.DIED
-    elsewhere = launch.host if launch is not None else (header or {}).get("host")
-    if elsewhere not in (None, this_host()) and last_time is not None:
-        return RunState.RUNNING if time.time() - last_time < FRESH_SECONDS else RunState.DIED
-    return RunState.DIED if header is not None else RunState.NEVER_STARTED
+    if end is None:
+        return RunState.NEVER_STARTED
+    host = launch.host if launch is not None else end.host
+    fresh = time.time() - end.unix_seconds < FRESH_SECONDS
+    return RunState.RUNNING if host not in (None, this_host()) and fresh else RunState.DIED
 
 
 def _unix(moment: str) -> float:

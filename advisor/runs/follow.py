@@ -8,7 +8,6 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
-from advisor.launch.state import last_records
 from advisor.records import Plan, RunRow
 from advisor.runs.progress import History, Progress, make_progress
 from advisor.store.disk import disk_errors
@@ -99,10 +98,8 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
         return replace(base, problem="its folder is gone")
     try:
         status = describe(folder, store)
-        steps = [record for record in last_records(folder) if record["kind"] == "step"]
         planned = read_run_config(folder).steps
     except AdvisorError as error:
         return replace(base, state="damaged", problem=error.message)
-    last = steps[-1] if steps else {}
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
-                   step=last.get("step"), loss=last.get("loss"), steps=planned)  # fmt: skip
+                   step=status.step, loss=status.loss, steps=planned)  # fmt: skip

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from advisor.readers.run_table import RunTable
-    from trainer.schema import RunConfig
+    from trainer.schema import Outcome, RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogEnd:
+    """How a run's log stands at its end. None: it does not say."""
+
+    unix_seconds: float  # when the log was written last
+    attempt: int = 0  # the newest; 0: the log does not count them
+    outcome: Outcome | None = None  # of the newest attempt; None: no word of an end
+    reason: str | None = None
+    step: int | None = None  # the newest
+    loss: float | None = None
+    host: str | None = None  # where the newest attempt runs, or ran, and as which process
+    pid: int | None = None
+    process_started: float | None = None  # Unix seconds
 
 
 class Trainer(Protocol):
@@ -30,6 +46,12 @@ class Trainer(Protocol):
 
     def read_log(self, folder: Path) -> RunTable:
         """What a run logged; raises AdvisorError when there is no log or it cannot be read."""
+
+    def log_end(self, folder: Path) -> LogEnd | None:
+        """How far a run's log goes and how it ends, at little cost; None before its first word.
+
+        Raises AdvisorError for a damaged log.
+        """
 
     def used_seconds(self, folder: Path) -> float:
         """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from advisor.errors import AdvisorError
+from advisor.store.run_folder import read_launch
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 
@@ -15,3 +18,9 @@ def trainer_of(name: str) -> Trainer:
         message = f"the run was started with the trainer {name!r}, which this version does not know"
         raise AdvisorError(message, f"it knows: {', '.join(TRAINERS)}; upgrade training-advisor")
     return TRAINERS[name]
+
+
+def trainer_of_run(folder: Path) -> Trainer:
+    """The adapter that a run folder's launch record names; our own trainer's where no launch was recorded."""
+    launch = read_launch(folder)
+    return trainer_of(launch.trainer) if launch is not None else OWN

@@ -14,12 +14,11 @@ from advisor.errors import AdvisorError
 from advisor.findings.chart_data import Point, points, rate_points
 from advisor.findings.make_case import make_case
 from advisor.predict.trajectory import Trajectory, plan_trajectory
-from advisor.readers import own_log
 from advisor.records import Plan
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.runs.devices import Device, read_devices
-from advisor.store.run_folder import LOG
+from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card
 from advisor.ui.tables import plain, side_by_side
@@ -73,8 +72,12 @@ def curves(folder: Path, plan: Plan | None) -> None:
 
 def _grown(folder: Path) -> int:
     """Changes with the log's size; in steps of a mebibyte once it is long."""
-    size = (folder / LOG).stat().st_size
+    size = _log(folder).stat().st_size
     return size if size < SMALL_LOG_BYTES else -(size // SMALL_LOG_BYTES)
+
+
+def _log(folder: Path) -> Path:
+    return folder / trainer_of_run(folder).log_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class _Drawn:
 @st.cache_data(max_entries=16, show_spinner=False)
 def _drawn(folder: str, grown: int) -> _Drawn:
     del grown  # in the key only
-    case = make_case(own_log.read(Path(folder) / LOG))
+    case = make_case(trainer_of_run(Path(folder)).read_log(Path(folder)))
     return _Drawn(loss=points(case, "loss"), evals=points(case, "eval_loss"), speed=rate_points(case))
 
 
@@ -154,7 +157,7 @@ def _strip(device: Device) -> None:
 
 def findings(folder: Path, over: bool) -> None:
     """What the analyzer says of the run so far, dearest first."""
-    analysis = _judged(str(folder), _grown(folder) if over and (folder / LOG).exists() else None)
+    analysis = _judged(str(folder), _grown(folder) if over and _log(folder).exists() else None)
     if analysis is None:
         st.caption("Nothing can be said of this run yet.")
         return

@@ -9,8 +9,10 @@ from advisor.errors import AdvisorError
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
+from advisor.readers.run_table import RunTable
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
+from advisor.trainers.known import TRAINERS
 from advisor.workflows.analysis import Analysis, Given, judge_run
 
 
@@ -20,8 +22,18 @@ def analyze(path: Path, given: Given, store: Store, progress: Progress | None = 
     Raises AdvisorError when it cannot be read, or when what is given beside it cannot.
     """
     with opened(path) as inside:
-        run = replace(read_run(inside, given.format, progress), source=str(path))
+        run = replace(_read(inside, given, progress), source=str(path))
         return judge_run(run, _with_folder(inside, given), store)
+
+
+def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
+    """A run that was launched here as its trainer reads it, anything else by what it looks like."""
+    launch = read_launch(path) if given.format is None and path.is_dir() else None
+    if launch is not None and launch.trainer in TRAINERS:
+        trainer = TRAINERS[launch.trainer]
+        if (path / trainer.log_name).is_file():
+            return trainer.read_log(path)
+    return read_run(path, given.format, progress)
 
 
 def located(text: Path, store: Store) -> Path:

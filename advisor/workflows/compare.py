@@ -15,7 +15,6 @@ from advisor.findings.workload_of import infer
 from advisor.hardware.catalog import find_gpu
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.readers import own_log
-from advisor.readers.folder import own_run
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_plan
@@ -25,8 +24,9 @@ from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
 from advisor.store.calibration import MeasuredRun
 from advisor.store.plan_files import load_plan
-from advisor.store.run_folder import LOG, PLAN, is_run_folder, read_launch, read_run_plan, run_id
+from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_plan, run_id
 from advisor.store.store import Store
+from advisor.trainers.known import trainer_of_run
 
 FEWEST_STEPS_TO_LEARN_FROM = 10  # a run this long says something about its configuration's step time
 _ROWS_OF_ID = 100  # no two runs print the same hundred losses
@@ -52,7 +52,7 @@ def review(store: Store, text: str, *, record: bool, plan: Path | None = None) -
     `text` is a path, a run's name or its beginning, or `latest`. The plan lies beside the log; else it is `plan`.
     """
     path = Path(text).expanduser()
-    if path.name == LOG and is_run_folder(path.parent):
+    if is_run_folder(path.parent) and path.name == trainer_of_run(path.parent).log_name:
         path = path.parent
     ours = is_run_folder(path) or not path.exists()
     if ours:
@@ -72,29 +72,29 @@ def _plan_beside(path: Path) -> Plan | None:
 
 def _own(run_dir: Path, plan: Plan | None) -> Reviewed:
     """A run folder of ours: what was launched says price and device."""
-    run, launch = _read_own(run_dir), read_launch(run_dir)
+    run, launch = _read_launched(run_dir), read_launch(run_dir)
     usd_per_hour = launch.usd_per_hour if launch else None
     return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=usd_per_hour)
 
 
-def _read_own(run_dir: Path) -> RunTable:
-    path = run_dir / LOG
+def _read_launched(run_dir: Path) -> RunTable:
+    """What the run of a folder logged, by the trainer that was started there; raises AdvisorError."""
+    trainer = trainer_of_run(run_dir)
+    path = run_dir / trainer.log_name
     if not path.exists():
         raise AdvisorError(f"{run_dir} has no log: the run has not started", f"see how it is: advisor watch {run_dir}")
     try:
-        run = own_run(run_dir)
+        run = trainer.read_log(run_dir)
     except AdvisorError as error:
         raise AdvisorError(f"the log is damaged: {error.message}", f"mend or remove that line of {path}") from error
-    if not run.attempts:
+    if not run.attempts and not run.rows:
         raise AdvisorError(f"the run in {run_dir} ended before its first step", f"see why: {run_dir / 'stdout.log'}")
     return run
 
 
 def _other(path: Path, plan: Plan | None) -> Reviewed:
-    """A log, or a folder with one, of any trainer; where it does not say how long it was to be, the plan does."""
+    """A log, or a folder with one, of any trainer."""
     run = read_run(path)
-    if plan is not None:
-        run = with_plan({"planned_steps": plan.run.steps, **run.facts}, run)
     return _reviewed(path, run, plan, None, run_id=_id_of(path, run), usd_per_hour=None)
 
 
@@ -113,6 +113,8 @@ def _reviewed(
     run_id: str,
     usd_per_hour: float | None,
 ) -> Reviewed:
+    if plan is not None:  # where the log does not say how long the run was to be
+        run = with_plan({"planned_steps": plan.run.steps, **run.facts}, run)
     price = usd_per_hour if usd_per_hour is not None else (plan.usd_per_hour if plan else None)
     case = make_case(run, given={"usd_per_hour": price})
     scored = score_run(
