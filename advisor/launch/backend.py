@@ -78,7 +78,7 @@ def engine_of(handle: str) -> str:
     """The engine of a handle, or an engine's own name; AdvisorError when it is neither."""
     engine, separator, _ = handle.partition("://")
     if not engine or (not separator and "/" in engine):
-        raise AdvisorError(f"{handle!r} is no handle of a run: it should be ENGINE://ID")
+        raise AdvisorError(f"{handle!r} is no handle of a run: it should be ENGINE://ID", "see all runs: advisor runs")
     return engine
 
 

@@ -26,6 +26,7 @@ MOST_PASSED_BYTES = 8 * 2**30  # of weights in a tar, which have to be read to g
 MOST_RATIO = 1200  # deflate cannot pack better than about 1032:1; text logs pack 5-20:1
 _MOST_HEADER_BYTES = 2**20  # of one member of a tar: a long name or extended header is a few kilobytes
 _BLOCK = 2**20
+_UNPACK = "unpack it yourself and give the log"
 _CHECKPOINT_SUFFIXES = (".pkl", ".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".npy", ".png", ".jpg", ".so")
 
 
@@ -57,7 +58,7 @@ def opened(path: Path) -> Iterator[Path]:
         _unpack(path, folder)
         inside = _inside(folder)
         if inside.is_file() and is_archive(inside):
-            raise AdvisorError(f"{path} holds another archive", "unpack it yourself")
+            raise AdvisorError(f"{path} holds another archive", _UNPACK)
         try:
             yield inside
         except AdvisorError as error:
@@ -84,9 +85,9 @@ def _unpack(path: Path, folder: Path) -> None:
             with open_binary(path) as packed:
                 _extract_tar(packed, folder, path)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, ValueError) as error:
-        raise AdvisorError(f"{path} is a damaged {kind} archive: {error}", "unpack it yourself") from error
+        raise AdvisorError(f"{path} is a damaged {kind} archive: {error}", _UNPACK) from error
     except OSError as error:
-        raise AdvisorError(f"{path} cannot be unpacked: {error.strerror or error}", "unpack it yourself") from error
+        raise AdvisorError(f"{path} cannot be unpacked: {error.strerror or error}", _UNPACK) from error
 
 
 def _extract_zip(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
@@ -94,7 +95,9 @@ def _extract_zip(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
     if any(PurePosixPath(member.filename).name in ("data.pkl", "byteorder") for member in members):
         raise AdvisorError(f"{path} is a checkpoint of PyTorch: pickled data is never loaded", "give the run's log")
     if len(members) > MOST_MEMBERS:
-        raise AdvisorError(f"{path} holds {len(members)} files, more than the {MOST_MEMBERS} that are unpacked")
+        raise AdvisorError(
+            f"{path} holds {len(members)} files, more than the {MOST_MEMBERS} that are unpacked", _UNPACK
+        )
     left = _most_bytes(path)
     for member in members:
         ordinary = not member.is_dir() and not stat.S_ISLNK(member.external_attr >> 16)
@@ -102,7 +105,7 @@ def _extract_zip(archive: zipfile.ZipFile, folder: Path, path: Path) -> None:
         if target is None:
             continue
         if member.flag_bits & 1:
-            raise AdvisorError(f"{path} is encrypted", "unpack it yourself")
+            raise AdvisorError(f"{path} is encrypted", _UNPACK)
         with archive.open(member) as source:
             left = _copy(source, target, left, path)
 
@@ -123,7 +126,7 @@ def _extract_tar(packed: BinaryIO, folder: Path, path: Path) -> None:
             stream.left, unread = None, 0
             count += 1
             if count > MOST_MEMBERS:
-                raise AdvisorError(f"{path} holds more than the {MOST_MEMBERS} files that are unpacked")
+                raise AdvisorError(f"{path} holds more than the {MOST_MEMBERS} files that are unpacked", _UNPACK)
             archive.members = []  # tarfile remembers every member it has met
             source = archive.extractfile(member) if member.isreg() and not member.issparse() else None
             if source is None:
@@ -160,7 +163,9 @@ def _place(filename: str, folder: Path, path: Path) -> Path | None:
     name = filename.replace("\\", "/")
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or (parts and ":" in parts[0]) or "\0" in name:
-        raise AdvisorError(f"{path} holds a file named {name[:80]!r}, which leads out of its folder: not unpacked")
+        raise AdvisorError(
+            f"{path} holds a file named {name[:80]!r}, which leads out of its folder: not unpacked", _UNPACK
+        )
     return folder.joinpath(*parts) if parts and not name.lower().endswith(_CHECKPOINT_SUFFIXES) else None
 
 
@@ -171,7 +176,9 @@ def _copy(source: IO[bytes], target: Path, left: int, path: Path) -> int:
         while block := source.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                raise AdvisorError(f"{path} unpacks to far more than a log's size: a damaged or hostile archive")
+                raise AdvisorError(
+                    f"{path} unpacks to far more than a log's size: a damaged or hostile archive", _UNPACK
+                )
             out.write(block)
     return left
 
@@ -181,5 +188,5 @@ def _pass(source: IO[bytes], left: int, path: Path) -> int:
     while block := source.read(_BLOCK):
         left -= len(block)
         if left < 0:
-            raise AdvisorError(f"{path} holds too many weights to be read past", "unpack it yourself")
+            raise AdvisorError(f"{path} holds too many weights to be read past", _UNPACK)
     return left

@@ -69,7 +69,8 @@ def _next_block(file: BinaryIO, path: Path, most: int) -> bytes:
     try:
         return read_block(file, min(most, 2**20))
     except OSError as error:
-        raise AdvisorError(f"{path} cannot be read: {error.strerror or error}") from error
+        hint = "see that the file is whole and that this user may read it"
+        raise AdvisorError(f"{path} cannot be read: {error.strerror or error}", hint) from error
 
 
 def read_text(path: Path, limit: int = MAX_DOCUMENT_BYTES) -> str:
@@ -89,7 +90,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text, parse_int=bounded_int)
     except RecursionError:
-        raise AdvisorError(f"{what} is nested too deeply to be a log") from None
+        raise AdvisorError(f"{what} is nested too deeply to be a log", "give the log that the trainer wrote") from None
     except ValueError as error:
         reason = str(error)[:120]
         raise AdvisorError(f"{what} is not valid JSON ({reason})", "was it cut while being copied?") from None

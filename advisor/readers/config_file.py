@@ -21,6 +21,8 @@ MOST_YAML_BYTES = 2**20  # YAML is read a hundred times slower than JSON
 # A few lines of nested YAML aliases can stand for gigabytes; what 24 of them stand for is at most 3**8 times larger.
 _MOST_ALIASES = 24
 _ALIAS = re.compile(r"(?:^|[\s\[{,:])\*\w", re.MULTILINE)
+_GIVE = "give the file that holds the run's settings"
+_MEND = "mend that line, or leave the file out"
 _MOST_BRACKETS = 20_000  # YAML's time goes with the square of how deep they are nested
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's where it is installed: ten times faster
 
@@ -49,7 +51,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     else:
         raw = _yaml(text, path)
     if not isinstance(raw, Mapping):
-        raise AdvisorError(f"{path} is no configuration: it holds no names with values")
+        raise AdvisorError(f"{path} is no configuration: it holds no names with values", _GIVE)
     return dict(raw)
 
 
@@ -98,21 +100,22 @@ def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[st
 
 def _yaml(text: str, path: Path) -> Any:
     if len(text) > MOST_YAML_BYTES or text.count("[") + text.count("{") > _MOST_BRACKETS:
-        raise AdvisorError(f"{path} is larger than a configuration in YAML is")
+        raise AdvisorError(f"{path} is larger than a configuration in YAML is", _GIVE)
     if len(_ALIAS.findall(text)) > _MOST_ALIASES:
-        raise AdvisorError(f"{path} has more YAML aliases than a configuration needs")
+        raise AdvisorError(f"{path} has more YAML aliases than a configuration needs", _GIVE)
     try:
         return yaml.load(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise AdvisorError(f"{path} is not valid YAML: {reason}") from None
+        mark = getattr(error, "problem_mark", None)
+        where, reason = f"line {mark.line + 1}: " if mark is not None else "", " ".join(str(error).split())[:120]
+        raise AdvisorError(f"{path} is not valid YAML: {where}{reason}", _MEND) from None
 
 
 def _toml(text: str, path: Path) -> Any:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise AdvisorError(f"{path} is not valid TOML: {str(error)[:120]}") from None
+        raise AdvisorError(f"{path} is not valid TOML: {str(error)[:120]}", _MEND) from None
 
 
 def _python_settings(text: str, path: Path) -> dict[str, Any]:
@@ -120,7 +123,7 @@ def _python_settings(text: str, path: Path) -> dict[str, Any]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise AdvisorError(f"{path} is not valid Python: {str(error)[:120]}") from None
+        raise AdvisorError(f"{path} is not valid Python: {str(error)[:120]}", _MEND) from None
     found = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):

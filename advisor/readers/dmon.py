@@ -49,7 +49,9 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """Columns, number of readings and notes; AdvisorError where there is no header."""
     header = _header(decode(read_head(path)))
     if header is None:
-        raise AdvisorError(f"{path} has no line of nvidia-smi dmon's column names")
+        raise AdvisorError(
+            f"{path} has no line of nvidia-smi dmon's column names", "record it with: nvidia-smi dmon -o DT"
+        )
     names = [_NAMES.get(name, "") for name in header]
     dated = [name for name in ("date", "time") if name in header]
     store = ReadingStore(names=[*(["timestamp"] if len(dated) == 2 else []), *names])

@@ -39,7 +39,9 @@ def read(path: Path) -> RunTable:
     raw = parse_json(read_document(path), str(path))
     history = raw.get("log_history") if isinstance(raw, Mapping) else None
     if not isinstance(history, list):
-        raise AdvisorError(f"{path} has no log_history: it is no trainer state")
+        raise AdvisorError(
+            f"{path} has no log_history: it is no trainer state", "give the trainer_state.json of the newest checkpoint"
+        )
     rows = [row for row in history if isinstance(row, Mapping)]
     records = [row for row in rows if "train_runtime" not in row]
     gathered = rows_of(_one_set(records), _name)

@@ -74,7 +74,9 @@ def read_metric(path: Path) -> Series:
         if value is None or time is None:
             if number >= len(lines) - 1:
                 continue  # a torn last line
-            raise AdvisorError(f"{path}, line {number + 1} is not 'timestamp value step': {line[:60]}")
+            raise AdvisorError(
+                f"{path}, line {number + 1} is not 'timestamp value step': {line[:60]}", "mend or remove that line"
+            )
         step = as_number(parts[2]) if len(parts) > 2 else None
         rows.append((time / 1000, value, math.nan if step is None else step))
     columns = np.array(rows, dtype=float).reshape(-1, 3).T

@@ -59,11 +59,16 @@ def read(path: Path) -> RunTable:
         with plain_file(path) as plain:
             log = load_run_log(plain)
     except (RunLogError, RecursionError) as error:
-        raise AdvisorError(str(error)) from error
+        hint = "mend or remove that line; where a newer version wrote it, upgrade training-advisor"
+        raise AdvisorError(str(error), hint) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise AdvisorError(f"{path} is not a run log of this program: {error}") from error
+        raise AdvisorError(
+            f"{path} is not a run log of this program: {error}", "give the log.jsonl of a run folder"
+        ) from error
     except OSError as error:
-        raise AdvisorError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise AdvisorError(
+            f"{path} cannot be read: {error.strerror or error}", "check the path and who may read it"
+        ) from error
     return run_table_of(log, str(path))
 
 

@@ -34,12 +34,18 @@ OWN_COLUMNS = {
 }
 
 
+_RECORD = (
+    "record it with: nvidia-smi --query-gpu=timestamp,index,power.draw,utilization.gpu,memory.used "
+    "--format=csv -l 1 > telemetry.csv"
+)
+
+
 @np.errstate(all="ignore")  # readings of a damaged file may be infinite
 def read_telemetry(path: Path) -> Telemetry:
     """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
     telemetry = _read(path)[0]
     if not telemetry:
-        raise AdvisorError(f"{path} holds readings of the host only, none of a card")
+        raise AdvisorError(f"{path} holds readings of the host only, none of a card", _RECORD)
     return telemetry
 
 
@@ -69,8 +75,7 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
         return _system_metrics(path)
     raise AdvisorError(
         f"{path} holds no telemetry that is known",
-        "record it with: nvidia-smi --query-gpu=timestamp,index,power.draw,utilization.gpu,memory.used "
-        "--format=csv -l 1 > telemetry.csv",
+        _RECORD,
     )
 
 
@@ -79,7 +84,7 @@ def of_folder(folder: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     number of readings, notes. AdvisorError where there is none or it is damaged."""
     paths = _files(folder)
     if not paths:
-        raise AdvisorError(f"{folder} has no telemetry.parquet")
+        raise AdvisorError(f"{folder} has no telemetry.parquet", "give the telemetry file itself")
     telemetry = _parquet(paths)
     return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
 
@@ -104,11 +109,14 @@ def _parquet(paths: list[Path], *, host: bool = False) -> Telemetry:
         try:
             names = [name for name in parquet.read_schema(path).names if name in OWN_COLUMNS]
             if "time_ms" not in names or "gpu" not in names:
-                raise AdvisorError(f"{path} is Parquet, but no telemetry of this program")
+                raise AdvisorError(
+                    f"{path} is Parquet, but no telemetry of this program", "give a run's telemetry.parquet"
+                )
             card = compute.field("gpu")  # the host's rows have none
             table = parquet.read_table(path, columns=names, filters=card.is_null() if host else card >= 0)
         except (pa.ArrowException, OSError) as error:
-            raise AdvisorError(f"{path} is damaged: {' '.join(str(error).split())[:120]}") from error
+            reason = " ".join(str(error).split())[:120]
+            raise AdvisorError(f"{path} is damaged: {reason}", "remove it to go on without it") from error
         for name in names:
             column, divisor = OWN_COLUMNS[name]
             values = table.column(name).cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -125,7 +133,7 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
     telemetry = system_metrics(_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
     if telemetry is None:
-        raise AdvisorError(f"{path} holds no system metrics of a card")
+        raise AdvisorError(f"{path} holds no system metrics of a card", _RECORD)
     return telemetry, len(telemetry["unix_seconds"]), ()
 
 

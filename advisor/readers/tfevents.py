@@ -80,10 +80,15 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
                 _event(record, scalars)
         except (Damaged, EOFError, OSError, zlib.error) as error:
             if not scalars.events:
-                raise AdvisorError(f"{path} is no event file that can be read: {error}") from error
+                raise AdvisorError(
+                    f"{path} is no event file that can be read: {error}", "copy it anew from where the run wrote it"
+                ) from error
             return f"{path.name}: {error}; what came before it is read"
     if not scalars.events:
-        raise AdvisorError(f"{path} holds no event: nothing was logged yet")
+        raise AdvisorError(
+            f"{path} holds no event: nothing was logged yet",
+            "wait for the first step, or give the run's newest event file",
+        )
     return None
 
 

@@ -66,7 +66,9 @@ def read(path: Path) -> RunTable:
                 _add(run, record)
         except (Damaged, EOFError, OSError, zlib.error) as error:
             if not run.records:
-                raise AdvisorError(f"{path} is no .wandb file that can be read: {error}") from error
+                raise AdvisorError(
+                    f"{path} is no .wandb file that can be read: {error}", "copy it anew, or give what the run printed"
+                ) from error
             note = f"{path.name}: {error}; what came before it is read"
     gathered = run.rows.finish()
     table = assemble(

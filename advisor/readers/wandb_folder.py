@@ -48,7 +48,9 @@ def read_summary(path: Path) -> RunTable:
     """The last value of each metric as one row; AdvisorError where the file is none."""
     raw = parse_json(read_document(path), str(path))
     if not isinstance(raw, Mapping):
-        raise AdvisorError(f"{path} is no W&B summary: it holds no names with values")
+        raise AdvisorError(
+            f"{path} is no W&B summary: it holds no names with values", "give the run's history or what it printed"
+        )
     facts = {}
     seconds = as_number(raw.get("_runtime"))
     if seconds:

@@ -84,7 +84,8 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
         except FileNotFoundError:
             continue  # joined and deleted while we looked: the next look reads the joined file
         except (pa.ArrowException, OSError) as error:
-            raise AdvisorError(f"{path.name} is damaged: {' '.join(str(error).split())[:120]}") from error
+            reason = " ".join(str(error).split())[:120]
+            raise AdvisorError(f"{path} is damaged: {reason}", f"remove it to go on without it: rm {path}") from error
     if not tables:
         return {name: np.empty(0) for name in wanted}
     table = pa.concat_tables(tables)

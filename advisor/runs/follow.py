@@ -68,7 +68,10 @@ class RunFollower:
         try:
             return config_from_dict(header["config"])
         except ConfigError as error:
-            raise AdvisorError(f"{self.run_dir / LOG} has a configuration of another version: {error}") from error
+            message = f"the header of {self.run_dir / LOG} has a configuration of another version: {error}"
+            raise AdvisorError(
+                message, f"upgrade training-advisor, or put the run's {CONFIG} beside the log"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)

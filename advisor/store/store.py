@@ -155,7 +155,8 @@ class Store:
                 except FileExistsError:
                     continue
                 return path
-        raise AdvisorError(f"a thousand runs called {base.name} were started this second")
+        message = f"a thousand runs called {base.name} were started this second"
+        raise AdvisorError(message, "name a folder of its own: advisor launch PLAN.yaml --run-dir DIR")
 
     def register_run(self, row: RunRow) -> None:
         """Add a run to the index, or replace the row of the same id."""

@@ -124,7 +124,8 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
 
 def _refuse_two_ratios(options: PlanOptions) -> None:
     if options.ratio_counts and not options.ratio:
-        raise AdvisorError("--ratio-counts says what --ratio counts, and there is no --ratio", exit_code=2)
+        message = "--ratio-counts says what --ratio counts, and there is no --ratio"
+        raise AdvisorError(message, "add --ratio, or leave --ratio-counts out", exit_code=2)
     if options.ratio and options.inference_tokens:
         hint = "leave one out: --inference-tokens works the ratio out"
         raise AdvisorError("--ratio and --inference-tokens both settle the tokens per parameter", hint, exit_code=2)
