@@ -7,11 +7,9 @@ a checkpoint runs no code when it is read. `checkpoint_files.py` puts the bytes 
 from __future__ import annotations
 
 import base64
-import math
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +26,6 @@ from trainer.schema import SCHEMA
 
 # How an optimizer computes, not what: taken from the optimizer at hand, so that a run may move to another device.
 _IMPLEMENTATION_SETTINGS = ("fused", "foreach", "capturable", "differentiable")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointSummary:
-    """What a checkpoint says of itself; `problems` is empty when nothing is wrong with it."""
-
-    path: Path
-    step: int | None
-    time: float | None  # Unix seconds
-    bytes: int
-    parameters: int | None  # lasting buffers included
-    optimizers: tuple[str, ...]  # class names
-    extra: dict[str, Any]
-    problems: tuple[str, ...]
 
 
 def save_checkpoint(
@@ -106,30 +90,6 @@ def prune(folder: Path, keep: int) -> None:
         raise ValueError(f"keep: {keep} must be at least 1")
     for path in files.list_checkpoints(folder)[:-keep]:
         files.delete(path)
-
-
-def inspect_checkpoint(path: Path, *, verify: bool = False) -> CheckpointSummary:
-    """Describe one checkpoint without loading tensors; `verify` also reads every byte to check the checksums."""
-    problems: list[str] = []
-    state: dict[str, Any] = {}
-    parameters = None
-    try:
-        state = files.read_state(path)
-        files.check_files(path, state, checksums=verify)
-        shapes = files.read_shapes(path / MODEL_FILE)
-        parameters = sum(math.prod(shape) for shape in shapes.values())
-    except DamagedError as problem:
-        problems.append(str(problem))
-    return CheckpointSummary(
-        path=path,
-        step=state.get("step"),
-        time=state.get("time"),
-        bytes=sum(file.stat().st_size for file in path.glob("*") if file.is_file()),
-        parameters=parameters,
-        optimizers=tuple(optimizer["class"] for optimizer in state.get("optimizers", ())),
-        extra=state.get("extra", {}),
-        problems=tuple(problems),
-    )
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

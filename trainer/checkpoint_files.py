@@ -117,7 +117,7 @@ def delete(path: Path) -> None:
 def verify(path: Path) -> dict[str, Any]:
     """Check every byte of a checkpoint and give its state; raises DamagedError, CheckpointError for a newer format."""
     state = read_state(path)
-    check_files(path, state, checksums=True)
+    check_files(path, state)
     return state
 
 
@@ -138,14 +138,14 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def check_files(path: Path, state: dict[str, Any], *, checksums: bool) -> None:
-    """Check that the files are there with their sizes, and their checksums if asked; raises DamagedError."""
+def check_files(path: Path, state: dict[str, Any]) -> None:
+    """Check that the files are there with their sizes and checksums; raises DamagedError."""
     for name, expected in state["files"].items():
         try:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
                 raise DamagedError(f"{name} has {size} bytes instead of {expected['bytes']}")
-            if checksums and _digest_of_file(path / name) != expected["sha256"]:
+            if _digest_of_file(path / name) != expected["sha256"]:
                 raise DamagedError(f"{name} does not match its checksum")
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from advisor.audit.quantity import Quantity
@@ -161,7 +161,3 @@ class Card:
         """A measured column, empty where the report has none."""
         assert name in COLUMNS, name
         return list(self.rows.get(name, ()))
-
-    def with_run(self, **changes: Any) -> Card:
-        """The same card with another configuration, for what-if questions."""
-        return replace(self, run=replace(self.run, **changes))

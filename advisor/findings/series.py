@@ -65,20 +65,6 @@ def mad(values: np.ndarray) -> float:
     return float(np.median(np.abs(kept - np.median(kept)))) if len(kept) else math.nan
 
 
-def robust_z(values: np.ndarray) -> np.ndarray:
-    """0.6745·(x − median)/MAD, the standard score that outliers cannot hide in (Iglewicz and Hoaglin 1993).
-
-    NaN stays NaN. Where more than half of the values are equal the mean absolute deviation takes MAD's place; a
-    constant series scores 0.
-    """
-    kept = finite(values)
-    if not len(kept):
-        return np.full(len(values), np.nan)
-    middle = float(np.median(kept))
-    spread = mad(kept) / NORMAL_MAD or float(np.mean(np.abs(kept - middle))) * math.sqrt(math.pi / 2)
-    return (values - middle) / spread if spread > 0 else values * 0.0
-
-
 _WIDE = 50  # neighbours on each side from which on sorting every window costs more than keeping them sorted
 
 

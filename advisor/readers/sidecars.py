@@ -7,23 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from advisor.readers.config_file import read_config
 from advisor.readers.run_table import Event, RunTable, Status
 from advisor.readers.status import FAILURES
-from advisor.readers.telemetry_file import read_telemetry
 from advisor.readers.telemetry_table import Telemetry
 
 _OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
-
-
-def with_config(table: RunTable, path: Path) -> RunTable:
-    """The table with a configuration's facts; what the log itself says stays. Raises AdvisorError."""
-    return with_facts(table, read_config(path), path.name)
-
-
-def with_telemetry(table: RunTable, path: Path) -> RunTable:
-    """The table with a telemetry file's readings. Raises AdvisorError."""
-    return dataclasses.replace(table, telemetry=read_telemetry(path))
 
 
 def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTable:

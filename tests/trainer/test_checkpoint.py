@@ -1,6 +1,7 @@
 """Checkpoints: a run goes on bit for bit, and no damage, kill or full disk costs more than the newest one."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -14,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from trainer.checkpoint import CheckpointError, inspect_checkpoint, load_newest, prune, save_checkpoint
+from trainer.checkpoint import CheckpointError, load_newest, prune, save_checkpoint
+from trainer.checkpoint_files import DamagedError, read_shapes, verify
 
 
 class Tied(nn.Module):
@@ -247,16 +249,20 @@ def test_prune_keeps_the_newest(tmp_path):
         prune(tmp_path, keep=0)
 
 
-def test_inspection_reads_no_tensors(tmp_path):
-    model, _ = three_checkpoints(tmp_path)
-    summary = inspect_checkpoint(tmp_path / "step-00000003")
-    assert summary.step == 3 and summary.extra == {"step_again": 3} and summary.problems == ()
-    assert summary.parameters == 16 * 8 + 8 * 8 + 8 + 1  # tied embedding, matrix, bias, the buffer
-    assert summary.optimizers == ("AdamW", "Muon")
-    _flip_one_bit(tmp_path / "step-00000003")
-    assert inspect_checkpoint(tmp_path / "step-00000003").problems == ()  # sizes are right
-    assert "checksum" in inspect_checkpoint(tmp_path / "step-00000003", verify=True).problems[0]
-    assert "No such file" in inspect_checkpoint(tmp_path / "step-00000009").problems[0]
+def test_a_checkpoint_is_verified_by_its_checksums(tmp_path):
+    three_checkpoints(tmp_path)
+    newest = tmp_path / "step-00000003"
+    state = verify(newest)
+    assert state["step"] == 3 and state["extra"] == {"step_again": 3}
+    assert [optimizer["class"] for optimizer in state["optimizers"]] == ["AdamW", "Muon"]
+    shapes = read_shapes(newest / "model.safetensors")
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    assert sum(sizes) == 16 * 8 + 8 * 8 + 8 + 1  # tied embedding, matrix, bias, the buffer
+    _flip_one_bit(newest)
+    with pytest.raises(DamagedError, match="checksum"):
+        verify(newest)
+    with pytest.raises(DamagedError, match="No such file"):
+        verify(tmp_path / "step-00000009")
 
 
 CHILD = """
@@ -286,7 +292,7 @@ def test_a_full_disk_says_what_it_needs_and_leaves_the_previous_one(tmp_path):
         said = child.stdout.read()
     assert "step-00000002" in said and "it needs" in said and "are free" in said
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
-    assert inspect_checkpoint(tmp_path / "step-00000001", verify=True).problems == ()
+    assert verify(tmp_path / "step-00000001")["step"] == 1
 
 
 def test_a_kill_in_the_midst_of_saving_leaves_a_usable_checkpoint(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -240,9 +241,10 @@ def test_training_that_does_not_work_is_an_error() -> None:
 def test_verdicts_rest_on_the_numbers_and_not_on_the_report() -> None:
     """The same claims about a run whose numbers are changed get other verdicts, under another name."""
     card = load_card(FOLDER / "report-0.yaml")
-    fast = card.with_run(throughput=None, step_time=None)
+    fast = replace(card, run=replace(card.run, throughput=None, step_time=None))
     changed = {one.claim.id: one.judgement.ruling for one in audit(fast, believe).judged}
     assert changed["bigger-card"] is Ruling.CANNOT_BE_JUDGED
     assert changed["parameters"] is Ruling.HOLDS
-    deeper = {one.claim.id: one.judgement.ruling for one in audit(card.with_run(depth=12), believe).judged}
+    deep = replace(card, run=replace(card.run, depth=12))
+    deeper = {one.claim.id: one.judgement.ruling for one in audit(deep, believe).judged}
     assert deeper["parameters"] is Ruling.WRONG

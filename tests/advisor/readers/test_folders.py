@@ -21,7 +21,8 @@ from advisor.readers.config_file import read_config
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
-from advisor.readers.sidecars import with_config, with_telemetry
+from advisor.readers.sidecars import with_facts, with_readings
+from advisor.readers.telemetry_file import read_telemetry
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "logs"
 OWN = Path(__file__).parents[2] / "recorded"
@@ -124,7 +125,8 @@ def test_our_own_run_folder(tmp_path):
 def test_config_and_telemetry_given_beside_a_log(tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("n_layer: 6\nmax_iters: 401\n")
-    table = with_telemetry(with_config(read_run(RECORDED / "headerless.csv"), config), RECORDED / "dmon.txt")
+    table = with_facts(read_run(RECORDED / "headerless.csv"), read_config(config), config.name)
+    table = with_readings(table, read_telemetry(RECORDED / "dmon.txt"))
     assert table.facts == {"depth": 6, "planned_steps": 401}
     assert table.status == Status.COMPLETED  # step 400 of 401, counted from 0
     assert table.telemetry["gpu"].tolist() == [0, 1, 0, 1, 0, 1]
