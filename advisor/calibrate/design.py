@@ -56,7 +56,7 @@ def candidates(
     `shapes` holds one workload per depth; accumulation of two micro-batches appears once per depth, at a small
     micro-batch, since it separates per-step from per-micro-batch cost.
     """
-    found = []
+    candidates = []
     for base in shapes:
         for seq_len in seq_lens:
             shape = replace(base.shape, seq_len=seq_len)
@@ -64,10 +64,10 @@ def candidates(
                 workload = replace(base, shape=shape, micro_batch=micro_batch)
                 if not fits(workload):
                     break
-                found.append(workload)
+                candidates.append(workload)
                 if seq_len == seq_lens[0] and micro_batch == 2:
-                    found.append(replace(workload, grad_accum=2))
-    return found
+                    candidates.append(replace(workload, grad_accum=2))
+    return candidates
 
 
 def target_weights(posterior: Posterior, z: Sizes, seq_len: int) -> np.ndarray:

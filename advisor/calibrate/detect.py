@@ -48,31 +48,31 @@ def device_for(asked: str) -> str:
     return "cuda"
 
 
-def resolve_key(asked: str, found: WorkerDevice) -> str:
+def resolve_key(asked: str, device: WorkerDevice) -> str:
     """The catalog key of the device at hand; raises AdvisorError when it is not the one that was asked for.
 
     A card the catalog does not know gets a key made of its name: it can be calibrated all the same.
     """
-    if found.type == "cpu":
+    if device.type == "cpu":
         if asked in ("auto", "cpu"):
             return "cpu"
         raise AdvisorError(
-            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({found.name})",
+            f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})",
             "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
         )
-    name = found.name or found.type
+    name = device.name or device.type
     spec = find_gpu(name)
     key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if asked not in ("auto", key) and require_gpu(asked).key != key:
         raise AdvisorError(
-            f"--gpu {asked}: this machine has a {found.name} ({key})",
+            f"--gpu {asked}: this machine has a {device.name} ({key})",
             f"calibrate what is here: advisor calibrate --gpu {key}",
         )
     return key
 
 
-def fillable_bytes(found: WorkerDevice) -> int:
+def fillable_bytes(device: WorkerDevice) -> int:
     """Memory that bursts may fill."""
-    if found.type == "cuda":
-        return int(_CUDA_FILL * found.memory_bytes)
-    return int(_CPU_FILL * min(found.memory_bytes, psutil.virtual_memory().available))
+    if device.type == "cuda":
+        return int(_CUDA_FILL * device.memory_bytes)
+    return int(_CPU_FILL * min(device.memory_bytes, psutil.virtual_memory().available))

@@ -106,18 +106,18 @@ def _robust_square(left: np.ndarray, freedom: int) -> float:
 def observations(bursts: Sequence[Burst], drift: Drift) -> list[Observation]:
     """One drift-corrected step time per configuration: the median over its bursts of each burst's median step."""
     done = completed(bursts)
-    found = []
+    observed = []
     for group in _groups(done):
         logs = [_corrected_log(done[i], drift) for i in group]
         within = np.mean([_within_noise(done[i]) ** 2 for i in group])
-        found.append(
+        observed.append(
             Observation(
                 workload=done[group[0]].workload,
                 step_seconds=float(np.exp(np.median(logs))),
                 noise=float(np.sqrt((drift.noise_floor**2 + within) / len(group))),
             )
         )
-    return found
+    return observed
 
 
 def _corrected_log(burst: Burst, drift: Drift) -> float:

@@ -71,12 +71,12 @@ def load_profile(
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
     """The newest calibration of another card, one of the same generation first; None without any."""
-    found: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
+    others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
     for entry in store.list_calibrations():  # newest first
         other = find_gpu(entry.device_key) if entry.device_key != "cpu" else None
         if other is not None and other.key != spec.key:
-            found.append((other.generation != spec.generation, len(found), entry, other))
-    for _, _, entry, other in sorted(found, key=lambda f: f[:2]):
+            others.append((other.generation != spec.generation, len(others), entry, other))
+    for _, _, entry, other in sorted(others, key=lambda f: f[:2]):
         written = entry.path.stat()
         learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other)
         if learnt is not None:
@@ -112,8 +112,8 @@ def _catalog_key(name: str, store: Store) -> str:
     spec = find_gpu(name)
     if spec is not None:
         return spec.key
-    known = {entry.device_key for entry in store.list_calibrations()}
-    return name if name in known else require_gpu(name).key
+    calibrated = {entry.device_key for entry in store.list_calibrations()}
+    return name if name in calibrated else require_gpu(name).key
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -> Profile:
@@ -171,14 +171,14 @@ def merged(parts: Sequence[Observation]) -> list[Observation]:
     by_workload: dict[Workload, list[Observation]] = {}
     for o in parts:
         by_workload.setdefault(o.workload, []).append(o)
-    found = []
+    joined = []
     for workload, group in by_workload.items():
         precision = np.array([o.noise**-2.0 for o in group])
         mean = float((precision * np.log([o.step_seconds for o in group])).sum() / precision.sum())
-        found.append(
+        joined.append(
             Observation(workload=workload, step_seconds=float(np.exp(mean)), noise=float(precision.sum() ** -0.5))
         )
-    return found
+    return joined
 
 
 def memory_observations(bursts: Sequence[Burst]) -> list[MemoryObservation]:

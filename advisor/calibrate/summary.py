@@ -36,14 +36,14 @@ def burst_lines(calibration: Calibration, errors: Sequence[float] | None = None)
     gaps: Sequence[float | None] = errors if errors is not None else [None] * len(seen)
     lines = [
         BurstLine(
-            configuration=describe(one.workload),
-            bursts=runs.count(one.workload),
+            configuration=describe(observation.workload),
+            bursts=runs.count(observation.workload),
             outcome="completed",
-            tokens_per_second=one.workload.step_tokens / one.step_seconds,
-            step_seconds=one.step_seconds,
+            tokens_per_second=observation.workload.step_tokens / observation.step_seconds,
+            step_seconds=observation.step_seconds,
             left_out_error=gap,
         )
-        for one, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
+        for observation, gap in sorted(zip(seen, gaps, strict=True), key=lambda pair: _size(pair[0].workload))
     ]
     failed = [burst for burst in bursts if burst.outcome != Outcome.COMPLETED]
     return lines + [

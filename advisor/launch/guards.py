@@ -30,8 +30,8 @@ def make_guards(
         limits.append(_positive("--max-hours", max_hours) * HOUR)
     if max_usd is not None:
         limits.append(_seconds_for(_positive("--max-usd", max_usd), usd_per_hour))
-    known = [seconds for seconds in limits if seconds is not None]
-    return Guards(max_usd=max_usd, max_hours=max_hours, max_seconds=min(known) if known else None,
+    stated = [seconds for seconds in limits if seconds is not None]
+    return Guards(max_usd=max_usd, max_hours=max_hours, max_seconds=min(stated) if stated else None,
                   loss=(*config.stop.loss, *loss))  # fmt: skip
 
 

@@ -65,10 +65,10 @@ def is_alive(process: ProcessId) -> bool:
 
 def ask_to_stop(process: ProcessId, *, workers_only: bool) -> None:
     """Send SIGTERM; with `workers_only` to its children, as torchrun gives its workers only 30 s to save."""
-    found = _find(process)
-    if found is None:
+    running = _find(process)
+    if running is None:
         return
-    targets = (found.children() if workers_only else []) or [found]
+    targets = (running.children() if workers_only else []) or [running]
     for target in targets:
         with contextlib.suppress(psutil.NoSuchProcess):
             target.send_signal(signal.SIGTERM)
@@ -76,10 +76,10 @@ def ask_to_stop(process: ProcessId, *, workers_only: bool) -> None:
 
 def kill_tree(process: ProcessId) -> None:
     """Kill a process with everything it started (workers of torchrun have sessions of their own)."""
-    found = _find(process)
-    if found is None:
+    running = _find(process)
+    if running is None:
         return
-    for target in [*found.children(recursive=True), found]:
+    for target in [*running.children(recursive=True), running]:
         with contextlib.suppress(psutil.NoSuchProcess):
             target.kill()
 
@@ -133,8 +133,8 @@ def _find(process: ProcessId) -> psutil.Process | None:
     if child := _children.get(process.pid):
         child.poll()  # reaps it if it has ended
     try:
-        found = psutil.Process(process.pid)
-        same = abs(found.create_time() - process.started) <= START_TOLERANCE_SECONDS
-        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        running = psutil.Process(process.pid)
+        same = abs(running.create_time() - process.started) <= START_TOLERANCE_SECONDS
+        return running if same and running.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None

@@ -63,8 +63,8 @@ class EventScanner:
 
     def finish(self) -> list[Event]:
         """All events in the order of the log; of kinds with very many, the first and the last (`left_out` counts)."""
-        for one in self._open:
-            self._close(one)
+        for opened in self._open:
+            self._close(opened)
         self._open = []
         events = [event for kind in self._first for event in self._kept(kind)]
         return sorted(events, key=lambda event: event.line or 0)
@@ -101,9 +101,9 @@ class EventScanner:
         took = self._feed_open(line)
         if not is_hot or took:
             return
-        if (found := line.find(START)) >= 0 and b"print" not in line:
+        if (begin := line.find(START)) >= 0 and b"print" not in line:
             if not _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]):
-                self._begin(OpenTraceback(prefix=line[:found]), number)
+                self._begin(OpenTraceback(prefix=line[:begin]), number)
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
@@ -112,7 +112,7 @@ class EventScanner:
 
     def _begin(self, traceback: OpenTraceback, line: int) -> None:
         """Follow a traceback; of those that look alike the oldest has to go."""
-        alike = [one for one in self._open if one.traceback.prefix == traceback.prefix]
+        alike = [opened for opened in self._open if opened.traceback.prefix == traceback.prefix]
         if len(alike) >= NAMELESS_TRACEBACKS:
             self._open.remove(alike[0])
         if len(self._open) < OPEN_TRACEBACKS:
@@ -120,22 +120,22 @@ class EventScanner:
 
     def _feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to; True when it was the line of its exception."""
-        owners = [one for one in self._open if one.traceback.owns(line)]
-        owner = max(owners, key=lambda one: len(one.traceback.prefix), default=None)
-        for one in self._open:
-            if one is not owner:
-                one.traceback.pass_by()
+        owners = [opened for opened in self._open if opened.traceback.owns(line)]
+        owner = max(owners, key=lambda opened: len(opened.traceback.prefix), default=None)
+        for opened in self._open:
+            if opened is not owner:
+                opened.traceback.pass_by()
         took = owner is not None and owner.traceback.feed(line)
-        for one in self._open:
-            if one.traceback.closed:
-                self._close(one)
-        self._open = [one for one in self._open if not one.traceback.closed]
+        for opened in self._open:
+            if opened.traceback.closed:
+                self._close(opened)
+        self._open = [opened for opened in self._open if not opened.traceback.closed]
         return took
 
-    def _close(self, one: _Open) -> None:
-        raised = one.traceback.raised
+    def _close(self, opened: _Open) -> None:
+        raised = opened.traceback.raised
         if raised is not None:
-            self._add(_said_of(raised), one.line)
+            self._add(_said_of(raised), opened.line)
 
     def _add(self, said: Said, line: int) -> None:
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)

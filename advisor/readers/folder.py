@@ -105,8 +105,8 @@ def _wandb(folder: Path, files: Path, best: Best) -> RunTable:
             tables.append(table)
     if not tables:
         raise AdvisorError(f"{folder} is a W&B run without history, output and summary", "give what it printed")
-    table = max(tables, key=lambda one: one.rows)
-    readings = next((one.telemetry for one in tables if one.telemetry is not None), None)
+    table = max(tables, key=lambda candidate: candidate.rows)
+    readings = next((other.telemetry for other in tables if other.telemetry is not None), None)
     if readings is not None:
         table = with_readings(table, readings)
     for other in tables:
@@ -142,7 +142,7 @@ def _any(folder: Path, best: Best) -> RunTable:
             f"{folder} holds no training log that is recognised",
             "give the log itself, or the folder in which the run wrote it",
         )
-    path, table = max(read, key=lambda one: (one[1].rows, one[1].format != "tfevents", len(one[1].events)))
+    path, table = max(read, key=_told)
     others = [other for at, other in read if at != path]
     for other in others:
         table = with_ending(table, other)
@@ -154,6 +154,12 @@ def _any(folder: Path, best: Best) -> RunTable:
     ]
     table = dataclasses.replace(table, notes=(*table.notes, *notes))
     return _with_rest(table, folder, contents, {path})
+
+
+def _told(log: tuple[Path, RunTable]) -> tuple[int, bool, int]:
+    """How much a log says: rows, then anything but event files, then events."""
+    table = log[1]
+    return table.rows, table.format != "tfevents", len(table.events)
 
 
 def _event_files(contents: Contents) -> list[tuple[Path, RunTable]]:
@@ -182,26 +188,26 @@ def _likeliest(paths: list[Path], best: Best) -> list[Path]:
     for path in paths:
         if path in states and path != newest:
             continue
-        found = _score(path, best)
-        if found > 0:
-            scored.append((found, path.stat().st_size, path))
-    scored.sort(key=lambda one: (-one[0], -one[1], str(one[2])))
-    return [path for _, _, path in scored[:MOST_LOGS]]
+        score = _score(path, best)
+        if score > 0:
+            scored.append((-score, -path.stat().st_size, str(path), path))
+    scored.sort()
+    return [path for *_, path in scored[:MOST_LOGS]]
 
 
 def _score(path: Path, best: Best) -> float:
     try:
-        found = best(path)
+        chosen = best(path)
     except AdvisorError:
         return 0.0
-    return found[0] if found is not None else 0.0
+    return chosen[0] if chosen is not None else 0.0
 
 
 def _read(path: Path, best: Best) -> RunTable | None:
     """What a file holds; None where no reader knows it or it is damaged: others in the folder may do."""
     try:
-        found = best(path)
-        return found[1].read(path) if found is not None else None
+        chosen = best(path)
+        return chosen[1].read(path) if chosen is not None else None
     except AdvisorError:
         return None
 

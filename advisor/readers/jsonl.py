@@ -25,10 +25,10 @@ _OBJECTS_TRIED = 50
 def score(head: bytes, path: Path) -> float:
     """The share of the first lines that are objects, if their keys name a loss."""
     lines = [line for line in head.split(b"\n")[:_OBJECTS_TRIED] if line.strip()]
-    objects = [found for line in lines if (found := _object(line)) is not None]
+    objects = [record for line in lines if (record := _object(line)) is not None]
     if not objects or len(objects) < 0.6 * (len(lines) - 1):
         return _document_score(head)
-    columns = {named.column for one in objects for key in one if (named := column_of(str(key)))}
+    columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
         # lines that are JSON from end to end are no dictionaries that a Trainer printed (0.855), though they look alike
         return 0.87 if all(line.lstrip()[:2] == b'{"' for line in lines) else 0.8
@@ -46,11 +46,11 @@ def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
     rows = JsonRows()
     settings: dict[str, Any] = {}
-    for line, one in _objects(path):
-        if line <= 3 and not _is_record(one):
-            settings |= one  # a first object without progress and loss is often the configuration
+    for line, record in _objects(path):
+        if line <= 3 and not _is_record(record):
+            settings |= record  # a first object without progress and loss is often the configuration
         else:
-            rows.add(one, line)
+            rows.add(record, line)
     gathered = rows.finish()
     if not _holds_a_run(gathered):
         gathered = _from_document(path)
@@ -68,9 +68,9 @@ def read(path: Path) -> RunTable:
 def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for chunk in chunks(path):
         for offset, line in enumerate(chunk.text.split(b"\n")):
-            found = _object(line)
-            if found is not None:
-                yield chunk.first_line + offset, found
+            record = _object(line)
+            if record is not None:
+                yield chunk.first_line + offset, record
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:
@@ -79,18 +79,18 @@ def _object(line: bytes) -> Mapping[str, Any] | None:
     if start < 0 or start > 200 or len(line) > _LONGEST_LINE:
         return None
     try:
-        found = json.loads(line[start:], parse_int=bounded_int)
+        record = json.loads(line[start:], parse_int=bounded_int)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, Mapping) else None
+    return record if isinstance(record, Mapping) else None
 
 
-def _has_loss(one: Mapping[str, Any]) -> bool:
-    return any((named := column_of(str(key))) and named.column in ("loss", "eval_loss") for key in one)
+def _has_loss(record: Mapping[str, Any]) -> bool:
+    return any((named := column_of(str(key))) and named.column in ("loss", "eval_loss") for key in record)
 
 
-def _is_record(one: Mapping[str, Any]) -> bool:
-    columns = {named.column for key, _ in flatten(one) if (named := column_of(key))}
+def _is_record(record: Mapping[str, Any]) -> bool:
+    columns = {named.column for key, _ in flatten(record) if (named := column_of(key))}
     return bool(columns & {"loss", "eval_loss", "step", "epoch", "elapsed_seconds", "seconds"})
 
 

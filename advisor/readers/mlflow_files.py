@@ -84,8 +84,8 @@ def read_metric(path: Path) -> Series:
 
 
 def _params(folder: Path) -> list[Path]:
-    found = sorted((folder / "params").glob("*")) if (folder / "params").is_dir() else []
-    return [path for path in found if path.is_file()][:_MOST_FILES]
+    files = sorted((folder / "params").glob("*")) if (folder / "params").is_dir() else []
+    return [path for path in files if path.is_file()][:_MOST_FILES]
 
 
 def _typed(value: str) -> object:
@@ -95,12 +95,14 @@ def _typed(value: str) -> object:
 
 def _table(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
     """One row per step; metrics logged without steps (all 0, as MLflow writes them) are counted instead."""
-    known = {name: one for name, one in series.items() if column_of(name) is not None or column_of(name.split("/")[-1])}
-    counted = {name: _steps(steps) for name, (_, _, steps) in known.items()}
+    metrics = {
+        name: metric for name, metric in series.items() if column_of(name) is not None or column_of(name.split("/")[-1])
+    }
+    counted = {name: _steps(steps) for name, (_, _, steps) in metrics.items()}
     axis = np.unique(np.concatenate(list(counted.values()))) if counted else np.zeros(0)
     cells: dict[str, np.ndarray] = {"step": axis, "unix_time": np.full(len(axis), math.nan)}
     printed: dict[str, np.ndarray] = {}
-    for name, (times, values, _) in known.items():
+    for name, (times, values, _) in metrics.items():
         column = column_of(name) or column_of(name.split("/")[-1])
         if column is None or column.column == "step":
             continue

@@ -98,8 +98,8 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
 
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        found = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise AdvisorError(f"the {what} {path} should hold named fields, found {found}",
+        content = "nothing" if raw is None else f"a {type(raw).__name__}"
+        raise AdvisorError(f"the {what} {path} should hold named fields, found {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
 

@@ -61,9 +61,9 @@ class Ledger:
     def forget_run(self, run_id: str) -> bool:
         """Remove a run from the index and its scores from the ledger; the folder stays. False: was not there."""
         with self._transaction() as db:
-            known = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
+            indexed = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
             scored = db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,)).rowcount
-        return bool(known or scored)
+        return bool(indexed or scored)
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
         """Write the scores of one run; what was recorded of the same run before is replaced as a whole."""

@@ -78,10 +78,10 @@ class Store:
 
     def list_calibrations(self) -> list[CalibrationEntry]:
         """All calibrations, the user's and the shipped ones, newest first."""
-        found = [_read_entry(path, shipped=False) for path in sorted((self.home / "calibrations").glob("*.yaml"))]
+        entries = [_read_entry(path, shipped=False) for path in sorted((self.home / "calibrations").glob("*.yaml"))]
         if self.shipped is not None:
-            found += [_read_entry(path, shipped=True) for path in sorted(self.shipped.glob("*.yaml"))]
-        return sorted(found, key=lambda entry: (entry.created, entry.id), reverse=True)
+            entries += [_read_entry(path, shipped=True) for path in sorted(self.shipped.glob("*.yaml"))]
+        return sorted(entries, key=lambda entry: (entry.created, entry.id), reverse=True)
 
     def newest_calibration(
         self, device_key: str, family: str | None = None, kind: str | None = None
@@ -165,8 +165,8 @@ class Store:
     def runs(self) -> list[RunRow]:
         """All runs, newest first: those registered and any folder copied into `runs/`. Folders may be gone by now."""
         rows = self.ledger.runs() if self.ledger.path.exists() else []
-        known = {Path(row.path).resolve() for row in rows}
-        rows += [run_row(path) for path in _folders(self.home / "runs") if path.resolve() not in known]
+        indexed = {Path(row.path).resolve() for row in rows}
+        rows += [run_row(path) for path in _folders(self.home / "runs") if path.resolve() not in indexed]
         return sorted(rows, key=lambda row: (row.created, row.id), reverse=True)
 
     def find_run(self, text: str | Path) -> Path:
