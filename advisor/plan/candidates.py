@@ -24,7 +24,7 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief
-from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
+from advisor.predict.batch import ENOUGH, fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.profile import Profile
@@ -33,7 +33,6 @@ from advisor.records import Workload
 from trainer.schema import ModelShape
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 # Global batches tried, of the one recommended at the recommended tokens. A run of a tenth of the tokens wants about a

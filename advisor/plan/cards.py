@@ -11,14 +11,13 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.plan.pareto import non_dominated
-from advisor.predict.batch import predict_batch
+from advisor.predict.batch import ENOUGH, predict_batch
 from advisor.predict.intervals import reciprocal
 from advisor.predict.profile import Profile
 from advisor.records import Estimate, Prediction, Workload
 from trainer.schema import ModelShape
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ENOUGH = 0.98  # of the best tokens/s: the smallest micro-batch this fast is shown
 EXA, GIGA = 1e18, 1e9
 
 

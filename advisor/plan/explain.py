@@ -9,11 +9,11 @@ from advisor.hardware.offers import Offer, spot_range
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.plan import recipe
-from advisor.plan.candidates import ENOUGH
 from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
+from advisor.predict.batch import ENOUGH
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.profile import FIT_MARGIN
 from advisor.records import Basis, Candidate, Estimate

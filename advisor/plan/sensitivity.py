@@ -208,7 +208,7 @@ def _change(plan: Choice, other: Choice) -> str:
     """What another choice has in place of the plan's."""
     parts = [f"depth {other.depth}" if other.depth != plan.depth else f"{format_tokens(other.tokens)} tokens"]
     if (other.gpu, other.gpus, other.spot) != (plan.gpu, plan.gpus, plan.spot):
-        parts.append(f"on {_machine(other)}")
+        parts.append(f"on {machine(other)}")
     if other.depth == plan.depth:
         parts.append(f"instead of {format_tokens(plan.tokens)}")
     elif other.loss and plan.loss:
@@ -219,13 +219,14 @@ def _change(plan: Choice, other: Choice) -> str:
 
 
 def _where(choice: Choice) -> str:
-    return f"depth {choice.depth} on {_machine(choice)}"
+    return f"depth {choice.depth} on {machine(choice)}"
 
 
-def _machine(choice: Choice) -> str:
+def machine(choice: Choice, provided: str = " from ") -> str:
+    """What is rented, in words; `provided` stands before the provider."""
     if choice.gpu == "cpu":
         return "this CPU"
-    provider = f" from {choice.provider}" if choice.provider else ""
+    provider = f"{provided}{choice.provider}" if choice.provider else ""
     return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
 
 

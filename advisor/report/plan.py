@@ -100,14 +100,6 @@ def briefly(grounds: Grounds | None) -> str:
     return f"{grounds.card_runs} {runs} of it, {grounds.generation_runs} of {grounds.generation}"
 
 
-def machine(choice: Choice) -> str:
-    """What is rented, in words."""
-    if choice.gpu == "cpu":
-        return "this CPU"
-    provider = f", {choice.provider}" if choice.provider else ""
-    return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
-
-
 def batch(choice: Choice) -> str:
     """Micro-batch, accumulation and checkpointing, in words."""
     accumulated = f" x {choice.grad_accum}" if choice.grad_accum > 1 else ""

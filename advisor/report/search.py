@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from advisor.plan.explain import verdict
+from advisor.plan.sensitivity import machine
 from advisor.records import Candidate, Choice, Plan, ScalingPoint, SearchReport
-from advisor.report.plan import batch, briefly, machine
+from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
 from advisor.units import format_bytes, format_count, format_number, format_percent, format_tokens
@@ -29,7 +30,7 @@ SCALING_ALONE = (
 def option(choice: Choice) -> dict[str, str]:
     """Everything said of one of the named options, by what it is called."""
     return {
-        "on": machine(choice),
+        "on": machine(choice, ", "),
         "speed from": briefly(choice.grounds),
         "model": model(choice),
         "batch": batch(choice),
@@ -80,7 +81,7 @@ def _choices(title: str, choices: Sequence[Choice], last: str) -> Table:
     names = ("on", "depth", "parameters", "tokens", TIME.column, COST.column, LOSS.column, "score", last, "batch")
     rows = tuple(
         (
-            machine(c),
+            machine(c, ", "),
             _starred(str(c.depth), c),
             format_count(c.parameters),
             format_tokens(c.tokens),

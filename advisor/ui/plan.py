@@ -10,11 +10,12 @@ import streamlit as st
 from advisor.errors import AdvisorError
 from advisor.plan import explore
 from advisor.plan.command import plan_command
+from advisor.plan.sensitivity import machine
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
 from advisor.report import search as runs
 from advisor.report.charts import Rows
-from advisor.report.plan import machine, sentence, speed_rests_on
+from advisor.report.plan import sentence, speed_rests_on
 from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
@@ -244,7 +245,7 @@ def _front_row(point: explore.FrontPoint, choice: Choice, *, by_loss: bool) -> d
         "quality": point.loss if by_loss else run.score,
         "shown": point.id == explore.choice_id(choice),
         "model": runs.model(run),
-        "on": machine(run),
+        "on": machine(run, ", "),
         TIME.column: TIME.of(run.total_seconds),
         COST.column: COST.of(run.cost_usd),
         LOSS.column: LOSS.of(run.loss),

@@ -16,14 +16,14 @@ from advisor.hardware.offers import Offer, cheapest_offer
 from advisor.hardware.prices import load_prices
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
-from advisor.plan.candidates import ENOUGH, Device, make_candidates
+from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.choose import Selection
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import LEAST_STEPS, Violation, runs_of
 from advisor.plan.goal import Limits, make_brief
 from advisor.plan.offers import offers_for
 from advisor.plan.trial import make_trial
-from advisor.predict.batch import predict_batch
+from advisor.predict.batch import ENOUGH, predict_batch
 from advisor.predict.power import measured_power
 from advisor.records import Goal
 from tests.advisor.devices import big_gpu, small_cpu, token_meta

@@ -9,14 +9,13 @@ from advisor.findings import run_metrics
 from advisor.findings.case import Case, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.run_metrics import BROKEN_FACTOR, memory_used_share, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
-from advisor.predict.batch import predict_batch
+from advisor.predict.batch import ENOUGH, predict_batch
 from advisor.records import Estimate, Workload
 from advisor.units import format_estimate, format_percent, format_rate
 
 BATCH_MUST_PAY = 0.05
 _MOST_DOUBLINGS = 6
 _LOW_MEMORY = 0.5
-_AS_GOOD = 0.98
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ def best_batch(case: Case) -> BatchChoice | None:
     if not fitting:
         return None
     most = max(rate.value for _, rate in fitting)
-    best, rate = next((p, rate) for p, rate in fitting if rate.value >= _AS_GOOD * most)  # the smallest as good
+    best, rate = next((p, rate) for p, rate in fitting if rate.value >= ENOUGH * most)  # the smallest as good
     chosen = best.workload
     return BatchChoice(
         micro_batch=chosen.micro_batch,
