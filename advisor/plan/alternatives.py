@@ -14,6 +14,7 @@ from advisor.plan.explain import memory_needed
 from advisor.plan.pareto import best_by_group, non_dominated, spread_out
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial, make_trial, make_trials
+from advisor.predict.groups import group_keys
 from advisor.records import Choice
 from advisor.units import format_percent, format_seconds, format_usd
 
@@ -116,7 +117,7 @@ def near_misses(space: SearchSpace, evaluated: Evaluated, plan: Choice) -> tuple
 
 def _fits_otherwise(space: SearchSpace, runs: Runs) -> np.ndarray:
     """Bool: memory is against this run, but not against a smaller micro-batch of the same depth on the same machine."""
-    kind = space.candidates.offer * 1024 + space.candidates.depth
+    kind = group_keys(space.candidates.offer, space.candidates.depth)
     return (runs.violation == Violation.MEMORY) & np.isin(kind[runs.place], np.unique(kind[space.candidates.fits]))
 
 

@@ -4,7 +4,7 @@
 goal and every "what if" about it. `plan/costs` turns its rows and token budgets into hours, dollars and losses.
 
 The batch rule: global batches are tried around what published laws recommend, and at each of them the micro-batch is
-the smallest that reaches 98 % of the best tokens/s among those that fit the memory (`one_micro_batch`). Of a run's
+the smallest that reaches 98 % of the best tokens/s among those that fit the memory (`predict/micro_batch`). Of a run's
 global batches the one nearest to the laws' recommendation for its tokens counts (`costs.batch_is_nearest`).
 """
 
@@ -24,9 +24,11 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief
-from advisor.predict.batch import ENOUGH, fits, step_seconds_many, tokens_per_second_many
+from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
+from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
 from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.micro_batch import Tries, one_micro_batch
 from advisor.predict.profile import Profile
 from advisor.predict.wallclock import state_bytes
 from advisor.records import Workload
@@ -265,8 +267,9 @@ def _batch_rule(
         return tokens_per_second_many(device.profile, _workloads(device, layout, name), layout.accum, layout.gpus)
 
     kind = np.repeat(np.arange(len(names)), [len(layouts[name].accum) for name in names])
-    tries = _Tries(
-        group=joined(lambda name: (layouts[name].gpus * 1024 + layouts[name].shape) * 1024 + layouts[name].target),
+    tries = Tries(
+        setting=group_keys(joined(lambda name: layouts[name].gpus), joined(lambda name: layouts[name].shape)),
+        target=joined(lambda name: layouts[name].target),
         micro_batch=joined(lambda name: layouts[name].sizes[layouts[name].size]),
         grad_accum=joined(lambda name: layouts[name].accum),
         kind=kind,
@@ -277,40 +280,6 @@ def _batch_rule(
     spare = fitting & (tries.memory <= ROOMY * (size or math.inf))
     ruled, spared = one_micro_batch(tries, fitting), one_micro_batch(tries, spare) & spare
     return {name: (ruled[kind == number], spared[kind == number]) for number, name in enumerate(names)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Tries:
-    """Configurations that the batch rule chooses from, as columns of shape (n,)."""
-
-    group: np.ndarray  # a number for each count, depth and global batch, which is its last 1024
-    micro_batch: np.ndarray
-    grad_accum: np.ndarray
-    kind: np.ndarray  # of checkpointing
-    rate: np.ndarray  # tokens per second; NaN where the links are unknown
-    memory: np.ndarray  # bytes per device, the interval's high end
-
-
-def one_micro_batch(tries: _Tries, usable: np.ndarray) -> np.ndarray:
-    """Bool (n,): one configuration for each group, the batch rule.
-
-    The smallest micro-batch within ENOUGH of the best tokens/s among the `usable` (a mask); where none is, the one that
-    needs the least memory. What serves two global batches is left once.
-    """
-    numbers, group = np.unique(tries.group, return_inverse=True)
-    rate = np.where(usable & ~np.isnan(tries.rate), tries.rate, 0.0)
-    best = np.zeros(len(numbers))
-    np.maximum.at(best, group, rate)
-    hopeless = best[group] == 0
-    fast = usable & (rate >= ENOUGH * best[group])
-    size = np.where(hopeless, tries.memory, tries.micro_batch)
-    order = np.lexsort((tries.kind, size, ~(fast | hopeless), group))
-    chosen = order[np.diff(group[order], prepend=-1) > 0]
-    alike = (tries.group // 1024 * 1024 + tries.micro_batch) * 2**20 + tries.grad_accum
-    _, first = np.unique((alike * 4 + tries.kind)[chosen], return_index=True)
-    mask = np.zeros(len(group), dtype=bool)
-    mask[chosen[first]] = True
-    return mask
 
 
 def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadArrays:

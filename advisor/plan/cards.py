@@ -1,4 +1,7 @@
-"""Every card for one model: what it trains at, what it costs to rent, and what a unit of training costs on it."""
+"""Every card for one model: what it trains at, what it costs to rent, and what a unit of training costs on it.
+
+A card trains at the global batch, micro-batch and checkpointing that `advisor plan` would take for the same goal on it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,15 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
-from advisor.hardware.offers import Offer, cheapest_offer
+from advisor.hardware.offers import Offer, cheapest_offer, unpriced
+from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.goal import make_brief
 from advisor.plan.pareto import non_dominated
-from advisor.predict.batch import ENOUGH, predict_batch
+from advisor.predict.batch import predict_batch
 from advisor.predict.intervals import reciprocal
 from advisor.predict.profile import Profile
-from advisor.records import Estimate, Prediction, Workload
-from trainer.schema import ModelShape
+from advisor.records import Estimate, Goal, Prediction
 
-MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 EXA, GIGA = 1e18, 1e9
 
 
@@ -29,25 +32,19 @@ class CardRow:
     gpus: int
     calibrated: bool
     price: Offer | None
-    prediction: Prediction | None  # at the micro-batch of `prediction.workload`
+    prediction: Prediction | None  # of the configuration that a plan would take: `prediction.workload`
     usd_per_exaflop: Estimate | None  # of model FLOPs delivered
     usd_per_billion_tokens: Estimate | None
     problem: str | None  # why there is no prediction
 
 
-def card_rows(
-    shape: ModelShape,
-    specs: Iterable[GpuSpec],
-    profile_of: Callable[[str], Profile],
-    *,
-    gpus: int = 1,
-    provider: str | None = None,
-) -> list[CardRow]:
+def card_rows(goal: Goal, specs: Iterable[GpuSpec], profile_of: Callable[[str], Profile]) -> list[CardRow]:
     """One row per card, cheapest training first, then those without a price, then those that cannot train this.
 
-    `profile_of` gives what is believed of a card; the price is the cheapest on demand for all `gpus` cards.
+    The goal says depth, proportions, number of GPUs and providers. `profile_of` gives what is believed of a card; the
+    price is the cheapest on demand for all of its GPUs.
     """
-    rows = [_row(shape, spec, profile_of, gpus, provider) for spec in specs]
+    rows = [_row(replace(goal, gpu=spec.key), spec, profile_of) for spec in specs]
     return sorted(rows, key=_order)
 
 
@@ -68,13 +65,11 @@ def _order(row: CardRow) -> tuple[int, float]:
     return (1 if row.prediction is not None else 2), 0.0
 
 
-def _row(
-    shape: ModelShape, spec: GpuSpec, profile_of: Callable[[str], Profile], gpus: int, provider: str | None
-) -> CardRow:
-    price = cheapest_offer(spec.key, gpus, providers=(provider,) if provider else ())
+def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> CardRow:
+    price = cheapest_offer(spec.key, goal.gpus, providers=goal.providers)
     empty = CardRow(
         spec=spec,
-        gpus=gpus,
+        gpus=goal.gpus,
         calibrated=False,
         price=price,
         prediction=None,
@@ -84,42 +79,29 @@ def _row(
     )
     try:
         profile = profile_of(spec.key)
+        prediction = _prediction(goal, profile, price or unpriced(spec.key, goal.gpus, goal.providers))
     except AdvisorError as error:
         return replace(empty, problem=error.message)
-    prediction = _best(shape, profile, gpus)
-    if prediction is None:
-        return replace(empty, calibrated=profile.calibrated, problem="does not fit its memory at micro-batch 1")
+    row = replace(empty, calibrated=profile.calibrated)
     rate = prediction.tokens_per_second
+    if prediction.fits is False:
+        return replace(row, problem=f"does not fit its memory at micro-batch {prediction.workload.micro_batch}")
     if rate is None:
-        return replace(empty, calibrated=profile.calibrated, problem=f"the links between {gpus} cards are not known")
+        return replace(row, problem=f"the links between {goal.gpus} cards are not known")
+    row = replace(row, prediction=prediction)
     if price is None or price.usd_per_hour is None:
-        return replace(empty, calibrated=profile.calibrated, prediction=prediction)
+        return row
     per_token = reciprocal(rate).scaled(price.usd_per_hour / 3600)
     return replace(
-        empty,
-        calibrated=profile.calibrated,
-        prediction=prediction,
+        row,
         usd_per_exaflop=per_token.scaled(EXA / prediction.flops_per_token),
         usd_per_billion_tokens=per_token.scaled(GIGA),
     )
 
 
-def _best(shape: ModelShape, profile: Profile, gpus: int) -> Prediction | None:
-    """The smallest micro-batch within 2 % of the best rate among those that fit; None where none fits."""
-    workloads = [
-        Workload(
-            shape=shape,
-            micro_batch=size,
-            gpu=profile.key,
-            gpus=gpus,
-            precision=profile.precision,
-            compile=profile.compile,
-            optimizer=profile.optimizer,
-        )
-        for size in MICRO_BATCHES
-    ]
-    usable = [p for p in predict_batch(profile, workloads) if p.fits is not False]
-    rates = [p.tokens_per_second.value for p in usable if p.tokens_per_second]
-    if not usable or not rates:
-        return usable[0] if usable else None
-    return next(p for p in usable if p.tokens_per_second and p.tokens_per_second.value >= ENOUGH * max(rates))
+def _prediction(goal: Goal, profile: Profile, offer: Offer) -> Prediction:
+    """The configuration that the batch rule leaves: where nothing fits, the one that needs the least memory."""
+    device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
+    candidates = make_candidates([device])
+    [place] = candidates.ruled.nonzero()[0].tolist()
+    return predict_batch(profile, [candidates.workload(place)])[0]

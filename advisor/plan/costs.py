@@ -15,6 +15,7 @@ from advisor.plan import recipe
 from advisor.plan.candidates import Candidates, Device, Machines
 from advisor.plan.goal import MOST_EPOCHS, Limits, interruptions
 from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
+from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
 from advisor.predict.loss import allocation_score, expected_loss
 from advisor.predict.wallclock import (
@@ -194,7 +195,7 @@ class Costs:
     def _groups(self) -> np.ndarray:
         """A number for each offer and depth, those that fit and the others apart; shape (n,)."""
         c = self.candidates
-        return np.unique((c.offer * 1024 + c.depth) * 2 + c.fits, return_inverse=True)[1]
+        return np.unique(group_keys(c.offer, c.depth, c.fits + 0), return_inverse=True)[1]
 
     @cached_property
     def _by_group(self) -> tuple[np.ndarray, np.ndarray]:

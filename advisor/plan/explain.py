@@ -13,8 +13,8 @@ from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
-from advisor.predict.batch import ENOUGH
 from advisor.predict.loss import effective_tokens, loss_range_problem
+from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.profile import FIT_MARGIN
 from advisor.records import Basis, Candidate, Estimate
 from advisor.units import (

@@ -35,8 +35,6 @@ from advisor.records import Basis, Estimate, Prediction, Workload
 _Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated, reserved, whole device
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
-ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
-
 
 def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
     """Predict workloads that all name the profile's device, in their order.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
+from advisor.records import Workload
 from advisor.units import (
     DAY,
     format_bandwidth,
@@ -86,8 +87,13 @@ def training_row(row: CardRow) -> dict[str, str]:
         "Memory": format_bytes(row.spec.memory_bytes),
         "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
         "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
-        "Micro-batch": str(prediction.workload.micro_batch) if prediction else "-",
+        "Micro-batch": _micro_batch(prediction.workload) if prediction else "-",
     }
+
+
+def _micro_batch(workload: Workload) -> str:
+    recomputed = ", recomputed" if workload.activation_checkpointing == "full" else ""
+    return f"{workload.micro_batch}{recomputed}"
 
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from functools import partial
 
 import streamlit as st
 
 from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.plan.cards import CardRow, card_rows, unbeaten
+from advisor.plan.goal import VOCAB_SIZE
+from advisor.plan.search_space import ANY
+from advisor.records import Goal
 from advisor.report import charts
 from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, training_row
 from advisor.ui import loaders
@@ -18,7 +22,6 @@ from advisor.units import (
     format_rate,
     format_usd_rate,
 )
-from trainer.schema import ModelShape, make_shape
 
 DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
 # as many as a window of 900 pixels shows: a ticked card's own table has the rest
@@ -28,8 +31,8 @@ NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Mem
 def page() -> None:
     """Choose a model, then compare cards."""
     st.header("GPUs", anchor=False)
-    shape, gpus, provider = _controls()
-    rows = _market(shape, gpus, provider, loaders.store_stamp())
+    goal = _controls()
+    rows = _market(goal, loaders.store_stamp())
     shown = _filtered(rows)
     if not shown:
         st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
@@ -45,15 +48,16 @@ def page() -> None:
         key="gpu-table",
     ).selection.rows
     st.caption(
-        "*prior*: never calibrated by you, from data "
-        "sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ FLOPs that train the model. Tick a card for "
-        "everything known of it: its rates, all who rent it, and how old their prices are."
+        "*prior*: never calibrated by you, from data sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ "
+        "FLOPs that train the model, at the batch that a plan would take on the card; *recomputed* where it fits only "
+        "with activations recomputed. Tick a card for everything known of it: its rates, all who rent it, and how old "
+        "their prices are."
     )
     if picked and picked[0] < len(shown):
-        _one(shown[picked[0]].spec, gpus, provider, today)
+        _one(shown[picked[0]].spec, goal, today)
 
 
-def _controls() -> tuple[ModelShape, int, str | None]:
+def _controls() -> Goal:
     columns = st.columns(5)
     family = columns[0].selectbox("Model family", list(DEPTHS), help="The shape that would be trained.")
     depth = columns[1].number_input("Depth", 1, 200, DEPTHS[family], help="Transformer blocks.")
@@ -61,14 +65,21 @@ def _controls() -> tuple[ModelShape, int, str | None]:
     seq_len = columns[2].selectbox("Context length", lengths, index=2, help="Tokens per sequence.")
     gpus = columns[3].selectbox("GPUs", [1, 2, 4, 8], help="Data parallel, rented together.")
     provider = columns[4].selectbox("Provider", ["any", *provider_names()], help="Whose prices.")
-    shape = make_shape(family, depth=int(depth), vocab_size=32768, seq_len=seq_len)
-    return shape, gpus, None if provider == "any" else provider
+    return Goal(
+        gpu=ANY,
+        family=family,
+        depth=int(depth),
+        seq_len=seq_len,
+        vocab_size=VOCAB_SIZE["cuda"],
+        gpus=gpus,
+        providers=() if provider == "any" else (provider,),
+    )
 
 
 @st.cache_data(max_entries=64, show_spinner="predicting every card")
-def _market(shape: ModelShape, gpus: int, provider: str | None, stamped: tuple[int, ...]) -> list[CardRow]:
+def _market(goal: Goal, stamped: tuple[int, ...]) -> list[CardRow]:
     del stamped  # in the key: a new calibration changes the answer
-    return card_rows(shape, load_gpus().values(), loaders.profile, gpus=gpus, provider=provider)
+    return card_rows(goal, load_gpus().values(), partial(loaders.profile, family=goal.family))
 
 
 def _filtered(rows: list[CardRow]) -> list[CardRow]:
@@ -111,17 +122,17 @@ def _chart(rows: list[CardRow]) -> None:
         )
 
 
-def _one(spec: GpuSpec, gpus: int, provider: str | None, today: datetime.date) -> None:
+def _one(spec: GpuSpec, goal: Goal, today: datetime.date) -> None:
     st.subheader(spec.key, anchor=False)
     left, right = side_by_side("gpu", (2, 3))
     with left:
         pairs(card_facts(require_gpu(spec.key)), ("Specification", " "))
-    providers = (provider,) if provider else ()
-    entries = offers_by_provider(spec.key, gpus, providers)
+    entries = offers_by_provider(spec.key, goal.gpus, goal.providers)
     with right:
         if rows := offer_rows(entries, today):
             table(rows, right=OFFER_NUMBERS)
         else:
-            st.info(f"{unpriced(spec.key, gpus, providers).source.capitalize()}; give your own price on the page Plan.")
-        if notes := offer_notes(entries, gpus):
+            nobodys = unpriced(spec.key, goal.gpus, goal.providers)
+            st.info(f"{nobodys.source.capitalize()}; give your own price on the page Plan.")
+        if notes := offer_notes(entries, goal.gpus):
             st.caption(plain("  \n".join(notes)))

@@ -23,7 +23,8 @@ from advisor.plan.evaluate import LEAST_STEPS, Violation, runs_of
 from advisor.plan.goal import Limits, make_brief
 from advisor.plan.offers import offers_for
 from advisor.plan.trial import make_trial
-from advisor.predict.batch import ENOUGH, predict_batch
+from advisor.predict.batch import predict_batch
+from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.power import measured_power
 from advisor.records import Goal
 from tests.advisor.devices import big_gpu, small_cpu, token_meta

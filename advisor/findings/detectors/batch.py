@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.run_metrics import BROKEN_FACTOR, memory_used_share, prediction_confidence, promised_rate
 from advisor.findings.savings import saved_by_speedup
-from advisor.predict.batch import ENOUGH, predict_batch
-from advisor.records import Estimate, Workload
+from advisor.predict.batch import predict_batch
+from advisor.predict.micro_batch import Tries, one_micro_batch
+from advisor.records import Estimate, Prediction, Workload
 from advisor.units import format_estimate, format_percent, format_rate
 
 BATCH_MUST_PAY = 0.05
@@ -38,13 +43,12 @@ def best_batch(case: Case) -> BatchChoice | None:
     w, profile, now = case.workload, case.profile, promised_rate(case)
     if w is None or profile is None or now is None:
         return None
-    choices = _batches(w)
-    options = predict_batch(profile, choices)
-    fitting = [(p, p.tokens_per_second) for p in options if p.fits and p.tokens_per_second is not None]
-    if not fitting:
+    options = [p for p in predict_batch(profile, _batches(w)) if p.fits and p.tokens_per_second is not None]
+    if not options:
         return None
-    most = max(rate.value for _, rate in fitting)
-    best, rate = next((p, rate) for p, rate in fitting if rate.value >= ENOUGH * most)  # the smallest as good
+    best = _by_the_rule(options)
+    rate = best.tokens_per_second
+    assert rate is not None
     chosen = best.workload
     return BatchChoice(
         micro_batch=chosen.micro_batch,
@@ -53,6 +57,21 @@ def best_batch(case: Case) -> BatchChoice | None:
         same_global_batch=chosen.step_tokens == w.step_tokens,
         tokens_per_second=rate,
     )
+
+
+def _by_the_rule(options: Sequence[Prediction]) -> Prediction:
+    """The one of some micro-batches that fit which the rule of plans would take."""
+    alike = np.zeros(len(options), dtype=int)
+    tries = Tries(
+        setting=alike,
+        target=alike,
+        micro_batch=np.array([p.workload.micro_batch for p in options]),
+        grad_accum=np.array([p.workload.grad_accum for p in options]),
+        kind=alike,
+        rate=np.array([p.tokens_per_second.value if p.tokens_per_second else math.nan for p in options]),
+        memory=alike,
+    )
+    return options[int(one_micro_batch(tries, alike == 0).argmax())]
 
 
 def _batches(w: Workload) -> list[Workload]:

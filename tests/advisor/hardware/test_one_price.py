@@ -17,7 +17,6 @@ from advisor.plan.offers import offers_for
 from advisor.predict.profile import Profile
 from advisor.records import Goal
 from tests.advisor.findings import build
-from trainer.schema import make_shape
 
 COUNTS = (1, 2, 4, 8, 16)
 
@@ -28,8 +27,7 @@ def no_profile(key: str) -> Profile:
 
 def page(spec: GpuSpec, gpus: int) -> float | None:
     """The page GPUs: the price does not wait for a prediction."""
-    shape = make_shape("gpt2", depth=2, vocab_size=256, seq_len=64)
-    [row] = card_rows(shape, [spec], no_profile, gpus=gpus)
+    [row] = card_rows(Goal(gpu="any", gpus=gpus, depth=2), [spec], no_profile)
     return row.price and row.price.usd_per_hour
 
 
