@@ -30,13 +30,13 @@ class Offer:
     usd_per_hour: float | None  # of everything rented, idle GPUs included; None: unknown
     source: str  # in words; of an unknown price why it is unknown
     rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
-    most_usd_per_hour: float | None = None  # a spot price moves: the most in any region; None: as above
+    most_usd_per_hour: float | None = None  # a spot price moves: the provider's most in any region
     row: PriceRow | None = None  # of the price list; None: from no list
 
     @property
     def ordered(self) -> bool:
         """Whether it is a machine that must be ordered: a provider's, or a card that a price was given for."""
-        return is_ordered(self.gpu, self.provider, self.usd_per_hour)
+        return self.provider is not None or bool(self.usd_per_hour and self.gpu != "cpu")
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -65,11 +65,6 @@ class _Bill:
     row: PriceRow
     machines: int
     usd_per_hour: float  # of all the machines
-
-
-def is_ordered(gpu: str, provider: str | None, usd_per_hour: float | None) -> bool:
-    """As `Offer.ordered`."""
-    return provider is not None or bool(usd_per_hour and gpu != "cpu")
 
 
 def cheapest_offer(
@@ -121,18 +116,6 @@ def offers_by_provider(gpu: str, gpus: int = 1, providers: Sequence[str] = ()) -
         for name in names
     )
     return tuple(sorted(entries, key=_order))
-
-
-def spot_range(gpu: str, gpus: int) -> tuple[float, float] | None:
-    """The least and the most that the lists ask an hour for so many GPUs on spot machines; None without any.
-
-    Machines larger than those of the cheapest offer are left out: their idle GPUs would widen it.
-    """
-    cheapest = cheapest_offer(gpu, gpus, spot=True)
-    if cheapest is None or cheapest.rented is None:
-        return None
-    alike = [b for b in _bills(gpu, gpus, spot=True) if round(b.machines * b.row.gpu_count) <= cheapest.rented]
-    return min(b.usd_per_hour for b in alike), max(b.usd_per_hour for b in alike)
 
 
 def listed_bills(gpu: str, gpus: int, instance_type: str | None = None) -> list[float]:

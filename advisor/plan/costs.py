@@ -70,8 +70,8 @@ class Costs:
 
     @cached_property
     def _storage_usd_per_hour(self) -> np.ndarray:
-        """What a provider asks for the disk that the checkpoints fill; nothing on one's own machine."""
-        rented = np.array([offer.provider is not None for offer in self.candidates.offers])[self.candidates.offer]
+        """What is asked for the disk that the checkpoints fill; nothing on one's own machine."""
+        rented = np.array([offer.ordered for offer in self.candidates.offers])[self.candidates.offer]
         kept = (recipe.KEPT_CHECKPOINTS + 1) * self.candidates.state_bytes
         return np.where(rented, STORAGE_USD_PER_BYTE_HOUR * kept, 0.0)[:, None]
 

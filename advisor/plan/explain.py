@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from advisor.hardware.offers import Offer, spot_range
+from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.plan import recipe
@@ -219,17 +219,15 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
 
 def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
     """What may make the bill larger than the estimate's own interval says."""
-    cost, offer = chosen.bill.usd, chosen.offer
-    rent = offer.usd_per_hour
-    span = spot_range(offer.gpu, offer.gpus) if offer.spot and offer.provider else None
-    if span is not None and cost is not None and rent:
-        low, high = (format_usd(side) for side in span)
-        said = (
-            f"the lists ask {low} to {high} an hour, up to {format_usd(cost.value * max(1.0, span[1] / rent))} in all"
-        )
-        yield f"the price of a spot machine moves: {said if low != high else 'only one list has it, as of one moment'}"
-    if brief.usd_per_kwh and chosen.offer.provider is not None:
-        yield f"--kwh-price is added to {chosen.offer.provider}'s rent: on a card of your own say --price 0"
+    offer = chosen.offer
+    if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:
+        low, high = format_usd(offer.usd_per_hour), format_usd(offer.most_usd_per_hour)
+        said = f"{offer.provider} asks {low} to {high} an hour by region, which the interval holds"
+        once = f"{offer.provider} lists it in one region only, as of one moment"
+        yield f"the price of a spot machine moves: {said if low != high else once}"
+    if brief.usd_per_kwh and offer.ordered:
+        rent = f"{offer.provider}'s rent" if offer.provider else "the price given"
+        yield f"--kwh-price is added to {rent}: on a card of your own say --price 0"
     elif brief.usd_per_kwh:
         yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
 
