@@ -46,10 +46,15 @@ def select(
     if not len(places):
         return None
     runs = runs_of(chosen_from, places, limits, spot=space.spot if spot is None else spot)
+    return best_standing(space, chosen_from, runs)
+
+
+def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs) -> Selection | None:
+    """The run that the goal is after among those against which nothing stands, else among those of too few tokens."""
     for violation in (NOTHING, Violation.THIN):
         standing = runs.rows(runs.violation == violation)
         if len(standing):
-            return selection(standing, best_of(space, chosen_from, standing))
+            return selection(standing, best_of(space, candidates, standing))
     return None
 
 

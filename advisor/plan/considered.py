@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.plan.candidates import Device, make_candidates
-from advisor.plan.choose import Selection, best_of, selection
-from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
+from advisor.plan.choose import Selection, best_standing, selection
+from advisor.plan.evaluate import Runs, Violation, runs_of
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial, make_trials
 
@@ -47,10 +47,8 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
 
 def _nearest(space: SearchSpace, runs: Runs) -> Selection:
     """The run that the goal would choose; where none stands the one with the least against it."""
-    for violation in (NOTHING, Violation.THIN):
-        standing = runs.rows(runs.violation == violation)
-        if len(standing):
-            return selection(standing, best_of(space, space.candidates, standing))
+    if (standing := best_standing(space, space.candidates, runs)) is not None:
+        return standing
     for against in (Violation.MEMORY | Violation.BATCH, Violation.MEMORY):
         without = runs.rows((runs.violation & against) == 0)
         if len(without):

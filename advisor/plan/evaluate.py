@@ -96,17 +96,25 @@ def runs_of(
     """The runs of the candidates at these places, one for each token budget: without `multiples` as much as is settled
     or as the limits allow.
     """
-    part = candidates.rows(places)
-    costs = Costs(part)
+    costs = Costs(candidates.rows(places))
     settled = costs.settled_steps()
     steps = _budgets(costs, limits, multiples) if settled is None else settled
+    return runs_at(costs, places, steps, limits, spot=spot)
+
+
+def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits, *, spot: bool) -> Runs:
+    """The runs of so many steps, shape (n, k), with all that stands against each; `places` name the rows.
+
+    Settled work is never too little.
+    """
+    part, settled = costs.candidates, costs.candidates.devices[0].brief.settled
     seconds = costs.seconds(steps)
     usd = costs.usd(seconds)
     late, dear = costs.overruns(steps, limits) if limits.sure else limits.overruns(seconds, usd)
     violation = np.where(part.fits, 0, int(Violation.MEMORY))[:, None] + np.where(late > 1, int(Violation.TIME), 0)
     violation += np.where(dear > 1, int(Violation.MONEY), 0)
-    if settled is None:
-        violation += np.where(_thin(costs, steps), int(Violation.THIN), 0)
+    if not settled:
+        violation += np.where(steps < least_steps(costs), int(Violation.THIN), 0)
     violation += np.where(costs.batch_is_nearest(steps), 0, int(Violation.BATCH))
     if not spot:
         violation += np.where(part.of_offers("spot").astype(bool), int(Violation.SPOT), 0)[:, None]
@@ -123,10 +131,10 @@ def _chunks(candidates: Candidates) -> list[np.ndarray]:
     return np.split(np.arange(len(candidates)), starts[full][1:])
 
 
-def _thin(costs: Costs, steps: np.ndarray) -> np.ndarray:
-    """Bool: too few steps, or too few tokens per parameter though there are more data."""
-    few = costs.tokens(steps) < THINNEST * costs.ratio * costs.counted
-    return (steps < LEAST_STEPS) | few & (steps < costs.most_by_data)
+def least_steps(costs: Costs) -> np.ndarray:
+    """The fewest steps worth doing, shape (n, 1): of all, and by tokens per parameter where there are as many data."""
+    enough = np.ceil(THINNEST * costs.ratio * costs.counted / costs.step_tokens)
+    return np.maximum(LEAST_STEPS, np.minimum(enough, costs.most_by_data))
 
 
 def _budgets(costs: Costs, limits: Limits, multiples: Sequence[float]) -> np.ndarray:

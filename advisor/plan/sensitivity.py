@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.plan.alternatives import choice_of
-from advisor.plan.choose import LEVEL, Selection, best_of, select
+from advisor.plan.choose import LEVEL, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
-from advisor.plan.evaluate import Runs
+from advisor.plan.evaluate import NOTHING, Runs, least_steps, runs_at
 from advisor.plan.goal import Limits
 from advisor.plan.search_space import SearchSpace
 from advisor.predict.loss import DATA_CONSTRAINED
@@ -124,30 +124,18 @@ def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Se
 
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
     """The cheapest run that is at least as good as `score` and keeps the limits; None without one or without prices."""
-    places = np.nonzero(space.candidates.fits & space.allowed)[0]
-    if not len(places):
-        return None
-    costs = Costs(space.candidates.rows(places))
-    law, counted = DATA_CONSTRAINED, space.candidates.counted[places][:, None]
+    places = np.arange(len(space.candidates))
+    costs = Costs(space.candidates)
+    law, counted = DATA_CONSTRAINED, costs.counted
     left = score - law.token_term(counted * costs.ratio)  # for tokens, where they are all fresh
     with np.errstate(divide="ignore", invalid="ignore"):
         tokens = np.where(left > 0, (left / law.token_scale) ** (-1 / law.token_exponent), np.inf)
     reachable = np.isfinite(tokens) & (tokens < 1e16)
-    steps = np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0)
-    seconds = costs.seconds(steps)
-    good = reachable & costs.keeps(steps, limits) & costs.batch_is_nearest(steps)
-    scores = costs.scores(steps)
-    usd = np.where(good & (scores <= score * 1.0001), costs.usd(seconds), np.nan)[:, 0]
-    if np.isnan(usd).all():
-        return None
-    row = int(np.nanargmin(usd))
-    return Selection(
-        place=int(places[row]),
-        steps=int(steps[row, 0]),
-        seconds=float(seconds[row, 0]),
-        usd=float(usd[row]),
-        score=float(scores[row, 0]),
-    )
+    steps = np.maximum(np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0), least_steps(costs))
+    runs = runs_at(costs, places, steps, limits, spot=space.spot)
+    good = (runs.violation == NOTHING) & reachable[:, 0] & (runs.score <= score * 1.0001) & ~np.isnan(runs.usd)
+    runs = runs.rows(good)
+    return selection(runs, int(runs.usd.argmin())) if len(runs) else None
 
 
 def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:

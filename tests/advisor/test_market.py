@@ -286,6 +286,16 @@ def test_more_time_can_be_cheaper():
     assert "rtx-6000-ada" in said and "% less" in said
 
 
+def test_the_cheapest_run_as_good_as_a_poor_one_keeps_every_rule_of_the_search():
+    """However poor, never under 20 steps or a tenth of 12 tokens per parameter: it was 9 steps and 0.01 tokens."""
+    space = open_space(GOAL, PROFILES, None)
+    best = select(space, space.limits)
+    poor = cheapest_as_good(space, 30 * best.score, space.limits)
+    tokens = poor.steps * space.candidates.step_tokens[poor.place]
+    assert poor.steps >= 20 and tokens >= 0.1 * 12 * space.candidates.counted[poor.place]
+    assert poor.usd < best.usd and not space.offer(poor.place).spot
+
+
 @pytest.mark.parametrize(("amount", "named"), [(5.0, 5), (6.9, 5), (0.23, 0.2), (37, 50), (1.3, 1)])
 def test_amounts_a_person_would_name(amount, named):
     assert nice(amount) == pytest.approx(named)
