@@ -18,7 +18,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
@@ -358,8 +357,7 @@ def _memory_table(device: Device, layout: _Layout, checkpointing: str) -> np.nda
 
 
 def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:
-    if not parts:
-        raise AdvisorError("nothing to search", exit_code=3)
+    assert parts  # every device has an offer: `search_space.devices_of` leaves out those without
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     step, memory = stacked([part.step for part in parts]), stacked([part.memory for part in parts])
     return Candidates(machines=machines, step=step, memory=memory, **columns)

@@ -147,7 +147,10 @@ class Costs:
             allowed = np.minimum(allowed, limits.deadline_seconds)
         if limits.budget_usd is not None:
             unmetered = self.terms.before * self._tariff
-            allowed = np.minimum(allowed, (limits.budget_usd + unmetered) / (self._rent.value / 3600 + self._tariff))
+            with np.errstate(divide="ignore"):  # what costs nothing is never ended by money
+                allowed = np.minimum(
+                    allowed, (limits.budget_usd + unmetered) / (self._rent.value / 3600 + self._tariff)
+                )
         return allowed
 
     @cached_property

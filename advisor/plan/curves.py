@@ -210,7 +210,7 @@ def _limit_marks(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta 
     def tokens_within(limits: Limits) -> int:
         return int(costs.most_steps(limits, within_data=False).item()) * plan.workload.step_tokens
 
-    if goal.budget_usd is not None and plan.prediction.cost_usd is not None:
+    if goal.budget_usd is not None and plan.prediction.cost_usd and plan.prediction.cost_usd.value:
         tokens = tokens_within(Limits(budget_usd=goal.budget_usd, sure=goal.sure))
         yield Mark(tokens=tokens, words=f"budget of {format_usd(goal.budget_usd)}")
     if goal.deadline_seconds is not None:

@@ -154,8 +154,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
             "`nvidia-smi -q -d POWER` shows what a card accepts",
             exit_code=2,
         )
-    power = power_of(profile)
-    _check_money(goal, offer, power)
+    if (problem := budget_problem(goal, profile, offer)) is not None:
+        raise problem
     ratio, counts = FAMILY_RATIO[goal.family]
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     open_ended = not limited and goal.tokens is None and goal.depth is None
@@ -169,7 +169,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         ratio_counts=goal.ratio_counts if goal.ratio else counts,
         depths=_depths(goal, profile),
         usd_per_kwh=goal.usd_per_kwh or 0.0,
-        power=power,
+        power=power_of(profile),
         unique_tokens=data_meta.tokens if data_meta else None,
         validation_tokens=data_meta.validation_tokens if data_meta else None,
         limited=limited,
@@ -217,7 +217,8 @@ def _check_numbers(goal: Goal) -> None:
     }
     for option, value in positive.items():
         if value is not None and not value > 0:
-            raise AdvisorError(f"{option} {value}: must be more than 0", exit_code=2)
+            hint = f"give more than 0, or leave {option} out"
+            raise AdvisorError(f"{option} {value}: must be more than 0", hint, exit_code=2)
     if goal.interruption_seconds is not None and goal.interruption_seconds < LEAST_BETWEEN_INTERRUPTIONS:
         raise AdvisorError(
             f"--interruptions {goal.interruption_seconds:g}: no run gets done that is stopped more than once a minute",
@@ -226,7 +227,8 @@ def _check_numbers(goal: Goal) -> None:
         )
     for option, value in {"--price": goal.usd_per_gpu_hour, "--kwh-price": goal.usd_per_kwh}.items():
         if value is not None and value < 0:
-            raise AdvisorError(f"{option} {value}: must not be negative", exit_code=2)
+            hint = f"give {option} 0 for what costs nothing, or leave it out"
+            raise AdvisorError(f"{option} {value}: must not be negative", hint, exit_code=2)
     if goal.budget_usd is not None and not goal.budget_usd > 0:
         raise AdvisorError(
             f"--budget {goal.budget_usd}: must be more than 0", "leave it out to plan without a budget", exit_code=2
@@ -237,24 +239,32 @@ def _check_numbers(goal: Goal) -> None:
         )
 
 
-def _check_money(goal: Goal, offer: Offer, power: PowerModel | None) -> None:
-    if goal.budget_usd is not None and goal.usd_per_kwh and power is None:
-        raise AdvisorError(
+def budget_problem(goal: Goal, profile: Profile, offer: Offer) -> AdvisorError | None:
+    """Why the goal's budget sets no end to a run on this machine; None where there is none or something else does."""
+    if goal.budget_usd is None:
+        return None
+    if goal.usd_per_kwh and power_of(profile) is None:
+        return AdvisorError(
             f"--budget with --kwh-price needs the power of {goal.gpu}, which is unknown",
             "give a price per hour that holds the energy: --price 0.50",
             exit_code=2,
         )
-    if goal.budget_usd is None or offer.usd_per_hour:
-        return
     if offer.usd_per_hour is None:
         hint = "give one per GPU and hour: --price 2.50"
-        raise AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
-    if not goal.usd_per_kwh:
-        raise AdvisorError(
-            "--budget needs a price or an electricity tariff: this machine costs nothing per hour",
-            "give --price 0.50 (per hour) or --kwh-price 0.30, or no --budget but a limit on time: --deadline 30min",
-            exit_code=2,
-        )
+        return AdvisorError(f"--budget needs a price: {offer.source}", hint, exit_code=2)
+    if offer.usd_per_hour or goal.usd_per_kwh or _ends_unpaid(goal):
+        return None
+    return AdvisorError(
+        f"--budget needs a price or an electricity tariff: {goal.gpu} costs nothing per hour",
+        "give --price 0.50 (per hour) or --kwh-price 0.30, or a limit on time: --deadline 30min",
+        exit_code=2,
+    )
+
+
+def _ends_unpaid(goal: Goal) -> bool:
+    """Whether a run ends that costs nothing: by a deadline, or because model and tokens are settled."""
+    settled = goal.depth is not None and (goal.tokens is not None or goal.ratio is not None)
+    return goal.deadline_seconds is not None or goal.objective != "loss" or settled
 
 
 def _vocab_size(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
 from advisor.plan.candidates import Candidates, Device, make_candidates
-from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, cap_is_too_low, make_brief
+from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, budget_problem, cap_is_too_low, make_brief
 from advisor.plan.offers import offers_for
 from advisor.predict.profile import Profile
 from advisor.records import Goal
@@ -90,7 +90,7 @@ def check_goal(goal: Goal) -> None:
     check_providers(goal.providers)
     for option, value, allowed in (("--spot", goal.spot, SPOT), ("--objective", goal.objective, OBJECTIVES)):
         if value not in allowed:
-            raise AdvisorError(f"{option} {value}: choose one of {', '.join(allowed)}", exit_code=2)
+            raise AdvisorError(f"{option} {value}: unknown", f"choose one of {', '.join(allowed)}", exit_code=2)
     open_ended = goal.tokens is None and goal.depth is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
@@ -128,6 +128,9 @@ def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
             offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
         mine = _goal_on(goal, profile, several=len(profiles) > 1)
         first = next(offer for offer in offers if goal.spot != "none" or not offer.spot)
+        if len(profiles) > 1 and (problem := budget_problem(mine, profile, first)) is not None:
+            left_out.append(f"{profile.key}: {problem.message}")
+            continue
         brief = make_brief(mine, profile, data_meta, first)
         devices.append(Device(profile=profile, brief=brief, offers=offers))
     if without_price:
@@ -154,4 +157,4 @@ def _nobody_hint(goal: Goal) -> str:
         return "drop --provider, or name others: `advisor gpus` lists who rents what"
     if goal.spot == "only":
         return "allow machines on demand too: --spot any"
-    return "give a price per GPU and hour: --price 2.50"
+    return "give prices per GPU and hour: --price l4=0.50"

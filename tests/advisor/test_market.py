@@ -17,6 +17,7 @@ from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
+from advisor.plan import curves
 from advisor.plan.answer import answer, bare_plan
 from advisor.plan.choose import LEVEL, select
 from advisor.plan.goal import Limits
@@ -335,17 +336,51 @@ def test_no_memory_is_enough():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("wishes", "words", "way_out"),
     [
-        ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task"),
-        ({"objective": "cost"}, "needs something to be done"),
-        ({"spot": "sometimes"}, "choose one of none, only, any"),
+        ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task", "--deadline"),
+        ({"objective": "cost"}, "needs something to be done", "--depth 12"),
+        ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, only, any"),
+        ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
+        ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),
+        ({"tokens": 0}, "--tokens 0: must be more than 0", "give more than 0, or leave --tokens out"),
+        ({"usd_per_kwh": -1}, "--kwh-price -1: must not be negative", "give --kwh-price 0"),
     ],
 )
-def test_what_cannot_be_meant(wishes, words):
+def test_what_cannot_be_meant_says_what_can(wishes, words, way_out):
     with pytest.raises(AdvisorError, match=words) as caught:
         ask(**wishes)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 2 and way_out in caught.value.hint
+
+
+OWN = (GpuPrice(gpu="l4", usd_per_gpu_hour=0.0),)
+
+
+def test_a_card_that_costs_nothing_is_left_out_where_only_money_would_end_its_run():
+    plan = ask(prices=OWN, deadline_seconds=None)
+    assert "l4" not in plan.search.devices and plan.workload.gpu != "l4"
+    [reason] = [words for words in plan.search.left_out if words.startswith("l4: ")]
+    assert "l4 costs nothing per hour" in reason
+    with pytest.raises(AdvisorError, match="l4 costs nothing per hour") as caught:
+        answer(Goal(gpu="l4", budget_usd=5.0, usd_per_gpu_hour=0.0), [prior_profile(require_gpu("l4"))], now=NOW)
+    assert caught.value.exit_code == 2 and "--deadline" in caught.value.hint
+
+
+def test_a_card_of_ones_own_is_weighed_against_the_rented_by_its_deadline():
+    """It is the plan that a deadline alone gives on it, for nothing; with five cents nothing better can be rented."""
+    plan = ask(prices=OWN, budget_usd=0.05)
+    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == plan.prediction.cost_usd.high == 0
+    goal = replace(GOAL, gpu="l4", counts=(plan.workload.gpus,), gpus=plan.workload.gpus, budget_usd=None, prices=OWN)
+    alone = answer(replace(goal, seq_len=plan.run.model.seq_len), [prior_profile(require_gpu("l4"))], now=NOW)
+    assert plan.chosen.depth == alone.chosen.depth
+    assert plan.chosen.score == pytest.approx(alone.chosen.score, rel=0.005)
+    [profile] = [p for p in PROFILES if p.key == "l4"]
+    assert not any("budget" in mark.words for mark in curves.loss(plan.goal, plan, profile, None).marks)
+
+
+def test_a_settled_run_on_a_card_of_ones_own_ends_without_a_price():
+    plan = ask(prices=OWN, deadline_seconds=None, depth=12, objective="cost")
+    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == 0
 
 
 def test_data_are_repeated_at_most_sixteen_times():
