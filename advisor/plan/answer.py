@@ -9,12 +9,12 @@ from datetime import datetime
 from advisor.errors import AdvisorError
 from advisor.plan import infeasible
 from advisor.plan.alternatives import front, near_misses, options
-from advisor.plan.choose import Selection, select
+from advisor.plan.choose import Selection, search
 from advisor.plan.compose import as_measured_goal, make_plan, with_measured
 from advisor.plan.evaluate import evaluate
 from advisor.plan.provenance import grounds_of
 from advisor.plan.scaling import scaling
-from advisor.plan.search_space import SearchSpace, open_space
+from advisor.plan.search_space import SearchSpace
 from advisor.plan.sensitivity import sensitivity
 from advisor.plan.trial import make_trial
 from advisor.predict.profile import Profile
@@ -53,8 +53,7 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
 
 
 def _search(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[SearchSpace, Selection]:
-    space = open_space(goal, profiles, data_meta)
-    chosen = select(space, space.limits)
+    space, chosen = search(goal, profiles, data_meta)
     if chosen is None:
         raise AdvisorError(*infeasible.explain(space), exit_code=3)
     return space, chosen

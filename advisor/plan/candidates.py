@@ -20,7 +20,7 @@ import numpy as np
 
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
-from advisor.laws.hyperparameters import scale_flops
+from advisor.laws.hyperparameters import Number, scale_flops
 from advisor.plan import recipe
 from advisor.plan.goal import MOST_EPOCHS, Brief
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
@@ -36,11 +36,12 @@ from trainer.schema import ModelShape
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
-# Global batches tried, of the one recommended at the recommended tokens. A run of a tenth of the tokens wants about a
-# quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth of the tokens
-# or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some device.
-BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-3, 5))
-WIDE_BATCH_FACTORS = tuple(2.0 ** (-half / 2) for half in range(-14, 26))
+# Global batches tried, in half octaves about the one recommended at the usual tokens: a run of a tenth of the tokens
+# wants about a quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth
+# of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
+# device, and `choose.search` looks further where the choice lies at the edge.
+USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
+Window = tuple[int, int]  # the least and the most half octaves tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,18 +174,20 @@ class _Layout:
 _Tables = dict[tuple, np.ndarray]
 
 
-def make_candidates(devices: Sequence[Device], *, every_micro_batch: bool = False) -> Candidates:
+def make_candidates(
+    devices: Sequence[Device], *, window: Window | None = None, every_micro_batch: bool = False
+) -> Candidates:
     """Compute step time and memory of every configuration that the batch rule leaves; offers of one count share them.
 
-    With `every_micro_batch` those that it does not leave too.
+    `window` says which global batches are tried where limits decide the tokens; None: `first_window`. With
+    `every_micro_batch` what the rule does not leave, too.
     """
     offers = tuple(offer for device in devices for offer in device.offers)
     machines = Machines(devices=tuple(devices), offers=offers)
     tables: _Tables = {}
     parts, first = [], 0
     for number, device in enumerate(devices):
-        wide = len(devices) == 1 or device.brief.goal.depth is not None
-        part = _of_device(device, tables, every_micro_batch, wide=wide)
+        part = _of_device(device, tables, every_micro_batch, window or first_window(devices))
         for place in range(first, first + len(device.offers)):
             mine = part.rows(part.gpus == offers[place].gpus)
             parts.append(replace(mine, device=np.full(len(mine), number), offer=np.full(len(mine), place)))
@@ -192,11 +195,22 @@ def make_candidates(devices: Sequence[Device], *, every_micro_batch: bool = Fals
     return _joined(machines, parts)
 
 
-def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, *, wide: bool) -> Candidates:
+def first_window(devices: Sequence[Device]) -> Window:
+    """The global batches that a search begins with."""
+    return WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
+
+
+def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
+    """How many half octaves the batch recommended for so many tokens lies over the one for the usual tokens."""
+    usual = recipe.recommended_batch(scale, brief.ratio * counted)
+    return 2 * np.log2(recipe.recommended_batch(scale, tokens) / usual)
+
+
+def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     profile, pinned = device.profile, device.brief.goal.activation_checkpointing
     plain = pinned or profile.activation_checkpointing
-    layouts, memories = {plain: _layout(device, wide)}, {}
+    layouts, memories = {plain: _layout(device, window)}, {}
     memories[plain] = _memory(device, layouts[plain], plain, tables)
     if pinned is None and plain == "none" and profile.device_type == "cuda":
         # recomputation where nothing else fits: elsewhere it only costs time
@@ -212,7 +226,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, *, wide
     return _joined(parts[0].machines, parts)
 
 
-def _layout(device: Device, wide: bool) -> _Layout:
+def _layout(device: Device, window: Window) -> _Layout:
     """Each depth, global batch and micro-batch for each count of the device's offers.
 
     Micro-batches far above the global batch are left out, unless there is no smaller one.
@@ -221,7 +235,7 @@ def _layout(device: Device, wide: bool) -> _Layout:
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
     sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    targets = _global_batches(brief, shapes, wide)[:, None, :, None]  # axes: target, count, depth, size
+    targets = _global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
     one = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # tokens of one micro-batch on all devices
     accum = np.maximum(1, np.rint(targets / one)).astype(int)
     chosen = np.nonzero((one <= OVERSHOOT * targets) | (sizes == sizes.min()))
@@ -231,7 +245,7 @@ def _layout(device: Device, wide: bool) -> _Layout:
     )
 
 
-def _global_batches(brief: Brief, shapes: Sequence[ModelShape], wide: bool) -> np.ndarray:
+def _global_batches(brief: Brief, shapes: Sequence[ModelShape], window: Window) -> np.ndarray:
     """Tokens per optimizer step to try: shape (targets, depths).
 
     As asked for; for settled tokens what the laws recommend for them; else about what they recommend for the usual
@@ -244,8 +258,8 @@ def _global_batches(brief: Brief, shapes: Sequence[ModelShape], wide: bool) -> n
     if brief.settled:
         tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
         return recipe.recommended_batch(scales, tokens)[None, :]
-    factors = WIDE_BATCH_FACTORS if wide else BATCH_FACTORS
-    targets = recipe.recommended_batch(scales, usual) * np.array(factors)[:, None]
+    factors = 2.0 ** (np.arange(window[1], window[0] - 1, -1) / 2)
+    targets = recipe.recommended_batch(scales, usual) * factors[:, None]
     if brief.unique_tokens is None:
         return targets
     exhausted = recipe.recommended_batch(scales, np.full_like(usual, MOST_EPOCHS * brief.unique_tokens))

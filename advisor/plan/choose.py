@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.plan.candidates import Candidates
+from advisor.plan.candidates import WIDEST_WINDOW, Candidates, Window, batch_octaves
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.plan.goal import UNLIMITED_SECONDS, Limits
-from advisor.plan.search_space import SearchSpace
+from advisor.plan.search_space import SearchSpace, open_space
+from advisor.predict.profile import Profile
+from advisor.records import Goal
+from trainer.token_folder import TokenMeta
 
 LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 ALIKE_USD = 1.01  # dollars this close are the same
+_FURTHER = 2  # half octaves tried beyond the batch that a run at the edge wants: a better one may want more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +31,40 @@ class Selection:
     usd: float  # NaN: unknown
     score: float
     violation: Violation = NOTHING  # THIN where every run sees too few tokens
+
+
+def search(
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
+) -> tuple[SearchSpace, Selection | None]:
+    """The run that the goal is after and the space it was found in; None where none stands. Raises as `open_space`.
+
+    The space is widened until the global batch that the chosen run wants is among those tried, and before it is said
+    that nothing stands.
+    """
+    space = open_space(goal, profiles, data_meta)
+    chosen = select(space, space.limits)
+    while (window := _wanted_window(space, chosen)) != space.window:
+        space = space.widened(window)
+        chosen = select(space, space.limits)
+    return space, chosen
+
+
+def _wanted_window(space: SearchSpace, chosen: Selection | None) -> Window:
+    """The space's own window, or a wider one where the choice lies outside of it."""
+    least, most = space.window
+    brief, candidates = space.brief, space.candidates
+    if brief.settled or brief.goal.global_batch_tokens is not None:
+        return space.window
+    if chosen is None:
+        return min(least, WIDEST_WINDOW[0]), most
+    place = chosen.place
+    tokens = chosen.steps * float(candidates.step_tokens[place])
+    wanted = float(batch_octaves(brief, candidates.scale[place], candidates.counted[place], tokens))
+    if wanted < least - 0.5:
+        least = max(math.floor(wanted) - _FURTHER, WIDEST_WINDOW[0])
+    if wanted > most + 0.5:
+        most = min(math.ceil(wanted) + _FURTHER, WIDEST_WINDOW[1])
+    return min(least, space.window[0]), max(most, space.window[1])
 
 
 def select(

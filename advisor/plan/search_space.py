@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
-from advisor.plan.candidates import Candidates, Device, make_candidates
+from advisor.plan.candidates import Candidates, Device, Window, first_window, make_candidates
 from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, budget_problem, cap_is_too_low, make_brief
 from advisor.plan.offers import offers_for
 from advisor.predict.profile import Profile
@@ -29,6 +29,7 @@ class SearchSpace:
     goal: Goal
     candidates: Candidates  # spot machines included, whether or not the goal wants them
     safe: Candidates  # the same of what has memory to spare: what is faster for lack of that beats nothing here
+    window: Window  # of the global batches tried
     left_out: tuple[str, ...]
 
     @property
@@ -55,6 +56,10 @@ class SearchSpace:
     def offer(self, place: int) -> Offer:
         return self.candidates.offers[self.candidates.offer[place]]
 
+    def widened(self, window: Window) -> SearchSpace:
+        """The same with global batches of another window."""
+        return replace(space_of(self.goal, self.candidates.devices, (), window), left_out=self.left_out)
+
 
 def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> SearchSpace:
     """Make out what can be rented and compute every configuration.
@@ -65,15 +70,21 @@ def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
     devices, left_out = devices_of(goal, profiles, data_meta)
     if not devices:
         raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
-    every = make_candidates(devices)
+    return space_of(goal, devices, tuple(left_out), first_window(devices))
+
+
+def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], window: Window) -> SearchSpace:
+    """Every configuration on these devices with global batches of the window; raises as `open_space` does."""
+    every = make_candidates(devices, window=window)
     unlinked = np.isnan(every.step.value)
+    without_links: tuple[str, ...] = ()
     if unlinked.any():
         keys = sorted({f"{every.offers[o].gpus} x {every.offers[o].gpu}" for o in np.unique(every.offer[unlinked])})
-        left_out = [*left_out, f"{', '.join(keys)}: the catalog does not know the links between the GPUs"]
+        without_links = (f"{', '.join(keys)}: the catalog does not know the links between the GPUs",)
         every = every.rows(~unlinked)
     if not len(every):
         raise AdvisorError(
-            f"no time is predicted for {left_out[-1]}",
+            f"no time is predicted for {without_links[0]}",
             "plan for one: --gpus 1, or add the card's interconnect to gpus.csv under ADVISOR_HOME",
             exit_code=3,
         )
@@ -81,7 +92,8 @@ def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
         goal=goal,
         candidates=every.rows(every.ruled),
         safe=every.rows(every.spared),
-        left_out=tuple(left_out),
+        window=window,
+        left_out=(*left_out, *without_links),
     )
 
 

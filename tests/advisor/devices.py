@@ -10,7 +10,7 @@ import numpy as np
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
-from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.candidates import Device, first_window, make_candidates
 from advisor.plan.choose import select
 from advisor.plan.compose import make_plan
 from advisor.plan.goal import make_brief
@@ -159,6 +159,7 @@ def plan_on(offer: Offer, goal: Goal, profile: Profile, now: datetime) -> Plan:
         goal=goal,
         candidates=candidates.rows(candidates.ruled),
         safe=candidates.rows(candidates.spared),
+        window=first_window([device]),
         left_out=(),
     )
     chosen = select(space, space.limits, spot=True)

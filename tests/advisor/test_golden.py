@@ -12,8 +12,7 @@ import pytest
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
 from advisor.plan.answer import answer
-from advisor.plan.choose import select
-from advisor.plan.search_space import open_space
+from advisor.plan.choose import search, select
 from advisor.records import Goal
 from advisor.store.store import default_store
 from advisor.workflows.data import read_data
@@ -65,8 +64,8 @@ def test_the_plan_is_what_the_search_chose(goals, number):
         return  # one line is no goal
     profiles, left_out = load_profiles(goal, default_store())
     data = read_data(goal.data)
-    space = open_space(goal, profiles, data)
-    chosen = select(space, space.limits)
+    space, chosen = search(goal, profiles, data)
+    assert chosen == select(space, space.limits)
     if chosen is None:
         with pytest.raises(AdvisorError) as refused:
             answer(goal, profiles, now=NOW, data_meta=data, left_out=left_out)

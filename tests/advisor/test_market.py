@@ -19,10 +19,12 @@ from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
 from advisor.plan import curves
 from advisor.plan.answer import answer, bare_plan
-from advisor.plan.choose import LEVEL, select
+from advisor.plan.candidates import USUAL_WINDOW, WIDEST_WINDOW
+from advisor.plan.choose import LEVEL, Selection, search, select
 from advisor.plan.goal import Limits
 from advisor.plan.offers import offers_for
-from advisor.plan.search_space import open_space
+from advisor.plan.recipe import recommended_batch
+from advisor.plan.search_space import SearchSpace, open_space
 from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
 from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
@@ -480,3 +482,39 @@ def test_the_candidates_of_the_default_question_are_all_numbers():
     prices = candidates.of_offers("usd_per_hour")
     for side in (candidates.step.value, candidates.step.high, candidates.memory.high, prices):
         assert np.isfinite(side).all() and (side > 0).all()
+
+
+# How far global batches are tried
+
+
+def off_by(space: SearchSpace, chosen: Selection) -> float:
+    """The batch that the laws recommend for the chosen run, over its own."""
+    batch = float(space.candidates.step_tokens[chosen.place])
+    return recommended_batch(float(space.candidates.scale[chosen.place]), chosen.steps * batch) / batch
+
+
+def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
+    """For 100,000 dollars the deepest model sees hundreds of times the usual tokens: its batch was 2^1.5 too small."""
+    goal = replace(GOAL, budget_usd=100_000.0, deadline_seconds=None)
+    usual = open_space(goal, PROFILES, None)
+    assert off_by(usual, select(usual, usual.limits)) > 2**1.25
+    space, chosen = search(goal, PROFILES, None)
+    assert 2**-0.3 < off_by(space, chosen) < 2**0.3 and space.window[1] > USUAL_WINDOW[1]
+    every = usual.widened(WIDEST_WINDOW)
+    widest = select(every, every.limits)
+    assert (chosen.steps, chosen.score) == (widest.steps, pytest.approx(widest.score, rel=1e-12))
+    assert ask(budget_usd=100_000.0, deadline_seconds=None).run.steps == chosen.steps
+
+
+def test_the_usual_question_is_asked_once():
+    space, chosen = search(GOAL, PROFILES, None)
+    assert space.window == USUAL_WINDOW and 2**-0.3 < off_by(space, chosen) < 2**0.3
+
+
+def test_nothing_is_refused_before_the_smallest_batches_were_tried():
+    """Of the usual batches none is small enough for 4.5 cents, most of which an L4 takes before the first step."""
+    goal = replace(GOAL, budget_usd=0.045, deadline_seconds=None)
+    usual = open_space(goal, PROFILES, None)
+    assert select(usual, usual.limits) is None
+    plan = ask(budget_usd=0.045, deadline_seconds=None)
+    assert plan.prediction.cost_usd.value <= 0.045 and plan.run.steps >= 20
