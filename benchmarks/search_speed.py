@@ -25,13 +25,13 @@ from advisor.plan.answer import answer
 from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.evaluate import evaluate
 from advisor.plan.goal import Limits
-from advisor.plan.search_space import COUNTS, devices_of
+from advisor.plan.search_space import NODE_COUNTS, devices_of
 from advisor.records import Goal
 from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles
 
 ROOT = Path(__file__).resolve().parent.parent
-GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
+GOAL = Goal(gpu="any", counts=NODE_COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
 REPEATS = 5
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from advisor.cli.params import FOLDER, LENGTH, NEW_FILE, NUMBERS, SECONDS, SIZE, TOKENS, USD, VOCABULARY, Number
+from advisor.laws.flops import RATIO_COUNTS
 from advisor.records import Plan
 from advisor.report import render
-from advisor.workflows.goal import RATIO_COUNTS, PlanOptions, goal_from
+from advisor.workflows.goal import PlanOptions, goal_from
 
 
 @click.command()

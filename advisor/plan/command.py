@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from advisor.plan.search_space import ANY, COUNTS
+from advisor.plan.search_space import ANY, NODE_COUNTS
 from advisor.records import Goal
 
 
@@ -18,7 +18,7 @@ def plan_command(goal: Goal, out: str | None = None) -> str:
 def _options(goal: Goal) -> Iterator[str]:
     yield from ("--gpu", goal.gpu)
     counts = goal.counts or (goal.gpus,)
-    if counts != (COUNTS if goal.gpu == ANY or "," in goal.gpu else (1,)):
+    if counts != (NODE_COUNTS if goal.gpu == ANY or "," in goal.gpu else (1,)):
         yield from ("--gpus", ",".join(map(str, counts)))
     for option, value in _values(goal).items():
         if value is not None:

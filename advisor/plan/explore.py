@@ -19,7 +19,7 @@ from advisor.units import HOUR, format_seconds, format_usd
 from trainer.token_folder import TokenMeta
 
 _SEQ_LENS = (128, 256, 512, 1024, 2048, 4096, 8192)
-_COUNTS = (1, 2, 4, 8, 16, 32)
+GPU_COUNTS = (1, 2, 4, 8, 16, 32)  # that a control offers
 _HALF_OCTAVES = range(-6, 7)  # tokens from an eighth to eight times, in steps of the square root of two
 _PRICE_FACTORS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 _PRICES = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0)  # where none is known
@@ -137,7 +137,7 @@ def ranges(plan: Plan, choice: Choice) -> Ranges:
         micro_batch=tuple(sorted({*MICRO_BATCHES, choice.micro_batch})),
         seq_len=tuple(sorted({*_SEQ_LENS, seq_len})),
         tokens=tuple(sorted({choice.tokens, *(round(choice.tokens * 2 ** (half / 2)) for half in _HALF_OCTAVES)})),
-        gpus=(1,) if choice.gpu == "cpu" else tuple(sorted({*_COUNTS, choice.gpus})),
+        gpus=(1,) if choice.gpu == "cpu" else tuple(sorted({*GPU_COUNTS, choice.gpus})),
         usd_per_gpu_hour=tuple(sorted(rents)),
         own=Changes(
             depth=choice.depth,

@@ -12,7 +12,7 @@ from advisor.plan.costs import Costs
 from advisor.plan.search_space import SearchSpace
 from advisor.records import Goal, Plan, ScalingPoint
 
-COUNTS = (1, 2, 4, 8, 16, 32, 64)
+SCALING_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def scaling(space: SearchSpace, plan: Plan, chosen: Selection) -> tuple[tuple[ScalingPoint, ...], int | None]:
@@ -68,7 +68,7 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
 def _offers(goal: Goal, mine: Offer, plan: Plan) -> tuple[Offer, ...]:
     """An offer for each count that the global batch can be split over and that somebody rents together."""
     one = plan.workload.shape.seq_len
-    counts = [count for count in COUNTS if count * one <= OVERSHOOT * plan.workload.step_tokens]
+    counts = [count for count in SCALING_COUNTS if count * one <= OVERSHOOT * plan.workload.step_tokens]
     return tuple(offer for count in counts if (offer := _offer(goal, mine, count)) is not None)
 
 

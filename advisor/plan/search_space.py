@@ -16,7 +16,7 @@ from advisor.predict.profile import Profile
 from advisor.records import Goal
 from trainer.token_folder import TokenMeta
 
-COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
+NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
 ANY = "any"
 OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "only", "any")

@@ -9,9 +9,11 @@ import streamlit as st
 
 from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
+from advisor.laws.flops import RATIO_COUNTS
+from advisor.plan.explore import GPU_COUNTS
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
-from advisor.workflows.goal import RATIO_COUNTS, PlanOptions, goal_from
+from advisor.workflows.goal import PlanOptions, goal_from
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
@@ -20,7 +22,6 @@ OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "any", "only")
 _READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
 _READ |= {"interruptions": parse_seconds}
-COUNTS = (1, 2, 4, 8, 16, 32)
 
 
 def goal() -> Goal:
@@ -119,7 +120,7 @@ def _model() -> dict[str, Any]:
 def _machines() -> dict[str, Any]:
     columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1), vertical_alignment="bottom")
     counts = columns[0].multiselect(
-        "How many GPUs", COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
+        "How many GPUs", GPU_COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
         help="Numbers of GPUs to choose from.",
     )  # fmt: skip
     providers = columns[1].multiselect(

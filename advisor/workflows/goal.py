@@ -12,8 +12,6 @@ from advisor.hardware.here import device_key
 from advisor.records import Goal, GpuPrice
 from advisor.units import parse_usd
 
-RATIO_COUNTS = ("matrices+head", "total", "matrices")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
@@ -51,12 +49,12 @@ class PlanOptions:
 
 def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
-    from advisor.plan.search_space import ANY, COUNTS
+    from advisor.plan.search_space import ANY, NODE_COUNTS
 
     _refuse_two_ratios(options)
     keys = device_keys(options.gpu)
     several = keys == [ANY] or len(keys) > 1
-    numbers = tuple(options.gpus or (COUNTS if several else (1,)))
+    numbers = tuple(options.gpus or (NODE_COUNTS if several else (1,)))
     alone, by_card = read_prices(options.prices)
     if alone is not None and several:
         raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
