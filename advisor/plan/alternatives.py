@@ -33,15 +33,15 @@ def options(space: SearchSpace, plan: Choice) -> tuple[Choice, ...]:
     Aggressive takes a spot machine where that buys a better model, else the largest model whose score is at most 2 %
     worse. Where no other run qualifies an option is left out.
     """
-    found = []
+    named = []
     if (safe := _conservative(space)) is not None:
-        found.append(safe)
+        named.append(safe)
     kept = "keeps the limits 9 times out of 10, as asked" if space.limits.sure else "expected to keep the limits"
-    found.append(replace(plan, why=kept if _limited(space) else plan.why))
+    named.append(replace(plan, why=kept if _limited(space) else plan.why))
     bold, why = _aggressive(space, plan)
     if bold is not None:
-        found.append(choice_of(space.candidates, bold, name="aggressive", why=why))
-    return tuple(found)
+        named.append(choice_of(space.candidates, bold, name="aggressive", why=why))
+    return tuple(named)
 
 
 def front(space: SearchSpace, evaluated: Evaluated, plan: Choice) -> tuple[tuple[Choice, ...], int]:
@@ -75,12 +75,12 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Choice) -> list[int]:
         return sorted(line[spread_out(usd[line], FRONT_SHOWN)].tolist()) if len(line) else []
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
     large = (usd >= SMALLEST_SHARE * paid) & (runs.seconds >= SMALLEST_SHARE * plan.total_seconds.value) & new
-    found: set[int] = set()
+    rows: set[int] = set()
     for effort in (usd, runs.seconds):
         line = best_by_group(together, effort, runs.score)
         line = line[large[line]]
-        found.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
-    return sorted(found)
+        rows.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
+    return sorted(rows)
 
 
 def _as_the_plan(space: SearchSpace, runs: Runs, usd: np.ndarray, plan: Choice) -> np.ndarray:

@@ -236,9 +236,9 @@ def _layout(device: Device, window: Window) -> _Layout:
     sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
     targets = _global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
-    one = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # tokens of one micro-batch on all devices
-    accum = np.maximum(1, np.rint(targets / one)).astype(int)
-    chosen = np.nonzero((one <= OVERSHOOT * targets) | (sizes == sizes.min()))
+    micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
+    accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
+    chosen = np.nonzero((micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min()))
     target, count, shape, size = chosen
     return _Layout(
         shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target

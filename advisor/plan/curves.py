@@ -92,16 +92,16 @@ def gib(size_bytes: float) -> float:
 
 def throughput(profile: Profile, workload: Workload) -> tuple[RatePoint, ...]:
     """Tokens per second of the workload at every micro-batch up to the first that does not fit the memory."""
-    found = []
+    points = []
     for prediction in predict_batch(profile, _splits(workload)):
         if prediction.tokens_per_second is None:
             continue
         fits = prediction.fits is not False
         rate = prediction.tokens_per_second
-        found.append(RatePoint(micro_batch=prediction.workload.micro_batch, tokens_per_second=rate, fits=fits))
+        points.append(RatePoint(micro_batch=prediction.workload.micro_batch, tokens_per_second=rate, fits=fits))
         if not fits:
             break
-    return tuple(found)
+    return tuple(points)
 
 
 def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, ...]:
@@ -121,7 +121,7 @@ def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, 
     rates = micro_tokens * accum / (trend * np.exp(posterior.residuals))
     own = np.log2([workload.shape.depth, workload.shape.width, workload.shape.seq_len, workload.shape.vocab_size])
     same = (np.abs(posterior.points[:, [0, 1, 3, 4]] - own) < 1e-6).all(axis=1)
-    found = [
+    points = [
         MeasuredRate(
             micro_batch=float(tokens / workload.shape.seq_len),
             tokens_per_second=float(rate),
@@ -135,7 +135,7 @@ def measured_rates(profile: Profile, workload: Workload) -> tuple[MeasuredRate, 
         )
         if tokens >= workload.shape.seq_len
     ]
-    return tuple(sorted(found, key=lambda point: point.micro_batch))
+    return tuple(sorted(points, key=lambda point: point.micro_batch))
 
 
 def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
@@ -144,17 +144,17 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
     Overhead is everything that no tensor holds: workspaces, what the allocator took and does not use, the driver's
     context and the buffers of several GPUs.
     """
-    limit, found = profile.device_memory_bytes, []
+    limit, points = profile.device_memory_bytes, []
     for split in _splits(workload):
         held, total = profile.memory.breakdown(split), profile.memory.device_total_bytes(split)
         tensors = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
                    held.logits_bytes)  # fmt: skip
         fitting = fits(total, limit)
         parts = (*tensors, max(0.0, total.value - sum(tensors)))
-        found.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=total, fits=fitting))
+        points.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=total, fits=fitting))
         if not fitting:
             break
-    return tuple(found)
+    return tuple(points)
 
 
 def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None:
@@ -189,14 +189,14 @@ def ideal_rates(plan: Plan) -> tuple[tuple[int, float], ...]:
 
 def _splits(workload: Workload) -> list[Workload]:
     """The workload at every micro-batch that its global batch allows, its own among them."""
-    one = workload.shape.seq_len * workload.gpus
-    most = max(OVERSHOOT * workload.step_tokens, workload.micro_batch * one)
+    sequence_tokens = workload.shape.seq_len * workload.gpus
+    most = max(OVERSHOOT * workload.step_tokens, workload.micro_batch * sequence_tokens)
     sizes = sorted({*MICRO_BATCHES, workload.micro_batch})
     return [
         workload if size == workload.micro_batch else
-        replace(workload, micro_batch=size, grad_accum=max(1, round(workload.step_tokens / (size * one))))
+        replace(workload, micro_batch=size, grad_accum=max(1, round(workload.step_tokens / (size * sequence_tokens))))
         for size in sizes
-        if size * one <= most
+        if size * sequence_tokens <= most
     ]  # fmt: skip
 
 

@@ -81,12 +81,12 @@ def _memory(space: SearchSpace) -> tuple[str, str]:
     high = space.candidates.memory.high[rows]
     nearest = int((high / sizes).argmin())
     usable, needs = format_bytes(FIT_MARGIN * sizes[nearest]), format_bytes(float(high[nearest]))
-    one = len(space.candidates.devices) == 1
-    device = space.brief.goal.gpu if one else "any device"
+    single = len(space.candidates.devices) == 1
+    device = space.brief.goal.gpu if single else "any device"
     message = f"nothing fits the memory of {device}: {_who(space, rows[nearest])}"
-    if not one:
+    if not single:
         message += f" at {_micro_batch(space, rows[nearest])}"
-    more = "a device with more memory" if one else "more cards: --gpu any"
+    more = "a device with more memory" if single else "more cards: --gpu any"
     hint = f"a shorter --seq-len, a smaller --micro-batch or --depth, or {more}"
     return f"{message} needs up to {needs} of {usable} usable", hint
 

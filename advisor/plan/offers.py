@@ -25,5 +25,5 @@ def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -
         source = "your own machine"
         return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=source),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    found = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows) for spot in kinds)
-    return tuple(offer for offer in found if offer is not None)
+    offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows) for spot in kinds)
+    return tuple(offer for offer in offers if offer is not None)

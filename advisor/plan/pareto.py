@@ -49,10 +49,10 @@ def spread_out(values: np.ndarray, count: int) -> np.ndarray:
 
 def _beaten(points: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Bool (n, m): the m-th of `by` is no worse than the n-th point in any column."""
-    found = np.ones((len(points), len(by)), dtype=bool)
+    beaten = np.ones((len(points), len(by)), dtype=bool)
     for column in range(points.shape[1]):
-        found &= by[None, :, column] <= points[:, None, column]
-    return found
+        beaten &= by[None, :, column] <= points[:, None, column]
+    return beaten
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

@@ -67,8 +67,8 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
 
 def _offers(goal: Goal, mine: Offer, plan: Plan) -> tuple[Offer, ...]:
     """An offer for each count that the global batch can be split over and that somebody rents together."""
-    one = plan.workload.shape.seq_len
-    counts = [count for count in SCALING_COUNTS if count * one <= OVERSHOOT * plan.workload.step_tokens]
+    seq_len = plan.workload.shape.seq_len
+    counts = [count for count in SCALING_COUNTS if count * seq_len <= OVERSHOOT * plan.workload.step_tokens]
     return tuple(offer for count in counts if (offer := _offer(goal, mine, count)) is not None)
 
 

@@ -80,11 +80,11 @@ def nice_seconds(seconds: float) -> float:
 
 def _more(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity:
     """What a wider limit buys."""
-    found = select(space, limits)
-    if found is None or found.score * (1 + BETTER) >= plan.score:
+    better = select(space, limits)
+    if better is None or better.score * (1 + BETTER) >= plan.score:
         why = _why_nothing(space, plan, limits)
         return Sensitivity(text=f"{words} would buy next to nothing{why}", limits=limits, depth=plan.depth)
-    choice = choice_of(space.candidates, found)
+    choice = choice_of(space.candidates, better)
     return Sensitivity(text=f"{words} would buy {_change(plan, choice)}", limits=limits, depth=choice.depth)
 
 
@@ -103,9 +103,9 @@ def _why_nothing(space: SearchSpace, plan: Choice, wider: Limits) -> str:
     return ": the data are used up" if space.brief.unique_tokens else ""
 
 
-def _less(space: SearchSpace, plan: Choice, found: Selection, limits: Limits, words: str) -> Sensitivity:
-    choice = choice_of(space.candidates, found)
-    alike = found.score <= plan.score * (1 + BETTER)
+def _less(space: SearchSpace, plan: Choice, less: Selection, limits: Limits, words: str) -> Sensitivity:
+    choice = choice_of(space.candidates, less)
+    alike = less.score <= plan.score * (1 + BETTER)
     buys = f"the same quality: {_where(choice)}" if alike else _change(plan, choice)
     return Sensitivity(text=f"{words} would still buy {buys}", limits=limits, depth=choice.depth)
 
@@ -113,11 +113,11 @@ def _less(space: SearchSpace, plan: Choice, found: Selection, limits: Limits, wo
 def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Sensitivity | None:
     """Whether more time gives the same quality for less money; None when it does not."""
     paid = plan.cost_usd.value if plan.cost_usd else 0.0
-    found = cheapest_as_good(space, plan.score * LEVEL, limits)
-    if not paid or found is None or found.usd > (1 - WORTH_SAYING) * paid:
+    cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
+    if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
         return None
-    saved = f"{format_usd(paid)} to {format_usd(found.usd)} ({format_percent(1 - found.usd / paid)} less)"
-    choice = choice_of(space.candidates, found)
+    saved = f"{format_usd(paid)} to {format_usd(cheapest.usd)} ({format_percent(1 - cheapest.usd / paid)} less)"
+    choice = choice_of(space.candidates, cheapest)
     text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
@@ -149,8 +149,8 @@ def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
         """The best other choice at this speed if it is better than the plan's own; None if the plan's holds."""
         slowed = _slowed(space, mine, speed)
         own = select(slowed, space.limits, allowed=same)
-        found = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
-        first = _preferred(slowed, found) if found else own
+        picks = [p for p in (own, others, select(slowed, space.limits, allowed=mine & ~same)) if p is not None]
+        first = _preferred(slowed, picks) if picks else own
         return None if first is own else first
 
     name = "this machine" if plan.gpu == "cpu" else plan.gpu

@@ -41,14 +41,14 @@ def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Predi
 
     Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
     """
-    found: dict[int, Prediction] = {}
+    predictions: dict[int, Prediction] = {}
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         arrays = WorkloadArrays.of(kind)
         steps, memory = _steps(profile, arrays, kind), _memory(profile.memory, arrays, kind)
         for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
-            found[place] = _prediction(profile, workload, step, *held)
-    return [found[place] for place in range(len(workloads))]
+            predictions[place] = _prediction(profile, workload, step, *held)
+    return [predictions[place] for place in range(len(workloads))]
 
 
 def step_seconds_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> EstimateArrays:
@@ -106,12 +106,12 @@ def _memory(model: MemoryModel, a: WorkloadArrays, workloads: Sequence[Workload]
         bases = model.bases_many(a)
     except AdvisorError:  # the structure has no trace of this kind
         return [(None, None, None)] * len(workloads)
-    found: list[_Memory] = list(zip(*(_estimates(side, bases) for side in many), strict=True))
+    estimates: list[_Memory] = list(zip(*(_estimates(side, bases) for side in many), strict=True))
     measured = {o.workload for o in model.observations}
     for i, w in enumerate(workloads if measured else ()):
         if w in measured:
-            found[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
-    return found
+            estimates[i] = (model.allocated_bytes(w), model.reserved_bytes(w), model.device_total_bytes(w))
+    return estimates
 
 
 def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:

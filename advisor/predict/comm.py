@@ -121,12 +121,12 @@ def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, o
     size = 4 * e.parameters
     whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
     last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, bandwidth) + latency
-    found = np.maximum(last, whole - overlap * backward_seconds)
+    exposed = np.maximum(last, whole - overlap * backward_seconds)
     if e.full.any():
         gather = reduce_scatter_seconds(2 * e.parameters, e.gpus, bandwidth) + e.depth * latency
         sharded = e.grad_accum * np.maximum(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
-        found = np.where(e.full, sharded, found)
-    return found
+        exposed = np.where(e.full, sharded, exposed)
+    return exposed
 
 
 def _latency(gpus: np.ndarray) -> np.ndarray:

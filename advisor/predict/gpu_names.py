@@ -48,10 +48,10 @@ def read_card_name(text: str) -> CardName:
         if not (_MEMORY.match(token) or _FORM.match(token) or _SXM_MACHINE.match(token) or _NOISE.match(token)):
             chip.add(token)
     for token in re.findall(r"[a-z0-9]+", f"{name} {remarks}"):
-        if found := _MEMORY.match(token):
-            memory_gb = memory_gb or float(found[1])
-        elif found := _FORM.match(token):
-            form = form or found[1]
+        if size := _MEMORY.match(token):
+            memory_gb = memory_gb or float(size[1])
+        elif shape := _FORM.match(token):
+            form = form or shape[1]
     if form is None and any(_SXM_MACHINE.match(token) for token in re.findall(r"[a-z0-9]+", plain)):
         form = "sxm"
     return CardName(chip=frozenset(chip), memory_gb=memory_gb, form=form)
@@ -79,16 +79,16 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
     return exact or _candidates(read_card_name(text), memory_gib, cards) or f"GPU {text!r} is not in the catalog"
 
 
-def one_card(text: str, found: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | str:
+def one_card(text: str, cards: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | str:
     """The one of several possible cards that could have held `used_gib`; those alike in a prediction count as one."""
-    if isinstance(found, str):
-        return found
-    if len(found) == 1:
-        return found[0]
-    found = [c for c in found if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or found
-    if not _alike(found):
-        return f"GPU {text!r} could be any of {', '.join(c.key for c in found)}"
-    return found[0]
+    if isinstance(cards, str):
+        return cards
+    if len(cards) == 1:
+        return cards[0]
+    cards = [c for c in cards if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or cards
+    if not _alike(cards):
+        return f"GPU {text!r} could be any of {', '.join(c.key for c in cards)}"
+    return cards[0]
 
 
 def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:

@@ -153,14 +153,14 @@ class MemoryModel:
         state = float(self.structure.persistent_bytes(a)[0])
         parts, line = self.structure.parts_bytes(a), self._line(a)
         total = float(self._allocated(a)[0][0])
-        known = {name: line.slope * parts[name] for name in ("gradients", "activations", "logits")}
+        varying = {name: line.slope * parts[name] for name in ("gradients", "activations", "logits")}
         return MemoryParts(
             weights_bytes=weights,
             optimizer_bytes=state - weights,
-            gradients_bytes=known["gradients"],
-            activations_bytes=known["activations"],
-            logits_bytes=known["logits"],
-            overhead_bytes=total - state - sum(known.values()),
+            gradients_bytes=varying["gradients"],
+            activations_bytes=varying["activations"],
+            logits_bytes=varying["logits"],
+            overhead_bytes=total - state - sum(varying.values()),
         )
 
     def basis(self, workload: Workload) -> Basis:

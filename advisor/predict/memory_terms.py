@@ -236,14 +236,14 @@ class Structure:
         names = [term for term in TERMS if any(term in moment.coefficients for moment in moments)]
         values = self.terms(a, names) @ np.array([[m.coefficients.get(n, 0.0) for m in moments] for n in names])
         several = a.tokens > self._chunk_tokens(a)
-        found = [
+        pairs = [
             (moment, np.where(several, column, -np.inf) if moment.phase == "later_chunk" else column)
             for moment, column in zip(moments, values.T, strict=True)
         ]
         if a.optimizer == "muon":
             moment = Moment(phase="optimizer", coefficients=self.muon)
-            found.append((moment, 4.0 * a.parameters + self.terms(a) @ moment.vector))
-        return found
+            pairs.append((moment, 4.0 * a.parameters + self.terms(a) @ moment.vector))
+        return pairs
 
     def peak_bytes(self, a: WorkloadArrays) -> np.ndarray:
         """Highest live bytes of a step, shape (n,): what `calibrate.trace` would find."""

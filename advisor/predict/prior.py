@@ -86,10 +86,10 @@ def load_prior(
     generation's measured cards. AdvisorError if the file is unusable.
     """
     document = _prior_document()
-    known = document["generations"]
-    name = generation if generation is not None and generation in known else "unmeasured"
+    generations = document["generations"]
+    name = generation if generation is not None and generation in generations else "unmeasured"
     beliefs = [
-        (np.array(known[name][label]["mean"]), np.array(known[name][label]["covariance"]))
+        (np.array(generations[name][label]["mean"]), np.array(generations[name][label]["covariance"]))
         for label, wanted in (("eager", compile is not True), ("compiled", compile is not False))
         if wanted
     ]
@@ -101,10 +101,10 @@ def load_prior(
         mean[matmul] += document["matmul_shifts"].get(generation, 0.0)
     headroom = power_headroom(spec, precision) if spec else None
     if headroom is not None:
-        more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - known[name]["headroom"])
+        more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - generations[name]["headroom"])
         mean = mean - document["headroom"]["mean"] * more
         covariance = covariance + document["headroom"]["deviation"] ** 2 * np.outer(more, more)
-        if more.any() and headroom > known[name]["headroom"]:
+        if more.any() and headroom > generations[name]["headroom"]:
             mean, covariance = bounded(mean, covariance)
     if precision == "fp32":
         covariance[matmul, matmul] += _FP32_DEVIATION**2
@@ -121,8 +121,9 @@ def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
     its generation, in all.
     """
     document = _prior_document()
-    by_card, known = document["rows_by_card"], document["generations"]
-    return by_card.get(key, 0), known[generation]["rows"] if generation in known else 0, sum(by_card.values())
+    by_card, generations = document["rows_by_card"], document["generations"]
+    of_generation = generations[generation]["rows"] if generation in generations else 0
+    return by_card.get(key, 0), of_generation, sum(by_card.values())
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -214,12 +215,12 @@ def _cross(document: dict, here: str, there: str, compile: bool, prior: Coeffici
     """Covariance between the two cards' coefficients; cards of one generation share all that is believed of it."""
     if here == there:
         return prior.covariance
-    known = document["generations"]
-    one, other = (name if name in known else "unmeasured" for name in (here, there))
+    generations = document["generations"]
+    first, second = (name if name in generations else "unmeasured" for name in (here, there))
     table = document["cross_covariance"]["compiled" if compile else "eager"]
-    if f"{one} {other}" in table:
-        return np.array(table[f"{one} {other}"])
-    return np.array(table[f"{other} {one}"]).T
+    if f"{first} {second}" in table:
+        return np.array(table[f"{first} {second}"])
+    return np.array(table[f"{second} {first}"]).T
 
 
 def _positive(covariance: np.ndarray) -> np.ndarray:

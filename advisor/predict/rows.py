@@ -94,13 +94,15 @@ class RowReader:
     def read(self, cells: Sequence[str], number: int = 1) -> Workload | RowError:
         """Turn one row into a Workload, or say why not; cells missing at its end are empty."""
         key = self._pick([*cells, *self._padding])
-        found = self._seen.get(key)
-        if found is None:
+        outcome = self._seen.get(key)
+        if outcome is None:
             cells = tuple(map(str.strip, key))
             if not _EMPTY.isdisjoint(cells):
                 cells = tuple("" if cell in _EMPTY else cell for cell in cells)
-            found = self._seen[key] = self._workload(*cells)
-        return found if isinstance(found, Workload) else RowError(row=number, error=f"not predicted: {found.reason}")
+            outcome = self._seen[key] = self._workload(*cells)
+        if isinstance(outcome, Workload):
+            return outcome
+        return RowError(row=number, error=f"not predicted: {outcome.reason}")
 
     def _workload(
         self, gpu: str, memory: str, used: str, gpus: str, params: str, layers: str, dim: str, heads: str,
@@ -320,12 +322,12 @@ def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShap
     """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
     if count is None or "vocab" not in values:
         return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
-    found: dict[int, ModelShape] = {}
+    shapes: dict[int, ModelShape] = {}
     for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
         width = (count - at_zero) / (at_one - at_zero)
         if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
             shape = replace(zero, ffn_width=int(width), kv_heads=kv_heads)
-            found.setdefault(flops.matmul_parameters(shape), shape)
-    if len(found) != 1:
+            shapes.setdefault(flops.matmul_parameters(shape), shape)
+    if len(shapes) != 1:
         return Refusal("ffn_mult is not given, and params leaves it open")
-    return next(iter(found.values()))
+    return next(iter(shapes.values()))

@@ -81,13 +81,13 @@ class Sizes:
 
 def sizes(workloads: Sequence[Workload]) -> Sizes:
     """Gather workloads of any kinds into arrays of shape (n,)."""
-    found: dict[str, np.ndarray] = {name: np.empty(len(workloads)) for name in Sizes.__dataclass_fields__}
+    columns: dict[str, np.ndarray] = {name: np.empty(len(workloads)) for name in Sizes.__dataclass_fields__}
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         some = sizes_of(WorkloadArrays.of(kind), np.array([w.grad_accum for w in kind]))
-        for name, column in found.items():
+        for name, column in columns.items():
             column[places] = getattr(some, name)
-    return Sizes(**found)
+    return Sizes(**columns)
 
 
 def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None = None) -> Sizes:
