@@ -61,7 +61,7 @@ def resolve_key(asked: str, device: WorkerDevice) -> str:
             "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
         )
     name = device.name or device.type
-    spec = find_gpu(name)
+    spec = find_gpu(name, device.memory_bytes)
     key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     if asked not in ("auto", key) and require_gpu(asked).key != key:
         raise AdvisorError(

@@ -25,7 +25,11 @@ GPU_COLUMNS = (
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 GPUS_PER_NODE = 8
-
+_MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
+_SPELT = {"blackwell": "bw", "mobile": "laptop"}  # in keys
+_ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that nobody leaves out
+_RAN_SHORT = 0.92  # a card holds at least this share of its marketed GB (ECC and firmware take some)
+_RAN_OVER = 1.08  # and at most this: "80 GB" cards hold 80 GiB
 
 # Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).
 _FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
@@ -117,11 +121,15 @@ def load_published_gpus() -> dict[str, GpuSpec]:
     return {spec.key: spec, **gpus}
 
 
-def find_gpu(name: str) -> GpuSpec | None:
-    """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous."""
-    gpus = load_gpus()
-    keys = _matching_keys(name, gpus)
-    return gpus[keys[0]] if len(keys) == 1 else None
+def find_gpu(name: str, memory_bytes: float | None = None) -> GpuSpec | None:
+    """The card of a catalog key, driver (NVML) name or unambiguous short name; None if unknown or ambiguous.
+
+    Drivers give some cards of different memory one name (RTX 4060 Ti): `memory_bytes`, as reported, tells them apart.
+    """
+    found = gpus_named(name)
+    if len(found) > 1 and memory_bytes is not None:
+        found = [spec for spec in found if _RAN_SHORT <= memory_bytes / (spec.memory_gb * GIGA) <= _RAN_OVER]
+    return found[0] if len(found) == 1 else None
 
 
 def gpus_named(name: str) -> list[GpuSpec]:
@@ -148,10 +156,16 @@ def require_gpu(name: str) -> GpuSpec:
     raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
 
 
+def _words(name: str) -> list[str]:
+    """A name's words without case, punctuation and maker, spelt as in keys: "GeForce RTX 3090 Ti" is rtx, 3090ti."""
+    joined = re.sub(r"(\d{4})[ -](ti|d)\b", r"\1\2", name.lower())
+    words = re.findall(r"[a-z0-9]+", joined)
+    return [_SPELT.get(word, word) for word in words if word not in _MAKERS]
+
+
 def _normal(name: str) -> str:
-    """A name without case, punctuation and maker: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla", "amd", "instinct"))
+    """A name run together: "NVIDIA GeForce RTX 4090" and "rtx-4090" are the same."""
+    return "".join(_words(name))
 
 
 def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
@@ -162,8 +176,14 @@ def _matching_keys(name: str, gpus: Mapping[str, GpuSpec]) -> list[str]:
     exact = [key for key, spec in gpus.items() if wanted in {_normal(n) for n in (key, *spec.nvml_names)}]
     if exact or not wanted:
         return exact
-    parts = set(re.findall(r"[a-z0-9]+", name.lower())) - {"nvidia", "geforce", "tesla", "amd", "instinct"}
-    return [key for key in gpus if parts <= set(key.split("-")) | {key.replace("-", "")} or _starts(key, wanted)]
+    parts = set(_words(name))
+    found = [key for key, spec in gpus.items() if parts <= _said_of(spec) or _starts(key, wanted)]
+    return [key for key in found if all(word in wanted for word in _ALWAYS_SAID & set(key.split("-")))]
+
+
+def _said_of(spec: GpuSpec) -> set[str]:
+    """All words that a name of a card may consist of: those of its key, apart and run together, and its memory."""
+    return {*spec.key.split("-"), spec.key.replace("-", ""), f"{spec.memory_gb:g}gb"}
 
 
 def _starts(key: str, wanted: str) -> bool:

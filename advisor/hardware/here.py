@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, require_gpu
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCard:
+    """A card of this machine as its driver describes it."""
+
+    name: str  # by NVML
+    memory_bytes: int | None  # None: the driver does not say (memory shared with the host)
 
 
 def device_key(asked: str) -> str:
@@ -18,21 +28,21 @@ def device_key(asked: str) -> str:
         return "cpu"
     if asked != "auto":
         return require_gpu(asked).key
-    name = first_card()
-    if name is None:
+    found = cards()
+    if not found:
         return "cpu"
-    spec = find_gpu(name)
-    return spec.key if spec else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    spec = find_gpu(found[0].name, found[0].memory_bytes)
+    return spec.key if spec else re.sub(r"[^a-z0-9]+", "-", found[0].name.lower()).strip("-")
 
 
 def first_card() -> str | None:
     """The NVML name of the first NVIDIA card; None without a driver or a card."""
-    names = cards()
-    return names[0] if names else None
+    found = cards()
+    return found[0].name if found else None
 
 
-def cards() -> list[str]:
-    """The NVML names of this machine's NVIDIA cards; empty without a driver or a card."""
+def cards() -> list[FoundCard]:
+    """This machine's NVIDIA cards; empty without a driver or a card."""
     import pynvml  # shared libraries are looked for only when the question is asked
 
     try:
@@ -41,10 +51,20 @@ def cards() -> list[str]:
         return []
     try:
         count = pynvml.nvmlDeviceGetCount()
-        names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
+        return [_card(pynvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
     finally:
         pynvml.nvmlShutdown()
-    return [name.decode() if isinstance(name, bytes) else name for name in names]
+
+
+def _card(handle: Any) -> FoundCard:
+    import pynvml
+
+    name = pynvml.nvmlDeviceGetName(handle)
+    try:
+        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:
+        memory_bytes = None
+    return FoundCard(name=name.decode() if isinstance(name, bytes) else name, memory_bytes=memory_bytes)
 
 
 def check_is_here(gpu: str, gpus: int) -> str | None:

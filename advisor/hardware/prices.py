@@ -125,7 +125,7 @@ def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
     return f"${per_gpu:.0f} per GPU-hour is no rent" if per_gpu > PRICE_RANGE[1] else None
 
 
-_CONSUMER = ("rtx", "quadro", "a4000", "a5000", "a6000")
+_CONSUMER = ("rtx", "gtx", "titan", "quadro", "a2000", "a4000", "a4500", "a5000", "a6000")
 
 
 @cache

@@ -18,14 +18,24 @@ _NOISE = re.compile(r"^(nvidia|tesla|geforce|rtx|amd|instinct|gpus?|hbm\d?e?|gdd
 _FORM = re.compile(r"^(sxm|pcie|nvl)\d*$")
 _SXM_MACHINE = re.compile(r"^[dh]gx$")  # NVIDIA's machines and boards of eight hold no other form
 _MEMORY = re.compile(r"^(\d+)g(?:i?b)?$")
-# how names run together or apart: "8x A100", "RTX3090", "3090 Ti", "4090 D", "80 GB", "Gaudi 2"
+# how names run together or apart: "8x A100", "RTX3090", "3090 Ti", "4090 D", "80 GB", "Gaudi 2"; and the names of one
+# card: there is one RTX 8000, and the GB10 is sold in a machine called DGX Spark
 _SPELLINGS = (
     (r"^\s*\d+\s*[x×*]\s*", ""),
     (r"\b(rtx|gtx)(?=\d)", r"\1 "),
     (r"(\d{4}) (ti|d)\b", r"\1\2"),
     (r"\b(\d+) (gi?b)\b", r"\1\2"),
     (r"\bgaudi (?=\d)", "gaudi"),
+    (r"\bmobile\b", "laptop"),
+    (r"\bblackwell (workstation|max-?q|server)", r"bw \1"),
+    (r"\bpro (\d+) blackwell\b", r"pro \1 bw"),
+    (r"\bmax-?q( workstation)?( edition)?", "maxq"),
+    (r"\bworkstation( edition)?", "ws"),
+    (r"\bserver edition", "server"),
+    (r"^(nvidia )?rtx 8000\b", "quadro rtx 8000"),
+    (r"\bdgx spark\b", "gb10"),
 )
+_EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # of one product; a name without one may mean any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +86,8 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
         return f"GPU {text!r} does not name a whole card"
     cards = list(cards)
     exact = [c for c in cards if text == c.key or text in c.nvml_names]
-    return exact or _candidates(read_card_name(text), memory_gib, cards) or f"GPU {text!r} is not in the catalog"
+    found = _of_memory(exact, memory_gib) or _candidates(read_card_name(text), memory_gib, cards)
+    return found or f"GPU {text!r} is not in the catalog"
 
 
 def one_card(text: str, cards: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | str:
@@ -92,10 +103,9 @@ def one_card(text: str, cards: list[GpuSpec] | str, used_gib: float | None) -> G
 
 
 def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:
-    same_chip = [c for c in cards if name.chip and read_card_name(c.key).chip == name.chip]
-    memory = name.memory_gb if name.memory_gb is not None else memory_gib
-    if memory is not None and len(same_chip) > 1:
-        same_chip = [c for c in same_chip if abs(c.memory_gb - memory) < 1]
+    chips = {name.chip} | {name.chip | edition for edition in _EDITIONS} if name.chip else set()
+    same_chip = [c for c in cards if read_card_name(c.key).chip in chips]
+    same_chip = _of_memory(same_chip, name.memory_gb if name.memory_gb is not None else memory_gib)
     if name.form is not None and any(read_card_name(c.key).form for c in same_chip):
         same_chip = [c for c in same_chip if read_card_name(c.key).form in (name.form, None)]
     if name.form is None:  # NVL is part of a product's name, which nobody leaves out
@@ -103,8 +113,15 @@ def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) 
     return same_chip
 
 
+def _of_memory(cards: list[GpuSpec], memory: float | None) -> list[GpuSpec]:
+    """Those of several cards that hold so much; drivers and tables give cards of different memory one name."""
+    if memory is None or len(cards) < 2:
+        return cards
+    return [c for c in cards if abs(c.memory_gb - memory) < 1]
+
+
 def _alike(cards: list[GpuSpec]) -> bool:
-    for field in ("memory_bytes_per_second", "fp16_flops", "bf16_flops", "tf32_flops", "fp32_flops"):
+    for field in ("memory_gb", "memory_bytes_per_second", "fp16_flops", "bf16_flops", "tf32_flops", "fp32_flops"):
         values = [getattr(c, field) for c in cards if getattr(c, field) is not None]
         if values and max(values) > _ALIKE * min(values):
             return False

@@ -30,6 +30,21 @@ from advisor.hardware.catalog import find_gpu, load_gpus, peak_flops, require_gp
         ("Tesla T4", "t4"),
         ("3060", "rtx-3060-12gb"),
         ("NVIDIA GH200 480GB", "gh200-96gb"),
+        ("3090 ti", "rtx-3090ti"),
+        ("4070 Ti SUPER", "rtx-4070ti-super"),
+        ("RTX4070TiSUPER", "rtx-4070ti-super"),
+        ("4080", "rtx-4080"),
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "rtx-4090-laptop"),
+        ("RTX 4070 Laptop 8GB", "rtx-4070-laptop"),
+        ("RTX 3080 Mobile 16GB", "rtx-3080-laptop-16gb"),
+        ("RTX 4060 Ti 16GB", "rtx-4060ti-16gb"),
+        ("RTX PRO 6000 Blackwell Server", "rtx-pro-6000-bw-server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-bw-maxq"),
+        ("A800 SXM4 80GB", "a800-80gb-sxm"),
+        ("H800 PCIe", "h800-80gb-pcie"),
+        ("Quadro RTX 8000", "quadro-rtx-8000"),
+        ("DGX Spark", "gb10"),
     ],
 )
 def test_finds_a_card_by_key_driver_name_or_short_name(name: str, key: str) -> None:
@@ -45,6 +60,11 @@ def test_finds_a_card_by_key_driver_name_or_short_name(name: str, key: str) -> N
         ("h100", ["h100-80gb-sxm", "h100-80gb-pcie", "h100-94gb-nvl"]),
         ("a100-80gb", ["a100-80gb-sxm", "a100-80gb-pcie"]),
         ("gh200", ["gh200-96gb", "gh200-144gb"]),
+        ("RTX 4060 Ti", ["rtx-4060ti-8gb", "rtx-4060ti-16gb"]),
+        ("NVIDIA GeForce RTX 3080", ["rtx-3080-10gb", "rtx-3080-12gb"]),
+        ("3080 laptop", ["rtx-3080-laptop-8gb", "rtx-3080-laptop-16gb"]),
+        ("H800 80GB", ["h800-80gb-sxm", "h800-80gb-pcie"]),
+        ("RTX PRO 6000 Blackwell", ["rtx-pro-6000-bw-ws", "rtx-pro-6000-bw-maxq", "rtx-pro-6000-bw-server"]),
     ],
 )
 def test_an_ambiguous_name_lists_what_it_could_be(name: str, some_keys: list[str]) -> None:
@@ -57,7 +77,7 @@ def test_an_ambiguous_name_lists_what_it_could_be(name: str, some_keys: list[str
 
 @pytest.mark.parametrize(
     ("name", "close"),
-    [("h2000", "h200"), ("h1000", "h100"), ("rtx-4099", "rtx-4090"), ("mi300", "mi300x"), ("3090 ti", "rtx-3090ti")],
+    [("h2000", "h200"), ("h1000", "h100"), ("rtx-4099", "rtx-4090"), ("mi300", "mi300x"), ("3099 ti", "rtx-3090ti")],
 )
 def test_an_unknown_name_gets_close_matches(name: str, close: str) -> None:
     assert find_gpu(name) is None
@@ -67,16 +87,38 @@ def test_an_unknown_name_gets_close_matches(name: str, close: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H200 MIG 1g.18gb", "Quadro RTX 8000", ""]
+    "name",
+    [
+        *("NVIDIA GeForce RTX 4050 Laptop GPU", "RTX 4090 Max-Q", "NVIDIA H200 MIG 1g.18gb", "Quadro RTX 5000", ""),
+        *("RTX 4000 SFF Ada Generation", "RTX A2000 Laptop GPU", "NVIDIA TITAN X (Pascal)", "TITAN Xp", "TITAN V"),
+        *("RTX PRO 4000 Blackwell SFF", "RTX PRO 5000 Blackwell", "Apple M2 Pro", "RTX 4090 24GB Laptop", "A800 40GB"),
+    ],
 )
 def test_another_card_is_never_taken_instead(name: str) -> None:
     assert find_gpu(name) is None
 
 
-def test_every_driver_name_finds_its_own_row() -> None:
+def test_every_driver_name_and_memory_find_their_own_row() -> None:
     for key, spec in load_gpus().items():
-        for name in (key, *spec.nvml_names):
-            assert find_gpu(name) == spec, name
+        assert find_gpu(key) == spec
+        for name in spec.nvml_names:
+            assert find_gpu(name, spec.memory_bytes) == spec, name
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "key"),
+    [
+        ("NVIDIA GeForce RTX 4060 Ti", 8188, "rtx-4060ti-8gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16380, "rtx-4060ti-16gb"),
+        ("NVIDIA GeForce RTX 3080", 10240, "rtx-3080-10gb"),
+        ("NVIDIA GeForce RTX 3080", 12288, "rtx-3080-12gb"),
+        ("NVIDIA GeForce RTX 3080", 20480, None),  # a card that was never sold under this name
+        ("NVIDIA GeForce RTX 3080", None, None),
+    ],
+)
+def test_memory_tells_cards_of_one_driver_name_apart(name: str, mib: int | None, key: str | None) -> None:
+    found = find_gpu(name, mib and mib * 2**20)
+    assert (found and found.key) == key
 
 
 @given(st.text(max_size=20))
@@ -104,7 +146,7 @@ def own_gpus(home: Path, text: str) -> None:
 def test_own_cards_join_the_catalog_and_win(advisor_home: Path) -> None:
     header = "key,memory_gb,mem_bw_gbs,bf16_dense_tflops,source"
     own_gpus(advisor_home, f"{header}\nmine,12,400,50,me\nl4,24,300,100,my bench\n")
-    assert len(load_gpus()) == 62
+    assert len(load_gpus()) == 105
     assert find_gpu("mine").bf16_flops == 50e12
     assert (find_gpu("l4").bf16_flops, find_gpu("l4").source) == (100e12, "my bench")
     own_gpus(advisor_home, f"{header}\nl4,24,300,110,my second bench\n")

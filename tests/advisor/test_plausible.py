@@ -43,12 +43,13 @@ def workload(shape: ModelShape = LARGE, spec: GpuSpec = A100, **changes: object)
 @pytest.mark.parametrize("key", sorted(CARDS))
 def test_no_card_beats_its_data_sheet(key: str):
     """GeForce cards boost beyond the stated clock and lose that again outside the products: an RTX 3090 is said to
-    reach 95 % (modula's PR 1), an RTX 4090 reached 80 % (nanochat). The rest stay well below.
+    reach 95 % (modula's PR 1), an RTX 4090 reached 80 % (nanochat). Between them and the rest, which stay well below,
+    are cards whose stated clock is low for their power: laptops at their most watts, the RTX A2000.
     """
     spec = CARDS[key]
     w = workload(spec=spec, compile=True, micro_batch=8, grad_accum=8)
-    generous = spec.tdp_watts and spec.tdp_watts / (peak_flops(spec, w.precision) / 1e12) > 2.3
-    assert 0.2 < predict(w, spec).mfu.value < (1.03 if generous else 0.85)
+    watts = (spec.tdp_watts or 0.0) / (peak_flops(spec, w.precision) / 1e12)
+    assert 0.2 < predict(w, spec).mfu.value < (1.03 if watts > 2.3 else 0.9 if watts > 1.8 else 0.85)
 
 
 @pytest.mark.parametrize("compiled, most", [(False, 0.3), (True, 0.4)])

@@ -201,6 +201,18 @@ def test_what_is_not_modelled_or_not_said_is_refused_in_words(changes: dict[str,
         ("RTX 3090 Ti", None, "rtx-3090ti"),
         ("2 x A10", None, "a10"),
         ("Gaudi 2", None, "gaudi2"),
+        ("A800 SXM4 80GB", None, "a800-80gb-sxm"),
+        ("H800 (SXM5)", None, "h800-80gb-sxm"),
+        ("RTX 4070 Laptop 8GB", None, "rtx-4070-laptop"),
+        ("NVIDIA GeForce RTX 4060 Ti", 16.0, "rtx-4060ti-16gb"),
+        ("RTX 4060 Ti (8 GB)", None, "rtx-4060ti-8gb"),
+        ("4070 Ti SUPER", None, "rtx-4070ti-super"),
+        ("RTX PRO 6000 Blackwell Server", None, "rtx-pro-6000-bw-server"),
+        ("RTX PRO 6000 Blackwell Workstation Edition", None, "rtx-pro-6000-bw-ws"),
+        ("DGX Spark", None, "gb10"),
+        ("RTX A4500", None, "a4500"),
+        ("RTX 8000", None, "quadro-rtx-8000"),
+        ("GTX 1080 Ti", None, "gtx-1080ti"),
     ],
 )
 def test_published_names_find_their_card(name: str, memory: float | None, key: str):
@@ -209,7 +221,21 @@ def test_published_names_find_their_card(name: str, memory: float | None, key: s
 
 @pytest.mark.parametrize(
     "name",
-    ["A100", "H100", "H100 80GB", "GH200", "A100 SXM4", "Blackwell (model not named)", "MI250 (1 GCD)", "RTX", "80GB"],
+    [
+        *(
+            "A100",
+            "H100",
+            "H100 80GB",
+            "GH200",
+            "A100 SXM4",
+            "Blackwell (model not named)",
+            "MI250 (1 GCD)",
+            "RTX",
+            "80GB",
+        ),
+        *("H800 80GB", "RTX 4060 Ti", "NVIDIA GeForce RTX 4060 Ti", "RTX 3080", "RTX PRO 6000 Blackwell", "V100 SXM2"),
+        *("RTX 4090 Max-Q", "RTX 4050 Laptop", "RTX 4000 SFF Ada", "TITAN X (Pascal)", "Apple M2 Pro", "Laptop", "RTX"),
+    ],
 )
 def test_a_name_that_could_be_several_cards_is_none_of_them(name: str):
     assert isinstance(match_card(name, None, CARDS.values()), str)
@@ -222,6 +248,8 @@ def test_used_memory_rules_out_small_cards():
 def test_every_catalog_key_and_driver_name_is_itself():
     for spec in CARDS.values():
         assert match_card(spec.key, None, CARDS.values()) is spec
+        for name in spec.nvml_names:
+            assert match_card(name, spec.memory_gb, CARDS.values()) is spec
 
 
 def test_rows_the_prior_rests_on_are_all_read():
