@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import resource
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,8 +73,8 @@ class PeakMemory:
 def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool = True) -> DeviceContext:
     """Choose device and precision, and make them the process's defaults; raises DeviceError when there are none such.
 
-    auto takes CUDA when there is a card; its precision is bf16 where the card computes in it, fp16 on older cards, and
-    fp32 on the CPU. `tf32` lets fp32 matrix products on CUDA round their inputs to 10 bits.
+    auto takes CUDA when there is a card; its precision is bf16 where the card computes in it, fp16 on older cards that
+    are fast at it, and fp32 elsewhere. `tf32` lets fp32 matrix products on CUDA round their inputs to 10 bits.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device {name!r} is not one of auto, cpu, cuda")
@@ -84,9 +86,29 @@ def resolve_device(name: str, precision: str, *, local_rank: int = 0, tf32: bool
     if local_rank >= found:
         raise DeviceError(f"CUDA device {local_rank} was asked for; torch {torch.__version__} finds {found}")
     device = torch.device("cuda", local_rank)
+    capability = torch.cuda.get_device_capability(device)
+    if torch.version.cuda and not has_kernels(torch.cuda.get_arch_list(), capability):
+        raise DeviceError(
+            f"torch {torch.__version__} has no kernels for {torch.cuda.get_device_name(device)} (compute capability "
+            f"{capability[0]}.{capability[1]}); install a wheel that has them: https://pytorch.org/get-started"
+        )
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     return DeviceContext(device=device, precision=_cuda_precision(precision))
+
+
+def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether a build for such architectures ("sm_86", "compute_120") runs on a card of a compute capability.
+
+    Code for x.y runs on x.z with z >= y; what is only compiled to PTX ("compute_") on every newer card.
+    """
+    built = [re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name) for name in architectures]
+    return any(
+        (int(found[2]) == capability[0] and int(found[3]) <= capability[1])
+        or (found[1] == "compute" and (int(found[2]), int(found[3])) <= capability)
+        for found in built
+        if found
+    )
 
 
 def describe_device(context: DeviceContext, world_size: int = 1) -> DeviceFacts:
@@ -179,10 +201,15 @@ def _is_glibc() -> bool:
 def _cuda_precision(precision: str) -> str:
     native_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "auto":
-        return "bf16" if native_bf16 else "fp16"
+        return "bf16" if native_bf16 else "fp16" if _has_fast_fp16(torch.cuda.get_device_capability()) else "fp32"
     if precision == "bf16" and not native_bf16:
         raise DeviceError(f"{torch.cuda.get_device_name()} has no bf16 units; use precision fp16, fp32 or auto")
     return precision
+
+
+def _has_fast_fp16(capability: tuple[int, int]) -> bool:
+    """Whether fp16 beats fp32: CUDA's table of throughput has it at 1/64 on GeForce cards of the Pascal generation."""
+    return capability >= (7, 0) or capability in ((5, 3), (6, 0), (6, 2))
 
 
 def _resident_peak_bytes() -> int:

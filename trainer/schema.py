@@ -196,7 +196,7 @@ class RunConfig:
     schema: int = SCHEMA
     seed: int = 1337
     device: str = "auto"
-    precision: str = "auto"  # auto: bf16 on CUDA with bf16 units, fp16 on CUDA without, fp32 on CPU
+    precision: str = "auto"  # auto: bf16 on CUDA with bf16 units, fp16 on older CUDA if fast, else fp32
     tf32: bool = True
     compile: bool = False  # torch.compile, block by block
     activation_checkpointing: str = "none"

@@ -13,6 +13,7 @@ from trainer.device import (
     DeviceContext,
     DeviceError,
     describe_device,
+    has_kernels,
     is_out_of_memory,
     peak_memory,
     reset_peak_memory,
@@ -20,6 +21,28 @@ from trainer.device import (
 )
 
 CPU = DeviceContext(device=torch.device("cpu"), precision="fp32")
+
+
+CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+CU130 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "runs"),
+    [
+        (CU126, (7, 0), True),
+        (CU130, (7, 0), False),  # a V100 with pip's default
+        (CU126, (12, 0), False),  # an RTX 5090 with the wheels of the years before it
+        (CU130, (12, 1), True),
+        (CU130, (10, 3), True),
+        (CU126, (8, 9), True),
+        (CU130, (13, 0), True),  # compiled on the spot
+        (["sm_86"], (8, 0), False),
+        (["sm_90a"], (9, 0), True),
+    ],
+)
+def test_a_build_runs_on_the_cards_it_has_kernels_for(built, capability, runs):
+    assert has_kernels(built, capability) == runs
 
 
 @pytest.mark.parametrize("asked, given", [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")])
