@@ -17,6 +17,7 @@ from advisor.calibrate import observations
 from advisor.calibrate.fit import HeldOut, fit, leave_one_out
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
+from advisor.hardware.software_support import can, can_train_in, usual_precision
 from advisor.laws.flops import flops_per_token
 from advisor.predict.memory import MemoryObservation, corrected, load_memory_model
 from advisor.predict.power import PowerModel, measured_power
@@ -262,17 +263,17 @@ def prior_profile(
     power_cap_watts: float | None = None,
 ) -> Profile:
     """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
-    one. AdvisorError when the datasheet has no peak.
+    one. AdvisorError when it has no units of the precision.
     """
-    precision = precision or ("bf16" if spec.bf16_flops else "fp16")
-    compile = True if compile is None else compile
+    precision = precision or usual_precision(spec)
     peak = peak_flops(spec, precision)
-    if peak is None:
+    if peak is None or not can_train_in(spec, precision):
         raise AdvisorError(
             f"{spec.key} has no {precision} matrix units",
-            f"choose another precision: --precision {'fp16' if spec.fp16_flops else 'fp32'}",
+            f"choose another precision: --precision {usual_precision(spec)}",
             exit_code=2,
         )
+    compile = can(spec, "compile") is not False if compile is None else compile
     capped = spec
     if power_cap_watts and spec.tdp_watts:
         capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))

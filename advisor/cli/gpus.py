@@ -19,6 +19,7 @@ from advisor.hardware.offers import (
     rows_by_gpu,
     unpriced,
 )
+from advisor.hardware.software_support import lacks, what_it_needs, wheels_for
 from advisor.report.cards import OFFER_NUMBERS, card_facts, catalog_row, offer_notes, offer_rows
 from advisor.report.render import print_json, show, table
 
@@ -56,9 +57,9 @@ def _show_all(count: int, providers: Sequence[str], today: datetime.date, as_jso
         print_json([_plain(spec, offers[spec.key], today) for spec in specs])
         return
     dollars = "$/h" if count == 1 else f"$/h for {count}"
-    columns = ["gpu", "memory", "bandwidth", "bf16 dense", dollars, "price from"]
+    columns = ["gpu", "memory", "bandwidth", "bf16 dense", "PyTorch", dollars, "price from"]
     cells = [catalog_row(spec, offers[spec.key] or unpriced(spec.key, count, providers, rows), today) for spec in specs]
-    show(table(columns, cells, right=columns[1:5]))
+    show(table(columns, cells, right=columns[1:6]))
 
 
 def _show_one(spec: GpuSpec, count: int, providers: Sequence[str], today: datetime.date, as_json: bool) -> None:
@@ -88,7 +89,18 @@ def _refresh(today: datetime.date) -> None:
 
 def _plain(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    return {**fields, "memory_bytes": spec.memory_bytes, "price": offer and _plain_price(_beside(offer), today)}
+    price = offer and _plain_price(_beside(offer), today)
+    return {**fields, "memory_bytes": spec.memory_bytes, "pytorch": _plain_support(spec), "price": price}
+
+
+def _plain_support(spec: GpuSpec) -> dict[str, object]:
+    found = wheels_for(spec)
+    return {
+        "newest": found[0].torch if found else None,
+        "variant": found[0].variant if found else None,
+        "needs": what_it_needs(spec),
+        "lacks": lacks(spec),
+    }
 
 
 def _beside(offer: Offer) -> ProviderOffers:

@@ -14,6 +14,7 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.hardware.catalog import GpuSpec, load_gpus
+from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
 from advisor.predict.gpu_names import match_card
 from advisor.predict.rows import Refusal, read_shape
@@ -242,7 +243,7 @@ def _precision(facts: Mapping[str, Any], spec: GpuSpec | None, notes: _Notes) ->
     said = str(facts.get("precision") or "").lower()
     if said in ("bf16", "fp16", "fp32"):
         return said
-    usual = "fp32" if spec is None else ("bf16" if spec.bf16_flops else "fp16")
+    usual = "fp32" if spec is None else usual_precision(spec)
     if said == "fp8":
         notes.unsure.append(f"the precision: fp8 is not modelled, {usual} taken")
     elif spec is not None:

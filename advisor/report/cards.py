@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
+from advisor.hardware.software_support import lacks, short_words, support_words
 from advisor.records import Workload
 from advisor.units import (
     DAY,
@@ -44,6 +45,8 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
         ("best matmul measured", f"{format_flops(spec.mamf_bf16_flops)} (bf16)"),
         ("power limit", format_watts(spec.tdp_watts)),
         ("interconnect, GB/s both ways", spec.interconnect or "unknown"),
+        ("PyTorch wheels", support_words(spec)),
+        ("cannot do", ", ".join(lacks(spec)) or "-"),
         ("multiprocessors / L2", f"{spec.sm_count or 'unknown'} / {format_bytes(spec.l2_bytes)}"),
         ("source", spec.source),
         ("notes", spec.notes or "-"),
@@ -51,12 +54,13 @@ def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:
 
 
 def catalog_row(spec: GpuSpec, offer: Offer, today: datetime.date) -> list[str]:
-    """A card of the catalog and its cheapest offer: key, memory, bandwidth, bf16 rate, dollars an hour, from whom."""
+    """A card and its cheapest offer: key, memory, bandwidth, bf16 rate, newest PyTorch, dollars an hour, from whom."""
     return [
         spec.key,
         f"{spec.memory_gb:g} GB",
         format_bandwidth(spec.memory_bytes_per_second),
         format_flops(spec.bf16_flops) if spec.bf16_flops else "-",
+        short_words(spec),
         "-" if offer.usd_per_hour is None else format_usd_rate(offer.usd_per_hour),
         offer.source if offer.row is None else f"{_from(offer)}, {price_age(offer.row, today)}",
     ]

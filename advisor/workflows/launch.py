@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
+from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import check_is_here
+from advisor.hardware.software_support import installed_problem
 from advisor.launch.backend import Backend, Job, LaunchRequest
 from advisor.launch.claim import claim, refuse_a_running_plan
 from advisor.launch.engines import backend_of, handle_of
@@ -52,8 +55,15 @@ def read_source(path: Path) -> Plan | RunConfig:
 
 
 def device_warning(source: Plan | RunConfig) -> str | None:
-    """In words, that this machine's cards are not the plan's; AdvisorError where there are too few of any kind."""
-    return check_is_here(source.workload.gpu, source.workload.gpus) if isinstance(source, Plan) else None
+    """In words, that this machine's cards are not the plan's, or that its PyTorch has no kernels for them.
+
+    AdvisorError where there are too few cards of any kind.
+    """
+    if not isinstance(source, Plan):
+        return None
+    warning = check_is_here(source.workload.gpu, source.workload.gpus)
+    spec = find_gpu(source.workload.gpu)
+    return warning or (installed_problem(spec, version("torch")) if spec else None)
 
 
 def launch(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import load_gpus
+from advisor.hardware.catalog import find_gpu, load_gpus
+from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
 from advisor.plan.answer import answer
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.plan.search_space import ANY
@@ -38,17 +39,34 @@ def recommend(
         on_text(f"measuring depth {plan.chosen.depth} at micro-batch {plan.run.micro_batch} once more")
         profile = next(profile for profile in profiles if profile.key == plan.workload.gpu)
         plan = remeasured(plan, profile, store, data_meta)
-    return with_own_data(plan, data_meta, own_loss_ratios(store, goal.data))
+    plan = with_own_data(plan, data_meta, own_loss_ratios(store, goal.data))
+    return replace(plan, warnings=(*plan.warnings, *_software_needed(plan)))
+
+
+def _software_needed(plan: Plan) -> Iterator[str]:
+    """Which PyTorch the cards of the plan and its options need if not pip's default; a calibrated card has one."""
+    options = plan.search.options if plan.search else ()
+    calibrated = {choice.gpu for choice in options if choice.grounds and choice.grounds.calibration}
+    if plan.grounds and plan.grounds.calibration:
+        calibrated.add(plan.workload.gpu)
+    for key in dict.fromkeys((plan.workload.gpu, *(choice.gpu for choice in options))):
+        spec = find_gpu(key)
+        if spec and key not in calibrated and (need := what_it_needs(spec)):
+            yield need
 
 
 def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
     """What is believed of each device that the goal names, and in words which cards could not be looked at.
 
-    "any" leaves out what is no CUDA card: the trainer has not run there. Errors of devices that were named are raised.
+    "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the
+    trainer runs, unless it was calibrated. Errors of devices that were named are raised.
     """
     precision = None if goal.precision == "auto" else goal.precision
 
     def load(key: str) -> Profile:
+        spec = find_gpu(key)
+        if goal.compile and spec and can(spec, "compile") is False:
+            raise AdvisorError(f"{key} is too old for torch.compile", "plan without it: --no-compile", exit_code=2)
         return load_profile(
             key,
             store,
@@ -60,12 +78,19 @@ def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
 
     if goal.gpu != ANY:
         return [load(key) for key in goal.gpu.split(",")], []
-    profiles, left_out = [], []
+    profiles, left_out, too_old = [], [], []
     cards = load_gpus()
     others = [key for key, spec in cards.items() if not spec.is_cuda]
     for key in (key for key in cards if key not in others):
         try:
-            profiles.append(load(key))
+            profile = load(key)
         except AdvisorError as error:
             left_out.append(error.message)
+            continue
+        if profile.calibration_id or runs_trainer(cards[key]):
+            profiles.append(profile)
+        else:
+            too_old.append(key)
+    if too_old:
+        left_out.append(f"no official wheel of PyTorch {trainer_release()} or later runs {', '.join(too_old)}")
     return profiles, [*left_out, f"no CUDA cards: {', '.join(others)}"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import GpuSpec, load_gpus, peak_flops, require_gpu
+from advisor.hardware.software_support import can, usual_precision
 from advisor.predict.batch import predict_batch
 from advisor.predict.rows import RowReader
 from advisor.records import Prediction, Software, Workload
@@ -23,10 +24,6 @@ SMALL = make_shape("gpt2", depth=12, vocab_size=50304, seq_len=1024)
 LARGE = make_shape("llama", depth=32, width=4096, heads=32, ffn_width=11008, vocab_size=32000, seq_len=4096)
 
 
-def precision_of(spec: GpuSpec) -> str:
-    return "bf16" if spec.bf16_flops else "fp16"
-
-
 def predict(w: Workload, spec: GpuSpec) -> Prediction:
     return predict_batch(prior_profile(spec, precision=w.precision, compile=w.compile), [w])[0]
 
@@ -36,7 +33,7 @@ def rate(w: Workload, spec: GpuSpec) -> float:
 
 
 def workload(shape: ModelShape = LARGE, spec: GpuSpec = A100, **changes: object) -> Workload:
-    base = Workload(shape=shape, micro_batch=2, gpu=spec.key, precision=precision_of(spec), software=Software())
+    base = Workload(shape=shape, micro_batch=2, gpu=spec.key, precision=usual_precision(spec), software=Software())
     return dataclasses.replace(base, **changes)
 
 
@@ -47,7 +44,7 @@ def test_no_card_beats_its_data_sheet(key: str):
     are cards whose stated clock is low for their power: laptops at their most watts, the RTX A2000.
     """
     spec = CARDS[key]
-    w = workload(spec=spec, compile=True, micro_batch=8, grad_accum=8)
+    w = workload(spec=spec, compile=can(spec, "compile") is not False, micro_batch=8, grad_accum=8)
     watts = (spec.tdp_watts or 0.0) / (peak_flops(spec, w.precision) / 1e12)
     assert 0.2 < predict(w, spec).mfu.value < (1.03 if watts > 2.3 else 0.9 if watts > 1.8 else 0.85)
 

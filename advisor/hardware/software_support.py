@@ -1,0 +1,170 @@
+"""What of PyTorch a card can run: official wheels with kernels for it, and what its architecture can do.
+
+Reads profiles/pytorch_support.yaml, where every line has its source (format in profiles/README.md). A card of which
+neither capability nor architecture is known is never judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import yaml
+
+from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.store.folders import profiles_folder
+
+PRECISIONS = ("bf16", "fp16", "fp32")  # that the trainer knows, in the order of preference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """One official build of one release."""
+
+    torch: str  # the release: "2.14"
+    variant: str  # what it is built with, as in its name: "cu126", "rocm7.2"
+    capabilities: tuple[str, ...]  # it holds kernels for
+    ptx: bool  # the newest of them can be compiled on the spot for newer cards
+    is_default: bool  # what `pip install torch` gives
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is built for NVIDIA's cards."""
+        return self.variant.startswith("cu")
+
+    @property
+    def words(self) -> str:
+        """As in "PyTorch 2.14 with CUDA 12.6"."""
+        if self.is_cuda:
+            return f"PyTorch {self.torch} with CUDA {self.variant[2:-1]}.{self.variant[-1]}"
+        return f"PyTorch {self.torch} with {self.variant.replace('rocm', 'ROCm ')}"
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        index = f"https://download.pytorch.org/whl/{self.variant}"
+        return f"pip install 'torch=={self.torch}.*' --index-url {index}"
+
+    def runs(self, spec: GpuSpec) -> bool:
+        """Whether it has kernels for a card."""
+        wanted = spec.compute_capability
+        if not spec.is_cuda:
+            return wanted in self.capabilities
+        held = [_number(capability) for capability in self.capabilities if capability[0].isdigit()]
+        major, minor = _number(wanted)
+        return any(h[0] == major and h[1] <= minor for h in held) or (self.ptx and (major, minor) > max(held))
+
+
+def wheels() -> tuple[Wheel, ...]:
+    """Every official wheel that is known, newest release first and its default before the others."""
+    return tuple(
+        Wheel(
+            torch=release["torch"],
+            variant=wheel["variant"],
+            capabilities=tuple(wheel["capabilities"]),
+            ptx=wheel.get("ptx", False),
+            is_default=number == 0,
+        )
+        for release in _document()["releases"]
+        for number, wheel in enumerate(release["wheels"])
+    )
+
+
+def trainer_release() -> str:
+    """The oldest release that the trainer was tested with: older wheels are not offered."""
+    return _document()["trainer"]
+
+
+def wheels_for(spec: GpuSpec) -> tuple[Wheel, ...]:
+    """The official wheels that run a card, newest first."""
+    return tuple(wheel for wheel in wheels() if wheel.runs(spec)) if spec.compute_capability else ()
+
+
+def is_judged(spec: GpuSpec) -> bool:
+    """Whether enough is known of a card to say what runs it."""
+    return bool(spec.compute_capability) or spec.architecture in _document()["other_builds"]
+
+
+def runs_trainer(spec: GpuSpec) -> bool:
+    """Whether some wheel that the trainer can use runs a card, or nothing is known that speaks against it."""
+    oldest = _number(trainer_release())
+    return not is_judged(spec) or any(_number(wheel.torch) >= oldest for wheel in wheels_for(spec))
+
+
+def support_words(spec: GpuSpec) -> str:
+    """The newest PyTorch that runs a card, in words, and the oldest where that is newer than the table."""
+    found = wheels_for(spec)
+    if not found:
+        return _document()["other_builds"].get(spec.architecture, "unknown")
+    newest, oldest = found[0], found[-1]
+    first = next(w for w in wheels() if w.torch == wheels()[-1].torch and w.is_cuda == oldest.is_cuda)
+    return newest.words + ("" if first.runs(spec) else f"; at the earliest {oldest.words}")
+
+
+def short_words(spec: GpuSpec) -> str:
+    """As `support_words` in a column: "2.15", or with the variant where it is not pip's default."""
+    found = wheels_for(spec)
+    if not found:
+        return "-"
+    return found[0].torch if found[0].is_default else f"{found[0].torch} {found[0].variant}"
+
+
+def what_it_needs(spec: GpuSpec) -> str | None:
+    """Which PyTorch a card needs, in words with the command; None: pip's default does, or nothing is known."""
+    if not is_judged(spec):
+        return None
+    found, default = wheels_for(spec), wheels()[0]
+    if not found:
+        build = _document()["other_builds"].get(spec.architecture)
+        return f"{spec.key}: no official PyTorch wheel runs it" + (f"; {build} does" if build else "")
+    if found[0] == default:
+        return None
+    why = f"{default.words}, pip's default, has no kernels for its {spec.compute_capability}"
+    return f"{spec.key} needs {found[0].words}: {found[0].install} ({why})"
+
+
+def installed_problem(spec: GpuSpec, version: str) -> str | None:
+    """In words, that an installed PyTorch ("2.13.0+cu130") has no kernels for a card; None: it has, or who knows.
+
+    Wheels of PyPI carry no variant in their version: they are the release's default.
+    """
+    number, _, variant = version.partition("+")
+    release = ".".join(number.split(".")[:2])
+    installed = [w for w in wheels() if w.torch == release and (w.variant == variant if variant else w.is_default)]
+    found = wheels_for(spec)
+    if not found or not installed or installed[0].runs(spec):
+        return None
+    return f"{installed[0].words}, installed here, has no kernels for {spec.key}; {found[0].install}"
+
+
+def can(spec: GpuSpec, feature: str) -> bool | None:
+    """Whether an NVIDIA card can do what the table lists as `feature`; None: not known of this card."""
+    if not spec.is_cuda:
+        return None
+    entry, capability = _document()["features"][feature], spec.compute_capability
+    return _number(capability) >= _number(entry["from"]) or capability in entry.get("also", ())
+
+
+def lacks(spec: GpuSpec) -> tuple[str, ...]:
+    """What a card cannot do, in words."""
+    return tuple(entry["name"] for key, entry in _document()["features"].items() if can(spec, key) is False)
+
+
+def can_train_in(spec: GpuSpec, precision: str) -> bool:
+    """Whether a card multiplies in a precision at a rate that its data sheet gives."""
+    return peak_flops(spec, precision) is not None and (precision == "fp32" or can(spec, precision) is not False)
+
+
+def usual_precision(spec: GpuSpec) -> str:
+    """What `auto` means on a card: bf16 where it has the units, else fp16, else fp32."""
+    return next((precision for precision in PRECISIONS if can_train_in(spec, precision)), "fp32")
+
+
+def _number(capability: str) -> tuple[int, int]:
+    major, _, minor = capability.partition(".")
+    return int(major), int(minor or 0)
+
+
+@cache
+def _document() -> dict:
+    return yaml.safe_load((profiles_folder() / "pytorch_support.yaml").read_text(encoding="utf-8"))
