@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import find_gpu, load_gpus, peak_flops, require_gpu
+from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops, require_gpu
+from advisor.predict.gpu_names import match_card
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,17 @@ def test_every_driver_name_and_memory_find_their_own_row() -> None:
 def test_memory_tells_cards_of_one_driver_name_apart(name: str, mib: int | None, key: str | None) -> None:
     found = find_gpu(name, mib and mib * 2**20)
     assert (found and found.key) == key
+
+
+@given(spec=st.sampled_from(sorted(load_gpus().values(), key=lambda spec: spec.key)), data=st.data())
+def test_a_longer_name_is_another_card(spec: GpuSpec, data: st.DataObject) -> None:
+    """A word more makes another product of a name: a slower one, as a rule."""
+    name = data.draw(st.sampled_from(spec.nvml_names))
+    word = data.draw(st.sampled_from(["Max-Q", "SFF", "MIG 1g.10gb", "Laptop", "Mobile", "D2", "Lite"]))
+    if word in name or ("Laptop" in name and word == "Mobile"):
+        return  # it says so already
+    assert find_gpu(f"{name} {word}", spec.memory_bytes) != spec
+    assert match_card(f"{name} {word}", spec.memory_gb, load_gpus().values()) != spec
 
 
 @given(st.text(max_size=20))
