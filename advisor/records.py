@@ -48,6 +48,12 @@ class Estimate:
 class Software:
     """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
+    kind: str = "plain"  # of training loop: c | wrapper | megatron | tuned | plain (see row_words.read_kind)
+    tf32: bool = True  # fp32 products on the TF32 units, where the card has any
+    fp8: bool = False  # products of the blocks in 8-bit floats
+    unstated: bool = (
+        False  # most of what decides its speed (precision, compilation, attention, recomputation) is not known
+    )
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
     whole_logits: bool = True
     fused_attention: bool = True
@@ -95,7 +101,8 @@ class Prediction:
     peak_allocated_bytes: Estimate | None  # by the framework's allocator, per device
     peak_reserved_bytes: Estimate | None  # what the device must hold (CPU: resident set)
     device_memory_bytes: int | None
-    fits: bool | None  # reserved high end against device memory; None when either is unknown
+    fit_probability: float | None  # that all it holds fits the device's memory; None when either is unknown
+    fits: bool | None  # sure (9 times out of 10) that it does, or that it does not; None: neither, or unknown
 
 
 @dataclass(frozen=True, kw_only=True)

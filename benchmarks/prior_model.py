@@ -1,26 +1,28 @@
 """The hierarchical model of published runs that the prior is fitted with: rows in, beliefs and left-out errors out.
 
-    log step = log Σ_k exp(θ_k) x_k + u_source + ε,   θ = μ + δ_generation + compiled · c - headroom · β (+ w)
+    log step = log Σ_k exp(θ_k) x_k + u_owner + ε
 
-x_k are the terms of advisor.predict.throughput at datasheet rates; μ, δ, c, β and u have Gaussian priors, so that what
-the rows do not say stays wide. headroom is the log of the watts a card may draw per peak TFLOP/s: with few it
-throttles. u is what a source's software and machines do to all its rows; a new run brings its own, which is why its
-spread goes into the discrepancy. Runs of encoders say how cards compare where no decoder was published: w, one for each
-term, is what encoders and their software do otherwise. They are fitted, never predicted. Sources and GPUs enter as
-groups to be left out, never by name.
+x_k are the terms of advisor.predict.throughput at datasheet rates; θ is made of the unknowns of
+advisor.predict.published. u is what one owner's software and machines do to all their rows: it is integrated out, each
+owner's rows being one block of correlated errors, so that an owner of 129 rows counts as one witness of their software.
+Its scale is Student's (`FREEDOM`): broken set-ups are not believed. A row that leaves something open is a mixture of
+the workloads it may mean, and what they differ by is part of its error.
+
+Owners and GPUs enter as groups to be left out, never by name. Runs of encoders say how cards compare where no decoder
+was published; they are fitted, never predicted.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import least_squares
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,268 +30,384 @@ sys.path.insert(0, str(ROOT))
 from advisor.hardware.catalog import GpuSpec  # noqa: E402
 from advisor.laws.intervals import Z80  # noqa: E402
 from advisor.predict import comm  # noqa: E402
-from advisor.predict.prior import (  # noqa: E402
-    FASTEST,
-    SOFTWARE_DEVIATION,
-    THROTTLED,
-    bounded,
-    datasheet_rates,
-    power_headroom,
+from advisor.predict.prior import FASTEST, SharedBelief, datasheet_rates, power_headroom  # noqa: E402
+from advisor.predict.published import (  # noqa: E402
+    CLASSES,
+    FUSED,
+    LAUNCHES,
+    Setting,
+    Spreads,
+    classes,
+    names_of_unknowns,
+    selector,
 )
-from advisor.predict.rows import RowError, RowReader  # noqa: E402
+from advisor.predict.rows import Reading, RowError, RowReader  # noqa: E402
 from advisor.predict.throughput import TERMS, sizes, terms  # noqa: E402
 from advisor.records import Workload  # noqa: E402
 
+RUNS = ROOT / "profiles" / "public_runs.csv"
 ENCODERS = ROOT / "profiles" / "public_encoder_runs.csv"
-KEPT_COLUMNS = (
-    *("source", "repo_or_url", "gpu", "gpu_mem_gib", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab"),
-    *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
-    *("parallelism", "optimizer", "tok_per_s_total", "tok_per_s_per_gpu", "mem_gib_per_gpu", "notes"),
-)
 # Before any row: eager PyTorch against datasheet rates. Products reach the measured 73-87 % of peak (catalog, MAMF)
 # less their smaller shapes; attention 40 %; activations pass memory some 60 times per layer, forward and backward;
 # launches at 5 µs; the rest as in advisor.predict.prior.measured_prior.
-# (coefficient, sd of its log, sd of a generation's deviation)
+# (coefficient, sd of its log, sd of a generation's deviation, sd of one piece of software's)
 BELIEFS = {
-    "matmul": (1.35, 0.25, 0.20),
-    "attention": (2.5, 0.4, 0.25),
-    "traffic": (60.0, 0.8, 0.25),
-    "logits": (6.0, 0.7, 0.25),
-    "weights": (5.0, 0.7, 0.20),
-    "layer_overhead": (80.0, 0.8, 0.20),
-    "micro_overhead": (150.0, 0.8, 0.20),
-    "optimizer": (1.5, 0.4, 0.20),
-    "step_overhead": (600.0, 0.8, 0.20),
+    "matmul": (1.35, 0.25, 0.20, 0.06),
+    "attention": (2.5, 0.4, 0.25, 0.11),
+    "traffic": (60.0, 0.8, 0.25, 0.14),
+    "logits": (6.0, 0.7, 0.25, 0.17),
+    "weights": (5.0, 0.7, 0.20, 0.17),
+    "layer_overhead": (80.0, 0.8, 0.20, 0.34),
+    "micro_overhead": (150.0, 0.8, 0.20, 0.34),
+    "optimizer": (1.5, 0.4, 0.20, 0.22),
+    "step_overhead": (600.0, 0.8, 0.20, 0.45),
 }
 # What fusing operations does to the log coefficients: fewer passes over activations, fewer launches (mean, sd).
 COMPILED = {"traffic": (-0.8, 0.4), "logits": (-0.4, 0.4), "layer_overhead": (-1.0, 0.5), "micro_overhead": (-0.7, 0.5)}
 # What products and attention lose per log of watts per peak TFLOP/s (mean, sd): 0.24 from the best measured products
 # of the A100 as PCIe and SXM card (0.81 and 0.87 of peak at 0.96 and 1.28 W per TFLOP/s).
 HEADROOM = (0.2, 0.1)
+ENCODER_DEVIATION = 0.2
+CLASS_EFFECT = 0.2  # sd of what a class of software does to all terms
+# (mean, sd): shards are gathered behind the computation; TF32 and 8-bit products stay further from their peak.
+OTHER_EFFECTS = {
+    "sharding full": (0.03, 0.1),
+    "sharding optimizer": (0.0, 0.05),
+    "precision tf32": (0.1, 0.2),
+    "precision fp32": (0.0, 0.2),
+    "precision fp8": (0.3, 0.2),
+}
+# Chosen with the first half of the owners in sight (docs/log.md has the candidates and what each gave).
+SPREADS = Spreads(
+    software=0.08,
+    classes={"c": 0.05, "wrapper": 0.30, "megatron": 0.20, "loose": 0.25, "unstated": 0.30},
+    terms=np.array([BELIEFS[term][3] for term in TERMS]),
+    machine=0.06,
+    card=0.10,
+    row=0.05,
+    launch=0.5,
+)
+FREEDOM = 4  # degrees of freedom of u's distribution
+_ROUNDS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
-    """The rows used, as arrays of equal length n."""
+class Meaning:
+    """One workload that a row may mean."""
 
-    workloads: tuple[Workload, ...]
-    log_step: np.ndarray  # (n,) seconds, without the communication that comm.py says is exposed
-    x: np.ndarray  # (n, k) terms at coefficient one, seconds
-    compiled: np.ndarray  # (n,) 0 or 1
-    headroom: np.ndarray  # (n,) log of watts per TFLOP/s
-    sources: np.ndarray
-    gpus: np.ndarray
-    generations: np.ndarray
-    encoder: np.ndarray  # bool
-    lines: tuple[dict[str, str], ...]
+    workload: Workload
+    x: np.ndarray  # (k,) terms at coefficient one, over the measured seconds
+    setting: Setting
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One published run."""
+
+    meanings: tuple[Meaning, ...]
+    line: dict[str, str]
+    owner: str
+    source: str
 
     @property
-    def decoders(self) -> np.ndarray:
-        """Places of the rows that predictions are judged by."""
-        return np.flatnonzero(~self.encoder)
+    def likeliest(self) -> Workload:
+        return max(self.meanings, key=lambda m: m.weight).workload
+
+    @property
+    def encoder(self) -> bool:
+        return self.meanings[0].setting.encoder
 
 
-def read_runs(path: Path, known: dict[str, GpuSpec], encoders: Path = ENCODERS) -> Runs:
-    """Keep the rows that the model describes: dense decoders, bf16 or fp16, data parallel or sharded, not suspect.
-
-    `encoders` holds rows of the same columns, of encoders.
-    """
-    kept = [(w, line, False) for w, line in _workloads(path, known)]
-    kept += [(w, line, True) for w, line in _workloads(encoders, known, notes="")]
-    workloads = tuple(w for w, _, _ in kept)
-    steps = [w.step_tokens / w.gpus / float(line["tok_per_s_per_gpu"]) for w, line, _ in kept]
-    return Runs(
-        workloads=workloads,
-        log_step=np.log([step - hidden_not(w, known[w.gpu], step) for w, step in zip(workloads, steps, strict=True)]),
-        x=np.array([term_row(w, known[w.gpu], encoder=encoder) for w, _, encoder in kept]),
-        compiled=np.array([float(w.compile) for w in workloads]),
-        headroom=np.array([power_headroom(known[w.gpu], w.precision) for w in workloads]),
-        sources=np.array([line["source"] for _, line, _ in kept]),
-        gpus=np.array([w.gpu for w in workloads]),
-        generations=np.array([known[w.gpu].generation for w in workloads]),
-        encoder=np.array([encoder for _, _, encoder in kept]),
-        lines=tuple(line for _, line, _ in kept),
-    )
+def owner_of(line: dict[str, str]) -> str:
+    """The person or project behind a row: one of several sources of one owner knows the others' software."""
+    name = re.sub(r"\([^)]*\)", "", line["source"]).strip().lower()
+    if name.startswith(("parameter-golf ", "build-nanogpt notes")):  # one repository of many people
+        return name
+    for project in ("runpod one-file", "fastcode", "llm trainer", "lzwjava", "verify/gpt2", "gpuburnout", "dialogpt"):
+        if project in name:
+            return project
+    address = re.match(r"https?://github\.com/([^/]+)/", line["repo_or_url"])
+    return (address[1] if address else name).lower()
 
 
-def _workloads(
-    path: Path, known: dict[str, GpuSpec], notes: str | None = None
-) -> Iterator[tuple[Workload, dict[str, str]]]:
-    """Rows with a throughput that can be read, each with its line; `notes` stands in for the lines' own."""
+def read_lines(path: Path) -> Iterator[tuple[dict[str, str], Reading | RowError]]:
+    """Every row of a table with what it was read as."""
+    known = published_cards()
     with path.open(encoding="utf-8", newline="") as file:
         lines = csv.DictReader(file)
-        reader = RowReader(known, lines.fieldnames)
+        reader = RowReader(known, list(lines.fieldnames or ()))
         for number, line in enumerate(lines, start=1):
-            said = line if notes is None else line | {"notes": notes}
-            workload = reader.read(list(said.values()), number)
-            if isinstance(workload, RowError) or workload.precision == "fp32" or "SUSPECT" in line["notes"]:
-                continue
-            if line["tok_per_s_per_gpu"]:
-                yield workload, line
+            yield line, reader.read(list(line.values()), number)
 
 
-def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray:
+def published_cards() -> dict[str, GpuSpec]:
+    from advisor.hardware.catalog import load_published_gpus
+
+    return load_published_gpus()
+
+
+def read_runs(path: Path = RUNS, encoders: Path = ENCODERS) -> list[Run]:
+    """The rows that can be read, state a throughput and are not suspect; then those of encoders."""
+    known = published_cards()
+    runs = [run for line, reading in read_lines(path) if (run := _run(line, reading, known))]
+    with encoders.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file)
+        reader = RowReader(known, list(lines.fieldnames or ()))
+        for line in lines:
+            said = line | {"notes": ""}  # which say that it is an encoder
+            run = _run(line, reader.read(list(said.values())), known, encoder=True)
+            if run:
+                runs.append(run)
+    return runs
+
+
+def _run(
+    line: dict[str, str], reading: Reading | RowError, known: dict[str, GpuSpec], *, encoder: bool = False
+) -> Run | None:
+    if isinstance(reading, RowError) or "SUSPECT" in line["notes"] or not line["tok_per_s_per_gpu"]:
+        return None
+    rate, meanings = float(line["tok_per_s_per_gpu"]), []
+    for w, weight in zip(reading.workloads, reading.weights, strict=True):
+        spec = known[w.gpu]
+        x = term_row(w, spec, encoder=encoder)
+        if x is None or power_headroom(spec, w.precision) is None:
+            continue
+        step = w.step_tokens / w.gpus / rate
+        x = x / (step - _exposed(w, spec, step))
+        meanings.append(Meaning(workload=w, x=x, setting=Setting.of(w, encoder=encoder), weight=weight))
+    if not meanings:
+        return None
+    total = sum(m.weight for m in meanings)
+    meanings = [replace(m, weight=m.weight / total) for m in meanings]
+    return Run(meanings=tuple(meanings), line=line, owner=owner_of(line), source=line["source"])
+
+
+def term_row(w: Workload, spec: GpuSpec, *, encoder: bool = False) -> np.ndarray | None:
     """Terms of one workload, shape (k,), as a prediction would have them; an encoder has no head over a vocabulary."""
+    rates = datasheet_rates(spec, w.precision, tf32=w.software is None or w.software.tf32)
+    if rates is None:
+        return None
     z = sizes([w])
     if encoder:
-        z = dataclasses.replace(z, head_matmul=0.0 * z.head_matmul, vocab=0.0 * z.vocab)
-    return terms(z, datasheet_rates(spec, w.precision))[0]
+        z = replace(z, head_matmul=0.0 * z.head_matmul, vocab=0.0 * z.vocab)
+    return terms(z, rates)[0]
 
 
-def hidden_not(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
+def _exposed(w: Workload, spec: GpuSpec, step_seconds: float) -> float:
     """Seconds of exposed communication in a measured step, backward taken as two thirds of a micro-step."""
     exposed = comm.exposed_seconds(w, spec, 2 / 3 * step_seconds / w.grad_accum)
     return min(exposed.value, 0.4 * step_seconds) if exposed else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """Which unknowns there are: μ, then δ per generation, c, β, w, u per source; all Gaussian around `start`."""
-
-    generations: tuple[str, ...]
-    sources: tuple[str, ...]
-    start: np.ndarray  # (p,) prior means
-    deviations: np.ndarray  # (p,) prior standard deviations
-
-
-def make_model(generations: Sequence[str], sources: Sequence[str], shifts: dict[str, float], source_sd: float) -> Model:
-    """Lay out the unknowns and what is believed of them before any row."""
-    k, matmul = len(TERMS), TERMS.index("matmul")
-    mean = np.log([BELIEFS[t][0] for t in TERMS])
-    wide, between = (np.array([BELIEFS[t][i] for t in TERMS]) for i in (1, 2))
-    deltas = np.zeros((len(generations), k))
-    deltas[:, matmul] = [shifts.get(name, 0.0) for name in generations]
-    fused = np.array(list(COMPILED.values()))
-    return Model(
-        generations=tuple(generations),
-        sources=tuple(sources),
-        start=np.concatenate([mean, deltas.ravel(), fused[:, 0], [HEADROOM[0]], np.zeros(k + len(sources))]),
-        deviations=np.concatenate(
-            [
-                wide,
-                np.tile(between, len(generations)),
-                fused[:, 1],
-                [HEADROOM[1]],
-                np.full(k, SOFTWARE_DEVIATION),
-                np.full(len(sources), source_sd),
-            ]
-        ),  # fmt: skip
+def fit(runs: Sequence[Run], known: dict[str, GpuSpec], spreads: Spreads = SPREADS) -> SharedBelief:
+    """MAP and Laplace covariance of the unknowns, by Gauss-Newton on the runs' errors whitened owner by owner."""
+    generations = sorted({known[run.likeliest.gpu].generation for run in runs})
+    cards = sorted({m.workload.gpu for run in runs for m in run.meanings})
+    shifts = matmul_shifts(known)
+    names = names_of_unknowns(generations, cards)
+    place = {name: at for at, name in enumerate(names)}
+    start, deviations = _before(place, generations, cards, shifts, spreads)
+    picks = [np.array([_pick(place, known, m) for m in run.meanings]) for run in runs]
+    owners = _blocks(runs)
+    products = np.unique(  # one per card and setting
+        np.concatenate([p[:, TERMS.index("matmul")] for run, p in zip(runs, picks, strict=True) if not run.encoder]),
+        axis=0,
+    )
+    p, scale = start.copy(), dict.fromkeys(owners, 1.0)
+    for turn in range(_ROUNDS):
+        seen = _evaluate(runs, picks, p)
+        normal, pull = np.diag(deviations**-2.0), (start - p) / deviations**2
+        for owner, places in owners.items():
+            weights = np.linalg.inv(_block(runs, places, seen, spreads, scale[owner]))
+            slope = seen.slopes[places]
+            normal = normal + slope.T @ weights @ slope
+            pull = pull - slope.T @ weights @ seen.errors[places]
+            if turn > 2:
+                scale[owner] = _student(spreads.software**2, scale[owner], weights, -seen.errors[places])
+        excess = products @ p + FASTEST[0]
+        beyond = products[excess < 0]
+        normal = normal + beyond.T @ beyond / FASTEST[1] ** 2
+        pull = pull - beyond.T @ excess[excess < 0] / FASTEST[1] ** 2
+        step = np.linalg.solve(normal, pull)
+        p = p + np.clip(step, -0.5, 0.5)
+        if np.abs(step).max() < 1e-4:
+            break
+    generation_of = [known[run.likeliest.gpu].generation for run in runs]
+    headrooms = {
+        name: float(np.mean([_headroom(known, run) for run, g in zip(runs, generation_of, strict=True) if g == name]))
+        for name in generations
+    }
+    return SharedBelief(
+        place=place,
+        mode=p,
+        covariance=np.linalg.inv(normal),
+        spreads=spreads,
+        generation_spread=np.array([BELIEFS[term][2] for term in TERMS]),
+        matmul_shifts=shifts,
+        headrooms=headrooms,
+        rows_by_generation={name: generation_of.count(name) for name in generations},
+        rows_by_card={key: sum(run.likeliest.gpu == key for run in runs) for key in cards},
     )
 
 
-def selector(model: Model, generation: str, compiled: float, headroom: float, *, encoder: bool = False) -> np.ndarray:
-    """The (k, p) matrix that makes θ of one device, compile setting and kind of model from the unknowns."""
-    k = len(TERMS)
-    made = np.zeros((k, len(model.start)))
-    made[:, :k] = np.eye(k)
-    if generation in model.generations:
-        at = k * (1 + model.generations.index(generation))
-        made[:, at : at + k] = np.eye(k)
-    at = k * (1 + len(model.generations))
-    for i, name in enumerate(COMPILED):
-        made[TERMS.index(name), at + i] = compiled
-    for name in THROTTLED:
-        made[TERMS.index(name), headroom_place(model)] = -headroom
-    if encoder:
-        at = headroom_place(model) + 1
-        made[:, at : at + k] = np.eye(k)
-    return made
+def _headroom(known: dict[str, GpuSpec], run: Run) -> float:
+    return power_headroom(known[run.likeliest.gpu], run.likeliest.precision) or 0.0
 
 
-def headroom_place(model: Model) -> int:
-    """Where β stands among the unknowns."""
-    return len(TERMS) * (1 + len(model.generations)) + len(COMPILED)
+def _before(
+    place: dict[str, int], generations: Sequence[str], cards: Sequence[str], shifts: dict[str, float], spreads: Spreads
+) -> tuple[np.ndarray, np.ndarray]:
+    """What is believed of the unknowns before any row: means and standard deviations, shapes (p,)."""
+    mean, deviation = np.zeros(len(place)), np.full(len(place), np.nan)
+    beliefs: dict[str, tuple[float, float]] = dict(OTHER_EFFECTS)
+    for term, (value, wide, between, _) in BELIEFS.items():
+        beliefs[f"mean {term}"] = (float(np.log(value)), wide)
+        beliefs[f"encoder {term}"] = (0.0, ENCODER_DEVIATION)
+        for name in generations:
+            beliefs[f"generation {name} {term}"] = (shifts.get(name, 0.0) if term == "matmul" else 0.0, between)
+    beliefs |= {f"compiled {term}": COMPILED[term] for term in FUSED} | {"headroom": HEADROOM}
+    beliefs |= {f"class {name}": (0.0, CLASS_EFFECT) for name in CLASSES}
+    beliefs |= {f"card {key}": (0.0, spreads.card) for key in cards}
+    for name, at in place.items():
+        mean[at], deviation[at] = beliefs[name]
+    return mean, deviation
+
+
+def _pick(place: dict[str, int], known: dict[str, GpuSpec], m: Meaning) -> np.ndarray:
+    spec = known[m.workload.gpu]
+    headroom = power_headroom(spec, m.setting.precision) or 0.0
+    return selector(place, spec.generation, spec.key, headroom, m.setting)
+
+
+def _blocks(runs: Sequence[Run]) -> dict[str, list[int]]:
+    owners: dict[str, list[int]] = defaultdict(list)
+    for at, run in enumerate(runs):
+        owners[run.owner].append(at)
+    return dict(owners)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
-    model: Model
-    mode: np.ndarray  # (p,)
-    covariance: np.ndarray  # (p, p), Laplace
+class _Seen:
+    """The runs at one value of the unknowns."""
+
+    errors: np.ndarray  # (n,) log modelled minus log measured
+    slopes: np.ndarray  # (n, p)
+    shares: np.ndarray  # (n, k) of the terms in the step
+    open: np.ndarray  # (n,) sd between what a row may mean
 
 
-def fit(runs: Runs, index: np.ndarray, shifts: dict[str, float], source_sd: float, row_sd: float) -> Fitted:
-    """MAP and Laplace covariance of the hierarchical model on the rows of `index`."""
-    sources = sorted(set(runs.sources[index]))
-    model = make_model(sorted({str(name) for name in runs.generations[index]}), sources, shifts, source_sd)
-    x, y, n = runs.x[index], runs.log_step[index], len(index)
-    places = zip(runs.generations[index], runs.compiled[index], runs.headroom[index], runs.encoder[index], strict=True)
-    pick = np.array([selector(model, name, on, headroom, encoder=e) for name, on, headroom, e in places])
-    source_at = len(model.start) - len(sources) + np.array([sources.index(s) for s in runs.sources[index]])
-    products = np.unique(pick[~runs.encoder[index], TERMS.index("matmul")], axis=0)  # one per card
-
-    def residual(p: np.ndarray) -> np.ndarray:
-        modelled = np.log((x * np.exp(pick @ p)).sum(axis=1)) + p[source_at]
-        excess = np.minimum(products @ p + FASTEST[0], 0.0) / FASTEST[1]
-        return np.concatenate([(y - modelled) / row_sd, (p - model.start) / model.deviations, excess])
-
-    def jacobian(p: np.ndarray) -> np.ndarray:
-        parts = x * np.exp(pick @ p)
-        slope = np.einsum("nk,nkp->np", parts / parts.sum(axis=1, keepdims=True), pick)
-        slope[np.arange(n), source_at] += 1
-        bound = (products @ p + FASTEST[0] < 0)[:, None] * products / FASTEST[1]
-        return np.vstack([-slope / row_sd, np.diag(1 / model.deviations), bound])
-
-    solution = least_squares(residual, model.start, jac=jacobian)
-    return Fitted(model=model, mode=solution.x, covariance=np.linalg.inv(solution.jac.T @ solution.jac))
+def _evaluate(runs: Sequence[Run], picks: Sequence[np.ndarray], p: np.ndarray) -> _Seen:
+    n = len(runs)
+    errors, slopes, shares, spread = np.empty(n), np.empty((n, len(p))), np.empty((n, len(TERMS))), np.empty(n)
+    for i, (run, pick) in enumerate(zip(runs, picks, strict=True)):
+        weights = np.array([m.weight for m in run.meanings])
+        parts = np.array([m.x for m in run.meanings]) * np.exp(pick @ p)  # (meanings, k)
+        logs = np.log(parts.sum(axis=1))
+        share = parts / parts.sum(axis=1, keepdims=True)
+        errors[i] = weights @ logs
+        slopes[i] = (weights[:, None] * share).ravel() @ pick.reshape(-1, len(p))
+        shares[i] = weights @ share
+        spread[i] = np.sqrt(weights @ (logs - errors[i]) ** 2)
+    return _Seen(errors=errors, slopes=slopes, shares=shares, open=spread)
 
 
-def belief(
-    fitted: Fitted, generation: str, compiled: float, headroom: float, shifts: dict[str, float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (k,) and covariance (k, k) of θ; a generation without rows gets what all share, its own spread added."""
-    pick = selector(fitted.model, generation, compiled, headroom)
-    mean, covariance = pick @ fitted.mode, pick @ fitted.covariance @ pick.T
-    if generation not in fitted.model.generations:
-        mean[TERMS.index("matmul")] += shifts.get(generation, 0.0)
-        covariance = covariance + np.diag([BELIEFS[t][2] ** 2 for t in TERMS])
-        if headroom > 0:  # as load_prior does beyond the headroom of its "unmeasured" entry
-            mean, covariance = bounded(mean, covariance)
-    return mean, (covariance + covariance.T) / 2
+def _block(runs: Sequence[Run], places: Sequence[int], seen: _Seen, spreads: Spreads, scale: float) -> np.ndarray:
+    """The covariance of one owner's errors: software shared by all, machine and what is open by each source."""
+    source = np.array([runs[i].source for i in places])
+    same = source[:, None] == source[None, :]
+    share, spread = seen.shares[places], seen.open[places]
+    looseness = np.sqrt([_class_variance(runs[i], spreads) for i in places])
+    software = spreads.software**2 + np.outer(looseness, looseness) + (share * spreads.terms**2) @ share.T
+    launches = share[:, [TERMS.index(term) for term in LAUNCHES]].sum(axis=1)
+    own = spreads.row**2 + (spreads.launch * launches) ** 2
+    return scale * software + same * (spreads.machine**2 + np.outer(spread, spread)) + np.diag(own)
+
+
+def _class_variance(run: Run, spreads: Spreads) -> float:
+    return sum(m.weight * sum(spreads.classes[name] ** 2 for name in classes(m.setting)) for m in run.meanings)
+
+
+def _student(variance: float, scale: float, weights: np.ndarray, errors: np.ndarray) -> float:
+    """How much wider than usual one owner's spread is, by the expected square of what its rows have in common."""
+    before = variance * scale
+    common = before * weights.sum(axis=0) @ errors
+    after = before - before**2 * weights.sum()
+    return float((FREEDOM + (common**2 + after) / variance) / (FREEDOM + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Predictions of left-out rows."""
+    """Predictions of left-out runs."""
 
-    groups: np.ndarray
+    runs: tuple[Run, ...]
     errors: np.ndarray  # (n,) log predicted minus log actual step seconds
-    deviations: np.ndarray  # (n,) of the coefficients alone
+    deviations: np.ndarray  # (n,)
 
-    def coverage(self, discrepancy: float) -> float:
-        """Share of rows inside their 80 % interval."""
-        return float(np.mean(np.abs(self.errors) <= Z80 * np.hypot(self.deviations, discrepancy)))
+    @property
+    def weights(self) -> np.ndarray:
+        """Every source counts once."""
+        sources = [run.source for run in self.runs]
+        return np.array([1 / sources.count(source) for source in sources])
 
-    def density(self, discrepancy: float) -> float:
-        """Mean log predictive density of a left-out row."""
-        sd = np.hypot(self.deviations, discrepancy)
-        return float(np.mean(-0.5 * (self.errors / sd) ** 2 - np.log(sd)))
+    @property
+    def relative(self) -> np.ndarray:
+        """|predicted / measured - 1| of tokens per second."""
+        return np.abs(np.expm1(-self.errors))
+
+    @property
+    def inside(self) -> np.ndarray:
+        return np.abs(self.errors) <= Z80 * self.deviations
+
+    @property
+    def density(self) -> np.ndarray:
+        """Log predictive density of each log step."""
+        return -0.5 * (self.errors / self.deviations) ** 2 - np.log(self.deviations * np.sqrt(2 * np.pi))
+
+    def of(self, chosen: np.ndarray) -> HeldOut:
+        runs = tuple(run for run, on in zip(self.runs, chosen, strict=True) if on)
+        return HeldOut(runs=runs, errors=self.errors[chosen], deviations=self.deviations[chosen])
+
+
+def predicted(belief: SharedBelief, runs: Sequence[Run], known: dict[str, GpuSpec]) -> HeldOut:
+    """Each run by a belief that did not see it: mean and spread over what its row may mean."""
+    errors, deviations = np.empty(len(runs)), np.empty(len(runs))
+    for i, run in enumerate(runs):
+        weights = np.array([m.weight for m in run.meanings])
+        logs, variances = [], []
+        for m in run.meanings:
+            spec = known[m.workload.gpu]
+            mean, covariance = belief.belief(spec.generation, m.setting.precision, spec, m.setting)
+            parts = m.x * np.exp(mean)
+            share = parts / parts.sum()
+            logs.append(np.log(parts.sum()))
+            variances.append(share @ covariance @ share + belief.spreads.row**2)
+        errors[i] = weights @ logs
+        deviations[i] = np.sqrt(weights @ variances + weights @ (np.array(logs) - errors[i]) ** 2)
+    return HeldOut(runs=tuple(runs), errors=errors, deviations=deviations)
 
 
 def leave_out(
-    runs: Runs, groups: np.ndarray, shifts: dict[str, float], source_sd: float, row_sd: float, *, known: bool = False
+    runs: Sequence[Run], groups: Sequence[str], known: dict[str, GpuSpec], spreads: Spreads = SPREADS
 ) -> HeldOut:
-    """Predict each group's rows from a fit to all others.
+    """Predict each group's decoders from a fit to all other groups' runs; `groups` names each run's."""
+    parts = []
+    for group in sorted({g for g, run in zip(groups, runs, strict=True) if not run.encoder}):
+        others = [run for run, g in zip(runs, groups, strict=True) if g != group]
+        mine = [run for run, g in zip(runs, groups, strict=True) if g == group and not run.encoder]
+        parts.append(predicted(fit(others, known, spreads), mine, known))
+    return HeldOut(
+        runs=tuple(run for part in parts for run in part.runs),
+        errors=np.concatenate([part.errors for part in parts]),
+        deviations=np.concatenate([part.deviations for part in parts]),
+    )
 
-    `known`: with what the fit learnt of each row's source from its other rows, as a calibration on another card would
-    have it; rows of sources without any are left out. Encoders of the group are left out too, and never predicted.
-    """
-    errors, deviations = np.full(len(groups), np.nan), np.zeros(len(groups))
-    for group in sorted(set(groups[runs.decoders])):
-        fitted = fit(runs, np.flatnonzero(groups != group), shifts, source_sd, row_sd)
-        for i in np.flatnonzero((groups == group) & ~runs.encoder):
-            if known and runs.sources[i] not in fitted.model.sources:
-                continue
-            mean, covariance = belief(fitted, runs.generations[i], runs.compiled[i], runs.headroom[i], shifts)
-            parts = runs.x[i] * np.exp(mean)
-            share = parts / parts.sum()
-            errors[i] = np.log(parts.sum()) - runs.log_step[i]
-            if known:
-                sources = fitted.model.sources
-                errors[i] += fitted.mode[len(fitted.mode) - len(sources) + sources.index(runs.sources[i])]
-            deviations[i] = np.sqrt(share @ covariance @ share)
-    used = np.isfinite(errors)
-    return HeldOut(groups=groups[used], errors=errors[used], deviations=deviations[used])
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The value below which `share` of the weight lies."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, share)])
 
 
 def matmul_shifts(known: dict[str, GpuSpec]) -> dict[str, float]:

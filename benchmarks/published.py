@@ -5,25 +5,27 @@ Called by accuracy.py. Everything is computed anew from profiles/public_runs.csv
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import peers
 import prior_model
-import yaml
+from prior_model import HeldOut, Run, weighted_quantile
 
 from advisor.calibrate.fit import fit
-from advisor.hardware.catalog import GpuSpec, load_published_gpus
+from advisor.hardware.catalog import GpuSpec
 from advisor.laws.intervals import Z80
 from advisor.predict.memory import load_memory_model
 from advisor.predict.prior import (
-    SOFTWARE_DEVIATION,
     CoefficientPrior,
     datasheet_rates,
     measured_prior,
     relative_to_datasheet,
 )
+from advisor.predict.published import Setting, classes
+from advisor.predict.rows import RowError
 from advisor.predict.throughput import Observation, Rates, predict_log, sizes
 from advisor.records import Estimate, Workload
 
@@ -37,36 +39,60 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of the table: errors of tokens per second or bytes, and whether intervals held (None: no intervals)."""
+    """One line of the table: errors of tokens per second or bytes, and whether intervals held (None: no intervals).
+
+    `sources` names each row's, so that every source can count once.
+    """
 
     name: str
     errors: np.ndarray  # |predicted / measured - 1|
+    sources: Sequence[str]
     inside: np.ndarray | None = None
 
     def text(self) -> str:
         if not len(self.errors):
-            return f"| {self.name} | 0 | - | - |"
-        held = f"{self.inside.mean():.0%}" if self.inside is not None else "none given"
-        median, p90 = np.median(self.errors), np.quantile(self.errors, 0.9)
-        return f"| {self.name} | {len(self.errors)} | {median:.1%} / {p90:.1%} | {held} |"
+            return f"| {self.name} | 0, 0 | - | - | - | - |"
+        count = Counter(self.sources)
+        weights = np.array([1 / count[source] for source in self.sources])
+        both = [
+            f"{weighted_quantile(self.errors, w, 0.5):.1%} / {weighted_quantile(self.errors, w, 0.9):.1%}"
+            for w in (weights, np.ones(len(self.errors)))
+        ]
+        held = ("none given", "")
+        if self.inside is not None:
+            held = (f"{np.average(self.inside, weights=weights):.0%}", f"{self.inside.mean():.0%}")
+        return f"| {self.name} | {len(self.errors)}, {len(count)} | {both[0]} | {held[0]} | {both[1]} | {held[1]} |"
+
+
+_COLUMNS = (
+    "| predictor | rows, sources | each source once: median / p90 | inside 80 % intervals "
+    "| rows: median / p90 | inside |"
+)
 
 
 def section() -> str:
     """The section in Markdown."""
-    known = load_published_gpus()
-    runs = prior_model.read_runs(prior_model.ROOT / "profiles" / "public_runs.csv", known)
-    rows = [(runs.workloads[i], known[runs.workloads[i].gpu]) for i in runs.decoders]
-    speed = [*held_out_speed(runs, known), *calibrated(runs, known), *peers_speed(runs, rows)]
-    head = ["| predictor | rows | median / p90 | inside 80 % intervals |", "|---|---|---|---|"]
+    known = prior_model.published_cards()
+    runs = prior_model.read_runs()
+    decoders = [run for run in runs if not run.encoder]
+    speed = [*held_out_speed(runs, known), *calibrated(runs, known), *peers_speed(decoders, known)]
+    head = [_COLUMNS, "|---|---|---|---|---|---|"]
     return "\n".join(
         [
             _HEAD,
-            "### Tokens per second (asked: uncalibrated 10 % / 28 %, with 5 rows 3.5 % / 11 %, coverage 72-88 %)\n",
+            "### Tokens per second (asked, every source once: 10 % / 35 %, 74-86 % inside, by rows 72-88 %; tuned"
+            " software half-width 30 %; with 5 rows 3.5 % / 11 %, 72-88 %)\n",
             *head,
             *(line if isinstance(line, str) else line.text() for line in speed),
-            "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 %)\n",
+            "",
+            half_width(runs, known),
+            "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 % by source)\n",
             *head,
-            *(line if isinstance(line, str) else line.text() for line in memory_lines(runs, rows)),
+            *(line if isinstance(line, str) else line.text() for line in memory_lines(known)),
+            "\n### What was read of each source\n",
+            "| source | rows | predicted | why not the rest |",
+            "|---|---|---|---|",
+            *reading_lines(),
             "",
         ]
     )
@@ -74,65 +100,79 @@ def section() -> str:
 
 _HEAD = """## Published runs
 
-`profiles/public_runs.csv`: dense decoders in bf16 or fp16, data parallel or sharded, of 7 sources on 7 cards. Left out
-means that the prior was fitted without them; the widths of its intervals were set so that 84 % of left-out rows fall
-inside, averaged over sources and GPUs. Peers get the same rows, as far as they can express them.
+`profiles/public_runs.csv`: two collections of what people published of their runs. Left out means that the beliefs
+were fitted without any row of that owner (a person or project, on whatever cards) or of that GPU. A source is one owner
+on one kind of machine. Peers get the same rows, as far as they can express them.
 """
 
 
-def held_out_speed(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
-    """Each source, then each GPU, predicted by a fit to all others, with prior.yaml's spreads and width."""
-    document, spreads = _shipped()
-    shifts = prior_model.matmul_shifts(known)
-    for name, groups in (("one source left out", runs.sources), ("one GPU model left out", runs.gpus)):
-        held = prior_model.leave_out(runs, groups, shifts, *spreads)
-        width = Z80 * np.hypot(held.deviations, document["discrepancy"])
-        yield Line(
-            name=f"prior, {name}",
-            errors=np.abs(np.expm1(-held.errors)),
-            inside=np.abs(held.errors) <= width,
-        )
+def held_out_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
+    """Each owner, then each GPU, predicted by a fit to all others; tuned software by itself."""
+    for name, groups in (
+        ("one owner left out", [run.owner for run in runs]),
+        ("one GPU model left out", [run.likeliest.gpu for run in runs]),
+    ):
+        held = prior_model.leave_out(runs, groups, known)
+        yield _line(f"prior, {name}", held)
+        if name.startswith("one owner"):
+            yield _line("of these, tuned software (compiled, fused attention, stated)", held.of(tuned(held.runs)))
 
 
-def _shipped() -> tuple[dict, tuple[float, float]]:
-    """The shipped prior, and the spreads of sources and rows it was fitted with."""
-    document = yaml.safe_load((prior_model.ROOT / "profiles" / "prior.yaml").read_text(encoding="utf-8"))
-    return document, (document["provenance"]["source_spread"], document["provenance"]["row_spread"])
+def half_width(runs: Sequence[Run], known: dict[str, GpuSpec]) -> str:
+    """How wide the intervals of tuned and other software are."""
+    held = prior_model.leave_out(runs, [run.owner for run in runs], known)
+    on = tuned(held.runs)
+    widths = [np.expm1(Z80 * weighted_quantile(h.deviations, h.weights, 0.5)) for h in (held.of(on), held.of(~on))]
+    return (
+        f"Median half-width of the intervals of an unseen owner: {widths[0]:.0%} tuned, {widths[1]:.0%} other software."
+    )
 
 
-def calibrated(runs: prior_model.Runs, known: dict[str, GpuSpec]) -> Iterator[Line]:
-    """Five random rows of one source on one GPU as its calibration: what they update, and how right the others are.
+def tuned(runs: Sequence[Run]) -> np.ndarray:
+    """Which runs are of no class of software that is believed to be slower or less sure."""
+    return np.array([not any(classes(m.setting) for m in run.meanings) for run in runs])
 
-    First a prior that never saw that source on that GPU; then, as this trainer's calibrations have it, one that never
-    saw the source at all and doubts its software; last the physical floors that a CPU's calibration updates.
+
+def _line(name: str, held: HeldOut) -> Line:
+    return Line(name=name, errors=held.relative, sources=[run.source for run in held.runs], inside=held.inside)
+
+
+def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]:
+    """Five random rows of one source as its calibration: what they update, and how right the others are.
+
+    First a prior that never saw the owner, as this trainer's calibrations have it; then the physical floors that a
+    CPU's calibration updates.
     """
-    pairs = np.array([f"{source}|{gpu}" for source, gpu in zip(runs.sources, runs.gpus, strict=True)])
-    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    by_source: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if not run.encoder and len(run.meanings) == 1:
+            by_source[run.source].append(run)
+    found: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = defaultdict(list)
     chosen = np.random.default_rng(0)
-    for pair in sorted(set(pairs[runs.decoders])):
-        places = np.flatnonzero(pairs == pair)
-        if len(places) < FEWEST_ROWS:
-            continue
-        priors = _priors(runs, known, pairs, places)
-        for _ in range(DRAWS):
-            order = chosen.permutation(places)
-            for name, prior in priors.items():
-                one = _updated(runs, known, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
-                found.setdefault(name, []).append(one)
+    for source, mine in sorted(by_source.items()):
+        for gpu in sorted({run.likeliest.gpu for run in mine}):
+            here = [run for run in mine if run.likeliest.gpu == gpu]
+            if len(here) < FEWEST_ROWS:
+                continue
+            priors = _priors(runs, known, here[0])
+            for _ in range(DRAWS):
+                order = [here[i] for i in chosen.permutation(len(here))]
+                for name, prior in priors.items():
+                    errors, widths = _updated(known, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
+                    found[name].append((errors, widths, source))
     for name, parts in found.items():
-        errors, widths = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        yield Line(name=name, errors=np.abs(np.expm1(-errors)), inside=np.abs(errors) <= widths)
+        errors, widths = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        sources = [part[2] for part in parts for _ in part[0]]
+        yield Line(name=name, errors=np.abs(np.expm1(-errors)), sources=sources, inside=np.abs(errors) <= widths)
 
 
-def _priors(
-    runs: prior_model.Runs, known: dict[str, GpuSpec], pairs: np.ndarray, places: np.ndarray
-) -> dict[str, CoefficientPrior]:
-    """What the rows at `places` may update, by the name of its line."""
-    spec, precision = known[runs.workloads[places[0]].gpu], runs.workloads[places[0]].precision
-    without_pair = _prior_without(runs, known, pairs != pairs[places[0]], places)
-    without_source = _prior_without(runs, known, runs.sources != runs.sources[places[0]], places)
-    doubt = SOFTWARE_DEVIATION**2 * np.eye(len(without_source.mean))
-    floors, datasheet = measured_prior(), datasheet_rates(spec, precision)
+def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[str, CoefficientPrior]:
+    """What the rows of a source like `first` may update, by the name of its line."""
+    w = first.likeliest
+    spec = known[w.gpu]
+    belief = prior_model.fit([run for run in runs if run.owner != first.owner], known)
+    mean, covariance = belief.belief(spec.generation, w.precision, spec, Setting.of(w))
+    floors, datasheet = measured_prior(), datasheet_rates(spec, w.precision)
     ceilings = Rates(
         matmul_flops=spec.mamf_bf16_flops or USUAL_CEILING * datasheet.matmul_flops,
         bandwidth=USUAL_BANDWIDTH * datasheet.bandwidth,
@@ -140,9 +180,8 @@ def _priors(
     )
     several = f"{CALIBRATION_ROWS} rows"
     return {
-        f"the same, {several} of that GPU and source as its calibration (the source's other GPUs known)": without_pair,
-        f"{several} as calibration, its source left out on every GPU": replace(
-            without_source, covariance=without_source.covariance + doubt
+        f"{several} as calibration, its owner left out on every GPU": CoefficientPrior(
+            mean=mean, covariance=covariance, discrepancy=belief.spreads.row, source="published runs"
         ),
         f"{several} as calibration, from physical floors alone": replace(
             floors, mean=relative_to_datasheet(floors.mean, ceilings, datasheet)
@@ -150,68 +189,75 @@ def _priors(
     }
 
 
-def _prior_without(
-    runs: prior_model.Runs, known: dict[str, GpuSpec], kept: np.ndarray, places: np.ndarray
-) -> CoefficientPrior:
-    shifts, first = prior_model.matmul_shifts(known), places[0]
-    fitted = prior_model.fit(runs, np.flatnonzero(kept), shifts, *_shipped()[1])
-    compiled = float(np.mean(runs.compiled[places]))
-    mean, covariance = prior_model.belief(fitted, runs.generations[first], compiled, runs.headroom[first], shifts)
-    return CoefficientPrior(mean=mean, covariance=covariance, discrepancy=0.0, source="published runs")
-
-
 def _updated(
-    runs: prior_model.Runs,
-    known: dict[str, GpuSpec],
-    prior: CoefficientPrior,
-    seen: Sequence[int],
-    held: Sequence[int],
+    known: dict[str, GpuSpec], prior: CoefficientPrior, seen: Sequence[Run], held: Sequence[Run]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Log errors of step time of the rows held back, and half the width of their intervals."""
     observations = [
-        Observation(workload=runs.workloads[i], step_seconds=float(np.exp(runs.log_step[i])), noise=ROW_NOISE)
-        for i in seen
+        Observation(workload=run.likeliest, step_seconds=_step_seconds(run, known), noise=ROW_NOISE) for run in seen
     ]
-    one = runs.workloads[seen[0]]
+    one = seen[0].likeliest
     posterior = fit(observations, datasheet_rates(known[one.gpu], one.precision), prior, drift=0.0)
-    workloads = [runs.workloads[i] for i in held]
-    predicted = predict_log(posterior, sizes(workloads))
-    width = Z80 * np.hypot(predicted.deviation, ROW_NOISE)
-    return predicted.mean - runs.log_step[held], width
+    predicted = predict_log(posterior, sizes([run.likeliest for run in held]))
+    measured = np.log([_step_seconds(run, known) for run in held])
+    return predicted.mean - measured, Z80 * np.hypot(predicted.deviation, ROW_NOISE)
 
 
-def peers_speed(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
-    """Constant MFU, roofline and the packages on the same rows."""
-    measured = np.array([float(runs.lines[i]["tok_per_s_per_gpu"]) for i in runs.decoders])
-    yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, rows, measured)
-    yield _peer("roofline", peers.roofline, rows, measured)
+def _step_seconds(run: Run, known: dict[str, GpuSpec]) -> float:
+    """Measured seconds of one step on one device, without exposed communication."""
+    meaning = run.meanings[0]
+    x = prior_model.term_row(meaning.workload, known[meaning.workload.gpu])
+    return float(x[0] / meaning.x[0])
+
+
+def peers_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line | str]:
+    """Constant MFU, roofline and the packages on the same rows, where something is open on the likeliest workload."""
+    cases = [
+        (run.likeliest, known[run.likeliest.gpu], float(run.line["tok_per_s_per_gpu"]), run.source) for run in runs
+    ]
+    yield _peer(f"constant MFU of {peers.MFU:.0%}", peers.constant_mfu, cases)
+    yield _peer("roofline", peers.roofline, cases)
     for name, made in (("llm-analysis 0.2.2, half of peak", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
-        yield _peer(name, made[0], rows, measured) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - |"
+        yield _peer(name, made[0], cases) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - | - | - |"
 
 
-def _peer(
-    name: str, predictor: peers.Predictor, rows: Sequence[tuple[Workload, GpuSpec]], measured: np.ndarray
-) -> Line:
-    said = peers.expressed(predictor, rows)
-    pairs = [(p, m) for p, m in zip(said, measured, strict=True) if p is not None]
-    return Line(name=name, errors=np.array([abs(p / m - 1) for p, m in pairs]))
+def _peer(name: str, predictor: peers.Predictor, cases: Sequence[tuple[Workload, GpuSpec, float, str]]) -> Line:
+    answers = peers.expressed(predictor, [(w, spec) for w, spec, _, _ in cases])
+    pairs = [(a, m, s) for a, (_, _, m, s) in zip(answers, cases, strict=True) if a is not None]
+    return Line(name=name, errors=np.array([abs(a / m - 1) for a, m, _ in pairs]), sources=[s for _, _, s in pairs])
 
 
-def memory_lines(runs: prior_model.Runs, rows: Sequence[tuple[Workload, GpuSpec]]) -> Iterator[Line | str]:
+def memory_lines(known: dict[str, GpuSpec]) -> Iterator[Line | str]:
     """Rows that state their memory, each against the quantity that the source measured."""
-    stated = [i for i in runs.decoders if runs.lines[i]["mem_gib_per_gpu"]]
-    measured = np.array([float(runs.lines[i]["mem_gib_per_gpu"]) * GIB for i in stated])
-    ours = [memory_of(runs.workloads[i], runs.lines[i]["notes"]) for i in stated]
+    cases = []
+    for line, reading in prior_model.read_lines(prior_model.RUNS):
+        if isinstance(reading, RowError) or not line["mem_gib_per_gpu"] or "SUSPECT" in line["notes"]:
+            continue
+        likeliest = max(zip(reading.weights, reading.workloads, strict=True), key=lambda pair: pair[0])[1]
+        cases.append((likeliest, line))
+    measured = np.array([float(line["mem_gib_per_gpu"]) * GIB for _, line in cases])
+    ours = [memory_of(w, line["notes"]) for w, line in cases]
     yield Line(
         name="ours",
         errors=np.array([abs(e.value / m - 1) for e, m in zip(ours, measured, strict=True)]),
+        sources=[line["source"] for _, line in cases],
         inside=np.array([e.contains(m) for e, m in zip(ours, measured, strict=True)]),
     )
+    rows = [(w, known[w.gpu], m, line["source"]) for (w, line), m in zip(cases, measured, strict=True)]
     for name, made in (("llm-analysis 0.2.2", peers.llm_analysis()), ("sysplug 0.1.0", peers.sysplug())):
-        if made:
-            yield _peer(name, made[1], [rows[i] for i in stated], measured)
-        else:
-            yield f"| {name} | {peers.NOT_INSTALLED} | - | - |"
+        yield _peer(name, made[1], rows) if made else f"| {name} | {peers.NOT_INSTALLED} | - | - | - | - |"
+
+
+def reading_lines() -> Iterator[str]:
+    """Of each source how many rows it has, how many are predicted, and the commonest reason for the rest."""
+    rows: dict[str, list[str | None]] = defaultdict(list)
+    for line, reading in prior_model.read_lines(prior_model.RUNS):
+        why = reading.error.removeprefix("not predicted: ") if isinstance(reading, RowError) else None
+        rows[line["source"]].append("no measurement to trust" if "SUSPECT" in line["notes"] and not why else why)
+    for source, reasons in rows.items():
+        refused = Counter(reason for reason in reasons if reason)
+        most = f"{refused.most_common(1)[0][0][:110].replace('|', '/')}" if refused else ""
+        yield f"| {source} | {len(reasons)} | {reasons.count(None)} | {most} |"
 
 
 def memory_of(w: Workload, notes: str) -> Estimate:

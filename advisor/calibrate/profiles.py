@@ -31,11 +31,10 @@ from advisor.predict.prior import (
 )
 from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
 from advisor.predict.throughput import Observation, Posterior, Rates
-from advisor.records import Basis, Estimate, Workload
+from advisor.records import Basis, Estimate, Software, Workload
 from advisor.store.calibration import Burst, Calibration, HeldOutSummary, MeasuredRun
 from advisor.store.store import CalibrationEntry, Store, load_calibration
 
-LAUNCH_SECONDS = 5e-6  # eager dispatch and launch of one operation on a current host (sources §3.2: 5-10 µs)
 _RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
 _STARTUP_SPREAD = 1.5  # a cold file cache makes the first start slower, a warm one faster
 
@@ -49,10 +48,13 @@ def load_profile(
     compile: bool | None = None,
     transfer: bool = True,
     power_cap_watts: float | None = None,
+    software: Software | None = None,
+    sharding: str = "none",
 ) -> Profile:
     """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
 
     A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
+    `software` and `sharding` are of published runs, which a prior knows.
     `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
     `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
     for a CPU that was never calibrated, since no datasheet says what a CPU does.
@@ -66,7 +68,13 @@ def load_profile(
     spec = require_gpu(key)
     elsewhere = calibrated_elsewhere(spec, store) if transfer else None
     return prior_profile(
-        spec, precision=precision, compile=compile, elsewhere=elsewhere, power_cap_watts=power_cap_watts
+        spec,
+        precision=precision,
+        compile=compile,
+        elsewhere=elsewhere,
+        power_cap_watts=power_cap_watts,
+        software=software,
+        sharding=sharding,
     )
 
 
@@ -261,13 +269,15 @@ def prior_profile(
     compile: bool | None = None,
     elsewhere: Elsewhere | None = None,
     power_cap_watts: float | None = None,
+    software: Software | None = None,
+    sharding: str = "none",
 ) -> Profile:
     """Beliefs about a card from its datasheet and published runs, updated by a calibration of another card if there is
     one. AdvisorError when it has no units of the precision.
     """
     precision = precision or usual_precision(spec)
-    peak = peak_flops(spec, precision)
-    if peak is None or not can_train_in(spec, precision):
+    rates = datasheet_rates(spec, precision, tf32=software is None or software.tf32)
+    if rates is None or (software is None and not can_train_in(spec, precision)):
         raise AdvisorError(
             f"{spec.key} has no {precision} matrix units",
             f"choose another precision: --precision {usual_precision(spec)}",
@@ -277,10 +287,9 @@ def prior_profile(
     capped = spec
     if power_cap_watts and spec.tdp_watts:
         capped = replace(spec, tdp_watts=min(spec.tdp_watts, power_cap_watts))
-    prior: CoefficientPrior = load_prior(spec.generation, precision, compile, capped)
+    prior = load_prior(spec.generation, precision, compile, capped, software=software, sharding=sharding)
     if elsewhere is not None and elsewhere.precision == precision:
         prior = transferred(prior, spec, compile, elsewhere)
-    rates = Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
     return Profile(
         key=spec.key,
         name=spec.key,

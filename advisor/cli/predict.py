@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from advisor.cli.params import FILE, SIZE
 from advisor.errors import AdvisorError
 from advisor.records import Prediction, Software, Workload
 from advisor.report import render
+
+if TYPE_CHECKING:
+    from advisor.predict.rows import Reading
 
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
@@ -178,17 +181,19 @@ class RowAnswers:
 
     def __call__(self, chunk: Chunk) -> Answer:
         """The text of a chunk's rows, the number of the first of them given, and which verdicts on fitting it holds."""
+        from advisor.predict.rows import RowError
+
         start, cells = chunk
         rows = [self._reader.read(row, number) for number, row in enumerate(cells, start)]
-        fresh = {id(r): r for r in rows if isinstance(r, Workload) and id(r) not in self._texts}
+        fresh = {id(r): r for r in rows if not isinstance(r, RowError) and id(r) not in self._texts}
         verdicts: set[bool | None] = set()
-        for place, text, fits in predict_workloads(fresh):
+        for place, text, fits in predict_readings(fresh):
             self._texts[place] = text
             verdicts.add(fits)
         lines = (
-            f'{{"row": {number}, {self._texts[id(row)]}\n'
-            if isinstance(row, Workload)
-            else json.dumps({"row": number, "error": row.error}, ensure_ascii=False) + "\n"
+            json.dumps({"row": number, "error": row.error}, ensure_ascii=False) + "\n"
+            if isinstance(row, RowError)
+            else f'{{"row": {number}, {self._texts[id(row)]}\n'
             for number, row in enumerate(rows, start)
         )
         return "".join(lines), verdicts
@@ -208,32 +213,70 @@ def _answer_in_worker(chunk: Chunk) -> Answer:
     return _worker(chunk)
 
 
-def predict_workloads(workloads: Mapping[int, Workload]) -> Iterator[tuple[int, str, bool | None]]:
-    """Of each workload its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
+def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str, bool | None]]:
+    """Of each row its number, the rest of its JSON object after `row`, and whether it fits; device by device."""
+    from advisor.predict.batch import mixed
+    from advisor.report.prediction import rest_of_line
+
+    workloads = [w for reading in readings.values() for w in reading.workloads]
+    answers = iter(predict_workloads(workloads))
+    for place, reading in readings.items():
+        mine = list(islice(answers, len(reading.workloads)))
+        weighed = [(a, weight) for a, weight in zip(mine, reading.weights, strict=True) if not isinstance(a, str)]
+        if not weighed:
+            yield place, json.dumps({"error": f"not predicted: {mine[0]}"}, ensure_ascii=False)[1:], None
+            continue
+        prediction = weighed[0][0] if len(weighed) == 1 else mixed(*zip(*weighed, strict=True))
+        yield place, rest_of_line(prediction, reading.assumed), prediction.fits
+
+
+def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:
+    """Each workload's prediction, or in words why there is none; in their order."""
     from advisor.calibrate.profiles import load_profile, prior_profile
     from advisor.hardware.catalog import load_gpus, load_published_gpus
     from advisor.predict.batch import predict_batch
-    from advisor.report.prediction import rest_of_line
     from advisor.store.store import default_store
 
     unrented = {key: spec for key, spec in load_published_gpus().items() if key not in load_gpus()}
     groups: dict[tuple, list[int]] = {}
-    for place, w in workloads.items():
-        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile), []).append(place)
-    for (gpu, family, precision, compile_), places in groups.items():
-        settings = {"precision": precision, "compile": compile_}
+    for place, w in enumerate(workloads):
+        groups.setdefault((w.gpu, w.shape.family, w.precision, w.compile, w.sharding, _speed(w.software)), []).append(
+            place
+        )
+    answers: list[Prediction | str] = [""] * len(workloads)
+    for (gpu, family, precision, compile_, sharding, _), places in groups.items():
+        software = workloads[places[0]].software
         try:
             if gpu in unrented:
-                profile = prior_profile(unrented[gpu], **settings)
+                profile = prior_profile(
+                    unrented[gpu], precision=precision, compile=compile_, software=software, sharding=sharding
+                )
             else:
-                profile = load_profile(gpu, default_store(), family=family, transfer=False, **settings)
+                profile = load_profile(
+                    gpu,
+                    default_store(),
+                    family=family,
+                    precision=precision,
+                    compile=compile_,
+                    transfer=False,
+                    software=software,
+                    sharding=sharding,
+                )
         except AdvisorError as error:
-            rest = json.dumps({"error": f"not predicted: {error.message}"}, ensure_ascii=False)[1:]
-            yield from ((place, rest, None) for place in places)
+            for place in places:
+                answers[place] = error.message
             continue
         predictions = predict_batch(profile, [workloads[place] for place in places])
         for place, prediction in zip(places, predictions, strict=True):
-            yield place, rest_of_line(prediction), prediction.fits
+            answers[place] = prediction
+    return answers
+
+
+def _speed(software: Software | None) -> tuple | None:
+    """What of a row's software decides how fast it is believed to be."""
+    if software is None:
+        return None
+    return (software.kind, software.fused_attention, software.tf32, software.fp8, software.unstated)
 
 
 def show(prediction: Prediction, sources: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from advisor.hardware.catalog import GpuSpec, load_gpus
 from advisor.hardware.software_support import usual_precision
 from advisor.laws import flops
 from advisor.predict.gpu_names import match_card
-from advisor.predict.rows import Refusal, read_shape
+from advisor.predict.rows import Open, Refusal, read_shape
 from advisor.readers.run_table import RunTable
 from advisor.records import Workload
 from trainer.schema import ACTIVATION_CHECKPOINTING, FAMILIES, ConfigError, ModelShape, make_shape
@@ -193,8 +193,8 @@ def _shape_of_unknown_family(facts: Mapping[str, Any], seq_len: int, notes: _Not
         *(str(count) if count else "", text["depth"], text["width"], text["heads"]),
         *(multiple, text["vocab_size"], str(seq_len)),
     )
-    if isinstance(shape, Refusal):
-        notes.missing.append(f"the family: {shape.reason}")
+    if isinstance(shape, Refusal | Open):
+        notes.missing.append(f"the family: {shape.reason if isinstance(shape, Refusal) else shape.words}")
         return None
     notes.unsure.append(f"the family: not stated, {shape.family} assumed by its sizes")
     return shape

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import overload
 
 import numpy as np
@@ -17,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.laws.intervals import Z80
 from advisor.predict import comm
-from advisor.predict.intervals import BASES, EstimateArrays, reciprocal, sum_independent
+from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
 from advisor.predict.memory import MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
@@ -90,6 +91,22 @@ def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> b
     return device_bytes.high <= FIT_MARGIN * (math.inf if memory_bytes is None else memory_bytes)
 
 
+def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
+    """How likely a configuration fits the device with margin: 0.9 where `fits` just holds, of the same interval."""
+    room = FIT_MARGIN * memory_bytes - device_bytes.value
+    side = device_bytes.high - device_bytes.value if room > 0 else device_bytes.value - device_bytes.low
+    if side <= 0:
+        return float(room >= 0)
+    return 0.5 * (1 + math.erf(room / side * Z80 / math.sqrt(2)))
+
+
+def _verdict(probability: float | None) -> bool | None:
+    """Whether it fits, where that is sure: 9 times out of 10."""
+    if probability is None or 0.1 < probability < 0.9 - 1e-9:
+        return None
+    return probability > 0.5
+
+
 def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[Estimate | None]:
     """Step seconds of each workload of one kind; None where the links are unknown."""
     accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
@@ -114,6 +131,31 @@ def _memory(model: MemoryModel, a: WorkloadArrays, workloads: Sequence[Workload]
     return estimates
 
 
+def mixed(predictions: Sequence[Prediction], weights: Sequence[float]) -> Prediction:
+    """One prediction of a run that may be any of these workloads: the likeliest's, with the mixture's estimates.
+
+    An estimate that one of them lacks is None.
+    """
+
+    def side(name: str) -> Estimate | None:
+        estimates = [getattr(p, name) for p in predictions]
+        return mixture(estimates, weights) if None not in estimates else None
+
+    probabilities = [p.fit_probability for p in predictions]
+    stated = [p for p in probabilities if p is not None]
+    chance = float(np.average(stated, weights=weights)) if len(stated) == len(predictions) else None
+    return replace(
+        predictions[int(np.argmax(weights))],
+        step_seconds=side("step_seconds"),
+        tokens_per_second=side("tokens_per_second"),
+        mfu=side("mfu"),
+        peak_allocated_bytes=side("peak_allocated_bytes"),
+        peak_reserved_bytes=side("peak_reserved_bytes"),
+        fit_probability=chance,
+        fits=_verdict(chance),
+    )
+
+
 def _estimates(many: EstimateArrays, bases: Sequence[Basis]) -> list[Estimate]:
     sides = zip(many.value.tolist(), many.low.tolist(), many.high.tolist(), bases, strict=True)
     return [Estimate(value=value, low=low, high=high, basis=basis) for value, low, high, basis in sides]
@@ -130,9 +172,10 @@ def _prediction(
     flops_per_token = flops.flops_per_token(w.shape)
     if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
         flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - float(seen))
-    peak = profile.peak_flops(w.precision)
+    peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
     rate = reciprocal(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes
+    chance = fit_probability(total, memory) if total and memory is not None else None
     return Prediction(
         workload=w,
         parameters=all_parameters(w),
@@ -143,5 +186,6 @@ def _prediction(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=reserved,
         device_memory_bytes=memory,
-        fits=fits(total, memory) if total and memory is not None else None,
+        fit_probability=chance,
+        fits=_verdict(chance),
     )

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.hardware.catalog import GpuSpec
+from advisor.predict.row_words import Open, Refusal
 
 _ALIKE = 1.10  # peaks and bandwidths within 10 % are the same card for a prediction (A100 80 GB SXM and PCIe)
 _FULL = 1.08  # "80 GB" cards hold 80 GiB: 7.4 % more than 80e9 bytes
@@ -75,7 +76,10 @@ def match_card(
     `memory_gib` (a table's own column) decides where the name does not say the memory; failing that, `used_gib` rules
     out cards that could not have held the run.
     """
-    return one_card(text, named_cards(text, memory_gib, cards), used_gib)
+    card = possible_cards(text, named_cards(text, memory_gib, cards), used_gib)
+    if isinstance(card, Open):
+        return f"GPU {text!r} could be any of {', '.join(c.key for c, _ in card.choices)}"
+    return card.reason if isinstance(card, Refusal) else card
 
 
 def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -> list[GpuSpec] | str:
@@ -90,16 +94,23 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
     return found or f"GPU {text!r} is not in the catalog"
 
 
-def one_card(text: str, cards: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | str:
-    """The one of several possible cards that could have held `used_gib`; those alike in a prediction count as one."""
-    if isinstance(cards, str):
-        return cards
-    if len(cards) == 1:
-        return cards[0]
-    cards = [c for c in cards if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or cards
-    if not _alike(cards):
-        return f"GPU {text!r} could be any of {', '.join(c.key for c in cards)}"
-    return cards[0]
+def possible_cards(text: str, named: list[GpuSpec] | str, used_gib: float | None) -> GpuSpec | Open | Refusal:
+    """The one of the named cards that could have held `used_gib`, or all that could; those alike in a prediction count
+    as one.
+    """
+    if isinstance(named, str):
+        return Refusal(named)
+    if len(named) == 1:
+        return named[0]
+    held = [c for c in named if used_gib is None or used_gib * 2**30 <= c.memory_gb * 1e9 * _FULL] or named
+    kinds: list[GpuSpec] = []
+    for card in held:
+        if not any(_alike([card, other]) for other in kinds):
+            kinds.append(card)
+    if len(kinds) == 1:
+        return kinds[0]
+    words = f"GPU {text!r} may be {' or '.join(c.key for c in kinds)}: all taken"
+    return Open(tuple((card, 1 / len(kinds)) for card in kinds), words)
 
 
 def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:

@@ -9,6 +9,7 @@ The same functions serve one `Estimate` and the arrays of a search: `EstimateArr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate, worst_basis
 
 BASES = tuple(Basis)  # best first: a basis of arrays is a place in it
@@ -108,6 +110,20 @@ def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
     """`numerator` over a positive estimate: a rate from a time or a time from a rate."""
     value, low, high = (numerator / side for side in (estimate.value, estimate.high, estimate.low))
     return _like((estimate,), value, low, high)
+
+
+def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    """One estimate for positive ones of which one is true, each with its weight (they are scaled to one): the normal in
+    log with the mean and variance of the mixture.
+    """
+    share = np.array(weights) / np.sum(weights)
+    middles = np.log([e.value for e in estimates])
+    spreads = np.log([e.high / e.low for e in estimates]) / (2 * Z80)
+    middle = float(share @ middles)
+    spread = math.exp(Z80 * math.sqrt(share @ (spreads**2 + (middles - middle) ** 2)))
+    value = math.exp(middle)
+    basis = worst_basis(*(e.basis for e in estimates))
+    return Estimate(value=value, low=value / spread, high=value * spread, basis=basis)
 
 
 def _like(parts: Sequence[Many], value: Side, low: Side, high: Side) -> Many:

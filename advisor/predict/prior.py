@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import yaml
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.predict.published import OWN, Setting, Spreads, names_of_unknowns, selector
 from advisor.predict.throughput import TERMS, Rates
+from advisor.records import Software
 from advisor.store.folders import profiles_folder
 
-PRIOR_SCHEMA = 1
+PRIOR_SCHEMA = 2
 LAUNCH_SECONDS = 5e-6  # of one kernel from eager PyTorch: 5-10 µs (sources §3.2, unverified there)
-# No row of fp32 training is among the published runs: what TF32 products reach of their peak is less sure.
-_FP32_DEVIATION = 0.3
-THROTTLED = ("matmul", "attention")  # terms that a card's power limit slows down
 # No card multiplies much faster than its data sheet says: GeForce cards boost 5-10 % beyond the stated clock.
 FASTEST = (0.08, 0.05)  # log of rate over peak where the bound begins, and how softly (sd)
+_WITHOUT_TENSOR_UNITS = ("Maxwell", "Pascal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +64,14 @@ def measured_prior() -> CoefficientPrior:
     )
 
 
-def datasheet_rates(spec: GpuSpec, precision: str) -> Rates | None:
-    """The rates that the beliefs of `load_prior` refer to; None where the card has no units for the precision."""
-    peak = peak_flops(spec, precision)
+def datasheet_rates(spec: GpuSpec, precision: str, *, tf32: bool = True) -> Rates | None:
+    """The rates that the beliefs of `load_prior` refer to; None where the card has no units for the precision.
+
+    Before tensor units, products of 16-bit numbers that are summed in fp32 ran no faster than fp32 ones.
+    """
+    peak = peak_flops(spec, precision, tf32=tf32)
+    if precision == "fp16" and spec.architecture in _WITHOUT_TENSOR_UNITS:
+        peak = spec.fp32_flops
     if peak is None:
         return None
     return Rates(matmul_flops=peak, bandwidth=spec.memory_bytes_per_second, launch_seconds=LAUNCH_SECONDS)
@@ -72,47 +79,38 @@ def datasheet_rates(spec: GpuSpec, precision: str) -> Rates | None:
 
 def power_headroom(spec: GpuSpec, precision: str) -> float | None:
     """Log of the watts a card may draw per dense TFLOP/s of the precision; None where either is not published."""
-    peak = peak_flops(spec, precision)
-    return math.log(spec.tdp_watts / (peak / 1e12)) if peak and spec.tdp_watts else None
+    rates = datasheet_rates(spec, precision)
+    return math.log(spec.tdp_watts / (rates.matmul_flops / 1e12)) if rates and spec.tdp_watts else None
 
 
 def load_prior(
-    generation: str | None, precision: str, compile: bool | None, spec: GpuSpec | None = None
+    generation: str | None,
+    precision: str,
+    compile: bool | None,
+    spec: GpuSpec | None = None,
+    *,
+    software: Software | None = None,
+    sharding: str = "none",
 ) -> CoefficientPrior:
-    """Beliefs about a card nobody has calibrated, relative to `datasheet_rates`, from profiles/prior.yaml.
+    """Beliefs about a run on a card that nobody has calibrated, relative to `datasheet_rates` (profiles/prior.yaml).
 
-    A generation without published runs (or None) gets what all others have in common, with the spread between them
-    added. `compile` None: not known, both are possible. `spec` tells how its power limit compares with that of its
-    generation's measured cards. AdvisorError if the file is unusable.
+    A card without published runs gets what its generation has in common, a generation without any what all share, each
+    with the spread between them added. `compile` None: not known, both are possible. `spec` tells how its power limit
+    compares with other cards'. `software` None: this project's trainer, which is one more that nobody published
+    measurements of. AdvisorError if the file is unusable.
     """
-    document = _prior_document()
-    generations = document["generations"]
-    name = generation if generation is not None and generation in generations else "unmeasured"
+    shared = _shared()
     beliefs = [
-        (np.array(generations[name][label]["mean"]), np.array(generations[name][label]["covariance"]))
-        for label, wanted in (("eager", compile is not True), ("compiled", compile is not False))
-        if wanted
-    ]
+        shared.belief(generation, precision, spec, Setting(
+            precision=precision, compile=on, software=software or OWN, sharding=sharding
+        ))
+        for on in ((False, True) if compile is None else (compile,))
+    ]  # fmt: skip
     k = len(TERMS)
     mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
     covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
-    matmul = TERMS.index("matmul")
-    if name == "unmeasured":
-        mean[matmul] += document["matmul_shifts"].get(generation, 0.0)
-    headroom = power_headroom(spec, precision) if spec else None
-    if headroom is not None:
-        more = np.array([float(t in THROTTLED) for t in TERMS]) * (headroom - generations[name]["headroom"])
-        mean = mean - document["headroom"]["mean"] * more
-        covariance = covariance + document["headroom"]["deviation"] ** 2 * np.outer(more, more)
-        if more.any() and headroom > generations[name]["headroom"]:
-            mean, covariance = bounded(mean, covariance)
-    if precision == "fp32":
-        covariance[matmul, matmul] += _FP32_DEVIATION**2
     return CoefficientPrior(
-        mean=mean,
-        covariance=covariance,
-        discrepancy=float(document["discrepancy"]),
-        source=_source(document, generation, name),
+        mean=mean, covariance=covariance, discrepancy=shared.spreads.row, source=shared.source(generation)
     )
 
 
@@ -120,16 +118,14 @@ def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
     """How many published runs the beliefs of `load_prior` rest on, those of encoders among them: of this very card, of
     its generation, in all.
     """
-    document = _prior_document()
-    by_card, generations = document["rows_by_card"], document["generations"]
-    of_generation = generations[generation]["rows"] if generation in generations else 0
-    return by_card.get(key, 0), of_generation, sum(by_card.values())
+    shared = _shared()
+    return shared.rows_by_card.get(key, 0), shared.rows_of(generation), sum(shared.rows_by_card.values())
 
 
 def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Beliefs once more told that no card multiplies much faster than its peak; unchanged where they do not say so.
 
-    For cards with more watts per TFLOP/s than those fitted, whose own products `benchmarks/fit_prior.py` bounded alike.
+    For cards without published runs; the products of the others `benchmarks/prior_model.py` bounded alike.
     """
     matmul, (most, softness) = TERMS.index("matmul"), FASTEST
     excess = -most - mean[matmul]
@@ -137,11 +133,6 @@ def bounded(mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.nd
         return mean, covariance
     gain = covariance[:, matmul] / (covariance[matmul, matmul] + softness**2)
     return mean + gain * excess, covariance - np.outer(gain, covariance[matmul])
-
-
-# By how much (sd of logs) one trainer's coefficients differ from those of the published software, on every card alike:
-# like the spread between architectures, and judged as that is.
-SOFTWARE_DEVIATION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,36 +160,36 @@ def relative_to_datasheet(theta: np.ndarray, rates: Rates, datasheet: Rates) -> 
 
 
 def calibration_prior(spec: GpuSpec | None, precision: str, compile: bool, rates: Rates) -> CoefficientPrior:
-    """What a calibration's bursts update, relative to its measured ceilings: what published runs say of the card, and
-    more doubt for the trainer's own software. Without a card or its data sheet the physical floors of `measured_prior`.
+    """What a calibration's bursts update, relative to its measured ceilings: what published runs say of the card and of
+    unmeasured software. Without a card or its data sheet the physical floors of `measured_prior`.
     """
     datasheet = datasheet_rates(spec, precision) if spec is not None else None
     if spec is None or datasheet is None:
         return measured_prior()
     prior = load_prior(spec.generation, precision, compile, spec)
     moved = relative_to_datasheet(np.zeros(len(TERMS)), rates, datasheet)
-    return replace(
-        prior, mean=prior.mean - moved, covariance=prior.covariance + SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
-    )
+    return replace(prior, mean=prior.mean - moved)
 
 
 def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere: Elsewhere) -> CoefficientPrior:
     """Beliefs about `spec` after the same trainer was calibrated on another card.
 
     A Gaussian update: what the other card showed moves what both cards share and what the trainer's software does on
-    either. The discrepancy becomes the one that leaving a GPU out leaves when the software is known.
+    either.
     """
-    document = _prior_document()
-    there = load_prior(elsewhere.spec.generation, elsewhere.precision, elsewhere.compile, elsewhere.spec)
-    software = SOFTWARE_DEVIATION**2 * np.eye(len(TERMS))
-    cross = _cross(document, spec.generation, elsewhere.spec.generation, compile, prior) + software
-    mean, after = _seen(there.mean, there.covariance + software, elsewhere)
-    gain = cross @ np.linalg.inv(there.covariance + software)
-    covariance = prior.covariance + software - gain @ (there.covariance + software - after) @ gain.T
+    shared, other = _shared(), elsewhere.spec
+    there = load_prior(other.generation, elsewhere.precision, elsewhere.compile, other)
+    here_setting, there_setting = (
+        Setting(precision=elsewhere.precision, compile=on, software=OWN) for on in (compile, elsewhere.compile)
+    )
+    cross = shared.pick(spec.generation, spec, here_setting) @ shared.covariance
+    cross = cross @ shared.pick(other.generation, other, there_setting).T + shared.spreads.of_software(there_setting)
+    mean, after = _seen(there.mean, there.covariance, elsewhere)
+    gain = cross @ np.linalg.inv(there.covariance)
     return CoefficientPrior(
         mean=prior.mean + gain @ (mean - there.mean),
-        covariance=_positive(covariance),
-        discrepancy=float(document["transfer_discrepancy"]),
+        covariance=_positive(prior.covariance - gain @ (there.covariance - after) @ gain.T),
+        discrepancy=prior.discrepancy,
         source=f"{prior.source}, updated by {elsewhere.source}",
     )
 
@@ -211,35 +202,57 @@ def _seen(mean: np.ndarray, covariance: np.ndarray, elsewhere: Elsewhere) -> tup
     return after @ (before @ mean + own @ elsewhere.theta - start @ elsewhere.prior_mean), after
 
 
-def _cross(document: dict, here: str, there: str, compile: bool, prior: CoefficientPrior) -> np.ndarray:
-    """Covariance between the two cards' coefficients; cards of one generation share all that is believed of it."""
-    if here == there:
-        return prior.covariance
-    generations = document["generations"]
-    first, second = (name if name in generations else "unmeasured" for name in (here, there))
-    table = document["cross_covariance"]["compiled" if compile else "eager"]
-    if f"{first} {second}" in table:
-        return np.array(table[f"{first} {second}"])
-    return np.array(table[f"{second} {first}"]).T
+@dataclass(frozen=True, kw_only=True)
+class SharedBelief:
+    """Beliefs about the unknowns that published runs share, and how runs differ from what they say."""
 
+    place: Mapping[str, int]  # of each unknown by its name
+    mode: np.ndarray  # (p,)
+    covariance: np.ndarray  # (p, p)
+    spreads: Spreads
+    generation_spread: np.ndarray  # (k,) sd of a generation's coefficients about the mean of all
+    matmul_shifts: Mapping[str, float]  # log of how much further from peak a generation's best product stays
+    headrooms: Mapping[str, float]  # mean of each generation's rows
+    rows_by_generation: Mapping[str, int]
+    rows_by_card: Mapping[str, int]
+    dated: str = ""
 
-def _positive(covariance: np.ndarray) -> np.ndarray:
-    """The nearest covariance that no direction of has less than a thousandth: rounding must not make one negative."""
-    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-    return (vectors * np.maximum(values, 1e-4)) @ vectors.T
+    def pick(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> np.ndarray:
+        """The (k, p) matrix of one card and setting; without a card at the headroom of its generation's rows."""
+        headroom = power_headroom(spec, setting.precision) if spec else None
+        if headroom is None:
+            headroom = self.headrooms.get(generation or "", 0.0)
+        return selector(self.place, generation, spec.key if spec else None, headroom, setting)
 
+    def belief(
+        self, generation: str | None, precision: str, spec: GpuSpec | None, setting: Setting
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean (k,) and covariance (k, k) of θ of a run whose software and machine nobody measured."""
+        picked = self.pick(generation, spec, setting)
+        mean = picked @ self.mode
+        covariance = picked @ self.covariance @ picked.T
+        known = f"generation {generation} {TERMS[0]}" in self.place
+        if not known:
+            mean[TERMS.index("matmul")] += self.matmul_shifts.get(generation or "", 0.0)
+            covariance = covariance + np.diag(self.generation_spread**2)
+        if spec is None or f"card {spec.key}" not in self.place:
+            covariance = covariance + self.spreads.card**2 * np.ones_like(covariance)
+            mean, covariance = bounded(mean, covariance)
+        return mean, covariance + self.spreads.of_software(setting) + self.spreads.of_machine()
 
-def _source(document: dict, generation: str | None, name: str) -> str:
-    told = document["provenance"]
-    rows, dated = told["rows"] + told["encoder_rows"], f"profiles/prior.yaml, {told['date']}"
-    if name == "unmeasured":
-        return f"{rows} published runs of other generations, none of {generation or 'this device'} ({dated})"
-    own = document["generations"][name]["rows"]
-    return f"{rows} published runs, {own} of them on {name} ({dated})"
+    def rows_of(self, generation: str | None) -> int:
+        return self.rows_by_generation.get(generation or "", 0)
+
+    def source(self, generation: str | None) -> str:
+        """What the beliefs rest on, in words."""
+        rows, own = sum(self.rows_by_generation.values()), self.rows_of(generation)
+        if not own:
+            return f"{rows} published runs of other generations, none of {generation or 'this device'} ({self.dated})"
+        return f"{rows} published runs, {own} of them on {generation} ({self.dated})"
 
 
 @cache
-def _prior_document() -> dict:
+def _shared() -> SharedBelief:
     path = profiles_folder() / "prior.yaml"
     hint = "restore it, or make it again with `python benchmarks/fit_prior.py`"
     try:
@@ -248,4 +261,31 @@ def _prior_document() -> dict:
         raise AdvisorError(f"cannot read {path}: {error}", hint) from error
     if not isinstance(document, dict) or document.get("schema") != PRIOR_SCHEMA or document.get("terms") != list(TERMS):
         raise AdvisorError(f"{path} does not hold beliefs about the terms {', '.join(TERMS)}", hint)
-    return document
+    return read_belief(document)
+
+
+def read_belief(document: Mapping[str, Any]) -> SharedBelief:
+    """The beliefs of a prior.yaml that was read; its covariance is kept as its lower triangle."""
+    names = names_of_unknowns(document["generations"], document["cards"])
+    lower = np.zeros((len(names),) * 2)
+    for row, values in enumerate(document["covariance"]):
+        lower[row, : len(values)] = values
+    generations = document["generations"]
+    return SharedBelief(
+        place={name: at for at, name in enumerate(names)},
+        mode=np.array(document["mode"]),
+        covariance=lower + np.tril(lower, -1).T,
+        spreads=Spreads(**document["spreads"] | {"terms": np.array(document["spreads"]["terms"])}),
+        generation_spread=np.array(document["generation_spread"]),
+        matmul_shifts=document["matmul_shifts"],
+        headrooms={name: entry["headroom"] for name, entry in generations.items()},
+        rows_by_generation={name: entry["rows"] for name, entry in generations.items()},
+        rows_by_card=document["cards"],
+        dated=f"profiles/prior.yaml, {document['provenance']['date']}",
+    )
+
+
+def _positive(covariance: np.ndarray) -> np.ndarray:
+    """The nearest covariance that no direction of has less than a thousandth: rounding must not make one negative."""
+    values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+    return (vectors * np.maximum(values, 1e-4)) @ vectors.T

@@ -54,10 +54,10 @@ class Profile:
     held_out: HeldOutSummary | None = None
     sources: tuple[str, ...] = ()
 
-    def peak_flops(self, precision: str) -> float | None:
+    def peak_flops(self, precision: str, *, tf32: bool = True) -> float | None:
         """What MFU is measured against: a card's dense datasheet peak; of a CPU its best measured product."""
         if self.spec is not None:
-            return peak_flops(self.spec, precision)
+            return peak_flops(self.spec, precision, tf32=tf32)
         return self.posterior.rates.matmul_flops if precision == self.precision else None
 
     @property

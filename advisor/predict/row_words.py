@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from advisor.records import Software
 from trainer.schema import ModelShape
@@ -39,6 +40,7 @@ _OTHER_SCHEMES = (
     (r"\bpipeline(?![ _-](?:model[ _-])?parallel)|1f1b|gpipe|zero.?bubble|dual.?pipe", "pipeline parallel"),
     (r"ulysses|ring.?attention", "context parallel"),
     (r"\b[345]-?d\b", "several kinds of parallelism"),
+    (r"\bmodel ?\+|layout not stated", "parallelism that is not stated"),
     (r"\btensor(?![ _-](?:model[ _-])?parallel)", "tensor parallel"),
 )
 _NEGATED = re.compile(r"\b(?:no|without|not)[ -](?:[a-z]+[ -])?(?:parallel(?:ism)?|tp|pp|cp|ep|sp|offload(?:ing)?)\b")
@@ -46,7 +48,7 @@ _STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
 # "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
 # torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
 _AUTOCAST = re.compile(r"amp|autocast|mixed|\bmp (?:pure|default)")
-_ALL_16_BITS = re.compile(r"pure|\btrue\b")
+_ALL_16_BITS = re.compile(r"pure|\btrue\b|weights (?:in )?(?:bf16|fp16)|(?:bf16|fp16) weights")
 _MASTER = re.compile(r"master|main (?:params|weights|grad)|fp32 grad")
 
 
@@ -55,6 +57,23 @@ class Refusal:
     """Why one part of a row cannot be used."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """One part of a row that has several answers, each with its weight (they add up to one), and what is assumed."""
+
+    choices: tuple[tuple[Any, float], ...]
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """What matrix products are computed in."""
+
+    kind: str  # bf16 | fp16 | fp32 | 16bit: whichever of the two 16-bit types the card has units for
+    tf32: bool = True  # fp32 on the TF32 units, where there are any
+    fp8: bool = False  # products of the blocks in 8-bit floats
 
 
 @lru_cache(maxsize=65536)
@@ -91,28 +110,33 @@ def read_sharding(text: str, optimizer: str = "") -> str | Refusal:
 
 
 @lru_cache(maxsize=4096)
-def read_precision(text: str, tf32_units: bool = True) -> str | Refusal:
-    """bf16, fp16 or fp32; 4- and 8-bit floats are refused, and so is fp32 that may be kept off the TF32 units.
+def read_precision(text: str) -> Precision | Open | Refusal:
+    """bf16, fp16, fp32 with or without the TF32 units, or 8-bit floats in the blocks; 4-bit floats are refused.
 
-    `tf32_units`: whether the card has any. PyTorch's default leaves them idle since 1.12, NVIDIA's containers do not: a
-    factor of up to eight that "fp32" alone leaves open.
+    PyTorch's default leaves TF32 units idle since 1.12, NVIDIA's containers do not: "fp32" alone may mean either.
     """
     low = text.lower()
     if not low:
-        return Refusal("the precision is not given")
-    if re.search(r"fp[468]|float8|nf4|int[48]|\b[48].?bit|e4m3|e5m2", low):
-        return Refusal(f"precision {text!r}, only bf16, fp16 and fp32 are modelled")
+        choices = ((Precision(kind="16bit"), 0.8), (Precision(kind="fp32"), 0.2))
+        return Open(choices, "the precision is not stated: 16 bits or TF32 taken")
+    if re.search(r"fp[46]|nf4|int[48]|\b[48].?bit", low):
+        return Refusal(f"precision {text!r}, only fp8, bf16, fp16 and fp32 are modelled")
+    if re.search(r"fp8 head", low):  # of the head's product alone, a few per cent of a step
+        return Precision(kind="bf16")
+    if re.search(r"fp8|float8|e4m3|e5m2", low):
+        return Precision(kind="bf16", fp8=True)
     if "bf16" in low or "bfloat16" in low:
-        return "bf16"
+        return Precision(kind="bf16")
     if re.search(r"fp16|float16|\bhalf\b|^16(?:-mixed|-true)?$", low):
-        return "fp16"
+        return Precision(kind="fp16")
     if not re.search(r"fp32|tf32|float32|^32(?:-true)?$", low):
-        return Refusal(f"precision {text!r} is unknown")
-    if "no tf32" in low and tf32_units:
-        return Refusal(f"precision {text!r}; the trainer's fp32 uses the TF32 units")
-    if "tf32" not in low and tf32_units:
-        return Refusal(f"precision {text!r} does not say whether products used the TF32 units")
-    return "fp32"
+        return Refusal(f"precision {text!r} is unknown: write bf16, fp16, fp32 or TF32")
+    if re.search(r"(?:no|without) (?:tf32|autocast)", low):
+        return Precision(kind="fp32", tf32=False)
+    if "tf32" in low:
+        return Precision(kind="fp32")
+    choices = ((Precision(kind="fp32", tf32=False), 0.5), (Precision(kind="fp32"), 0.5))
+    return Open(choices, "whether fp32 products use the TF32 units is not stated: both taken")
 
 
 @lru_cache(maxsize=4096)
@@ -129,29 +153,57 @@ def read_optimizer(text: str) -> str | Refusal:
 
 
 @lru_cache(maxsize=4096)
-def read_checkpointing(text: str) -> str | Refusal:
-    """none, selective or full; empty is none, and a bare yes is full, as in every tool that has only a switch."""
+def read_checkpointing(text: str) -> str | Open | Refusal:
+    """none, selective or full; a bare yes is full, as in every tool that has only a switch."""
     low = text.lower()
+    if not low:
+        return Open((("none", 0.85), ("full", 0.15)), "activation checkpointing is not stated: likely none")
     if "offload" in low:
         return Refusal(f"activations offloaded to the host ({text})")
-    if not low or low.startswith(("no", "false", "off")) or low == "0":
+    if low.startswith(("no", "false", "off")) or low == "0":
         return "none"
     if "selective" in low or re.match(r"sac\b|per.?op\b", low):
         return "selective"
     if re.match(r"full|yes|true|on\b|1$|all\b", low):
         return "full"
-    return Refusal(f"activation checkpointing {text!r}")
+    return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
+
+
+# What a training loop is built with decides how much of a card it reaches. The first that matches counts.
+_KINDS = (
+    ("c", r"\bllm\.c\b|\bc/cuda\b|\bc\+\+"),
+    (
+        "wrapper",
+        r"hugging ?face|\bhf\b|transformers|\btrl\b|accelerate|axolotl|oumi|deepspeed|colossal|lightning|lit-?gpt",
+    ),
+    ("megatron", r"megatron|\bnemo\b|bigscience"),
+    ("tuned", r"nanochat|modded|parameter-?golf|torchtitan|nanotron|llm-foundry|composer|levanter|nanogpt-fp8"),
+)
 
 
 @lru_cache(maxsize=65536)
-def read_software(precision: str, flash: str, notes: str) -> Software:
-    """What a row says of its software: 16-bit state, attention in plain operations, logits in chunks."""
+def read_kind(software: str) -> str:
+    """The kind of training loop: c, wrapper, megatron, tuned or plain (somebody's own loop in PyTorch)."""
+    low = software.lower()
+    return next((kind for kind, pattern in _KINDS if re.search(pattern, low)), "plain")
+
+
+@lru_cache(maxsize=65536)
+def read_software(precision: str, notes: str, kind: str = "plain") -> Software:
+    """What a row says of its software: its kind, 16-bit state, logits in chunks."""
     chunked = re.search(r"chunked (ce|cross|loss)|fused (linear )?(ce\b|cross)|liger|cut.cross", notes, re.IGNORECASE)
-    return Software(
-        state=_state(precision.lower()),
-        whole_logits=not chunked,
-        fused_attention=not re.match(r"no|false|off|eager|math", flash.lower()),
-    )
+    return Software(kind=kind, state=_state(precision.lower()), whole_logits=not chunked)
+
+
+@lru_cache(maxsize=4096)
+def read_fused_attention(text: str, kind: str) -> bool | Open:
+    """Whether attention is one kernel that keeps no scores in memory."""
+    low = text.lower()
+    if low:
+        return not re.match(r"no|false|off|eager|math", low)
+    if kind in ("tuned", "c"):
+        return Open(((True, 1.0),), "attention is not stated: fused, as in all such code")
+    return Open(((True, 0.75), (False, 0.25)), "attention is not stated: likely fused")
 
 
 def _state(low: str) -> str:
@@ -164,14 +216,20 @@ def _state(low: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def read_compile(text: str) -> bool:
-    """Whether operations are fused: by a compiler, or written fused by hand. Empty is eager, PyTorch's default."""
+def read_compile(text: str, kind: str = "plain") -> bool | Open:
+    """Whether operations are fused: by a compiler, or written fused by hand."""
     low = text.lower()
+    if not low and kind in ("wrapper", "megatron"):
+        return Open(((False, 1.0),), "compilation is not stated: eager, as such code is by default")
+    if not low and kind != "c":
+        return Open(((False, 0.6), (True, 0.4)), "compilation is not stated: eager or compiled")
     if re.match(r"no\b|not\b|none|false|off|eager|without|0$", low) or re.search(
         r"\bno (torch\.?)?compil|uncompiled", low
     ):
         return False
-    return bool(re.match(r"yes|true|on\b|1$", low) or re.search(r"cuda|compile|inductor|\bxla\b|\bjit\b", low))
+    return kind == "c" or bool(
+        re.match(r"yes|true|on\b|1$", low) or re.search(r"cuda|compile|inductor|\bxla\b|\bjit\b", low)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

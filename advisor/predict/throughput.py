@@ -76,6 +76,7 @@ class Sizes:
         np.ndarray
     )  # per parameter, of the weights that the optimizer steps: 4, or 2 where all state is 16-bit
     recompute: np.ndarray  # work of a block in units of one without activation checkpointing
+    block_speed: np.ndarray  # peak of a block's products in units of the precision's own: 2 in 8-bit floats
     step_flops: np.ndarray  # per optimizer step (Muon's Newton-Schulz iterations)
 
 
@@ -116,6 +117,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
         element_bytes=ELEMENT_BYTES[a.precision] * ones,
         weight_bytes=(2 if a.software is not None and a.software.state == "16bit" else 4) * ones,
         recompute=_RECOMPUTE.get(a.activation_checkpointing, 1.0) * ones,
+        block_speed=(2.0 if a.software is not None and a.software.fp8 else 1.0) * ones,
         step_flops=stepped / shares,
     )
 
@@ -161,7 +163,7 @@ def terms(z: Sizes, rates: Rates) -> np.ndarray:
     micro = z.grad_accum * z.tokens
     flop, byte, launch = 1 / rates.matmul_flops, 1 / rates.bandwidth, rates.launch_seconds
     columns = (
-        (6 * (z.block_matmul * z.recompute + z.head_matmul) * micro + z.step_flops) * flop,
+        (6 * (z.block_matmul * z.recompute / z.block_speed + z.head_matmul) * micro + z.step_flops) * flop,
         12 * z.layers * z.attention_width * z.attended * micro * z.recompute * flop,
         z.layers * z.lanes * z.element_bytes * micro * z.recompute * byte,
         4 * z.vocab * micro * byte,

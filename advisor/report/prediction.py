@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from advisor.records import Estimate, Prediction, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
@@ -36,13 +37,12 @@ def quantities(prediction: Prediction) -> Table:
 
 
 def verdict(prediction: Prediction) -> str:
-    """Whether it fits the device."""
-    device = format_bytes(prediction.device_memory_bytes)
-    return {
-        True: f"fits in {device}",
-        False: f"does NOT fit safely in {device}",
-        None: "memory of the device unknown",
-    }[prediction.fits]
+    """Whether it fits the device, and how sure that is."""
+    device, chance = format_bytes(prediction.device_memory_bytes), prediction.fit_probability
+    if chance is None:
+        return "memory of the device unknown"
+    words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
+    return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
 
 
 def time_unknown(prediction: Prediction) -> str | None:
@@ -59,22 +59,26 @@ def document(prediction: Prediction) -> dict[str, object]:
         "flops_per_token": prediction.flops_per_token,
         **{name: _estimate(getattr(prediction, name)) for name in ESTIMATES},
         "fits": prediction.fits,
+        "fit_probability": prediction.fit_probability,
     }
 
 
-def rest_of_line(prediction: Prediction) -> str:
+def rest_of_line(prediction: Prediction, assumed: Sequence[str] = ()) -> str:
     """`document` as JSON text without its opening brace, several times faster than by way of dicts.
 
     For a table of many rows, where each begins with its number; a time that is not predicted is an `error` in words.
+    `assumed` says what a row left open.
     """
     estimates = ", ".join([_estimate_text(name, getattr(prediction, name)) for name in ESTIMATES])
     fits = "null" if prediction.fits is None else "true" if prediction.fits else "false"
     error = ""
     if prediction.step_seconds is None:
         error = f', "error": {json.dumps("time not predicted: " + _unjoined(prediction.workload))}'
+    chance = "null" if prediction.fit_probability is None else f"{prediction.fit_probability:.4g}"
+    said = f', "assumed": {json.dumps(assumed, ensure_ascii=False)}' if assumed else ""
     return (
         f'"parameters": {prediction.parameters}, "flops_per_token": {prediction.flops_per_token!r}, '
-        f'{estimates}, "fits": {fits}{error}}}'
+        f'{estimates}, "fits": {fits}, "fit_probability": {chance}{error}{said}}}'
     )
 
 

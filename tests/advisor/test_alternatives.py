@@ -23,7 +23,7 @@ def ask(*keys: str, **wishes) -> Plan:
 
 def test_a_plan_that_is_safe_already_is_the_conservative_one_too():
     """Its memory, time and price leave room, so nothing dearer is safer."""
-    plan = ask("v100-16gb-sxm2", "a4000", objective="cost", depth=12)
+    plan = ask("v100-16gb-sxm2", "a4000", objective="cost", depth=10)
     safe, balanced = plan.search.options[:2]
     held = balanced.device_bytes.high / (balanced.device_bytes.value + balanced.headroom_bytes)
     assert held < 0.85 and balanced.total_seconds.high < 8 * 3600
@@ -44,7 +44,7 @@ def test_settled_work_shows_what_less_money_and_more_time_would_do():
     """All runs train the same, so the table goes from the plan's price to a small part of it."""
     plan = ask("l4", "h100-80gb-sxm", "b200", objective="time", depth=12, budget_usd=20.0)
     front = plan.search.front
-    assert len(front) >= 5
+    assert len(front) >= 4
     dollars, hours = zip(*[(c.cost_usd.value, c.total_seconds.value) for c in front], strict=True)
     assert list(dollars) == sorted(dollars) and dollars[0] < 0.5 * dollars[-1]
     assert list(hours) == sorted(hours, reverse=True) and hours[0] > 3 * hours[-1]

@@ -44,7 +44,8 @@ def test_arrays_equal_one_by_one(rows, checkpointing, optimizer, calibrated):
             [one] = predict_batch(profile, [w])
             for side in ("value", "low", "high"):
                 assert getattr(steps, side)[i] == pytest.approx(getattr(one.step_seconds, side), rel=1e-9)
-            assert bool(fit[i]) == one.fits
+            assert bool(fit[i]) == (one.fits is True)
+            assert one.fit_probability is None or bool(fit[i]) == (one.fit_probability >= 0.9 - 1e-9)
 
 
 def test_unknown_links_are_not_a_number():

@@ -512,9 +512,8 @@ def test_the_usual_question_is_asked_once():
 
 
 def test_nothing_is_refused_before_the_smallest_batches_were_tried():
-    """Of the usual batches none is small enough for 4.5 cents, most of which an L4 takes before the first step."""
-    goal = replace(GOAL, budget_usd=0.045, deadline_seconds=None)
-    usual = open_space(goal, PROFILES, None)
-    assert select(usual, usual.limits) is None
-    plan = ask(budget_usd=0.045, deadline_seconds=None)
-    assert plan.prediction.cost_usd.value <= 0.045 and plan.run.steps >= 20
+    """Of 4.5 cents an L4 takes most before the first step: a little more buys a run, a little less is refused."""
+    plan = ask(budget_usd=0.0451, deadline_seconds=None)
+    assert plan.prediction.cost_usd.value <= 0.0451 and plan.run.steps >= 20
+    with pytest.raises(AdvisorError, match="least worth doing"):
+        ask(budget_usd=0.0445, deadline_seconds=None)

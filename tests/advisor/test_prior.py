@@ -17,7 +17,7 @@ from advisor.predict import prior
 from advisor.predict.batch import predict_batch
 from advisor.predict.prior import datasheet_rates, load_prior, power_headroom
 from advisor.predict.throughput import TERMS
-from advisor.records import Workload
+from advisor.records import Software, Workload
 from advisor.store.folders import profiles_folder
 from trainer.schema import make_shape
 
@@ -43,7 +43,7 @@ def test_covariance_is_positive_definite_and_symmetric(generation: str | None, c
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_products_are_believed_to_reach_a_possible_share_of_peak(generation: str):
     share = math.exp(-load_prior(generation, "bf16", True).mean[MATMUL])
-    assert 0.45 < share < 1.3  # above one only where cards boost beyond the datasheet's clock
+    assert 0.4 < share < 1.3  # above one only where cards boost beyond the datasheet's clock
 
 
 def test_cards_at_half_rate_are_a_generation_apart():
@@ -72,7 +72,8 @@ def test_an_encoder_benchmark_speaks_of_cards_without_decoder_runs():
 
 def test_a_generation_without_runs_is_believed_less():
     measured, unmeasured = load_prior("Hopper", "bf16", True), load_prior("Rubin", "bf16", True)
-    assert unmeasured.covariance[MATMUL, MATMUL] > 3 * measured.covariance[MATMUL, MATMUL]
+    more = unmeasured.covariance[MATMUL, MATMUL] - measured.covariance[MATMUL, MATMUL]
+    assert more > 0.2**2 - 0.05**2  # the spread between generations, less what the rows left of Hopper's own
     assert "none of Rubin" in unmeasured.source and "Hopper" in measured.source
 
 
@@ -94,12 +95,15 @@ def test_a_lower_power_limit_slows_products_and_widens_the_belief():
     assert two.mean[TRAFFIC] == one.mean[TRAFFIC]
 
 
-def test_watts_to_spare_make_no_card_faster_than_its_data_sheet():
-    """Ampere's rows are of cards of 1.3 W per TFLOP/s; an RTX 3090 has 4.9, and boosts some 8 % beyond its peak."""
-    spec = require_gpu("rtx-3090")
-    unbounded, bound = load_prior("Ampere", "bf16", True), load_prior("Ampere", "bf16", True, spec)
-    assert unbounded.mean[MATMUL] > 0 > bound.mean[MATMUL] > -0.12
-    assert np.linalg.eigvalsh(bound.covariance).min() > 1e-5
+def test_no_card_is_believed_much_faster_than_its_data_sheet():
+    """GeForce cards boost some 8 % beyond their peak; whatever watts a card has to spare, none does much more."""
+    for spec in load_gpus().values():
+        for precision in ("bf16", "fp16"):
+            belief = load_prior(spec.generation, precision, True, spec)
+            assert datasheet_rates(spec, precision) is None or belief.mean[MATMUL] > -0.2, spec.key
+
+
+def test_the_bound_on_products_is_a_gaussian_update():
     mean, covariance = np.zeros(len(TERMS)), np.eye(len(TERMS))
     assert prior.bounded(mean, covariance)[0] is mean  # slower than peak: nothing to add
     mean = np.full(len(TERMS), -0.58)  # as sure as the bound, half way between
@@ -110,7 +114,7 @@ def test_watts_to_spare_make_no_card_faster_than_its_data_sheet():
 
 def test_fp32_is_believed_less():
     half, single = (load_prior("Ampere", p, False) for p in ("bf16", "fp32"))
-    assert single.covariance[MATMUL, MATMUL] > half.covariance[MATMUL, MATMUL] + 0.05
+    assert single.covariance[MATMUL, MATMUL] > half.covariance[MATMUL, MATMUL] + 0.005
 
 
 def test_beliefs_are_not_shared_between_calls():
@@ -125,19 +129,38 @@ def test_datasheet_rates_are_the_datasheets():
 
 
 def test_file_records_held_out_errors_within_what_is_promised(document: dict):
-    held = document["held_out"]
-    for way in ("leave_one_source_out", "leave_one_gpu_out"):
-        assert held[way]["rows"] == document["provenance"]["rows"] > 100
-        assert held[way]["median"] <= 0.10 and held[way]["p90"] <= 0.28
-        assert 0.72 <= held[way]["coverage_of_80_percent"] <= 0.88
-    assert set(held["leave_one_generation_out"]["groups"]) <= set(GENERATIONS)
+    """Owners left out one at a time, every source counted once; docs/accuracy.md has what was asked beside it."""
+    for way in ("leave_one_owner_out", "leave_one_gpu_out"):
+        held = document["held_out"][way]
+        assert held["rows"] == document["provenance"]["rows"] > 300 and held["sources"] > 60
+        assert held["median"] <= 0.16 and 0.74 <= held["inside_80_percent"] <= 0.88
+
+
+def test_untuned_software_is_believed_slower_and_less():
+    """People's loops: compiled with fused attention they agree within a quarter, eager ones and wrappers do not."""
+    spec = require_gpu("a100-80gb-sxm")
+    tuned, loose, wrapper = (
+        load_prior("Ampere", "bf16", compiled, spec, software=Software(kind=kind))
+        for kind, compiled in (("plain", True), ("plain", False), ("wrapper", False))
+    )
+    together = np.full(len(TERMS), 1 / len(TERMS))
+    tuned_sd, loose_sd, wrapper_sd = (
+        math.sqrt(together @ b.covariance @ together) for b in (tuned, loose, wrapper)
+    )  # fmt: skip
+    assert tuned_sd < 0.25 < 0.3 < loose_sd <= wrapper_sd + 0.05
+    assert math.expm1(1.2816 * tuned_sd) < 0.35
+
+
+def test_cards_without_tensor_units_multiply_16_bit_numbers_at_their_fp32_rate():
+    spec = require_gpu("p100-16gb-sxm2")
+    assert datasheet_rates(spec, "fp16").matmul_flops == spec.fp32_flops
 
 
 def test_unusable_file_says_how_to_mend_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "prior.yaml").write_text("schema: 99\n", encoding="utf-8")
     monkeypatch.setattr(prior, "profiles_folder", lambda: tmp_path)
-    prior._prior_document.cache_clear()
+    prior._shared.cache_clear()
     with pytest.raises(AdvisorError) as failure:
         load_prior("Hopper", "bf16", True)
-    prior._prior_document.cache_clear()
+    prior._shared.cache_clear()
     assert "fit_prior.py" in failure.value.hint

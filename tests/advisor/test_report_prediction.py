@@ -31,11 +31,14 @@ def test_a_line_of_many_says_what_the_document_of_one_says():
         estimate, own = line.pop(name), document.pop(name)
         assert estimate.pop("basis") == own.pop("basis") == "prior"
         assert estimate == pytest.approx(own, rel=1e-9)  # written with ten digits
+    assert line.pop("fit_probability") == pytest.approx(document.pop("fit_probability"), rel=1e-3)
     assert line == document == {"parameters": predicted().parameters, "fits": True}
 
 
 def test_what_is_not_predicted_says_why_in_both():
-    unjoined = replace(predicted(), step_seconds=None, tokens_per_second=None, mfu=None, fits=None)
+    unjoined = replace(
+        predicted(), step_seconds=None, tokens_per_second=None, mfu=None, fits=None, fit_probability=None
+    )
     unjoined = replace(unjoined, device_memory_bytes=None, workload=replace(unjoined.workload, gpus=3))
     why = "the catalog does not say what joins 3 GPUs of type l4"
     assert words.time_unknown(unjoined) == f"time is unknown: {why}" and words.time_unknown(predicted()) is None
@@ -54,3 +57,10 @@ def test_memory_is_called_as_in_a_plan():
     assert words.heading(predicted()) == (
         "nanochat of depth 12, width 768, 135 M parameters: 8 x 1024 tokens x 1 on 1 x l4 (bf16, compiled)"
     )
+
+
+def test_the_verdict_says_how_sure_it_is():
+    sure, open_ = predicted(), replace(predicted(), fits=None, fit_probability=0.62)
+    assert words.verdict(sure).startswith("fits in 22") and "99%" in words.verdict(sure)
+    assert words.verdict(open_).startswith("may not fit") and "62%" in words.verdict(open_)
+    assert words.verdict(replace(sure, fits=False, fit_probability=0.03)).startswith("does NOT fit")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from advisor.predict.row_words import (
+    Open,
     Refusal,
     architecture,
     read_checkpointing,
     read_compile,
+    read_fused_attention,
     read_optimizer,
     read_precision,
     read_sharding,
@@ -83,28 +85,38 @@ def test_other_schemes_are_refused_however_they_are_written(text: str, words: st
     ],
 )
 def test_precision_and_the_state_it_keeps(text: str, precision: str, state: str):
-    assert read_precision(text) == precision
-    assert read_software(text, "", "").state == state
+    assert read_precision(text).kind == precision
+    assert read_software(text, "").state == state
 
 
-@pytest.mark.parametrize(
-    "text", ["", "FP8 (TE)", "mxfp8", "NVFP4", "bf16 4-bit", "bf16 + int4", "fp32 (no TF32)", "??"]
-)
+@pytest.mark.parametrize("text", ["NVFP4", "bf16 4-bit", "bf16 + int4", "??"])
 def test_precisions_that_are_not_modelled_are_refused(text: str):
     assert isinstance(read_precision(text), Refusal)
 
 
-def test_fp32_alone_says_nothing_of_tf32_where_a_card_has_it():
-    """One H100 did 6,412 tokens/s of GPT-2 large in fp32 (NeuSight's labels): a quarter of what TF32 would."""
-    assert isinstance(read_precision("fp32", tf32_units=True), Refusal)
-    assert read_precision("fp32", tf32_units=False) == "fp32"
-    assert read_precision("fp32 (no TF32)", tf32_units=False) == "fp32"
+@pytest.mark.parametrize("text", ["FP8 (TE)", "mxfp8", "float8 tensorwise linears", "amp_fp8 (MP DEFAULT)"])
+def test_8_bit_floats_are_of_the_blocks(text: str):
+    assert read_precision(text).fp8
+    assert not read_precision("bf16 (+fp8 head from 2025-01)").fp8
+
+
+@pytest.mark.parametrize("text, tf32", [("fp32 (no TF32)", False), ("fp32 (no autocast)", False), ("fp32/TF32", True)])
+def test_fp32_says_whether_it_uses_the_tf32_units(text: str, tf32: bool):
+    assert read_precision(text).tf32 is tf32
+    assert isinstance(read_precision("fp32"), Open) and isinstance(read_precision(""), Open)
+
+
+def test_what_is_not_stated_follows_the_custom_of_its_kind():
+    assert read_compile("", "wrapper").choices == ((False, 1.0),)
+    assert len(read_compile("", "plain").choices) == 2 and read_compile("", "c") is True
+    assert read_fused_attention("", "tuned").choices == ((True, 1.0),)
+    assert read_fused_attention("no (eager HF)", "wrapper") is False and read_fused_attention("SDPA", "plain") is True
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        *[(t, "none") for t in ("", "none", "no", "False", "off", "none (-r 0)")],
+        *[(t, "none") for t in ("none", "no", "False", "off", "none (-r 0)")],
         *[(t, "selective") for t in ("selective (op)", "selective (per-op)", "SAC", "per-op selective")],
         *[(t, "full") for t in ("full", "yes", "True", "on", "full (every block)")],
     ],
@@ -123,7 +135,7 @@ def test_fused(text: str):
     assert read_compile(text) is True
 
 
-@pytest.mark.parametrize("text", ["", "no", "False", "no torch.compile", "not compiled", "eager (no compile)", "none"])
+@pytest.mark.parametrize("text", ["no", "False", "no torch.compile", "not compiled", "eager (no compile)", "none"])
 def test_not_fused(text: str):
     assert read_compile(text) is False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import load_gpus
 from advisor.laws import flops
 from advisor.predict.gpu_names import match_card
-from advisor.predict.rows import COLUMNS, RowError, RowReader, read_rows
+from advisor.predict.rows import COLUMNS, Reading, RowError, RowReader, row_cells
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
 
@@ -32,6 +33,8 @@ GPT2 = {
     "micro_batch": "64",
     "precision": "bf16 autocast",
     "compile": "yes",
+    "flash_attn": "SDPA",
+    "act_ckpt": "none",
     "parallelism": "DDP 8",
     "optimizer": "AdamW",
 }
@@ -46,8 +49,20 @@ LLAMA_8B = GPT2 | {"params": "8030261248", "layers": "32", "dim": "4096", "heads
 LLAMA_8B |= {"vocab": "128256", "seq_len": "8192", "micro_batch": "2", "parallelism": "FSDP2 full shard"}
 
 
-def read(row: dict[str, str]) -> Workload | RowError:
+def reading(row: dict[str, str]) -> Reading | RowError:
     return RowReader(CARDS, list(row)).read(list(row.values()), 7)
+
+
+def read(row: dict[str, str]) -> Workload | Reading | RowError:
+    """The one workload of a row that leaves nothing open."""
+    told = reading(row)
+    return told.workloads[0] if isinstance(told, Reading) and len(told.workloads) == 1 else told
+
+
+def rows_of(path: Path) -> list[Reading | RowError]:
+    cells = row_cells(path)
+    reader = RowReader(CARDS, next(cells))
+    return [reader.read(row, number) for number, row in enumerate(cells, start=1)]
 
 
 def refusal(**changes: str) -> str:
@@ -120,10 +135,98 @@ def test_windows_of_a_row_reach_the_workload():
     assert "windows" in refusal(flash_attn="FlexAttention / FA3 sliding window")
 
 
-def test_fp32_is_predicted_where_it_can_mean_one_thing():
-    assert read(GPT2 | {"precision": "TF32"}).precision == "fp32"
-    assert "TF32" in refusal(precision="fp32")
-    assert read(GPT2 | {"precision": "fp32", "gpu": "V100 32GB SXM2"}).precision == "fp32"
+def test_fp32_may_use_the_tf32_units_or_not():
+    """One H100 did 6,412 tokens/s of GPT-2 large in fp32 (NeuSight's labels): a quarter of what TF32 would."""
+    assert read(GPT2 | {"precision": "TF32"}).software.tf32
+    assert not read(GPT2 | {"precision": "fp32 (no TF32)"}).software.tf32
+    both = reading(GPT2 | {"precision": "fp32"})
+    assert {w.software.tf32 for w in both.workloads} == {True, False} and sum(both.weights) == pytest.approx(1)
+    assert "TF32" in both.assumed[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "meanings", "words"),
+    [
+        ({"gpu": "V100 16GB", "precision": "fp16"}, {"v100-16gb-sxm2", "v100-16gb-pcie"}, "all taken"),
+        ({"precision": ""}, {"bf16", "fp32"}, "precision is not stated"),
+        ({"compile": ""}, {True, False}, "compilation is not stated"),
+        ({"flash_attn": ""}, {("fused", True), ("fused", False)}, "attention is not stated"),
+        ({"act_ckpt": ""}, {"none", "full"}, "activation checkpointing is not stated"),
+        ({"params": "", "ffn_mult": "3.5"}, {("kv", 12), ("kv", 3)}, "key/value heads are not stated"),
+        ({"params": "", "vocab": ""}, {("vocab", v) for v in (32_000, 50_304, 128_256)}, "vocab is not stated"),
+        ({"micro_batch": ""}, {("micro", 4), ("micro", 16), ("micro", 64)}, "micro_batch is not stated"),
+    ],
+)
+def test_what_a_row_leaves_open_is_a_mixture_and_is_said(changes: dict[str, str], meanings: set, words: str):
+    told = reading(GPT2 | changes)
+    assert isinstance(told, Reading), told
+    assert sum(told.weights) == pytest.approx(1) and words in "; ".join(told.assumed)
+    for meaning in meanings:
+        assert any(
+            meaning
+            in (
+                *(w.gpu, w.precision, w.compile, w.activation_checkpointing),
+                *(("fused", w.software.fused_attention), ("kv", w.shape.kv_heads), ("vocab", w.shape.vocab_size)),
+                ("micro", w.micro_batch),
+            )
+            for w in told.workloads
+        ), meaning
+
+
+def test_heads_that_are_not_stated_are_of_usual_size_and_said():
+    told = reading(GPT2 | {"heads": ""})
+    assert {w.shape.heads for w in told.workloads} == {12} and "heads are not stated" in told.assumed[0]
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(9, 3), (15, 5)])
+def test_key_value_heads_need_not_be_powers_of_two(heads: int, kv_heads: int):
+    """SmolLM2 135M and 360M have 9 and 15 heads in groups of three."""
+    dim, layers, vocab, ffn = 64 * heads, 30, 49_152, 3 * 64 * heads
+    count = layers * (2 * dim**2 * (1 + kv_heads / heads) + 3 * dim * ffn + 2 * dim) + dim + 2 * vocab * dim
+    sizes = {"layers": layers, "dim": dim, "heads": heads, "vocab": vocab, "ffn_mult": 3, "params": int(count)}
+    assert read(LLAMA_8B | {name: str(value) for name, value in sizes.items()}).shape.kv_heads == kv_heads
+
+
+def test_a_count_a_little_off_takes_the_closest_model_and_says_so():
+    told = reading(GPT2 | {"params": "100000000"})
+    assert "no dense decoder" in told.assumed[0] and told.workloads[0].shape.depth == 12
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "gpus", "words"),
+    [("", 1, "n_gpus is not stated"), ("single", 1, None), ("DDP", None, "say how many")],
+)
+def test_an_empty_gpu_count_is_one_only_where_nothing_speaks_of_several(parallelism, gpus, words):
+    told = reading(GPT2 | {"n_gpus": "", "parallelism": parallelism})
+    if gpus is None:
+        assert isinstance(told, RowError) and words in told.error
+    else:
+        assert told.workloads[0].gpus == gpus
+        assert words in told.assumed[0] if words else not told.assumed
+
+
+def test_too_many_open_cells_are_refused():
+    bare = dict.fromkeys(("precision", "compile", "flash_attn", "act_ckpt", "micro_batch", "vocab", "params"), "")
+    assert "too much is left open" in refusal(**bare)
+
+
+def test_8_bit_products_are_read():
+    told = read(GPT2 | {"precision": "float8 rowwise"})
+    assert told.software.fp8 and told.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("software", "kind"),
+    [
+        ("HF transformers Trainer + DeepSpeed (mid 2024)", "wrapper"),
+        ("llm.c", "c"),
+        ("nanochat fork (Nov 2025)", "tuned"),
+        ("own PyTorch trainer baseline.py", "plain"),
+        ("NVIDIA Megatron-Bridge", "megatron"),
+    ],
+)
+def test_the_kind_of_training_loop_is_read(software: str, kind: str):
+    assert read(GPT2 | {"software": software}).software.kind == kind
 
 
 def test_contradictory_batches_are_refused():
@@ -145,10 +248,7 @@ def test_contradictory_batches_are_refused():
         ({"parallelism": "FSDP 4 x CP 2"}, "context parallel"),
         ({"parallelism": "QLoRA nf4"}, "adapters"),
         ({"parallelism": "FSDP + CPU offload"}, "offload"),
-        ({"precision": "float8 rowwise"}, "float8"),
         ({"precision": "bf16-true + nf4"}, "nf4"),
-        ({"precision": "fp32 (no TF32)"}, "TF32"),
-        ({"precision": ""}, "precision is not given"),
         ({"optimizer": "SOAP"}, "SOAP"),
         ({"optimizer": "AdamW8bit"}, "8-bit"),
         ({"act_ckpt": "full+offload"}, "offload"),
@@ -157,15 +257,11 @@ def test_contradictory_batches_are_refused():
         ({"notes": "Mixtral 8x7B pre-training"}, "mixture of experts"),
         ({"gpu": "H900"}, "not in the catalog"),
         ({"gpu": ""}, "not named"),
-        ({"gpu": "V100 16GB"}, "v100-16gb-sxm2, v100-16gb-pcie"),
         ({"layers": ""}, "layers is not given"),
         ({"layers": "twelve"}, "'twelve'"),
         ({"dim": "-768"}, "'-768'"),
-        ({"micro_batch": ""}, "micro_batch"),
-        ({"micro_batch": "", "global_batch_tokens": "524288"}, "grad_accum"),
         ({"heads": "7"}, "multiple of heads"),
         ({"params": "900000000"}, "no dense decoder"),
-        ({"params": "", "ffn_mult": "3.5"}, "params is not given"),
     ],
 )
 def test_what_is_not_modelled_or_not_said_is_refused_in_words(changes: dict[str, str], words: str):
@@ -252,11 +348,13 @@ def test_every_catalog_key_and_driver_name_is_itself():
             assert match_card(name, spec.memory_gb, CARDS.values()) is spec
 
 
-def test_rows_the_prior_rests_on_are_all_read():
-    found = list(read_rows(profiles_folder() / "public_runs.csv", CARDS))
-    unknown = [r for r in found if isinstance(r, RowError)]
-    assert len(found) > 100
-    assert all("H100 96GB HBM2e" in r.error for r in unknown)  # the one card that is in no catalog
+def test_three_quarters_of_the_published_decoders_are_read():
+    """Encoders, other parallelism, adapters and what else no dense decoder's training is are rightly refused."""
+    rows = rows_of(profiles_folder() / "public_runs.csv")
+    others = "encoder|Transformer-XL|parallel|adapters|experts|varying length|documents|fwd|Paged|NVFP4|offload"
+    decoders = [r for r in rows if isinstance(r, Reading) or not re.search(others, r.error)]
+    assert len(rows) == 948
+    assert sum(isinstance(r, Reading) for r in decoders) / len(decoders) >= 0.75
 
 
 def test_missing_columns_and_files_are_refused_in_words(tmp_path: Path):
@@ -264,10 +362,10 @@ def test_missing_columns_and_files_are_refused_in_words(tmp_path: Path):
     for content, words in ((b"a,b\n1,2\n", "no column gpu"), (b"\xff\xfe\x00", "not a CSV"), (b"", "no column gpu")):
         path.write_bytes(content)
         with pytest.raises(AdvisorError, match=words) as failure:
-            list(read_rows(path, CARDS))
+            list(row_cells(path))
         assert failure.value.exit_code == 1
     with pytest.raises(AdvisorError, match="cannot read"):
-        list(read_rows(tmp_path / "none.csv", CARDS))
+        list(row_cells(tmp_path / "none.csv"))
 
 
 def test_short_and_blank_lines_and_other_columns_are_fine(tmp_path: Path):
@@ -278,14 +376,15 @@ def test_short_and_blank_lines_and_other_columns_are_fine(tmp_path: Path):
         writer.writerow([*GPT2.values(), "x"])
         writer.writerow([])
         writer.writerow(["H100 80GB SXM"])
-    one, two = read_rows(path, CARDS)
-    assert isinstance(one, Workload)
-    assert isinstance(two, RowError) and two.row == 2
+    whole, short = rows_of(path)
+    assert isinstance(whole, Reading)
+    assert isinstance(short, RowError) and short.row == 2
 
 
 @given(st.dictionaries(st.sampled_from(COLUMNS), st.text(max_size=12) | st.floats().map(str) | st.integers().map(str)))
 def test_any_text_in_any_cell_is_a_workload_or_a_reason(changes: dict[str, str]):
-    found = read(GPT2 | changes)
-    assert isinstance(found, Workload | RowError)
-    if isinstance(found, Workload):
-        assert not found.shape.problems()
+    told = reading(GPT2 | changes)
+    assert isinstance(told, Reading | RowError)
+    if isinstance(told, Reading):
+        assert not any(w.shape.problems() for w in told.workloads)
+        assert sum(told.weights) == pytest.approx(1)

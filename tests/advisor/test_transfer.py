@@ -61,12 +61,12 @@ def test_seconds_stay_the_same_when_rates_change():
 
 
 def test_a_calibration_starts_from_what_published_runs_say_of_its_card():
-    """At any ceilings the same seconds as without a calibration, and more doubt: the trainer's software is its own."""
+    """At any ceilings the same seconds as without a calibration, and the same doubt about software nobody measured."""
     measured = Rates(matmul_flops=90e12, bandwidth=2.5e11, launch_seconds=8e-6)
     start, believed = calibration_prior(L4, "bf16", True, measured), load_prior("Ada", "bf16", True, L4)
     z, datasheet = sizes([Workload(shape=SHAPE, micro_batch=8, gpu="l4")]), datasheet_rates(L4, "bf16")
     assert terms(z, measured) * np.exp(start.mean) == pytest.approx(terms(z, datasheet) * np.exp(believed.mean))
-    assert np.diag(start.covariance) == pytest.approx(np.diag(believed.covariance) + 0.04)
+    assert np.diag(start.covariance) == pytest.approx(np.diag(believed.covariance))
 
 
 def test_a_cpu_is_calibrated_from_physical_floors():
