@@ -151,12 +151,16 @@ def _down_weight(fitted: _Fit, noise: np.ndarray) -> np.ndarray:
     return np.where(excess > 1, noise + fitted.deviations * (excess - 1), noise)
 
 
+FEWEST_TO_HOLD_OUT = 4  # configurations: fewer leave too little to fit when one is left out
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """Errors of predictions for configurations that the fit did not see."""
 
     workloads: tuple[Workload, ...]
     errors: np.ndarray  # predicted / actual - 1
+    widths: np.ndarray  # half of the 80 % interval in log, measurement noise included
     inside: np.ndarray  # bool: actual within the 80 % interval, measurement noise included
 
     @property
@@ -178,18 +182,21 @@ def score(posterior: Posterior, held: Sequence[Observation]) -> HeldOut:
     actual = np.log([o.step_seconds for o in held])
     width = Z80 * np.sqrt(predicted.deviation**2 + np.array([o.noise for o in held]) ** 2)
     gap = predicted.mean - actual
-    return HeldOut(workloads=tuple(o.workload for o in held), errors=np.expm1(gap), inside=np.abs(gap) <= width)
+    return HeldOut(
+        workloads=tuple(o.workload for o in held), errors=np.expm1(gap), widths=width, inside=np.abs(gap) <= width
+    )
 
 
 def leave_one_out(
     observations: Sequence[Observation], refit: Callable[[Sequence[Observation]], Posterior]
 ) -> HeldOut | None:
     """Leave each configuration out once; None with fewer than four."""
-    if len(observations) < 4:
+    if len(observations) < FEWEST_TO_HOLD_OUT:
         return None
     parts = [score(refit([*observations[:i], *observations[i + 1 :]]), [o]) for i, o in enumerate(observations)]
     return HeldOut(
         workloads=tuple(o.workload for o in observations),
         errors=np.concatenate([p.errors for p in parts]),
+        widths=np.concatenate([p.widths for p in parts]),
         inside=np.concatenate([p.inside for p in parts]),
     )

@@ -14,7 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from advisor.calibrate import observations
-from advisor.calibrate.fit import HeldOut, fit, leave_one_out
+from advisor.calibrate.fit import fit
+from advisor.calibrate.quality import quality_of, with_quality
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops, require_gpu
 from advisor.hardware.software_support import can, can_train_in, usual_precision
@@ -32,7 +33,7 @@ from advisor.predict.prior import (
 from advisor.predict.profile import Profile, RunCosts, forward_fraction_prior, unknown_costs
 from advisor.predict.throughput import Observation, Posterior, Rates
 from advisor.records import Basis, Estimate, Software, Workload
-from advisor.store.calibration import Burst, Calibration, HeldOutSummary, MeasuredRun
+from advisor.store.calibration import Burst, Calibration, MeasuredRun, Quality, Verdict
 from advisor.store.store import CalibrationEntry, Store, load_calibration
 
 _RUN_NOISE = 0.02  # a finished run's median step, drift-corrected
@@ -53,21 +54,25 @@ def load_profile(
 ) -> Profile:
     """What is believed about a device: its newest calibration (of the family, if there is one), else the prior.
 
+    Calibrations that were rejected (`calibrate/quality`) are passed over, and the profile says so.
     A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
     `software` and `sharding` are of published runs, which a prior knows.
     `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
     `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
-    for a CPU that was never calibrated, since no datasheet says what a CPU does.
+    for a CPU without a calibration that is believed, since no datasheet says what a CPU does.
     """
     key = key if key == "cpu" else _catalog_key(key, store)
-    calibration = store.newest_calibration(key, family) or store.newest_calibration(key)
-    if calibration is not None and observations.completed(calibration.bursts):
-        return profile_of(calibration, store.observations(key))
+    entry, passed_over = _believed(key, family, store)
+    if entry is not None:
+        calibration = replace(store.load_calibration(entry.path), quality=entry.quality)
+        return _with_caveats(profile_of(calibration, store.observations(key)), passed_over)
+    if passed_over and find_gpu(key) is None:
+        raise _nothing_believed(passed_over[0])
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
     spec = require_gpu(key)
     elsewhere = calibrated_elsewhere(spec, store) if transfer else None
-    return prior_profile(
+    profile = prior_profile(
         spec,
         precision=precision,
         compile=compile,
@@ -76,44 +81,96 @@ def load_profile(
         software=software,
         sharding=sharding,
     )
+    return _with_caveats(profile, passed_over)
+
+
+def _believed(key: str, family: str | None, store: Store) -> tuple[CalibrationEntry | None, list[CalibrationEntry]]:
+    """The newest calibration that was not rejected, those of the family first, and the rejected ones before it."""
+    passed_over: list[CalibrationEntry] = []
+    for found in dict.fromkeys((*store.calibrations_of(key, family), *store.calibrations_of(key))):
+        entry = with_quality(found)
+        if not _rejected(entry):
+            return entry, passed_over
+        passed_over.append(entry)
+    return None, passed_over
+
+
+def _rejected(entry: CalibrationEntry) -> bool:
+    assert entry.quality is not None
+    return entry.quality.verdict == Verdict.REJECTED
+
+
+def _with_caveats(profile: Profile, passed_over: Sequence[CalibrationEntry]) -> Profile:
+    """The profile that says which newer calibration it does not rest on, and why."""
+    if not passed_over:
+        return profile
+    newest = passed_over[0]
+    assert newest.quality is not None
+    text = (
+        f"calibration {newest.id} was rejected: {newest.quality.reason}; repeat it: "
+        f"advisor calibrate --gpu {newest.device_key}"
+    )
+    return replace(profile, sources=(*profile.sources, text), caveats=(*profile.caveats, text))
+
+
+def _nothing_believed(newest: CalibrationEntry) -> AdvisorError:
+    assert newest.quality is not None
+    here = "this CPU" if newest.device_key == "cpu" else newest.device_key
+    return AdvisorError(
+        f"the last calibration of {here} ({newest.id}) was rejected: {newest.quality.reason}",
+        f"repeat it with nothing else running: advisor calibrate --gpu {newest.device_key}",
+    )
 
 
 def calibrated_elsewhere(spec: GpuSpec, store: Store) -> Elsewhere | None:
-    """The newest calibration of another card, one of the same generation first; None without any."""
+    """The newest believed calibration of another card, one of the same generation first; None without any."""
     others: list[tuple[bool, int, CalibrationEntry, GpuSpec]] = []
-    for entry in store.list_calibrations():  # newest first
-        other = find_gpu(entry.device_key) if entry.device_key != "cpu" else None
-        if other is not None and other.key != spec.key:
+    for found in store.list_calibrations():  # newest first
+        other = find_gpu(found.device_key) if found.device_key != "cpu" else None
+        if other is not None and other.key != spec.key and not _rejected(entry := with_quality(found)):
             others.append((other.generation != spec.generation, len(others), entry, other))
     for _, _, entry, other in sorted(others, key=lambda f: f[:2]):
         written = entry.path.stat()
-        learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other)
+        assert entry.quality is not None
+        learnt = _learnt(str(entry.path), written.st_mtime_ns, written.st_size, other, entry.quality)
         if learnt is not None:
             return learnt
     return None
 
 
 @lru_cache(maxsize=64)  # a search over all cards asks once for each
-def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec) -> Elsewhere | None:
+def _learnt(path: str, modified_ns: int, size_bytes: int, spec: GpuSpec, quality: Quality) -> Elsewhere | None:
     """What a calibration teaches about other cards; time and size are keys only: its file grows while it runs."""
-    calibration = load_calibration(path)
-    if not observations.completed(calibration.bursts):
-        return None
+    calibration = replace(load_calibration(path), quality=quality)
     profile = profile_of(calibration)
     datasheet = datasheet_rates(spec, profile.precision)
     if datasheet is None:
         return None
     posterior, start = profile.posterior, observations.prior_of(calibration)
+    theta, covariance = _tempered(posterior, start, quality.widening)
     return Elsewhere(
-        theta=relative_to_datasheet(posterior.theta, posterior.rates, datasheet),
-        covariance=posterior.covariance,
+        theta=relative_to_datasheet(theta, posterior.rates, datasheet),
+        covariance=covariance,
         prior_mean=relative_to_datasheet(start.mean, posterior.rates, datasheet),
         prior_covariance=start.covariance,
         spec=spec,
         precision=profile.precision,
         compile=profile.compile,
-        source=f"calibration {calibration.id} on {spec.key}",
+        source=f"calibration {calibration.id} on {spec.key}{_widened(quality)}",
     )
+
+
+def _tempered(posterior: Posterior, start: CoefficientPrior, widening: float) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients and their covariance as if what the bursts say were `widening` times less sure.
+
+    Only what they add to the prior is weakened: a wider posterior would make the other card know less than its prior.
+    """
+    if widening == 1:
+        return posterior.theta, posterior.covariance
+    share = 1 / widening**2  # of the posterior's precision; the rest is its prior's
+    after, before = share * np.linalg.inv(posterior.covariance), (1 - share) * np.linalg.inv(start.covariance)
+    covariance = np.linalg.inv(after + before)
+    return covariance @ (after @ posterior.theta + before @ start.mean), covariance
 
 
 def _catalog_key(name: str, store: Store) -> str:
@@ -126,7 +183,9 @@ def _catalog_key(name: str, store: Store) -> str:
 
 
 def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -> Profile:
-    """Fit everything a calibration and later runs support."""
+    """Fit everything a calibration and later runs support; a doubtful one's intervals of step times are widened."""
+    quality = quality_of(calibration)
+    caveats = (f"calibration {calibration.id}{_widened(quality)}",) if quality.widening > 1 else ()
     bursts, settings, device = calibration.bursts, calibration.settings, calibration.device
     key = calibration.device_key
     spec = find_gpu(key) if key != "cpu" else None
@@ -155,8 +214,14 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
         reference_seconds=drift.reference_seconds,
         drift_exponent=drift.exponent,
         held_out=calibration.held_out_error,
-        sources=(f"calibration {calibration.id}", *(f"run {run.run_id}" for run in observed)),
+        widening=quality.widening,
+        sources=(f"calibration {calibration.id}{_widened(quality)}", *(f"run {run.run_id}" for run in observed)),
+        caveats=caveats,
     )
+
+
+def _widened(quality: Quality) -> str:
+    return f", intervals widened {quality.widening:g} times: {quality.reason}" if quality.widening > 1 else ""
 
 
 def _with_runs(
@@ -242,24 +307,6 @@ def _power(
 
 def _spread(value: float, factor: float) -> Estimate:
     return Estimate(value=value, low=value / factor, high=value * factor, basis=Basis.MEASURED)
-
-
-def hold_each_out(calibration: Calibration) -> HeldOut | None:
-    """Predict each calibrated configuration from the others; None with fewer than four."""
-    drift = observations.drift_of(calibration.bursts)
-    seen = observations.observations(calibration.bursts, drift)
-    rates, prior = observations.rates_of(calibration.ceilings), observations.prior_of(calibration)
-    return leave_one_out(seen, lambda some: fit(some, rates, prior, drift.deviation))
-
-
-def summary(held: HeldOut) -> HeldOutSummary:
-    """The held-out error as it is recorded in the calibration and shown."""
-    return HeldOutSummary(
-        configurations=len(held.errors),
-        median=round(held.median, 5),
-        p90=round(held.p90, 5),
-        coverage=round(held.coverage, 4),
-    )
 
 
 def prior_profile(

@@ -35,6 +35,7 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
                 "run this on the machine that was calibrated, or calibrate this one: advisor calibrate",
             )
         add_bursts(workload, worker, notes, _SECONDS)
+        notes.judge()
     last = notes.calibration.bursts[-1]
     if last.outcome != Outcome.COMPLETED:
         raise AdvisorError(

@@ -19,6 +19,7 @@ import numpy as np
 from advisor.calibrate import design, observations
 from advisor.calibrate.fit import fit
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
+from advisor.calibrate.quality import judged
 from advisor.errors import AdvisorError
 from advisor.predict.memory import MemoryModel
 from advisor.predict.throughput import Posterior, predict_log, sizes
@@ -79,8 +80,14 @@ class Notebook:
     store: Store
 
     def add(self, burst: Burst) -> None:
-        """Note one burst."""
-        self.calibration = replace(self.calibration, bursts=(*self.calibration.bursts, burst))
+        """Note one burst; what was said of the calibration without it no longer holds."""
+        bursts = (*self.calibration.bursts, burst)
+        self.calibration = replace(self.calibration, bursts=bursts, held_out_error=None, quality=None)
+        self.save()
+
+    def judge(self) -> None:
+        """Hold each configuration out and note the verdict."""
+        self.calibration = judged(self.calibration)
         self.save()
 
     def save(self) -> None:
@@ -97,7 +104,7 @@ def calibrate(
     on_event: Callable[[Event], None],
     resume: bool = True,
 ) -> Calibration:
-    """Run a calibration within its budget, saved after every burst.
+    """Run a calibration within its budget, saved after every burst and judged at its end, also an early one.
 
     Raises AdvisorError when the worker cannot start, the store cannot be written or no burst could be measured.
     KeyboardInterrupt passes through with everything measured so far on disk.
@@ -113,7 +120,7 @@ def calibrate(
         notes.calibration = replace(notes.calibration, status=COMPLETE)
     finally:
         notes.calibration = _billed(notes.calibration, settings, clock)
-        notes.save()
+        notes.judge()
     return notes.calibration
 
 

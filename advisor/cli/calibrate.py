@@ -10,10 +10,10 @@ import click
 from advisor import units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
 from advisor.report import render
+from advisor.report.calibration import consequence
 
 if TYPE_CHECKING:
     from advisor.calibrate.session import Event
-    from advisor.predict.profile import Profile
     from advisor.store.calibration import Settings
     from advisor.workflows.calibrate import Calibrated, CalibrationOptions
 
@@ -97,6 +97,7 @@ def summarise(done: Calibrated) -> dict[str, Any]:
         "drift_deviation": profile.posterior.drift,
         "drift_exponent": profile.drift_exponent,
         "held_out": document["held_out_error"],
+        "quality": document["quality"],
         "cost": document["cost"],
     }
 
@@ -114,25 +115,23 @@ def show(done: Calibrated, *, bursts: bool = True) -> None:
         columns = ("configuration", "bursts", "tokens/s", "step", "predicted when left out")
         render.show(render.table(columns, _rows(done), right=columns[1:]))
     took = f"{len(calibration.bursts)} bursts in {units.format_seconds(cost.seconds)}{money}"
-    render.show(quality(profile), f"calibration {calibration.id}: {took}")
+    render.show(quality(done), f"calibration {calibration.id}: {took}")
 
 
-# a quiet machine gives 2 to 6 % (docs/accuracy.md): at five times that other work was measured, not the trainer
-_SOUND_MEDIAN = 0.25
-_DOUBTFUL = "! do not plan on this calibration: something else was using the device; advisor calibrate repeats it"
+def quality(done: Calibrated) -> str:
+    """What leaving each configuration out says of the calibration, and what predictions do with it."""
+    from advisor.calibrate.quality import quality_of
 
-
-def quality(profile: Profile) -> str:
-    """What leaving each configuration out says of the calibration, and whether to plan on it."""
-    held = profile.held_out
-    if held is None:
-        return "too few configurations to hold one out: give it more seconds"
-    return (
+    held, found = done.calibration.held_out_error, quality_of(done.calibration)
+    errors = (
         f"held-out error (each configuration left out once): median {held.median:.1%}, p90 {held.p90:.1%}, "
         f"{held.coverage:.0%} of {held.configurations} inside the 80 % interval; "
-        f"the machine's own speed moved by ±{profile.posterior.drift:.0%}"
-        + (f"\n{_DOUBTFUL}" if held.median > _SOUND_MEDIAN else "")
+        f"the machine's own speed moved by ±{done.profile.posterior.drift:.0%}\n"
+        if held
+        else ""
     )
+    mark = "" if found.verdict == "good" else "! "
+    return f"{errors}{mark}this calibration is {consequence(found, done.calibration.device_key)}"
 
 
 def _rows(done: Calibrated) -> list[tuple[str, ...]]:

@@ -51,12 +51,14 @@ def warnings(chosen: Trial) -> Iterator[str]:
     shape, prediction = chosen.prediction.workload.shape, chosen.prediction
     if not profile.calibrated:
         minutes = f"2 minutes{_price_of(offer, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
-        yield f"{profile.key} was never calibrated here, all times are priors: {minutes}"
+        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
+        yield f"{profile.key} {why}, all times are priors: {minutes}"
     elif brief.goal.power_cap_watts is not None:
         yield (
             f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
             f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
         )
+    yield from profile.caveats
     if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
         yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
     if chosen.violation is Violation.THIN:

@@ -61,7 +61,7 @@ def step_seconds_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarra
     z = sizes_of(a, grad_accum, gpus)
     logs = predict_log(profile.posterior, z)
     unlike = unlikeness(profile.posterior, tag_of(a))
-    deviation = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
+    deviation = profile.widening * np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
     value, spread = np.exp(logs.mean), np.exp(Z80 * deviation)
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:

@@ -52,7 +52,9 @@ class Profile:
     reference_seconds: float | None = None
     drift_exponent: float = 0.0
     held_out: HeldOutSummary | None = None
+    widening: float = 1.0  # of the intervals of step times: those of a doubtful calibration did not hold
     sources: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()  # what of its calibrations is not believed as it is
 
     def peak_flops(self, precision: str, *, tf32: bool = True) -> float | None:
         """What MFU is measured against: a card's dense datasheet peak; of a CPU its best measured product."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from advisor.records import Workload
@@ -92,6 +93,23 @@ class HeldOutSummary:
     coverage: float
 
 
+class Verdict(StrEnum):
+    """What predictions do with a calibration."""
+
+    GOOD = "good"  # used
+    DOUBTFUL = "doubtful"  # used with wider intervals
+    REJECTED = "rejected"  # not used
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """Whether a calibration is believed (`calibrate/quality`), and why."""
+
+    verdict: Verdict
+    widening: float  # of the intervals of its step times; 1 unless doubtful
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Everything that was measured of one device, raw; fits are made anew from it at every reading."""
@@ -109,6 +127,7 @@ class Calibration:
     bursts: tuple[Burst, ...]  # in the order they ran
     cost: Cost
     held_out_error: HeldOutSummary | None = None  # None: not complete yet, or too few configurations
+    quality: Quality | None = None  # None: bursts were added since it was judged, or an older version wrote it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +165,7 @@ def calibration_to_dict(calibration: Calibration) -> dict[str, Any]:
         "created": calibration.created,
         "device": device,
         "family": calibration.settings.family,
+        "quality": raw.pop("quality"),
     }
     bursts = {name: [_burst_to_dict(b) for b in getattr(calibration, name)] for name in _BURSTS if name in raw}
     return head | raw | bursts

@@ -22,6 +22,7 @@ from advisor.records import Plan, RunRow, ScoreRow
 from advisor.store.calibration import (
     Calibration,
     MeasuredRun,
+    Quality,
     calibration_from_dict,
     calibration_to_dict,
     measured_run_from_dict,
@@ -32,10 +33,10 @@ from advisor.store.folders import advisor_home, profiles_folder
 from advisor.store.ledger import Ledger
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import CONFIG, LAUNCH, LOG, is_run_folder, run_row
-from trainer.schema import ConfigError
+from trainer.schema import ConfigError, record_from_dict
 
 CALIBRATION_FIELDS = ("schema", "kind", "id", "created", "device")  # what every calibration document must have
-_HEAD = (*CALIBRATION_FIELDS, "family")
+_HEAD = (*CALIBRATION_FIELDS, "family", "quality")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class CalibrationEntry:
     created: str  # ISO 8601, UTC
     path: Path
     shipped: bool  # came with the program, read-only
+    quality: Quality | None = None  # as stored; None: to be judged from the document
 
 
 class Store:
@@ -73,7 +75,7 @@ class Store:
         """Read one calibration by id or by path; raises AdvisorError with close matches."""
         path = Path(id_or_path)
         if not (path.suffix in (".yaml", ".yml") or path.is_file()):
-            path = self._calibration_path(str(id_or_path))
+            path = self._calibration_entry(str(id_or_path)).path
         return load_calibration(path)
 
     def list_calibrations(self) -> list[CalibrationEntry]:
@@ -83,25 +85,38 @@ class Store:
             entries += [_read_entry(path, shipped=True) for path in sorted(self.shipped.glob("*.yaml"))]
         return sorted(entries, key=lambda entry: (entry.created, entry.id), reverse=True)
 
-    def newest_calibration(
-        self, device_key: str, family: str | None = None, kind: str | None = None
-    ) -> Calibration | None:
-        """The newest calibration of a device; the user's own win over shipped ones. None: never calibrated."""
+    def calibrations_of(self, device_key: str, family: str | None = None) -> list[CalibrationEntry]:
+        """The calibrations of a device, the user's own before shipped ones, newest first within each."""
         matching = [
             entry
             for entry in self.list_calibrations()
-            if entry.device_key == device_key
-            and (family is None or entry.family == family)
-            and (kind is None or entry.kind == kind)
+            if entry.device_key == device_key and (family is None or entry.family == family)
         ]
-        matching.sort(key=lambda entry: entry.shipped)  # stable: newest stays first within each
+        return sorted(matching, key=lambda entry: entry.shipped)  # stable: newest stays first within each
+
+    def newest_calibration(self, device_key: str, family: str | None = None) -> Calibration | None:
+        """The newest calibration of a device, whatever its quality. None: never calibrated."""
+        matching = self.calibrations_of(device_key, family)
         return self.load_calibration(matching[0].path) if matching else None
 
-    def _calibration_path(self, calibration_id: str) -> Path:
+    def delete_calibration(self, calibration_id: str) -> Path:
+        """Remove one of the user's calibrations; AdvisorError for one that is not there or came with the program."""
+        entry = self._calibration_entry(calibration_id)
+        if entry.shipped:
+            raise AdvisorError(
+                f"{calibration_id} came with the program and stays",
+                f"one of your own goes before it: advisor calibrate --gpu {entry.device_key}",
+                exit_code=2,
+            )
+        with disk_errors("remove the calibration", entry.path):
+            entry.path.unlink(missing_ok=True)
+        return entry.path
+
+    def _calibration_entry(self, calibration_id: str) -> CalibrationEntry:
         entries = self.list_calibrations()
         for entry in sorted(entries, key=lambda entry: entry.shipped):
             if entry.id == calibration_id:
-                return entry.path
+                return entry
         near = close_matches(calibration_id, [entry.id for entry in entries])
         hint = f"did you mean {' or '.join(near)}?" if near else "see them all: advisor profiles"
         raise AdvisorError(f"no calibration is called {calibration_id!r}", hint, exit_code=2)
@@ -276,6 +291,7 @@ def _entry(document: dict[str, Any], path: Path, *, shipped: bool) -> Calibratio
         created=str(document["created"]),
         path=path,
         shipped=shipped,
+        quality=record_from_dict(Quality, document["quality"]) if document.get("quality") else None,
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, Defaults, device_for, fillable_bytes, resolve_key
 from advisor.calibrate.fit import HeldOut
 from advisor.calibrate.measure import Worker
-from advisor.calibrate.profiles import hold_each_out, profile_of
-from advisor.calibrate.profiles import summary as held_out_summary
+from advisor.calibrate.profiles import profile_of
+from advisor.calibrate.quality import hold_each_out
 from advisor.calibrate.session import Event
 from advisor.calibrate.session import calibrate as run_bursts
 from advisor.predict.memory import load_memory_model
@@ -66,10 +66,8 @@ def calibrate(
     with Worker(device_for(options.gpu), log=worker_log) as worker:
         settings = resolve(options, worker.start().device, meta)
         on_start(settings)
-        raw = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
-    held = hold_each_out(raw)
-    calibration = replace(raw, held_out_error=held_out_summary(held) if held else None)
-    store.save_calibration(calibration)
+        calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
+    held = hold_each_out(calibration)
     profile = profile_of(calibration, store.observations(settings.gpu))
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
