@@ -8,9 +8,11 @@ import streamlit as st
 
 from advisor.calibrate import background
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.calibrate.quality import with_quality
 from advisor.calibrate.summary import burst_lines
 from advisor.hardware.here import first_card
-from advisor.store.calibration import COMPLETE, Calibration
+from advisor.report.calibration import consequence, verdict
+from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
 from advisor.ui.tables import plain, right_aligned, table
@@ -109,7 +111,7 @@ def _bursts(calibration: Calibration) -> None:
 
 def _known() -> None:
     st.subheader("What is known of which device", anchor=False)
-    entries = loaders.store().list_calibrations()
+    entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     if not entries:
         st.info(
             "Nothing is calibrated yet. Cards that were never calibrated are predicted from their data sheets and "
@@ -131,6 +133,9 @@ def _known() -> None:
         "Held-out error: median / p90 of configurations predicted from the others. Inside: of them, within the 80 % "
         "interval. Tick two calibrations of one device to compare them."
     )
+    for entry in entries:
+        if entry.quality is not None and entry.quality.verdict != Verdict.GOOD:
+            st.warning(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"), icon=":material/warning:")
     if len(picked) == 2 and max(picked) < len(entries):
         _compare([entries[number] for number in picked])
 
@@ -147,6 +152,7 @@ def _entry_row(entry: CalibrationEntry, now: datetime) -> dict[str, str]:
         "Bursts": str(len(calibration.bursts)),
         "Held-out error": right,
         "Inside": format_percent(held.coverage) if held else "unknown",
+        "Verdict": verdict(entry.quality) if entry.quality else "unknown",
         "From": "shipped" if entry.shipped else "here",
     }
 
