@@ -33,6 +33,7 @@ from advisor.units import (
     format_tokens,
     format_usd,
 )
+from advisor.workflows.compare import Reviewed
 
 # what is compared, as a plan calls it where it has the same
 QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
@@ -72,6 +73,18 @@ def departures(scored: ScoredRun) -> str | None:
     if not scored.departures:
         return None
     return f"not the run of its plan, so not scored: {'; '.join(scored.departures)}"
+
+
+def kept(reviewed: Reviewed) -> str | None:
+    """What the ledger and the profile of its device have of a run now; None where nobody asked to keep it."""
+    if reviewed.not_recorded is not None:
+        return f"not recorded: {reviewed.not_recorded}"
+    if not reviewed.recorded:
+        return None
+    device, back = reviewed.scored.device_key, f"advisor compare --forget {reviewed.scored.run_id} takes it back"
+    if reviewed.not_learnt is not None:
+        return f"recorded in the ledger ({back}); the profile of {device} learns nothing: {reviewed.not_learnt}"
+    return f"recorded in the ledger and in the profile of {device}; {back}"
 
 
 def scores(scored: ScoredRun) -> Table:

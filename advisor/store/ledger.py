@@ -9,6 +9,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -31,6 +32,9 @@ MIGRATIONS = (
         PRIMARY KEY (run_id, quantity)
     );
     CREATE INDEX scores_device ON scores (device_key, created);
+    """,
+    """
+    CREATE TABLE withdrawn (run_id TEXT PRIMARY KEY, withdrawn TEXT NOT NULL);
     """,
 )
 
@@ -58,19 +62,27 @@ class Ledger:
         names = ("id", "name", "path", "created", "plan_id", "device_key")
         return [RunRow(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def forget_run(self, run_id: str) -> bool:
-        """Remove a run from the index and its scores from the ledger; the folder stays. False: was not there."""
+    def withdraw(self, run_id: str, now: datetime) -> None:
+        """Remove the scores of a run, and note that they were taken back."""
         with self._transaction() as db:
-            indexed = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
-            scored = db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,)).rowcount
-        return bool(indexed or scored)
+            db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
+            db.execute(
+                "INSERT OR REPLACE INTO withdrawn (run_id, withdrawn) VALUES (?, ?)",
+                (run_id, now.isoformat(timespec="seconds")),
+            )
+
+    def withdrawn(self) -> set[str]:
+        """Runs that were taken back and not recorded again."""
+        with self._transaction() as db:
+            return {run_id for (run_id,) in db.execute("SELECT run_id FROM withdrawn")}
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
-        """Write the scores of one run; what was recorded of the same run before is replaced as a whole."""
+        """Write the scores of one run; what was recorded, or taken back, of the same run before is replaced."""
         if strangers := {row.run_id for row in rows} - {run_id}:
             raise ValueError(f"scores of {', '.join(sorted(strangers))} handed in for run {run_id}")
         with self._transaction() as db:
             db.execute("DELETE FROM scores WHERE run_id = ?", (run_id,))
+            db.execute("DELETE FROM withdrawn WHERE run_id = ?", (run_id,))
             values = [_score_values(row) for row in rows]
             db.executemany(f"INSERT INTO scores ({_SCORE_COLUMNS}) VALUES ({_SCORE_MARKS})", values)
 

@@ -136,6 +136,9 @@ class Store:
     def _observation_folder(self, device_key: str) -> Path:
         return self.home / "calibrations" / "observations" / _file_name(device_key)
 
+    def _observations_of(self, run_id: str) -> list[Path]:
+        return list((self.home / "calibrations" / "observations").glob(f"*/{_file_name(run_id)}.json"))
+
     # Plans
 
     def save_plan(self, plan: Plan, path: str | Path | None = None) -> Path:
@@ -200,14 +203,6 @@ class Store:
             return Path(rows[0].path)
         raise _no_such_run(text, path, rows, self.runs())
 
-    def forget_run(self, run_id: str) -> bool:
-        """Remove a run from the index, the ledger and the observations; its folder stays. False: was not known."""
-        observed = list((self.home / "calibrations" / "observations").glob(f"*/{_file_name(run_id)}.json"))
-        with disk_errors("remove the observation of", run_id):
-            for path in observed:
-                path.unlink(missing_ok=True)
-        return self.ledger.forget_run(run_id) or bool(observed)
-
     # Ledger
 
     def record_scores(self, run_id: str, rows: Sequence[ScoreRow]) -> None:
@@ -217,6 +212,24 @@ class Store:
     def scores(self, device: str | None = None) -> list[ScoreRow]:
         """Scores of one device key, or of all; oldest first."""
         return self.ledger.scores(device) if self.ledger.path.exists() else []
+
+    def is_recorded(self, run_id: str) -> bool:
+        """Whether the ledger or a profile holds anything of a run."""
+        return any(row.run_id == run_id for row in self.scores()) or bool(self._observations_of(run_id))
+
+    def take_back(self, run_id: str, now: datetime) -> bool:
+        """Remove what a run taught, its scores and its observation; it stays listed. False: nothing was recorded."""
+        if not self.is_recorded(run_id):
+            return False
+        with disk_errors("remove the observation of", run_id):
+            for path in self._observations_of(run_id):
+                path.unlink(missing_ok=True)
+        self.ledger.withdraw(run_id, now)
+        return True
+
+    def taken_back(self) -> set[str]:
+        """Runs that were taken back and not recorded again."""
+        return self.ledger.withdrawn() if self.ledger.path.exists() else set()
 
 
 def default_store() -> Store:

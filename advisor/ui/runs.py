@@ -57,12 +57,12 @@ def page() -> None:
 def _score_new(summaries: list[RunSummary]) -> None:
     """Enter finished planned runs that nobody has compared yet into the ledger; each is tried once a session."""
     store, tried = loaders.store(), st.session_state.setdefault("scored-runs", set())
-    done = {row.run_id for row in store.scores()} | tried
+    done = {row.run_id for row in store.scores()} | store.taken_back() | tried
     fresh = [run for run in summaries if run.outcome is not None and run.plan_id is not None and run.id not in done]
     for run in fresh:
         tried.add(run.id)
         try:
-            review(store, run.path, record=True)
+            review(store, run.path, record=None)
         except AdvisorError as error:
             st.warning(plain(f"{run.name} cannot be scored: {error.message}"), icon=":material/warning:")
 

@@ -28,7 +28,9 @@ from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_
 from advisor.store.store import Store
 from advisor.trainers.known import trainer_of_run
 
-FEWEST_STEPS_TO_LEARN_FROM = 10  # a run this long says something about its configuration's step time
+# Timed steps after the warm-up from which a run's step time is taken: the median of 100 that scatter by a sixth is
+# known to the 2 % that the fit takes it for (1.25 σ/√n). Arbitrary: a tenth of a shorter run will do, at least 10.
+_FEWEST_STEPS, _ENOUGH_STEPS, _LEAST_SHARE = 10, 100, 0.1
 _ROWS_OF_ID = 100  # no two runs print the same hundred losses
 
 
@@ -39,30 +41,56 @@ class Reviewed:
     path: Path  # its folder, or its log
     case: Case  # what its log says, with the price that was paid
     scored: ScoredRun
-    recorded: bool = False
+    recorded: bool = False  # in the ledger
+    not_recorded: str | None = None  # why not, in words; None also where nobody asked
+    not_learnt: str | None = None  # why the profile of its device learns nothing from a recorded run; None: it does
 
     @property
     def name(self) -> str:
         return self.path.name
 
 
-def review(store: Store, text: str, *, record: bool, plan: Path | None = None) -> Reviewed:
-    """Read and score one run; record it if it is over. Raises AdvisorError when it cannot be read.
+@dataclass(frozen=True, kw_only=True)
+class TakenBack:
+    """A run that the ledger and the profiles shall not know."""
+
+    run_id: str
+    was_recorded: bool
+
+
+def review(store: Store, text: str, *, record: bool | None, plan: Path | None = None) -> Reviewed:
+    """Read and score one run; record it if it is over and long enough. Raises AdvisorError when it cannot be read.
 
     `text` is a path, a run's name or its beginning, or `latest`. The plan lies beside the log; else it is `plan`.
+    `record` None: unless it was taken back.
     """
+    path, ours = _find(store, text)
+    promised = _plan_beside(path) or (load_plan(plan) if plan else None)
+    reviewed = _own(path, promised) if ours else _other(path, promised)
+    if record is False:
+        return reviewed
+    if record is None and reviewed.scored.run_id in store.taken_back():
+        return replace(reviewed, not_recorded="it was taken back; --record enters it again")
+    return _remember(store, reviewed)
+
+
+def take_back(store: Store, text: str, now: datetime) -> TakenBack:
+    """Make the ledger and the profiles forget a run: named as for `review`, or by its id when its folder is gone."""
+    if store.is_recorded(text) or text in store.taken_back():
+        name = text
+    else:
+        path, ours = _find(store, text)
+        name = run_id(path) if ours else _id_of(path, read_run(path))
+    return TakenBack(run_id=name, was_recorded=store.take_back(name, now))
+
+
+def _find(store: Store, text: str) -> tuple[Path, bool]:
+    """A run folder of ours, or the log or folder of another trainer; and whether it is ours."""
     path = Path(text).expanduser()
     if is_run_folder(path.parent) and path.name == trainer_of_run(path.parent).log_name:
         path = path.parent
     ours = is_run_folder(path) or not path.exists()
-    if ours:
-        path = store.find_run(path if path.exists() else text)
-    promised = _plan_beside(path) or (load_plan(plan) if plan else None)
-    reviewed = _own(path, promised) if ours else _other(path, promised)
-    recorded = record and reviewed.scored.outcome is not None
-    if recorded:
-        remember(store, reviewed)
-    return replace(reviewed, recorded=recorded)
+    return (store.find_run(path if path.exists() else text) if ours else path), ours
 
 
 def _plan_beside(path: Path) -> Plan | None:
@@ -128,35 +156,53 @@ def _reviewed(
     return Reviewed(path=path, case=case, scored=scored)
 
 
-def remember(store: Store, reviewed: Reviewed) -> None:
-    """Write the scores of a finished run into the ledger, and its step time among its device's observations.
-
-    Profiles are of our own trainer's steps: another trainer's run is scored, and teaches them nothing.
-    """
-    scored, run = reviewed.scored, reviewed.case.run
+def _remember(store: Store, reviewed: Reviewed) -> Reviewed:
+    """Write the scores of a finished run into the ledger, and its step time among its device's observations."""
+    if reviewed.scored.outcome is None:
+        return replace(reviewed, not_recorded="it has not ended")
+    short = _too_short(reviewed)
+    if short is not None and not reviewed.scored.complete:
+        return replace(reviewed, not_recorded=short)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    store.record_scores(scored.run_id, score_rows(scored, created))
-    if run.format != own_log.NAME or (scored.steps or 0) < FEWEST_STEPS_TO_LEARN_FROM:
-        return
+    store.record_scores(reviewed.scored.run_id, score_rows(reviewed.scored, created))
+    found = _learnt(reviewed, created) if short is None else short
+    if isinstance(found, str):
+        return replace(reviewed, recorded=True, not_learnt=found)
+    store.add_observation(found)
+    return replace(reviewed, recorded=True)
+
+
+def _too_short(reviewed: Reviewed) -> str | None:
+    """Why a run's step time is that of a moment, in words; None where it has enough timed steps."""
+    scored, times = reviewed.scored, run_metrics.step_times(reviewed.case)
+    timed = round(len(times.steady_seconds) * times.stride) if times is not None else 0
+    planned = scored.steps_planned or 0
+    needed = round(min(_ENOUGH_STEPS, max(_FEWEST_STEPS, _LEAST_SHARE * planned)))
+    if timed >= needed:
+        return None
+    of = f" of {planned}" if planned else ""
+    return f"{timed} timed steps after the warm-up{of} are too few for its step time, {needed} are needed"
+
+
+def _learnt(reviewed: Reviewed, created: str) -> MeasuredRun | str:
+    """What the profile of its device learns from a run, or why nothing, in words."""
+    scored, run = reviewed.scored, reviewed.case.run
+    if run.format != own_log.NAME:
+        return "profiles are of our own trainer's steps"
     if run.facts.get("witness_seconds") and scored.reference_seconds is None:
-        return  # other work came and went on the machine: the step time says more of that than of the configuration
-    workload = workload_of(run, scored.device_key)
-    if workload is None:
-        return
-    step_seconds = run_metrics.step_seconds(reviewed.case)
-    if step_seconds is None:
-        return
-    store.add_observation(
-        MeasuredRun(
-            run_id=scored.run_id,
-            device_key=scored.device_key,
-            created=created,
-            workload=workload,
-            step_seconds=step_seconds,
-            reference_seconds=scored.reference_seconds,
-            steps=scored.steps or 0,
-            watts=_watts(scored, workload.gpus),
-        )
+        return "other work came and went on the machine, and its step time says more of that"
+    workload, step_seconds = workload_of(run, scored.device_key), run_metrics.step_seconds(reviewed.case)
+    if workload is None or step_seconds is None:
+        return "its log does not say what was trained, or how fast"
+    return MeasuredRun(
+        run_id=scored.run_id,
+        device_key=scored.device_key,
+        created=created,
+        workload=workload,
+        step_seconds=step_seconds,
+        reference_seconds=scored.reference_seconds,
+        steps=scored.steps or 0,
+        watts=_watts(scored, workload.gpus),
     )
 
 
@@ -203,4 +249,6 @@ def to_document(reviewed: Reviewed) -> dict[str, object]:
         **quantities,
         **{name: getattr(scored, name) for name in rest},
         "recorded": reviewed.recorded,
+        "not_recorded": reviewed.not_recorded,
+        "not_learnt": reviewed.not_learnt,
     }

@@ -254,7 +254,7 @@ def test_observations_are_kept_by_device_and_replaced_by_run(store):
         observed("run-2", step_seconds=1.0),
     ]
     assert store.observations("h200") == []
-    assert store.forget_run("run-1") and len(store.observations("cpu:Xeon (R)")) == 1
+    assert store.take_back("run-1", NOW) and len(store.observations("cpu:Xeon (R)")) == 1
     path.write_text('{"run_id": "run-2"}')
     with pytest.raises(AdvisorError, match="run-2.json cannot be used: device_key: missing"):
         store.observations("cpu:Xeon (R)")
@@ -353,8 +353,19 @@ def test_scoring_a_run_twice_replaces(store):
     assert store.scores("h200") == [score("r2", device="h200")]
     assert not score(actual=1.3).inside and score().inside
     assert score(actual=2.718281828459045).log_error == pytest.approx(1.0)
-    assert store.forget_run("r1") and not store.forget_run("r1")
-    assert store.scores("cpu") == []
+    assert store.take_back("r1", NOW) and not store.take_back("r1", NOW)
+    assert store.scores("cpu") == [] and store.taken_back() == {"r1"}
+    store.record_scores("r1", [score()])
+    assert store.scores("cpu") == [score()] and store.taken_back() == set()
+
+
+def test_a_ledger_of_the_first_version_is_upgraded(store):
+    store.record_scores("r1", [score()])
+    with sqlite3.connect(store.ledger.path) as db:
+        db.execute("DROP TABLE withdrawn")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    assert store.taken_back() == set() and store.scores() == [score()]
 
 
 def test_scores_are_readable_without_this_program(store):

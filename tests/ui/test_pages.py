@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from advisor.calibrate import background
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
-from advisor.store.store import Store, default_store
+from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.workflows.compare import review
 from tests.ui.serving import ROOT
@@ -164,11 +165,19 @@ def test_two_calibrations_of_one_device_are_compared(advisor_home):
     for path in recorded:
         shutil.copy(path, advisor_home / "calibrations")
     at = app("calibrate").run()
-    assert len(at.dataframe[0].value) == 2
+    assert list(at.dataframe[0].value["Verdict"]) == ["good", "good"] and not at.warning
     script = "from advisor.ui import calibrate, loaders\ncalibrate._compare(loaders.store().list_calibrations())\n"
     table = AppTest.from_string(script, default_timeout=30).run().table[0].value
     assert table.shape == (5, 3) and list(table[""])[0] == "Matrix products"
     assert table.map(lambda cell: cell != "").all().all()
+
+
+def test_a_calibration_that_is_not_believed_says_why(advisor_home):
+    recorded = load_calibration(sorted((ROOT / "benchmarks" / "raw").glob("cpu-nanochat-*.yaml"))[0])
+    default_store().save_calibration(replace(recorded, bursts=recorded.bursts[:1], status="partial"))
+    at = app("calibrate").run()
+    assert list(at.dataframe[0].value["Verdict"]) == ["rejected"]
+    assert "it was interrupted after 1 configuration" in at.warning[0].value
 
 
 def test_a_damaged_calibration_is_one_sentence(advisor_home):
