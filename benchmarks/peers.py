@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
-from advisor.hardware.catalog import GpuSpec, peak_flops
+from advisor.hardware.catalog import GpuSpec
 from advisor.laws import flops
 from advisor.predict.prior import datasheet_rates
 from advisor.predict.throughput import TERMS, sizes, terms
@@ -24,7 +24,7 @@ MFU = 0.40
 
 def constant_mfu(w: Workload, spec: GpuSpec) -> float:
     """Tokens per second and GPU at 40 % of the dense peak, model FLOPs only, as MFU is defined."""
-    return MFU * peak_flops(spec, w.precision) / flops.flops_per_token(w.shape)
+    return MFU * datasheet_rates(spec, w.precision).matmul_flops / flops.flops_per_token(w.shape)
 
 
 def roofline(w: Workload, spec: GpuSpec) -> float:
@@ -85,7 +85,7 @@ def _llm_analysis_summary(w: Workload, spec: GpuSpec) -> dict | None:
         hbm_bandwidth_in_GB_per_sec=spec.memory_bytes_per_second / 1e9,
         intra_node_bandwidth_in_GB_per_sec=300,
         intra_node_min_message_latency=8e-6,
-        peak_fp16_TFLOPS=peak_flops(spec, w.precision) / 1e12,
+        peak_fp16_TFLOPS=datasheet_rates(spec, w.precision).matmul_flops / 1e12,
     )
     zero = {"none": "NONE", "optimizer": "STAGE_1", "full": "STAGE_3"}[w.sharding]
     kind = {"none": "NONE", "selective": "SELECTIVE", "full": "FULL"}[w.activation_checkpointing]

@@ -143,27 +143,31 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
     First a prior that never saw the owner, as this trainer's calibrations have it; then the physical floors that a
     CPU's calibration updates.
     """
-    by_source: dict[str, list[Run]] = defaultdict(list)
+    alike: dict[tuple, list[Run]] = defaultdict(list)  # of one source, card and set of switches, as a calibration is
     for run in runs:
-        if not run.encoder and len(run.meanings) == 1:
-            by_source[run.source].append(run)
+        if not run.encoder:
+            w = run.likeliest
+            how = Setting.of(w)
+            alike[run.source, w.gpu, how.precision, how.compile, how.sharding, *_switches(how)].append(run)
     found: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = defaultdict(list)
     chosen = np.random.default_rng(0)
-    for source, mine in sorted(by_source.items()):
-        for gpu in sorted({run.likeliest.gpu for run in mine}):
-            here = [run for run in mine if run.likeliest.gpu == gpu]
-            if len(here) < FEWEST_ROWS:
-                continue
-            priors = _priors(runs, known, here[0])
-            for _ in range(DRAWS):
-                order = [here[i] for i in chosen.permutation(len(here))]
-                for name, prior in priors.items():
-                    errors, widths = _updated(known, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
-                    found[name].append((errors, widths, source))
+    for (source, *_), mine in sorted(alike.items(), key=lambda item: str(item[0])):
+        if len(mine) < FEWEST_ROWS:
+            continue
+        priors = _priors(runs, known, mine[0])
+        for _ in range(DRAWS):
+            order = [mine[i] for i in chosen.permutation(len(mine))]
+            for name, prior in priors.items():
+                errors, widths = _updated(known, prior, order[:CALIBRATION_ROWS], order[CALIBRATION_ROWS:])
+                found[name].append((errors, widths, source))
     for name, parts in found.items():
         errors, widths = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
         sources = [part[2] for part in parts for _ in part[0]]
         yield Line(name=name, errors=np.abs(np.expm1(-errors)), sources=sources, inside=np.abs(errors) <= widths)
+
+
+def _switches(how: Setting) -> tuple[bool, ...]:
+    return (how.software.tf32, how.software.fp8, how.software.fused_attention)
 
 
 def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[str, CoefficientPrior]:
@@ -205,7 +209,7 @@ def _updated(
 
 def _step_seconds(run: Run, known: dict[str, GpuSpec]) -> float:
     """Measured seconds of one step on one device, without exposed communication."""
-    meaning = run.meanings[0]
+    meaning = max(run.meanings, key=lambda m: m.weight)
     x = prior_model.term_row(meaning.workload, known[meaning.workload.gpu])
     return float(x[0] / meaning.x[0])
 

@@ -28,7 +28,8 @@ from advisor.predict.throughput import (
 )
 from advisor.records import Workload
 
-_DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12)  # candidates for the residual process' standard deviation
+# Candidates for the residual process' standard deviation.
+_DISCREPANCIES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3)
 _DISCREPANCY_PRIOR = (
     np.log(0.03),
     0.7,

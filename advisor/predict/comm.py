@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
-from advisor.hardware.links import Link, read_link
+from advisor.hardware.links import read_link
 from advisor.predict.intervals import BASES, EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.predict.throughput import extra_parameters
@@ -22,9 +22,17 @@ from advisor.records import Basis, Estimate, Workload
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
 BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left to hide behind
 # Share of the nominal rate in one direction that collectives reach: NVLink 0.65 (Calculon), PCIe 25 of 32 GB/s
-# (sources §3.4). The interval is a judged factor either way: topology and message size move the share that much.
+# (sources §3.4; 20 between pairs of A100s, github.com/NVIDIA/nccl-tests/issues/178). The interval is a judged factor
+# either way: topology and message size move the share that much.
 _EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}
 _SPREAD = 1.5
+# GeForce drivers offer no peer-to-peer access: all bytes pass through the host's memory, whose processor decides. 28 of
+# 63 GB/s among eight RTX 5090 (github.com/NVIDIA/nccl/issues/1639), 12 of 63 between two cards on one host bridge
+# (github.com/EnzoDing-rgb/cs336-assignment2-systems).
+_THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
+# What a step loses for each doubling of nodes beyond what the collectives above take: stragglers and the network.
+# 1.6 % in 11 series of published runs on 2 to 64 nodes, 0.4 to 4.0 % (benchmarks/node_scaling.py).
+_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
 # Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
 _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
@@ -55,17 +63,21 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
     Between nodes every ring enters and leaves a node once, so a node's network cards work side by side.
     """
     link = read_link(spec.interconnect)
-    if link is None or gpus <= link.gpus:
-        return _achieved(link) if link else None
+    if link is None:
+        return None
+    inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec) else _EFFICIENCY[link.kind])
+    if gpus <= link.gpus:
+        return inside
     network = _NETWORK_PER_GPU.get(link.generation)
     if network is None:
         return None
-    return min(_achieved(link), GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
+    return min(inside, GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
 
 
-def _achieved(link: Link) -> float:
-    """Bus bandwidth of a large collective inside a node, bytes/s."""
-    return link.bytes_per_second * _EFFICIENCY[link.kind]
+def through_host(spec: GpuSpec) -> bool:
+    """Whether the cards of one machine reach each other only by way of its memory: those that drivers call GeForce."""
+    link = read_link(spec.interconnect)
+    return link is not None and link.kind == "pcie" and any("GeForce" in name for name in spec.nvml_names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +121,21 @@ def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray
     for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
         by_count[count] = (bus_bytes_per_second(spec, count) if spec and count > 1 else None) or math.nan
     bandwidth = by_count[e.gpus]
+    spread = _HOST_SPREAD if spec and through_host(spec) else _SPREAD
     value, low, high = (
-        np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap))
-        for factor, overlap in ((1.0, _OVERLAP), (_SPREAD, _OVERLAP_HIGH), (1 / _SPREAD, _OVERLAP_LOW))
+        np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap, straggling))
+        for factor, overlap, straggling in (
+            (1.0, _OVERLAP, _STRAGGLING),
+            (spread, _OVERLAP_HIGH, _STRAGGLING_LOW),
+            (1 / spread, _OVERLAP_LOW, _STRAGGLING_HIGH),
+        )
     )
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
-def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
+def _exposed(
+    e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float, straggling: float
+) -> np.ndarray:
     latency = _latency(e.gpus)
     size = 4 * e.parameters
     whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
@@ -126,7 +145,8 @@ def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, o
         gather = reduce_scatter_seconds(2 * e.parameters, e.gpus, bandwidth) + e.depth * latency
         sharded = e.grad_accum * np.maximum(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
         exposed = np.where(e.full, sharded, exposed)
-    return exposed
+    doublings = np.log2(np.ceil(e.gpus / GPUS_PER_NODE))
+    return exposed + straggling * doublings * 1.5 * backward_seconds * e.grad_accum
 
 
 def _latency(gpus: np.ndarray) -> np.ndarray:

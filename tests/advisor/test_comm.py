@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.hardware.catalog import GpuSpec, require_gpu
 from advisor.laws import flops
+from advisor.predict import comm
 from advisor.predict.comm import (
     BUCKET_BYTES,
     all_reduce_seconds,
@@ -88,3 +90,26 @@ def test_accumulation_does_not_repeat_ddp_but_repeats_full_sharding():
 def test_slow_links_expose_more():
     fast, slow = (exposed_seconds(workload(), card(t), 0.05).value for t in ("nvlink4 900", "pcie4x16 64"))
     assert slow > 5 * fast
+
+
+def test_geforce_cards_reach_each_other_by_way_of_the_hosts_memory():
+    """Eight RTX 5090 on PCIe 5 x16 (63 GB/s): 28 GB/s were measured; it must lie inside."""
+    card, server = require_gpu("rtx-5090"), require_gpu("rtx-pro-6000-bw-server")
+    assert comm.through_host(card) and not comm.through_host(server)
+    reached = comm.bus_bytes_per_second(card, 8)
+    assert reached / comm._HOST_SPREAD < 28e9 < reached * comm._HOST_SPREAD
+    assert comm.bus_bytes_per_second(server, 8) > 1.5 * reached
+
+
+def test_each_doubling_of_nodes_costs_a_little_of_the_step():
+    """8 nodes are three doublings: 3 x 1.6 % of a step of 1.5 backward passes, on top of what is exchanged."""
+    spec, backward = require_gpu("h100-80gb-sxm"), 10.0  # long enough to hide every exchange but the last bucket
+    exchange = [
+        comm.Exchange(
+            gpus=np.array([gpus]), parameters=np.array([1e8]), depth=np.array([12]), grad_accum=np.array([1]),
+            full=np.array([False]),
+        )
+        for gpus in (8, 64)
+    ]  # fmt: skip
+    one, eight = (float(comm.exposed_many(e, spec, np.array([backward])).value[0]) for e in exchange)
+    assert eight - one == pytest.approx(3 * 0.016 * 1.5 * backward, rel=0.01)
