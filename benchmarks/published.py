@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import peers
 import prior_model
+import whole_runs
 from prior_model import HeldOut, Run, weighted_quantile
 
 from advisor.calibrate.fit import fit
@@ -89,7 +90,9 @@ def section() -> str:
             "\n### Memory per GPU, uncalibrated (asked: 8 % / 25 %, coverage 72-88 % by source)\n",
             *head,
             *(line if isinstance(line, str) else line.text() for line in memory_lines(known)),
-            "\n### What was read of each source\n",
+            "",
+            whole_runs.section(),
+            "### What was read of each source\n",
             "| source | rows | predicted | why not the rest |",
             "|---|---|---|---|",
             *reading_lines(),

@@ -19,8 +19,8 @@ _BUCKET_ELEMENTS = 5e8
 # Bytes per token and row of the vocabulary at the loss's peak: 16-bit logits, fp32 log-probabilities, fp32 gradient
 # (sources §2.3: 8-12 eager, 0-2 in chunks). Tuned code has its loss compiled with the head, and keeps the logits and
 # their gradient in 16 bits; in people's own loops more of it stays: 650-740 kB a token of a GPT-2 124M, whose blocks
-# hold 295.
-_LOGIT_BYTES = {"eager": 10.0, "compiled": 7.0, "tuned": 4.0, "chunked": 1.0}
+# hold 295. Hugging Face's models copy the logits to fp32 and shift that copy.
+_LOGIT_BYTES = {"eager": 10.0, "wrapper": 16.0, "compiled": 7.0, "tuned": 4.0, "chunked": 1.0}
 # Per-operator checkpointing keeps attention's output and every second matrix product; Megatron's kind keeps all but the
 # scores. Half of the fused block's activations is the middle of what is called selective today.
 _SELECTIVE = 0.5
@@ -73,7 +73,8 @@ def _lanes(a: WorkloadArrays) -> np.ndarray:
 
 def _logits(a: WorkloadArrays, software: Software) -> np.ndarray:
     compiled = "tuned" if software.kind in ("tuned", "c") else "compiled"
-    kind = "chunked" if not software.whole_logits else compiled if a.compile else "eager"
+    eager = "wrapper" if software.kind == "wrapper" else "eager"
+    kind = "chunked" if not software.whole_logits else compiled if a.compile else eager
     return _LOGIT_BYTES[kind] * a.tokens * a.vocab_size
 
 

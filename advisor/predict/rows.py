@@ -345,15 +345,22 @@ def _stated_kv_heads(notes: str, heads: int) -> int | None:
 
 @lru_cache(maxsize=65536)
 def extra_parameters(shape: ModelShape, params: str) -> int:
-    """How many more parameters the printed count has than the shape: one table (an untied head), or minus one (a tied
-    one), or none, whichever is nearest. 0 without a count.
+    """How many more parameters the printed count has than the shape: one table (an untied head), minus one (a tied
+    one), value embeddings or none, whichever is nearest. 0 without a count.
     """
     count, own = _number(params), flops.parameters(shape)
     if count is None or count <= 0:
         return 0
     table = shape.vocab_size * shape.width
-    choices = (0, table if shape.family == "gpt2" else -table)
+    choices = [0, table if shape.family == "gpt2" else -table]
+    if shape.family == "nanochat":
+        choices.append(_value_tables(shape.depth) * table)
     return min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
+
+
+def _value_tables(layers: int) -> int:
+    """Embedding tables of values that later versions of nanochat have in every second layer: they cost no products."""
+    return (layers + 1) // 2
 
 
 def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:
@@ -372,7 +379,8 @@ def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int
 def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
     """Shapes with all heads, key/value heads in their place, and the parameter counts that gives; likeliest first.
 
-    Each twice, with the head tied and untied. Counts are worked out from those of the shapes with all heads.
+    Each twice, with the head tied and untied; nanochat's with value embeddings too. Counts are worked out from those of
+    the shapes with all heads.
     """
     heads, table = values["heads"], values["vocab"] * values["dim"]
     # each key/value head has one column of keys and one of values in each layer
@@ -382,6 +390,8 @@ def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[Model
         count = flops.parameters(shape)
         yield shape, heads, count
         yield shape, heads, count + table if family == "gpt2" else count - table
+        if family == "nanochat":
+            yield shape, heads, count + _value_tables(values["layers"]) * table
     for kv_heads in (8, 4, 16, 2, 1, 32, *range(heads // 2, 2, -1)):  # of a llama, whose `count` is the last
         if kv_heads < heads and heads % kv_heads == 0:
             fewer = count - (heads - kv_heads) * per_head

@@ -388,3 +388,11 @@ def test_any_text_in_any_cell_is_a_workload_or_a_reason(changes: dict[str, str])
     if isinstance(told, Reading):
         assert not any(w.shape.problems() for w in told.workloads)
         assert sum(told.weights) == pytest.approx(1)
+
+
+def test_value_embeddings_of_nanochat_are_tables_and_no_products():
+    """A d12 of its later versions: 286,261,730 parameters in all, six of its eight tables of values (science, §1.2)."""
+    sizes = {"layers": "12", "dim": "768", "heads": "6", "vocab": "32768", "params": "286261730", "seq_len": "2048"}
+    found = read(NANOCHAT | sizes)
+    assert found.shape.family == "nanochat"
+    assert found.software.extra_parameters == 6 * 32768 * 768
