@@ -104,6 +104,11 @@ class Prediction:
     fit_probability: float | None  # that all it holds fits the device's memory; None when either is unknown
     fits: bool | None  # sure (9 times out of 10) that it does, or that it does not; None: neither, or unknown
 
+    @property
+    def plannable(self) -> bool:
+        """Whether a plan may have it: sure to fit, or nothing is known of the device's memory."""
+        return self.fits is True or self.fit_probability is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class WallClock:

@@ -317,7 +317,9 @@ def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadA
 def _rows(device: Device, layout: _Layout, checkpointing: str, memory: EstimateArrays) -> Candidates:
     a, accum, gpus = _workloads(device, layout, checkpointing), layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
-    step, step_tokens = step_seconds_many(device.profile, a, accum, gpus), a.tokens * accum * gpus
+    # Seconds are weighed by their mean: of many uncertain estimates the best middle is more likely too good.
+    step = step_seconds_many(device.profile, a, accum, gpus, expected=True)
+    step_tokens = a.tokens * accum * gpus
     peak = device.profile.peak_flops(device.brief.precision)
     rate = step_tokens / step.value
     return Candidates(

@@ -84,7 +84,7 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
         return replace(empty, problem=error.message)
     row = replace(empty, calibrated=profile.calibrated)
     rate = prediction.tokens_per_second
-    if prediction.fits is False:
+    if not prediction.plannable:
         return replace(row, problem=f"does not fit its memory at micro-batch {prediction.workload.micro_batch}")
     if rate is None:
         return replace(row, problem=f"the links between {goal.gpus} cards are not known")
@@ -104,4 +104,4 @@ def _prediction(goal: Goal, profile: Profile, offer: Offer) -> Prediction:
     device = Device(profile=profile, brief=make_brief(goal, profile, None, offer), offers=(offer,))
     candidates = make_candidates([device])
     [place] = candidates.ruled.nonzero()[0].tolist()
-    return predict_batch(profile, [candidates.workload(place)])[0]
+    return predict_batch(profile, [candidates.workload(place)], expected=True)[0]

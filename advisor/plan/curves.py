@@ -93,10 +93,10 @@ def gib(size_bytes: float) -> float:
 def throughput(profile: Profile, workload: Workload) -> tuple[RatePoint, ...]:
     """Tokens per second of the workload at every micro-batch up to the first that does not fit the memory."""
     points = []
-    for prediction in predict_batch(profile, _splits(workload)):
+    for prediction in predict_batch(profile, _splits(workload), expected=True):
         if prediction.tokens_per_second is None:
             continue
-        fits = prediction.fits is not False
+        fits = prediction.plannable
         rate = prediction.tokens_per_second
         points.append(RatePoint(micro_batch=prediction.workload.micro_batch, tokens_per_second=rate, fits=fits))
         if not fits:

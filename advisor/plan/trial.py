@@ -132,7 +132,8 @@ def _predictions(rows: Candidates) -> list[Prediction]:
     for number in np.unique(rows.device):
         places = np.nonzero(rows.device == number)[0].tolist()
         profile = rows.devices[number].profile
-        predictions |= zip(places, predict_batch(profile, [rows.workload(place) for place in places]), strict=True)
+        workloads = [rows.workload(place) for place in places]
+        predictions |= zip(places, predict_batch(profile, workloads, expected=True), strict=True)
     return [predictions[place] for place in range(len(rows))]
 
 

@@ -37,8 +37,8 @@ _Memory = tuple[Estimate | None, Estimate | None, Estimate | None]  # allocated,
 BACKWARD = 2 / 3  # share of a micro-step's time (sources §1.2)
 
 
-def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Prediction]:
-    """Predict workloads that all name the profile's device, in their order.
+def predict_batch(profile: Profile, workloads: Sequence[Workload], *, expected: bool = False) -> list[Prediction]:
+    """Predict workloads that all name the profile's device, in their order; `expected` as in `step_seconds_many`.
 
     Step time and what follows from it are None where several GPUs are joined by links the catalog does not know.
     """
@@ -46,17 +46,20 @@ def predict_batch(profile: Profile, workloads: Sequence[Workload]) -> list[Predi
     for places in by_kind(workloads):
         kind = [workloads[i] for i in places]
         arrays = WorkloadArrays.of(kind)
-        steps, memory = _steps(profile, arrays, kind), _memory(profile.memory, arrays, kind)
+        steps, memory = _steps(profile, arrays, kind, expected), _memory(profile.memory, arrays, kind)
         for place, workload, step, held in zip(places, kind, steps, memory, strict=True):
             predictions[place] = _prediction(profile, workload, step, *held)
     return [predictions[place] for place in range(len(workloads))]
 
 
-def step_seconds_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> EstimateArrays:
+def step_seconds_many(
+    profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray, *, expected: bool = False
+) -> EstimateArrays:
     """Seconds per optimizer step of workloads of one kind, communication included, shape (n,); NaN where the links are
     unknown.
 
-    `gpus` goes before the arrays' own number, so that several counts are predicted at once.
+    `gpus` goes before the arrays' own number, so that several counts are predicted at once. `expected`: the mean of the
+    belief for its middle, as choices between uncertain seconds need it.
     """
     z = sizes_of(a, grad_accum, gpus)
     logs = predict_log(profile.posterior, z)
@@ -66,7 +69,8 @@ def step_seconds_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarra
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
-    alone = EstimateArrays(value=value, low=value / spread, high=value * spread, basis=basis)
+    middle = value * np.exp(deviation**2 / 2) if expected else value
+    alone = EstimateArrays(value=middle, low=value / spread, high=value * spread, basis=basis)
     if not (gpus > 1).any():
         return alone
     exchange = comm.exchange_of(a, grad_accum, gpus)
@@ -107,10 +111,12 @@ def _verdict(probability: float | None) -> bool | None:
     return probability > 0.5
 
 
-def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload]) -> list[Estimate | None]:
+def _steps(
+    profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool
+) -> list[Estimate | None]:
     """Step seconds of each workload of one kind; None where the links are unknown."""
     accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
-    steps = step_seconds_many(profile, a, accum, gpus)
+    steps = step_seconds_many(profile, a, accum, gpus, expected=expected)
     assert steps.basis is not None
     bases = [BASES[place] for place in steps.basis.tolist()]
     return [None if math.isnan(step.value) else step for step in _estimates(steps, bases)]

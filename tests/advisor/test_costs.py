@@ -93,7 +93,7 @@ def test_rows_are_the_predictions_of_one_at_a_time(name):
     profile = candidates.devices[0].profile
     for place in range(0, len(candidates), max(1, len(candidates) // 40)):
         workload = candidates.workload(place)
-        [prediction] = predict_batch(profile, [workload])
+        [prediction] = predict_batch(profile, [workload], expected=True)
         held = profile.memory.device_total_bytes(workload)
         assert candidates.step.value[place] == pytest.approx(prediction.step_seconds.value, rel=1e-12)
         assert candidates.step.high[place] == pytest.approx(prediction.step_seconds.high, rel=1e-12)

@@ -418,7 +418,7 @@ def test_rows_shown_are_predicted_one_by_one(plan):
         w = Workload(shape=make_shape("nanochat", depth=c.depth, vocab_size=32768, seq_len=2048), gpu=c.gpu,
                      gpus=c.gpus, micro_batch=c.micro_batch, grad_accum=c.grad_accum, compile=True,
                      precision=profile.precision, activation_checkpointing=c.activation_checkpointing)  # fmt: skip
-        [prediction] = predict_batch(profile, [w])
+        [prediction] = predict_batch(profile, [w], expected=True)
         assert prediction.step_seconds == c.step_seconds and prediction.fits
         assert c.tokens == c.steps * w.step_tokens
         assert c.cost_usd.value == pytest.approx(c.total_seconds.value / 3600 * c.usd_per_hour, rel=0.03)
