@@ -42,7 +42,13 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--kv-heads", type=SIZE, help="Key/value heads. Default: as many as heads.")
 @click.option("--ffn-width", type=SIZE, help="Default: the family's for this width.")
 @click.option("--grad-accum", type=SIZE, default=1, show_default=True, help="Micro-batches per optimizer step.")
-@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(("auto", "bf16", "fp16", "fp32", "fp8")),
+    default="auto",
+    show_default=True,
+    help="fp8: products of the blocks in 8-bit floats, the rest in bf16.",
+)
 @click.option("--compile/--no-compile", "compile_", default=None, help="torch.compile. Default: as calibrated.")
 @click.option(
     "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True
@@ -83,12 +89,23 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     from advisor.store.store import default_store
     from trainer.schema import make_shape
 
-    precision = None if options["precision"] == "auto" else options["precision"]
+    eight_bit = options["precision"] == "fp8"
+    precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
     key = device_key(options["gpu"])
     warn_of_others([key])
+    published = Software(fp8=eight_bit)  # what the trainer here does not do, loops in PyTorch elsewhere do
     profile = load_profile(
-        key, default_store(), family=options["family"], precision=precision, compile=options["compile_"]
+        key,
+        default_store(),
+        family=options["family"],
+        precision=precision,
+        compile=options["compile_"],
+        software=published if eight_bit else None,
     )
+    if eight_bit and not (profile.spec and profile.spec.fp8_flops):
+        raise AdvisorError(
+            f"{key} has no units for 8-bit floats", "choose another precision: --precision bf16", exit_code=2
+        )
     given = {**options, "seq_len": options["seq_len"] or profile.seq_len}
     given["vocab_size"] = given["vocab_size"] or profile.vocab_size
     if missing := [f"--{name.replace('_', '-')}" for name in NEEDED if not given[name]]:
@@ -97,7 +114,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     sharding, checkpointing = options["sharding"], options["activation_checkpointing"]
     if sharding != "none" and options["gpus"] == 1:
         raise AdvisorError(f"--sharding {sharding} needs several devices", "say how many: --gpus 8", exit_code=2)
-    elsewhere = sharding != "none" or checkpointing == "selective"  # what this project's trainer does not do
+    elsewhere = eight_bit or sharding != "none" or checkpointing == "selective"  # not done by this project's trainer
     workload = Workload(
         shape=make_shape(
             options["family"],
@@ -115,9 +132,9 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         activation_checkpointing=checkpointing,
         optimizer=options["optimizer"],
         sharding=sharding,
-        software=Software() if elsewhere else None,
+        software=published if elsewhere else None,
     )
-    others = ("published software: the trainer here neither shards nor checkpoints selectively",)
+    others = ("published software: the trainer here has no fp8 and neither shards nor checkpoints selectively",)
     return predict_batch(profile, [workload])[0], (*profile.sources, *(others if elsewhere else ()))
 
 

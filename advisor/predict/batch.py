@@ -111,9 +111,7 @@ def _verdict(probability: float | None) -> bool | None:
     return probability > 0.5
 
 
-def _steps(
-    profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool
-) -> list[Estimate | None]:
+def _steps(profile: Profile, a: WorkloadArrays, workloads: Sequence[Workload], expected: bool) -> list[Estimate | None]:
     """Step seconds of each workload of one kind; None where the links are unknown."""
     accum, gpus = np.array([w.grad_accum for w in workloads]), np.full(len(workloads), a.gpus)
     steps = step_seconds_many(profile, a, accum, gpus, expected=expected)
