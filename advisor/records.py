@@ -194,6 +194,12 @@ class Goal:
     prices: tuple[GpuPrice, ...] = ()  # by card; go before the catalog's
     power_cap_watts: float | None = None  # each device is limited to; None: its own limit
     interruption_seconds: float | None = None  # mean time between interruptions; None: 4-48 h on spot, else never
+    model: str | None = None  # a published one's name; the shape below is its own then
+    parameters: int | None = None  # asked for; the search settles depth and width by it
+    width: int | None = None  # of the residual stream; None, and of those below: the family's
+    heads: int | None = None
+    kv_heads: int | None = None
+    ffn_width: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or a card: l4, h200-141gb-sxm, …")
 @click.option("--gpus", type=SIZE, default=1, show_default=True, help="Data-parallel devices.")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
-@click.option("--depth", type=SIZE, help="Transformer blocks.")
+@click.option("--depth", "--layers", type=SIZE, help="Transformer blocks.")
 @click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
 @click.option("--seq-len", type=SIZE, help="Context length. Default: the calibration's.")
 @click.option("--vocab-size", type=SIZE, help="Rows of the embedding table. Default: the calibration's.")

@@ -40,7 +40,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--deadline": _duration(goal.deadline_seconds),
         "--tokens": _number(goal.tokens),
         "--inference-tokens": _number(goal.inference_tokens),
-        "--depth": _number(goal.depth),
+        **_shape(goal),
         "--data": goal.data,
         "--ratio": _number(goal.ratio),
         "--ratio-counts": goal.ratio_counts if goal.ratio else None,
@@ -59,6 +59,21 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--precision": _unless(goal.precision, "auto"),
         "--activation-checkpointing": goal.activation_checkpointing,
         "--optimizer": _unless(goal.optimizer, "adamw"),
+    }
+
+
+def _shape(goal: Goal) -> dict[str, str | None]:
+    """The model by its name or its number of parameters, else by its sizes."""
+    if goal.model is not None:
+        return {"--model": goal.model}
+    if goal.parameters is not None:
+        return {"--params": _number(goal.parameters)}
+    return {
+        "--depth": _number(goal.depth),
+        "--width": _number(goal.width),
+        "--heads": _number(goal.heads),
+        "--kv-heads": _number(goal.kv_heads),
+        "--ffn-width": _number(goal.ffn_width),
     }
 
 

@@ -87,6 +87,7 @@ def as_measured_goal(plan: Plan) -> Goal:
         providers=goal.providers if plan.provider is None else (plan.provider,),
         spot="only" if plan.spot else "none",
         depth=workload.shape.depth,
+        parameters=None,
         seq_len=workload.shape.seq_len,
         vocab_size=workload.shape.vocab_size,
         micro_batch=workload.micro_batch,

@@ -27,6 +27,7 @@ from advisor.units import (
     format_usd,
     format_watts,
 )
+from trainer.schema import ModelShape
 
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
@@ -164,9 +165,10 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
 
 
 def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:
-    depth = chosen.prediction.workload.shape.depth
+    shape = chosen.prediction.workload.shape
+    depth = shape.depth
     if brief.goal.depth is not None:
-        return f"depth {depth} as asked"
+        return f"{_why_shape(brief, shape)}: {chosen.prediction.parameters:,} parameters"
     if brief.goal.objective != "loss":
         return f"depth {depth}: of all that do the work the one of least {brief.goal.objective}"
     if brief.goal.tokens is not None and not brief.limited:
@@ -184,6 +186,15 @@ def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:
         other = f"depth {runners[0].prediction.workload.shape.depth}"
         text += f"; {other} comes next, {format_percent(gap)} higher" if gap > 0.001 else f"; {other} is level with it"
     return text
+
+
+def _why_shape(brief: Brief, shape: ModelShape) -> str:
+    goal, sizes = brief.goal, f"depth {shape.depth} and width {shape.width}"
+    if goal.model is not None:
+        return f"{sizes} as in {goal.model}, vocabulary {shape.vocab_size}"
+    if goal.parameters is not None:
+        return f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)} parameters"
+    return f"depth {shape.depth}{f' and width {shape.width}' if goal.width else ''} as asked"
 
 
 def _why_batch(brief: Brief, chosen: Trial) -> str:

@@ -120,8 +120,18 @@ class Brief:
         return replace(self, goal=goal, depths=(depth,))
 
     def shape(self, depth: int) -> ModelShape:
-        """The family's shape at this depth."""
-        return make_shape(self.goal.family, depth=depth, vocab_size=self.vocab_size, seq_len=self.seq_len)
+        """The family's shape at this depth, in the proportions that the goal gives."""
+        goal = self.goal
+        return make_shape(
+            goal.family,
+            depth=depth,
+            vocab_size=self.vocab_size,
+            seq_len=self.seq_len,
+            width=goal.width,
+            heads=goal.heads,
+            kv_heads=goal.kv_heads,
+            ffn_width=goal.ffn_width,
+        )
 
     def counted(self, shape: ModelShape) -> int:
         """The parameters the ratio counts."""
@@ -161,8 +171,8 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     open_ended = not limited and goal.tokens is None and goal.depth is None
     return Brief(
         goal=goal,
-        seq_len=goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type],
-        vocab_size=_vocab_size(goal, profile, data_meta),
+        seq_len=seq_len_of(goal, profile),
+        vocab_size=vocab_size_of(goal, profile, data_meta),
         precision=profile.precision if goal.precision == "auto" else goal.precision,
         compile=profile.compile if goal.compile is None else goal.compile,
         ratio=goal.ratio or ratio,
@@ -209,6 +219,11 @@ def _check_numbers(goal: Goal) -> None:
         "--deadline": goal.deadline_seconds,
         "--tokens": goal.tokens,
         "--depth": goal.depth,
+        "--params": goal.parameters,
+        "--width": goal.width,
+        "--heads": goal.heads,
+        "--kv-heads": goal.kv_heads,
+        "--ffn-width": goal.ffn_width,
         "--ratio": goal.ratio,
         "--micro-batch": goal.micro_batch,
         "--global-batch": goal.global_batch_tokens,
@@ -267,7 +282,13 @@ def _ends_unpaid(goal: Goal) -> bool:
     return goal.deadline_seconds is not None or goal.objective != "loss" or settled
 
 
-def _vocab_size(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:
+def seq_len_of(goal: Goal, profile: Profile) -> int:
+    """The context length: the one asked for, else the calibration's."""
+    return goal.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
+
+
+def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> int:
+    """Rows of the embedding table; raises AdvisorError (exit 2) for fewer than the data's tokenizer has."""
     if data_meta is None:
         return goal.vocab_size or profile.vocab_size or VOCAB_SIZE[profile.device_type]
     needed = data_meta.vocab_size

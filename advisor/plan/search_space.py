@@ -10,10 +10,22 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
 from advisor.plan.candidates import Candidates, Device, Window, first_window, make_candidates
-from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE, Brief, Limits, budget_problem, cap_is_too_low, make_brief
+from advisor.plan.goal import (
+    SEQ_LEN,
+    VOCAB_SIZE,
+    Brief,
+    Limits,
+    budget_problem,
+    cap_is_too_low,
+    make_brief,
+    seq_len_of,
+    vocab_size_of,
+)
+from advisor.plan.models import nearest_shape
 from advisor.plan.offers import offers_for
 from advisor.predict.profile import Profile
 from advisor.records import Goal
+from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
 
 NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
@@ -67,10 +79,22 @@ def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
     Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 where nothing is left.
     """
     check_goal(goal)
+    goal = settled(goal, profiles, data_meta)
     devices, left_out = devices_of(goal, profiles, data_meta)
     if not devices:
         raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
     return space_of(goal, devices, tuple(left_out), first_window(devices))
+
+
+def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
+    """The goal with the shape that its number of parameters stands for; the same goal where none is asked for."""
+    if goal.parameters is None or not profiles:
+        return goal
+    first = _goal_on(goal, profiles[0], several=len(profiles) > 1)
+    vocab_size, seq_len = vocab_size_of(first, profiles[0], data_meta), seq_len_of(first, profiles[0])
+    shape = nearest_shape(goal.family, goal.parameters, vocab_size=vocab_size, seq_len=seq_len)
+    usual = make_shape(goal.family, depth=shape.depth, vocab_size=vocab_size, seq_len=seq_len)
+    return replace(goal, depth=shape.depth, width=None if shape == usual else shape.width)
 
 
 def space_of(goal: Goal, devices: Sequence[Device], left_out: tuple[str, ...], window: Window) -> SearchSpace:
@@ -103,7 +127,7 @@ def check_goal(goal: Goal) -> None:
     for option, value, allowed in (("--spot", goal.spot, SPOT), ("--objective", goal.objective, OBJECTIVES)):
         if value not in allowed:
             raise AdvisorError(f"{option} {value}: unknown", f"choose one of {', '.join(allowed)}", exit_code=2)
-    open_ended = goal.tokens is None and goal.depth is None
+    open_ended = goal.tokens is None and goal.depth is None and goal.parameters is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
             f"--objective {goal.objective} needs something to be done: the least of it is nothing at all",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.here import device_key
+from advisor.plan.models import require_model
 from advisor.records import Goal, GpuPrice
 from advisor.units import parse_usd
 
@@ -45,6 +46,12 @@ class PlanOptions:
     compile: bool | None = None
     activation_checkpointing: str | None = None
     optimizer: str = "adamw"
+    model: str | None = None  # by its name in profiles/models.yaml
+    parameters: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    ffn_width: int | None = None
 
 
 def goal_from(options: PlanOptions) -> Goal:
@@ -52,6 +59,7 @@ def goal_from(options: PlanOptions) -> Goal:
     from advisor.plan.search_space import ANY, NODE_COUNTS
 
     _refuse_two_ratios(options)
+    options = _with_shape(options)
     keys = device_keys(options.gpu)
     several = keys == [ANY] or len(keys) > 1
     numbers = tuple(options.gpus or (NODE_COUNTS if several else (1,)))
@@ -89,6 +97,50 @@ def goal_from(options: PlanOptions) -> Goal:
         prices=by_card,
         power_cap_watts=options.power_cap,
         interruption_seconds=options.interruptions,
+        model=options.model,
+        parameters=options.parameters,
+        width=options.width,
+        heads=options.heads,
+        kv_heads=options.kv_heads,
+        ffn_width=options.ffn_width,
+    )
+
+
+def _with_shape(options: PlanOptions) -> PlanOptions:
+    """The options with a named model's shape; raises AdvisorError (exit 2) where the shape is said twice or by half.
+
+    With data of one's own the vocabulary is their tokenizer's, so the model's is left out.
+    """
+    sizes = {"--width": options.width, "--heads": options.heads, "--kv-heads": options.kv_heads}
+    sizes |= {"--ffn-width": options.ffn_width}
+    given = {"--model": options.model, "--params": options.parameters, "--depth": options.depth, **sizes}
+    said = [name for name, value in given.items() if value is not None]
+    if len(said) > 1 and said[0] in ("--model", "--params"):
+        raise AdvisorError(
+            f"{said[0]} says what {' and '.join(said[1:])} would say again", f"leave {said[0]} out, or the rest",
+            exit_code=2,
+        )  # fmt: skip
+    if said and options.depth is None and said[0] not in ("--model", "--params"):
+        raise AdvisorError(f"{said[0]} needs a number of blocks", "say how many: --depth 12", exit_code=2)
+    if options.model is None:
+        return options
+    named = require_model(options.model)
+    shape = named.shape
+    if options.family not in (PlanOptions.family, shape.family):
+        raise AdvisorError(
+            f"--model {named.name} is a {shape.family}, not a {options.family}", "leave --family out", exit_code=2
+        )
+    return replace(
+        options,
+        model=named.name,
+        family=shape.family,
+        depth=shape.depth,
+        width=shape.width,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        ffn_width=shape.ffn_width,
+        seq_len=options.seq_len or shape.seq_len,
+        vocab_size=options.vocab_size or (shape.vocab_size if options.data is None else None),
     )
 
 

@@ -1,0 +1,130 @@
+"""Any architecture: published models by name, shapes by their number of parameters, and sizes one by one."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+import torch
+
+from advisor.errors import AdvisorError
+from advisor.laws.flops import parameters
+from advisor.plan.answer import bare_plan
+from advisor.plan.command import plan_command
+from advisor.plan.models import CLOSE, named_models, nearest_shape, require_model
+from advisor.records import Goal, Plan
+from tests.advisor.devices import big_gpu, small_cpu, token_meta
+from tests.advisor.plans import goal_of
+from trainer.model import build_model
+from trainer.run import run
+from trainer.runlog import load_run_log
+from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig, dump_config, load_config
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def plan_of(words: str, profile=None, data_meta=None) -> Plan:
+    return bare_plan(goal_of(shlex.split(words)), profile or small_cpu(), now=NOW, data_meta=data_meta)
+
+
+@pytest.mark.parametrize("model", named_models(), ids=lambda model: model.name)
+def test_a_named_model_has_the_published_number_of_parameters(model):
+    assert not model.shape.problems()
+    assert parameters(model.shape) == model.parameters
+    with torch.device("meta"):
+        assert sum(weights.numel() for weights in build_model(model.shape).parameters()) == model.parameters
+    assert model.source.startswith("https://")
+
+
+def test_a_named_model_is_planned_as_it_was_published():
+    plan = plan_of("--gpu h200-141gb-sxm --model TinyLlama-1.1b --tokens 2B", big_gpu())
+    assert plan.run.model == require_model("tinyllama-1.1b").shape
+    assert plan.prediction.parameters == 1_100_048_384
+    assert "as in tinyllama-1.1b" in plan.reasons[1] and "1,100,048,384" in plan.reasons[1]
+
+
+def test_own_data_bring_their_own_vocabulary_to_a_named_model(tmp_path):
+    meta = token_meta(tokens=10**9, vocab_size=8192, validation_tokens=10**6)
+    plan = plan_of(f"--gpu h200-141gb-sxm --model gpt2 --tokens 2B --data {tmp_path}", big_gpu(), meta)
+    assert (plan.run.model.depth, plan.run.model.width, plan.run.model.vocab_size) == (12, 768, 8192)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("--model gpt2-xxl", "gpt2-xl"),
+        ("--model llama-3.2-1b", "--family llama --params 1236M"),
+        ("--model gpt2 --depth 6", "leave --model out"),
+        ("--params 1B --width 512", "leave --params out"),
+        ("--model gpt2 --family llama", "leave --family out"),
+        ("--width 512", "--depth 12"),
+    ],
+)
+def test_a_shape_that_cannot_be_meant_is_refused_with_the_way_out(words, problem):
+    with pytest.raises(AdvisorError) as refused:
+        goal_of(words.split())
+    assert refused.value.exit_code == 2
+    assert problem in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("family", ["nanochat", "gpt2", "llama"])
+@pytest.mark.parametrize("count", [60e6, 124e6, 350e6, 1.5e9, 7e9, 13e9])
+def test_a_number_of_parameters_finds_a_shape_near_it(family, count):
+    shape = nearest_shape(family, int(count), vocab_size=32768, seq_len=2048)
+    assert not shape.problems()
+    assert parameters(shape) == pytest.approx(count, rel=2 * CLOSE)
+
+
+def test_a_number_of_parameters_is_planned_with_its_shape_and_count_in_words():
+    plan = plan_of("--gpu h200-141gb-sxm --params 1.5B --family gpt2 --tokens 2B", big_gpu())
+    shape = plan.run.model
+    assert plan.prediction.parameters == parameters(shape) == pytest.approx(1.5e9, rel=CLOSE)
+    assert f"depth {shape.depth} and width {shape.width}" in plan.reasons[1]
+    assert f"{parameters(shape):,} parameters" in plan.reasons[1]
+
+
+def test_a_vocabulary_larger_than_the_model_asked_for_is_refused():
+    with pytest.raises(AdvisorError, match="the smallest nanochat with a vocabulary of 32768 has 8.59 M") as refused:
+        nearest_shape("nanochat", 10**6, vocab_size=32768, seq_len=2048)
+    assert "--vocab-size" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--gpu l4 --model gpt2-xl --budget 10",
+        "--gpu l4 --params 1500000000 --budget 10",
+        "--gpu l4 --depth 7 --width 320 --heads 10 --kv-heads 5 --ffn-width 900 --family llama --budget 10",
+    ],
+)
+def test_the_command_of_a_shape_gives_the_same_goal(words):
+    goal = goal_of(shlex.split(words))
+    assert goal_of(shlex.split(plan_command(goal))[2:]) == goal
+
+
+def test_the_trainer_trains_the_odd_shape_that_was_planned(tmp_path):
+    words = "--gpu cpu --family llama --depth 3 --width 48 --heads 6 --kv-heads 2 --ffn-width 100"
+    plan = plan_of(f"{words} --vocab-size 300 --seq-len 32 --tokens 20k")
+    shape = plan.run.model
+    assert (shape.depth, shape.width, shape.heads, shape.kv_heads, shape.ffn_width) == (3, 48, 6, 2, 100)
+    short = replace(
+        plan.run,
+        steps=3,
+        micro_batch=2,
+        grad_accum=1,
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=False),
+        telemetry=TelemetryConfig(hz=0),
+    )
+    (tmp_path / "run.yaml").write_text(dump_config(short))
+    assert run(load_config(tmp_path / "run.yaml"), tmp_path / "out") is Outcome.COMPLETED
+    [header] = load_run_log(tmp_path / "out" / "log.jsonl").headers
+    assert header["parameters"] == plan.prediction.parameters == parameters(shape)
+
+
+def test_a_goal_without_a_shape_has_the_familys_own():
+    assert Goal(gpu="cpu").width is None
+    plan = plan_of("--gpu cpu --depth 3 --tokens 1M")
+    assert plan.reasons[1].startswith("depth 3 as asked")
