@@ -200,6 +200,8 @@ class Goal:
     heads: int | None = None
     kv_heads: int | None = None
     ffn_width: int | None = None
+    data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
+    epochs: float | None = None  # times the data are seen; the search settles the tokens by it
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from advisor.laws.flops import RATIO_COUNTS
 from advisor.records import Plan
 from advisor.report import render
 from advisor.workflows.goal import PlanOptions, goal_from
+
+PREPARED = "data"  # the folder that a next step names for data that are not here
 
 
 @click.command()
@@ -32,6 +35,8 @@ from advisor.workflows.goal import PlanOptions, goal_from
 @click.option("--kv-heads", type=SIZE, help="Key/value heads.")
 @click.option("--ffn-width", type=SIZE, help="Hidden width of the feed-forward blocks.")
 @click.option("--data", type=FOLDER, help="Token folder from `advisor data prepare`.")
+@click.option("--data-tokens", type=TOKENS, help="Tokens of your data where they are not here yet, as 3B.")
+@click.option("--epochs", type=Number(min=0, min_open=True), help="Times the data are seen. Default: the best.")
 @click.option("--ratio", type=Number(min=0, min_open=True), help="Training tokens per counted parameter.")
 @click.option("--ratio-counts", type=click.Choice(RATIO_COUNTS), help="Which parameters --ratio counts.")
 @click.option("--inference-tokens", type=TOKENS, help="Tokens the model will serve: train a smaller one longer.")
@@ -106,7 +111,8 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     else:
         from advisor.plan.command import plan_command
 
-        show(plan, path, plan_command(goal, "plan.yaml") + (" --measure" if measure else ""))
+        again = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
+        show(plan, path, plan_command(again, "plan.yaml") + (" --measure" if measure else ""))
 
 
 def show(plan: Plan, path: Path | None, again: str) -> None:
@@ -127,6 +133,11 @@ def _show_next(plan: Plan, path: Path | None, again: str) -> None:
     rented = f"on {workload.gpus} x {workload.gpu} rented from {plan.provider}"
     if path is not None:
         render.show(f"written to {path}")
+    if plan.goal.data_tokens is not None:
+        render.show_command("next, where the data are: ", f"advisor data prepare FILES --out {PREPARED}")
+        render.show_command("then: ", again)
+        return
+    if path is not None:
         render.show_command(f"next, {rented}: " if plan.provider else "next: ", launch)
         return
     render.show_command("next: ", again)

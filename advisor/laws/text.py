@@ -14,3 +14,13 @@ def bytes_per_token(vocab_size: int) -> float:
     The three are sources §4.3, §4.1 and §4.6; other languages and code differ by a fifth and more.
     """
     return max(1.0, 3.2 + 0.4 * math.log2(vocab_size / 4000))
+
+
+# Text comes in compressed shards: FineWeb-Edu's, as karpathy/nanochat repacks it, hold 250 M characters in some 100 MB
+# of parquet (its speedrun.sh, October 2025). English: code packs better, other scripts need more bytes a character.
+SHARD_TEXT_BYTES, SHARD_BYTES = 250e6, 100e6
+
+
+def compressed_bytes_per_token(vocab_size: int) -> float:
+    """Bytes of a download that hold one token of English text."""
+    return bytes_per_token(vocab_size) * SHARD_BYTES / SHARD_TEXT_BYTES

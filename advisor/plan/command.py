@@ -38,7 +38,9 @@ def _values(goal: Goal) -> dict[str, str | None]:
     return {
         "--budget": _number(goal.budget_usd),
         "--deadline": _duration(goal.deadline_seconds),
-        "--tokens": _number(goal.tokens),
+        "--tokens": _number(goal.tokens) if goal.epochs is None else None,
+        "--epochs": _number(goal.epochs),
+        "--data-tokens": _number(goal.data_tokens),
         "--inference-tokens": _number(goal.inference_tokens),
         **_shape(goal),
         "--data": goal.data,

@@ -88,6 +88,7 @@ def as_measured_goal(plan: Plan) -> Goal:
         spot="only" if plan.spot else "none",
         depth=workload.shape.depth,
         parameters=None,
+        epochs=None,
         seq_len=workload.shape.seq_len,
         vocab_size=workload.shape.vocab_size,
         micro_batch=workload.micro_batch,

@@ -5,6 +5,7 @@ Shapes broadcast: a row's own numbers are (n, 1) against token budgets (n, k). A
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -19,6 +20,7 @@ from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
 from advisor.predict.loss import allocation_score, expected_loss
 from advisor.predict.wallclock import (
+    DOWNLOAD_BYTES_PER_SECOND,
     Checkpoints,
     RunTerms,
     Setup,
@@ -92,9 +94,9 @@ class Costs:
         """Expected seconds of everything."""
         return expected_seconds(self.terms, steps, self._eval_batches(steps))
 
-    def usd(self, seconds: np.ndarray) -> np.ndarray:
+    def usd(self, seconds: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Expected dollars of a bill of so many expected seconds; what comes before the loop draws next to nothing."""
-        return seconds * self._rent.value / 3600 + (seconds - self.terms.before) * self._tariff
+        return seconds * self._rent.value / 3600 + (seconds - self.terms.idle(steps)) * self._tariff
 
     def bills(self, steps: np.ndarray) -> Bills:
         """The whole bills of runs of so many steps, by part and with intervals."""
@@ -110,7 +112,7 @@ class Costs:
             bills = self.bills(steps)
             return limits.overruns(bills.clock.total_seconds.high, bills.usd.high)
         seconds = self.seconds(steps)
-        return limits.overruns(seconds, self.usd(seconds))
+        return limits.overruns(seconds, self.usd(seconds, steps))
 
     def keeps(self, steps: np.ndarray, limits: Limits) -> np.ndarray:
         """Bool: whether runs of so many steps keep the limits."""
@@ -119,6 +121,8 @@ class Costs:
     def most_steps(self, limits: Limits, *, within_data: bool = True) -> np.ndarray:
         """The most steps, shape (n, 1), that keep the limits, and MOST_EPOCHS of the data; 0 where none do."""
         step, allowed = limits.counted(self.terms.step), self._allowed_seconds(limits)
+        if limits.sure and self.terms.fetch is not None:
+            step = step + self.terms.fetch.high
         most = np.floor(allowed / step)
         if within_data:
             most = np.minimum(most, self.most_by_data)
@@ -259,6 +263,11 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     machine, device, offer = _machine_terms(candidates.machines), candidates.device, candidates.offer
     step = candidates.step.rows((slice(None), None))
     build = machine.build.rows(device).scaled(candidates.parameters[:, None])
+    brief = candidates.devices[0].brief
+    step_tokens = candidates.step_tokens[:, None].astype(float)
+    fetch = None
+    if brief.bytes_to_fetch:
+        fetch = reciprocal(columns([DOWNLOAD_BYTES_PER_SECOND]), brief.bytes_to_fetch * step_tokens)
     write = reciprocal(machine.bytes_per_second.rows(device), candidates.state_bytes[:, None])
     between = machine.between_interruptions.rows(offer)
     return RunTerms(
@@ -270,5 +279,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         provisioning=machine.provisioning.rows(offer),
         download=machine.download.rows(offer),
         between_interruptions=between,
+        fetch=fetch,
+        fresh_steps=(brief.unique_tokens or math.inf) / step_tokens,
         checkpoints=Checkpoints(every_seconds=checkpoint_interval_seconds(write.value, between.value)),
     )

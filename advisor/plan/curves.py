@@ -165,7 +165,7 @@ def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None
 
 def loss(goal: Goal, plan: Plan, profile: Profile, data_meta: TokenMeta | None) -> LossCurve:
     """Loss of the plan's model against tokens, with where budget and deadline of the goal end and the data repeat."""
-    shape, unique = plan.run.model, data_meta.tokens if data_meta else None
+    shape, unique = plan.run.model, data_meta.tokens if data_meta else goal.data_tokens
     parameters, tokens = plan.prediction.parameters, plan.chosen.tokens
     grid = np.rint(np.geomspace(tokens / _LOSS_SPAN, tokens * _LOSS_SPAN, _LOSS_POINTS)).astype(int).tolist()
     law = ((n, predict_loss(parameters, n, unique, shape.vocab_size)) for n in grid)

@@ -109,7 +109,7 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
     """
     part, settled = costs.candidates, costs.candidates.devices[0].brief.settled
     seconds = costs.seconds(steps)
-    usd = costs.usd(seconds)
+    usd = costs.usd(seconds, steps)
     late, dear = costs.overruns(steps, limits) if limits.sure else limits.overruns(seconds, usd)
     violation = np.where(part.fits, 0, int(Violation.MEMORY))[:, None] + np.where(late > 1, int(Violation.TIME), 0)
     violation += np.where(dear > 1, int(Violation.MONEY), 0)

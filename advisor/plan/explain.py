@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
+from advisor.laws.text import SHARD_BYTES
 from advisor.plan import recipe
 from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
+from advisor.predict.intervals import reciprocal
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.profile import FIT_MARGIN
+from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Candidate, Estimate
 from advisor.units import (
     format_bytes,
@@ -44,6 +48,8 @@ def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
         f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
     )
     yield _why_limits(brief, chosen)
+    if brief.bytes_to_fetch:
+        yield _what_to_fetch(brief, chosen)
 
 
 def warnings(chosen: Trial) -> Iterator[str]:
@@ -69,6 +75,11 @@ def warnings(chosen: Trial) -> Iterator[str]:
         )
     if chosen.run.steps < recipe.TOO_FEW_STEPS:
         yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
+    if brief.bytes_to_fetch:
+        yield (
+            "the data are not here: bring them, turn them into a token folder with `advisor data prepare` (its time is "
+            "not in the bill), and plan again with --data"
+        )
     if chosen.epochs is not None:
         yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
     problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
@@ -96,7 +107,10 @@ def inputs(chosen: Trial) -> Iterator[str]:
     yield "loss: Besiroglu et al. 2024; repetition: Muennighoff et al. 2023"
     yield "batch: DeepSeek LLM 2024, Step Law 2025, nanochat 2026; learning rate: DeepSeek LLM 2024, Step Law 2025"
     yield f"price: {chosen.offer.source}"
-    yield f"data: {brief.goal.data}" if brief.goal.data else "data: synthetic tokens"
+    if brief.goal.data_tokens:
+        yield f"data: {format_tokens(brief.goal.data_tokens)} tokens that are not here"
+    else:
+        yield f"data: {brief.goal.data}" if brief.goal.data else "data: synthetic tokens"
 
 
 def rejection(trial: Trial) -> str | None:
@@ -151,6 +165,8 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
     per = _COUNTED[brief.ratio_counts]
     seen = f"{format_number(chosen.ratio)} tokens per {per} ({format_number(brief.ratio)} recommended)"
     tokens = format_tokens(chosen.tokens)
+    if brief.goal.epochs is not None:
+        return f"{tokens} tokens, the data {format_number(brief.goal.epochs)} times over as asked: {seen}"
     if brief.goal.tokens is not None:
         return f"{tokens} tokens as asked: {seen}"
     if chosen.data_bound:
@@ -162,6 +178,21 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
         return f"{tokens} tokens: {format_number(brief.ratio)} per {per}, {asked}"
     limits = describe_limits(brief)
     return f"{tokens} tokens: as many as fit {limits}, start-up, evaluations and checkpoints included; {seen}"
+
+
+def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
+    """The download that the bill holds, and how often it is seen."""
+    assert brief.unique_tokens is not None and chosen.epochs is not None
+    fresh = min(chosen.tokens, brief.unique_tokens)
+    size = fresh * brief.bytes_to_fetch
+    seconds = reciprocal(DOWNLOAD_BYTES_PER_SECOND, size)
+    worth = effective_tokens(chosen.tokens, brief.unique_tokens)
+    often = f"seen {format_number(chosen.epochs)} times, worth {format_tokens(worth)} fresh tokens"
+    return (
+        f"data to bring: {format_tokens(fresh)} of {format_tokens(brief.unique_tokens)} tokens, about "
+        f"{format_number(size / 1e9)} GB of compressed text in {math.ceil(size / SHARD_BYTES):,} shards of 100 MB, "
+        f"{format_estimate(seconds, format_seconds)} of the bill; {often if chosen.epochs > 1 else 'seen once at most'}"
+    )
 
 
 def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:

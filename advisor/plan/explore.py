@@ -107,6 +107,7 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         depth=changes.depth or choice.depth,
         model=None,  # its shape stays
         parameters=None,
+        epochs=None,
         micro_batch=changes.micro_batch or choice.micro_batch,
         global_batch_tokens=choice.tokens // choice.steps,
         seq_len=changes.seq_len or model.seq_len,

@@ -15,6 +15,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
 from advisor.laws.repetition import WASTEFUL_EPOCHS
+from advisor.laws.text import compressed_bytes_per_token
 from advisor.plan.offers import SPOT_MEAN_SECONDS
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
@@ -85,7 +86,7 @@ class Brief:
     depths: tuple[int, ...]
     usd_per_kwh: float
     power: PowerModel | None  # of one device
-    unique_tokens: int | None  # of the training data; None: a synthetic stream without end
+    unique_tokens: int | None  # of the training data, here or not; None: a synthetic stream without end
     validation_tokens: int | None
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or the one implied when nothing limits the run
@@ -108,8 +109,15 @@ class Brief:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of the token files: two per token, four with more than 65,536 tokens in the vocabulary."""
+        """Bytes of the token files that are here: two per token, four with more than 65,536 in the vocabulary."""
+        if self.bytes_to_fetch:
+            return 0.0
         return (self.unique_tokens or 0) * (2 if self.vocab_size <= 65536 else 4)
+
+    @property
+    def bytes_to_fetch(self) -> float:
+        """Bytes to download for each fresh token; 0 where the data are here."""
+        return compressed_bytes_per_token(self.vocab_size) if self.goal.data_tokens else 0.0
 
     def pinned(
         self, *, depth: int, global_batch_tokens: int, micro_batch: int | None = None, tokens: int | None = None
@@ -180,7 +188,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
         depths=_depths(goal, profile),
         usd_per_kwh=goal.usd_per_kwh or 0.0,
         power=power_of(profile),
-        unique_tokens=data_meta.tokens if data_meta else None,
+        unique_tokens=data_meta.tokens if data_meta else goal.data_tokens,
         validation_tokens=data_meta.validation_tokens if data_meta else None,
         limited=limited,
         deadline_seconds=UNLIMITED_SECONDS[profile.device_type] if open_ended else goal.deadline_seconds,
@@ -220,6 +228,8 @@ def _check_numbers(goal: Goal) -> None:
         "--tokens": goal.tokens,
         "--depth": goal.depth,
         "--params": goal.parameters,
+        "--data-tokens": goal.data_tokens,
+        "--epochs": goal.epochs,
         "--width": goal.width,
         "--heads": goal.heads,
         "--kv-heads": goal.kv_heads,

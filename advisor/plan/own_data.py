@@ -30,6 +30,8 @@ def with_own_data(plan: Plan, data_meta: TokenMeta | None, log_ratios: Sequence[
     if calibration is None:
         count = len(log_ratios)
         missing = f"{count} of {LEAST_RUNS} runs on it compared" if plan.goal.data else "the tokens are synthetic"
+        if plan.goal.data_tokens:
+            missing = "they are not here yet"
         plan = replace(plan, warnings=(*plan.warnings, f"the loss is not calibrated to your data: {missing}"))
     else:
         plan = _moved(plan, calibration)

@@ -44,7 +44,7 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
     steps = costs.settled_steps()
     assert steps is not None  # the plan's tokens are pinned
     seconds = costs.seconds(steps)
-    usd = costs.usd(seconds)
+    usd = costs.usd(seconds, steps)
     rate = candidates.step_tokens / candidates.step.value
     points: list[ScalingPoint] = []
     for row, offer in enumerate(offers):

@@ -87,7 +87,10 @@ def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
 
 
 def settled(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> Goal:
-    """The goal with the shape that its number of parameters stands for; the same goal where none is asked for."""
+    """The goal with the shape that its number of parameters stands for, and the tokens that its epochs do."""
+    unique = data_meta.tokens if data_meta else goal.data_tokens
+    if goal.epochs is not None and unique:
+        goal = replace(goal, tokens=max(1, round(goal.epochs * unique)))
     if goal.parameters is None or not profiles:
         return goal
     first = _goal_on(goal, profiles[0], several=len(profiles) > 1)
@@ -127,7 +130,7 @@ def check_goal(goal: Goal) -> None:
     for option, value, allowed in (("--spot", goal.spot, SPOT), ("--objective", goal.objective, OBJECTIVES)):
         if value not in allowed:
             raise AdvisorError(f"{option} {value}: unknown", f"choose one of {', '.join(allowed)}", exit_code=2)
-    open_ended = goal.tokens is None and goal.depth is None and goal.parameters is None
+    open_ended = goal.tokens is None and goal.epochs is None and goal.depth is None and goal.parameters is None
     if goal.objective != "loss" and open_ended:
         raise AdvisorError(
             f"--objective {goal.objective} needs something to be done: the least of it is nothing at all",

@@ -52,11 +52,25 @@ class RunTerms:
     download: EstimateArrays  # software and data onto a rented machine
     between_interruptions: EstimateArrays  # of a machine that may be taken back; NaN: never
     checkpoints: Checkpoints
+    fetch: EstimateArrays | None = None  # seconds to download the tokens of one step; None: the data are here
+    fresh_steps: np.ndarray | float = math.inf  # until the data repeat: what is here is not downloaded again
 
     @cached_property
     def before(self) -> np.ndarray:
         """Expected seconds until the loop starts; again after each interruption."""
         return sum_shared(self.startup, self.compile, self.provisioning, self.download).value
+
+    def downloads(self, steps: np.ndarray) -> EstimateArrays:
+        """Everything that is downloaded before runs of so many steps."""
+        if self.fetch is None:
+            return self.download
+        return sum_shared(self.download, self.fetch.scaled(np.minimum(steps, self.fresh_steps)))
+
+    def idle(self, steps: np.ndarray) -> np.ndarray:
+        """Expected seconds until the loop of so many steps starts."""
+        if self.fetch is None:
+            return self.before
+        return self.before + self.fetch.value * np.minimum(steps, self.fresh_steps)
 
     @cached_property
     def lost(self) -> EstimateArrays:
@@ -76,7 +90,7 @@ def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarra
     """Expected seconds of everything; `eval_batches` are all evaluations' micro-batches on the busiest device."""
     working = steps * terms.step.value + eval_batches * terms.forward.value
     writing = checkpoint_count(terms.checkpoints, steps, working) * terms.write.value
-    return terms.before + (working + writing) * (1 + terms.lost.value)
+    return terms.idle(steps) + (working + writing) * (1 + terms.lost.value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +138,8 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
     writing = terms.write.scaled(checkpoint_count(terms.checkpoints, steps, working.value))
     lost = terms.lost.scaled(working.value + writing.value)
     loop = sum_independent(working, writing, lost)
-    before = (terms.startup, terms.compile, terms.provisioning, terms.download)
+    download = terms.downloads(steps)
+    before = (terms.startup, terms.compile, terms.provisioning, download)
     return WallClocks(
         startup_seconds=terms.startup,
         compile_seconds=terms.compile,
@@ -133,7 +148,7 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
         checkpoints_seconds=writing,
         interruptions_seconds=lost,
         provisioning_seconds=terms.provisioning,
-        download_seconds=terms.download,
+        download_seconds=download,
         loop_seconds=loop,
         total_seconds=sum_independent(loop, *before),
     )

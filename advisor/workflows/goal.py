@@ -52,6 +52,8 @@ class PlanOptions:
     heads: int | None = None
     kv_heads: int | None = None
     ffn_width: int | None = None
+    data_tokens: int | None = None  # of data that are not here
+    epochs: float | None = None
 
 
 def goal_from(options: PlanOptions) -> Goal:
@@ -59,6 +61,7 @@ def goal_from(options: PlanOptions) -> Goal:
     from advisor.plan.search_space import ANY, NODE_COUNTS
 
     _refuse_two_ratios(options)
+    _refuse_two_sizes_of_data(options)
     options = _with_shape(options)
     keys = device_keys(options.gpu)
     several = keys == [ANY] or len(keys) > 1
@@ -103,6 +106,8 @@ def goal_from(options: PlanOptions) -> Goal:
         heads=options.heads,
         kv_heads=options.kv_heads,
         ffn_width=options.ffn_width,
+        data_tokens=options.data_tokens,
+        epochs=options.epochs,
     )
 
 
@@ -179,3 +184,15 @@ def _refuse_two_ratios(options: PlanOptions) -> None:
     if options.ratio and options.inference_tokens:
         hint = "leave one out: --inference-tokens works the ratio out"
         raise AdvisorError("--ratio and --inference-tokens both settle the tokens per parameter", hint, exit_code=2)
+
+
+def _refuse_two_sizes_of_data(options: PlanOptions) -> None:
+    if options.data and options.data_tokens:
+        hint = "leave --data-tokens out: the folder's are counted"
+        raise AdvisorError("--data and --data-tokens both say how much data there is", hint, exit_code=2)
+    if options.epochs and options.tokens:
+        hint = "leave one out: --epochs works the tokens out"
+        raise AdvisorError("--epochs and --tokens both settle the tokens to train on", hint, exit_code=2)
+    if options.epochs and not (options.data or options.data_tokens):
+        hint = "say of how much data: --data FOLDER, or --data-tokens 3B"
+        raise AdvisorError("--epochs without data: a synthetic stream has no end", hint, exit_code=2)

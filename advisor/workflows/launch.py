@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import check_is_here
 from advisor.hardware.software_support import installed_problem
@@ -27,6 +28,7 @@ from advisor.store.run_folder import read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
+from advisor.units import format_tokens
 from trainer.schema import LossStop, RunConfig
 
 
@@ -132,6 +134,7 @@ def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: 
 
 def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer) -> Job:
     """The first attempt, in a folder that need not be there yet."""
+    _refuse_data_elsewhere(source)
     now = datetime.now(UTC)
     name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
@@ -145,6 +148,14 @@ def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: L
         max_hours=limits.max_hours,
         loss=limits.loss or (),
     )
+
+
+def _refuse_data_elsewhere(source: Plan | RunConfig) -> None:
+    if isinstance(source, Plan) and source.goal.data_tokens and source.run.data.path is None:
+        raise AdvisorError(
+            f"the plan is for {format_tokens(source.goal.data_tokens)} tokens of data that are not here",
+            "bring them, `advisor data prepare FILES --out FOLDER`, and plan again with --data FOLDER",
+        )
 
 
 def _in_its_folder(job: Job, store: Store, *, is_given: bool) -> Job:

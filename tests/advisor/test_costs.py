@@ -84,7 +84,8 @@ def test_a_bill_is_what_its_run_configuration_costs(name, number, steps):
     rent = seconds / 3600 * trial.offer.usd_per_hour + trial.bill.storage_usd.value
     energy = (trial.bill.kwh.value if trial.bill.kwh else 0.0) * trial.device.brief.usd_per_kwh
     assert trial.bill.usd.value == pytest.approx(rent + energy)
-    assert costs.usd(np.array([[seconds]])).item() == pytest.approx(trial.bill.usd.value)
+    usd = costs.usd(np.array([[seconds]]), np.array([[float(trial.run.steps)]]))
+    assert usd.item() == pytest.approx(trial.bill.usd.value)
 
 
 @pytest.mark.parametrize("name", sorted(CANDIDATES))
