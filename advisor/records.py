@@ -161,10 +161,18 @@ class GpuPrice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnMachine:
+    """A machine that the user has: so many cards of one kind together, and no copies of it."""
+
+    gpu: str
+    gpus: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Goal:
     """What the user wants. None: not constrained."""
 
-    gpu: str  # one key; several, separated by commas; or "any": every card that somebody rents
+    gpu: str  # one key; several, separated by commas; "any": all that somebody rents; "own": those of `own` alone
     gpus: int = 1
     family: str = "nanochat"
     seq_len: int | None = None  # None: the calibration's
@@ -202,6 +210,7 @@ class Goal:
     ffn_width: int | None = None
     data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
     epochs: float | None = None  # times the data are seen; the search settles the tokens by it
+    own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,6 +337,11 @@ class Plan:
     search: SearchReport | None = None
     grounds: Grounds | None = None  # of the predicted speed
     schema: int = 2
+
+    @property
+    def usd_per_kwh(self) -> float | None:
+        """The tariff that its bill holds: rent has the energy in it where own machines pay theirs."""
+        return None if self.goal.own and self.usd_per_hour else self.goal.usd_per_kwh
 
 
 @dataclass(frozen=True, kw_only=True)

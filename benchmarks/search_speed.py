@@ -25,7 +25,8 @@ from advisor.plan.answer import answer
 from advisor.plan.candidates import Device, make_candidates
 from advisor.plan.evaluate import evaluate
 from advisor.plan.goal import Limits
-from advisor.plan.search_space import NODE_COUNTS, devices_of
+from advisor.plan.offers import NODE_COUNTS
+from advisor.plan.search_space import devices_of
 from advisor.records import Goal
 from advisor.store.store import default_store
 from advisor.workflows.plan import load_profiles

@@ -23,6 +23,12 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option(
     "--gpus", type=NUMBERS, help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; any: 1,2,4,8."
 )
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="GPU:N|FILE",
+    help="Your machine with so many cards, or a file of them: no rent, --kwh-price only. Alone, or beside --gpu.",
+)
 @click.option("--budget", type=USD, help="Most that may be spent, as $20.")
 @click.option("--deadline", type=SECONDS, help="Most time everything may take, as 90s, 30min or 8h.")
 @click.option("--sure", is_flag=True, help="Keep the intervals' high ends within the limits, not the expected values.")
@@ -95,7 +101,7 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     from advisor.workflows.plan import recommend
 
     goal, store = goal_from(PlanOptions(**options)), default_store()
-    warn_of_others(goal.gpu.split(","))
+    warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark)
     path = store.save_plan(plan, out) if out is not None else None
     if as_json:

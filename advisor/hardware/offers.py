@@ -16,6 +16,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
 from advisor.hardware.links import read_link
 from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
 
+OWN_MACHINE = "your own machine"  # the source of its price, which is 0
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
 
 

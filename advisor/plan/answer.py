@@ -66,7 +66,7 @@ def _report(space: SearchSpace, chosen: Selection, plan: Plan, left_out: Sequenc
     shown, size = front(space, evaluated, own)
     return SearchReport(
         candidates=evaluated.candidates,
-        devices=tuple(device.profile.key for device in space.candidates.devices),
+        devices=tuple(dict.fromkeys(device.profile.key for device in space.candidates.devices)),
         options=_grounded(space, options(space, own)),
         front=_grounded(space, shown),
         front_size=size,

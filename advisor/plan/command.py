@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from advisor.plan.search_space import ANY, NODE_COUNTS
+from advisor.plan.offers import OWN, usual_counts
 from advisor.records import Goal
 
 
@@ -16,9 +16,12 @@ def plan_command(goal: Goal, out: str | None = None) -> str:
 
 
 def _options(goal: Goal) -> Iterator[str]:
-    yield from ("--gpu", goal.gpu)
+    if goal.gpu != OWN:
+        yield from ("--gpu", goal.gpu)
+    for machine in goal.own:
+        yield from ("--own", f"{machine.gpu}:{machine.gpus}")
     counts = goal.counts or (goal.gpus,)
-    if counts != (NODE_COUNTS if goal.gpu == ANY or "," in goal.gpu else (1,)):
+    if counts != usual_counts(goal.gpu, goal.own):
         yield from ("--gpus", ",".join(map(str, counts)))
     for option, value in _values(goal).items():
         if value is not None:

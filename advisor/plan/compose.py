@@ -7,9 +7,11 @@ import json
 from dataclasses import replace
 from datetime import datetime
 
+from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan import explain
 from advisor.plan.choose import Selection
 from advisor.plan.considered import by_depth, by_micro_batch
+from advisor.plan.offers import on_machine
 from advisor.plan.provenance import grounds_of
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial
@@ -80,10 +82,7 @@ def as_measured_goal(plan: Plan) -> Goal:
     goal, workload = plan.goal, plan.workload
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     return replace(
-        goal,
-        gpu=workload.gpu,
-        gpus=workload.gpus,
-        counts=(),
+        on_machine(goal, workload.gpu, workload.gpus, own=plan.price_source == OWN_MACHINE),
         providers=goal.providers if plan.provider is None else (plan.provider,),
         spot="only" if plan.spot else "none",
         depth=workload.shape.depth,

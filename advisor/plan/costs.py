@@ -6,7 +6,7 @@ Shapes broadcast: a row's own numbers are (n, 1) against token budgets (n, k). A
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -53,7 +53,10 @@ class Costs:
         self.candidates = candidates
         brief = candidates.devices[0].brief
         self.unique_tokens, self.validation_tokens = brief.unique_tokens, brief.validation_tokens
-        self.vocab_size, self.usd_per_kwh = brief.vocab_size, brief.usd_per_kwh
+        self.vocab_size = brief.vocab_size
+        tariffs = np.array([d.brief.usd_per_kwh for d in candidates.devices])
+        self.usd_per_kwh = float(tariffs.max())  # of those that have a meter
+        self._has_meter = (tariffs > 0)[candidates.device][:, None]
         self.ratio = np.array([d.brief.ratio for d in candidates.devices])[candidates.device][:, None]
         self.counted = candidates.counted[:, None]
         self.step_tokens = candidates.step_tokens[:, None].astype(float)
@@ -84,7 +87,14 @@ class Costs:
     @cached_property
     def _tariff(self) -> np.ndarray | float:
         """Expected dollars of energy per second of the loop."""
-        return self._watts.value * self.usd_per_kwh / JOULES_PER_KWH if self.usd_per_kwh else 0.0
+        return self._metered(self._watts).value * self.usd_per_kwh / JOULES_PER_KWH if self.usd_per_kwh else 0.0
+
+    def _metered(self, drawn: EstimateArrays) -> EstimateArrays:
+        """What is drawn where it has a tariff, else nothing: there it may be unknown."""
+        if not self.usd_per_kwh:
+            return drawn
+        value, low, high = (np.where(self._has_meter, side, 0.0) for side in (drawn.value, drawn.low, drawn.high))
+        return replace(drawn, value=value, low=low, high=high)
 
     def checkpoint_seconds(self, row: int) -> float:
         """Seconds between the checkpoints of one row."""
@@ -102,7 +112,7 @@ class Costs:
         """The whole bills of runs of so many steps, by part and with intervals."""
         clock = wall_clocks(self.terms, steps, self._eval_batches(steps))
         kwh = energy_kwh(clock.loop_seconds, self._watts)
-        usd = run_cost_usd(clock.total_seconds, self._rent, kwh, self.usd_per_kwh)
+        usd = run_cost_usd(clock.total_seconds, self._rent, self._metered(kwh), self.usd_per_kwh)
         storage = clock.total_seconds.scaled(self._storage_usd_per_hour / 3600)
         return Bills(clock=clock, watts=self._watts, kwh=kwh, usd=usd, storage_usd=storage)
 

@@ -20,7 +20,7 @@ from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.profile import FIT_MARGIN
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
-from advisor.records import Basis, Candidate, Estimate
+from advisor.records import Basis, Candidate, Estimate, Goal
 from advisor.units import (
     format_bytes,
     format_estimate,
@@ -50,6 +50,8 @@ def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
     yield _why_limits(brief, chosen)
     if brief.bytes_to_fetch:
         yield _what_to_fetch(brief, chosen)
+    if brief.goal.own:
+        yield _what_is_owned(brief.goal)
 
 
 def warnings(chosen: Trial) -> Iterator[str]:
@@ -193,6 +195,15 @@ def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
         f"{format_number(size / 1e9)} GB of compressed text in {math.ceil(size / SHARD_BYTES):,} shards of 100 MB, "
         f"{format_estimate(seconds, format_seconds)} of the bill; {often if chosen.epochs > 1 else 'seen once at most'}"
     )
+
+
+def _what_is_owned(goal: Goal) -> str:
+    """Which machines were counted as the user's, and what they cost."""
+    machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
+    paid = (
+        f"energy at {format_usd(goal.usd_per_kwh)} per kWh" if goal.usd_per_kwh else "energy not counted (--kwh-price)"
+    )
+    return f"your own: {machines} and no more of them (--own GPU:N says how many a machine has); no rent, {paid}"
 
 
 def _why_depth(brief: Brief, chosen: Trial, depths: Sequence[Trial]) -> str:

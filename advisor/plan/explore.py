@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from advisor.errors import AdvisorError
+from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.answer import bare_plan
 from advisor.plan.candidates import MICRO_BATCHES
 from advisor.plan.goal import DEEPEST, Limits
+from advisor.plan.offers import on_machine
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Estimate, Goal, Plan, SearchReport
 from advisor.units import HOUR, format_seconds, format_usd
@@ -99,11 +101,9 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
     gpu, other_card = changes.gpu or choice.gpu, changes.gpu not in (None, choice.gpu)
     moved = other_card or changes.gpus not in (None, choice.gpus)
     price = None if other_card else goal.usd_per_gpu_hour
+    own = choice.price_source == OWN_MACHINE and not other_card and changes.usd_per_gpu_hour is None
     return replace(
-        goal,
-        gpu=gpu,
-        gpus=changes.gpus or choice.gpus,
-        counts=(),
+        on_machine(goal, gpu, changes.gpus or choice.gpus, own=own),
         depth=changes.depth or choice.depth,
         model=None,  # its shape stays
         parameters=None,

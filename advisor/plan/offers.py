@@ -5,8 +5,14 @@ A dearer provider of the same machine takes as long and trains the same, so noth
 
 from __future__ import annotations
 
-from advisor.hardware.offers import Offer, RowsByGpu, cheapest_offer
-from advisor.records import Goal
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.hardware.offers import OWN_MACHINE, Offer, RowsByGpu, cheapest_offer
+from advisor.records import Goal, OwnMachine
+
+NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
+ANY, OWN = "any", "own"
 
 # Seconds between interruptions of a spot machine, shortest, expected and longest: sources §6.2 has no hourly hazard
 # from any provider and says to treat it as 4 to 48 hours; the middle is geometric.
@@ -22,8 +28,46 @@ def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -
     if given is not None:
         return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=given * gpus, source="given"),)
     if gpu == "cpu":
-        source = "your own machine"
-        return (Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=source),)
+        return (_own(gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
     offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows) for spot in kinds)
     return tuple(offer for offer in offers if offer is not None)
+
+
+def own_offers(goal: Goal, machine: OwnMachine) -> tuple[Offer, ...]:
+    """One's own machine with each number of its cards that the goal allows; none where it has too few."""
+    return tuple(_own(machine.gpu, count) for count in goal.counts or (goal.gpus,) if count <= machine.gpus)
+
+
+def rents(goal: Goal, gpu: str) -> bool:
+    """Whether the goal looks at cards of this key that are not one's own, where it looks at the key at all."""
+    return owned(goal, gpu) is None or goal.gpu == ANY or gpu in goal.gpu.split(",")
+
+
+def owned(goal: Goal, gpu: str) -> OwnMachine | None:
+    """The user's machine with these cards; of several the one with the most, which nothing joins."""
+    machines = [machine for machine in goal.own if machine.gpu == gpu]
+    return max(machines, key=lambda machine: machine.gpus, default=None)
+
+
+def usual_counts(gpu: str, own: Sequence[OwnMachine]) -> tuple[int, ...]:
+    """The numbers of GPUs to choose from where nobody says: of own machines up to what they have."""
+    rented = () if gpu == OWN else gpu.split(",")
+    several = gpu == ANY or len({*rented, *(machine.gpu for machine in own)}) > 1
+    counts = set(NODE_COUNTS if several and rented else (1,) if rented else ())
+    for machine in own:
+        counts |= {machine.gpus, *(count for count in NODE_COUNTS if count < machine.gpus)}
+    return tuple(sorted(counts))
+
+
+def on_machine(goal: Goal, gpu: str, gpus: int, *, own: bool) -> Goal:
+    """The goal for one number of one card alone, on one's own machine if that has so many, else rented."""
+    machine = owned(goal, gpu)
+    if own and machine and gpus <= machine.gpus:
+        return replace(goal, gpu=OWN, gpus=gpus, counts=(), own=(machine,))
+    tariff = None if goal.own else goal.usd_per_kwh
+    return replace(goal, gpu=gpu, gpus=gpus, counts=(), own=(), usd_per_kwh=tariff)
+
+
+def _own(gpu: str, gpus: int) -> Offer:
+    return Offer(gpu=gpu, gpus=gpus, provider=None, spot=False, usd_per_hour=0.0, source=OWN_MACHINE)

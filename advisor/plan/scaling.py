@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from advisor.hardware.offers import Offer, cheapest_offer
+from advisor.hardware.offers import OWN_MACHINE, Offer, cheapest_offer
 from advisor.plan.candidates import OVERSHOOT, Device, make_candidates
 from advisor.plan.choose import Selection
 from advisor.plan.costs import Costs
+from advisor.plan.offers import owned
 from advisor.plan.search_space import SearchSpace
 from advisor.records import Goal, Plan, ScalingPoint
 
@@ -79,6 +80,8 @@ def _offer(goal: Goal, mine: Offer, count: int) -> Offer | None:
     """
     if count == mine.gpus:
         return mine
+    if mine.source == OWN_MACHINE and (machine := owned(goal, mine.gpu)) is not None and count > machine.gpus:
+        return None
     if mine.provider is not None:
         own = cheapest_offer(mine.gpu, count, spot=mine.spot, providers=(mine.provider,))
         return own or cheapest_offer(mine.gpu, count, spot=mine.spot, providers=goal.providers)

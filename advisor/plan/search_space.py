@@ -22,14 +22,12 @@ from advisor.plan.goal import (
     vocab_size_of,
 )
 from advisor.plan.models import nearest_shape
-from advisor.plan.offers import offers_for
+from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents
 from advisor.predict.profile import Profile
 from advisor.records import Goal
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
 
-NODE_COUNTS = (1, 2, 4, 8)  # GPUs of one node that are looked at where the goal leaves the number open
-ANY = "any"
 OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "only", "any")
 
@@ -137,7 +135,7 @@ def check_goal(goal: Goal) -> None:
             "say what to train: --depth 12, --tokens 2B, or both",
             exit_code=2,
         )
-    several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1
+    several = goal.gpu == ANY or "," in goal.gpu or len(goal.counts) > 1 or len(goal.own) > 1
     if several and open_ended and goal.budget_usd is None and goal.deadline_seconds is None:
         raise AdvisorError(
             "a choice between devices needs a limit or a task: without one the largest machine always wins",
@@ -156,18 +154,32 @@ def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
         left_out.append(f"cannot be limited to {goal.power_cap_watts:g} W: {', '.join(high)}")
         profiles = [p for p in profiles if p.key not in high]
     rows = rows_by_gpu()
-    for profile in profiles:
+    machines = [(p, machine) for p in profiles if (machine := owned(goal, p.key)) is not None]
+    rented = [profile for profile in profiles if rents(goal, profile.key)]
+    several = len(machines) + len(rented) > 1
+    for profile, machine in machines:
+        mine, offers = _goal_on(goal, profile, several=len(profiles) > 1), own_offers(goal, machine)
+        if not offers:
+            left_out.append(f"{profile.key}: your machine has {machine.gpus} of them")
+        elif several and (problem := budget_problem(mine, profile, offers[0])) is not None:
+            left_out.append(f"{profile.key}: {problem.message}")
+        else:
+            brief = make_brief(mine, profile, data_meta, offers[0])
+            devices.append(Device(profile=profile, brief=brief, offers=offers))
+    for profile in rented:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
         wide = replace(goal, spot="only" if goal.spot == "only" else "any")
         offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows))
         if not any(goal.spot != "none" or not offer.spot for offer in offers):
-            if len(profiles) > 1:
+            if several:
                 (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)
                 continue
             offers = tuple(unpriced(profile.key, count, goal.providers, rows) for count in counts)
         mine = _goal_on(goal, profile, several=len(profiles) > 1)
+        if goal.own:
+            mine = replace(mine, usd_per_kwh=None)  # what is rented has its energy in the rent
         first = next(offer for offer in offers if goal.spot != "none" or not offer.spot)
-        if len(profiles) > 1 and (problem := budget_problem(mine, profile, first)) is not None:
+        if several and (problem := budget_problem(mine, profile, first)) is not None:
             left_out.append(f"{profile.key}: {problem.message}")
             continue
         brief = make_brief(mine, profile, data_meta, first)
@@ -194,6 +206,8 @@ def _goal_on(goal: Goal, profile: Profile, *, several: bool) -> Goal:
 def _nobody_hint(goal: Goal) -> str:
     if goal.providers:
         return "drop --provider, or name others: `advisor gpus` lists who rents what"
+    if goal.gpu == OWN:
+        return "ask for no more --gpus than the machine has, or rent as well: --gpu any"
     if goal.spot == "only":
         return "allow machines on demand too: --spot any"
     return "give prices per GPU and hour: --price l4=0.50"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.alternatives import choice_of
 from advisor.plan.choose import LEVEL, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
@@ -141,7 +142,8 @@ def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Select
 def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
     """How much slower than estimated the plan's kind of device may be before another choice is better."""
     field = space.candidates
-    mine = field.device == field.device[chosen.place]
+    keys = np.array([device.profile.key for device in field.devices])[field.device]
+    mine = keys == plan.gpu
     same = mine & (field.offer == field.offer[chosen.place]) & (field.depth == plan.depth)
     others = select(space, space.limits, allowed=~mine)
 
@@ -215,6 +217,8 @@ def machine(choice: Choice, provided: str = " from ") -> str:
     if choice.gpu == "cpu":
         return "this CPU"
     provider = f"{provided}{choice.provider}" if choice.provider else ""
+    if choice.price_source == OWN_MACHINE:
+        provider = " of your own"
     return f"{choice.gpus} x {choice.gpu}{provider}{' spot' if choice.spot else ''}"
 
 

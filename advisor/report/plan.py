@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.spending import Part, largest_first, parts
 from advisor.predict.trajectory import milestones
 from advisor.records import Choice, Estimate, Grounds, Plan
@@ -58,6 +59,8 @@ def sentence(plan: Plan) -> str:
     device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
     if plan.provider is not None:
         device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
+    elif plan.price_source == OWN_MACHINE and workload.gpu != "cpu":
+        device += " of your own"
     accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
     recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
     cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"

@@ -229,7 +229,7 @@ def _final_loss(run: RunTable) -> float | None:
 def _cost(wall: float, usd_per_hour: float | None, energy_kwh: float | None, plan: Plan | None) -> float | None:
     """Dollars of the run: rent as paid (else as planned), plus metered energy at the goal's tariff."""
     price = usd_per_hour if usd_per_hour is not None else (plan.usd_per_hour if plan else None)
-    tariff = plan.goal.usd_per_kwh if plan else None
+    tariff = plan.usd_per_kwh if plan else None
     if price is None or (tariff and energy_kwh is None):
         return None
     return wall / 3600 * price + (energy_kwh * tariff if tariff and energy_kwh is not None else 0.0)

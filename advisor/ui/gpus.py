@@ -11,7 +11,7 @@ from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.plan.goal import VOCAB_SIZE
-from advisor.plan.search_space import ANY
+from advisor.plan.offers import ANY
 from advisor.records import Goal
 from advisor.report import charts
 from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, training_row

@@ -7,7 +7,7 @@ import streamlit as st
 from advisor.hardware.prices import live_prices_path
 from advisor.plan import curves, explore
 from advisor.predict.profile import Profile
-from advisor.records import Choice, Goal, Plan
+from advisor.records import Choice, Goal, OwnMachine, Plan
 from advisor.ui import loaders
 from advisor.workflows.data import read_data
 from advisor.workflows.plan import load_profiles, recommend
@@ -30,17 +30,23 @@ def world(goal: Goal) -> World:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _profiles(
-    gpu: str, family: str, precision: str, compile: bool | None, power_cap_watts: float | None, now: World
+    gpu: str,
+    own: tuple[OwnMachine, ...],
+    family: str,
+    precision: str,
+    compile: bool | None,
+    power_cap_watts: float | None,
+    now: World,
 ) -> list[Profile]:
     del now
-    goal = Goal(gpu=gpu, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts)
+    goal = Goal(gpu=gpu, own=own, family=family, precision=precision, compile=compile, power_cap_watts=power_cap_watts)
     profiles, _ = load_profiles(goal, loaders.store())
     return profiles
 
 
 def profile(goal: Goal, key: str, now: World) -> Profile:
     """What is believed of one of the goal's devices."""
-    profiles = _profiles(goal.gpu, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
+    profiles = _profiles(goal.gpu, goal.own, goal.family, goal.precision, goal.compile, goal.power_cap_watts, now)
     return next(p for p in profiles if p.key == key)
 
 

@@ -11,6 +11,7 @@ from advisor.hardware.catalog import load_gpus
 from advisor.hardware.offers import provider_names
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
+from advisor.plan.models import named_models
 from advisor.records import Goal
 from advisor.units import parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import PlanOptions, goal_from
@@ -89,7 +90,11 @@ def _work() -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    columns = st.container(key="pair-model").columns(5, vertical_alignment="bottom")
+    columns = st.container(key="pair-model").columns(6, vertical_alignment="bottom")
+    model = columns[5].selectbox(
+        "Published model", [named.name for named in named_models()], index=None, key="model", bind=QUERY,
+        placeholder="none", help="Its family, sizes and, unless there are data, its vocabulary; leave Depth empty.",
+    )  # fmt: skip
     family = columns[0].selectbox(
         "Model family", ["nanochat", "gpt2", "llama"], key="family", bind=QUERY, help="The architecture's proportions."
     )
@@ -109,7 +114,8 @@ def _model() -> dict[str, Any]:
         help="The intervals' high ends stay within the limits, not only the expected values.",
     )  # fmt: skip
     return {
-        "family": family,
+        "family": PlanOptions.family if model else family,
+        "model": model,
         "depth": depth,
         "seq_len": seq_len,
         "ratio_counts": counts,
@@ -118,7 +124,11 @@ def _model() -> dict[str, Any]:
 
 
 def _machines() -> dict[str, Any]:
-    columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1), vertical_alignment="bottom")
+    columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1, 1.5), vertical_alignment="bottom")
+    own = columns[4].text_input(
+        "Own machines", key="own", bind=QUERY, placeholder="rtx-4090:2 rtx-3090:1",
+        help="Cards in each machine of yours: no rent, electricity only, beside what is rented.",
+    )  # fmt: skip
     counts = columns[0].multiselect(
         "How many GPUs", GPU_COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
         help="Numbers of GPUs to choose from.",
@@ -139,6 +149,7 @@ def _machines() -> dict[str, Any]:
         "providers": tuple(providers),
         "prices": prices.replace(",", " ").split(),
         "kwh_price": tariff,
+        "own": tuple(own.replace(",", " ").split()),
     }
 
 

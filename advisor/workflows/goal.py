@@ -10,8 +10,10 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.here import device_key
 from advisor.plan.models import require_model
-from advisor.records import Goal, GpuPrice
+from advisor.plan.offers import ANY, OWN, usual_counts
+from advisor.records import Goal, GpuPrice, OwnMachine
 from advisor.units import parse_usd
+from advisor.workflows.machines import read_machines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +56,22 @@ class PlanOptions:
     ffn_width: int | None = None
     data_tokens: int | None = None  # of data that are not here
     epochs: float | None = None
+    own: Sequence[str] = ()  # "rtx-4090:2", or files of machines
 
 
 def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
-    from advisor.plan.search_space import ANY, NODE_COUNTS
-
     _refuse_two_ratios(options)
     _refuse_two_sizes_of_data(options)
     options = _with_shape(options)
-    keys = device_keys(options.gpu)
-    several = keys == [ANY] or len(keys) > 1
-    numbers = tuple(options.gpus or (NODE_COUNTS if several else (1,)))
     alone, by_card = read_prices(options.prices)
-    if alone is not None and several:
+    keys, own, by_card = _devices(options, by_card)
+    gpu = ",".join(keys)
+    numbers = tuple(options.gpus or usual_counts(gpu, own))
+    if alone is not None and (gpu in (ANY, OWN) or len(keys) > 1):
         raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
     return Goal(
-        gpu=",".join(keys),
+        gpu=gpu,
         gpus=numbers[0],
         counts=numbers if len(numbers) > 1 else (),
         family=options.family,
@@ -108,6 +109,7 @@ def goal_from(options: PlanOptions) -> Goal:
         ffn_width=options.ffn_width,
         data_tokens=options.data_tokens,
         epochs=options.epochs,
+        own=own,
     )
 
 
@@ -149,10 +151,27 @@ def _with_shape(options: PlanOptions) -> PlanOptions:
     )
 
 
+def _devices(
+    options: PlanOptions, prices: tuple[GpuPrice, ...]
+) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
+    """What may be rented, what is the user's own, and the prices of the former.
+
+    A card among several that costs nothing is the user's own, and one card where --gpus does not say how many.
+    """
+    own = tuple(machine for text in options.own for machine in read_machines(text))
+    if own and options.gpu == PlanOptions.gpu:
+        return [OWN], own, prices
+    keys = device_keys(options.gpu)
+    if options.gpus or (keys != [ANY] and len(keys) == 1):
+        return keys, own, prices
+    free = [price.gpu for price in prices if not price.usd_per_gpu_hour and price.gpu != "cpu"]
+    own += tuple(OwnMachine(gpu=key, gpus=1) for key in free if key not in {machine.gpu for machine in own})
+    rented = [key for key in keys if key not in free] or [OWN]
+    return rented, own, tuple(price for price in prices if price.gpu not in free)
+
+
 def device_keys(asked: str) -> list[str]:
     """The keys that --gpu names, each once; ["any"] stands for all."""
-    from advisor.plan.search_space import ANY
-
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if not names:
         raise AdvisorError("--gpu names no card", "give --gpu l4, or --gpu any to choose from all", exit_code=2)

@@ -11,8 +11,8 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
 from advisor.plan.answer import answer
+from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
-from advisor.plan.search_space import ANY
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.runs.ledger_rows import own_loss_ratios
@@ -76,8 +76,10 @@ def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
             power_cap_watts=goal.power_cap_watts,
         )
 
+    own = [machine.gpu for machine in goal.own]
     if goal.gpu != ANY:
-        return [load(key) for key in goal.gpu.split(",")], []
+        named = [] if goal.gpu == OWN else goal.gpu.split(",")
+        return [load(key) for key in dict.fromkeys((*named, *own))], []
     profiles, left_out, too_old = [], [], []
     cards = load_gpus()
     others = [key for key, spec in cards.items() if not spec.is_cuda]
@@ -87,7 +89,7 @@ def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
         except AdvisorError as error:
             left_out.append(error.message)
             continue
-        if profile.calibration_id or runs_trainer(cards[key]):
+        if profile.calibration_id or runs_trainer(cards[key]) or key in own:
             profiles.append(profile)
         else:
             too_old.append(key)
