@@ -19,6 +19,7 @@ def bytes_per_token(vocab_size: int) -> float:
 # Text comes in compressed shards: FineWeb-Edu's, as karpathy/nanochat repacks it, hold 250 M characters in some 100 MB
 # of parquet (its speedrun.sh, October 2025). English: code packs better, other scripts need more bytes a character.
 SHARD_TEXT_BYTES, SHARD_BYTES = 250e6, 100e6
+PREPARED_BYTES_PER_CORE_SECOND = 1.5e6  # of text by `advisor data prepare`: 1 to 2 MB/s measured here
 
 
 def compressed_bytes_per_token(vocab_size: int) -> float:

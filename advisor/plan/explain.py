@@ -9,7 +9,7 @@ from dataclasses import replace
 from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
-from advisor.laws.text import SHARD_BYTES
+from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, SHARD_BYTES, bytes_per_token
 from advisor.plan import recipe
 from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
@@ -78,10 +78,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
     if chosen.run.steps < recipe.TOO_FEW_STEPS:
         yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
     if brief.bytes_to_fetch:
-        yield (
-            "the data are not here: bring them, turn them into a token folder with `advisor data prepare` (its time is "
-            "not in the bill), and plan again with --data"
-        )
+        yield _data_elsewhere(brief, chosen)
     if chosen.epochs is not None:
         yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
     problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
@@ -197,6 +194,15 @@ def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
     )
 
 
+def _data_elsewhere(brief: Brief, chosen: Trial) -> str:
+    text_bytes = min(chosen.tokens, brief.unique_tokens or 0) * bytes_per_token(brief.vocab_size)
+    core_seconds = format_seconds(text_bytes / PREPARED_BYTES_PER_CORE_SECOND)
+    return (
+        "the data are not here: bring them, turn them into a token folder with `advisor data prepare` (about "
+        f"{core_seconds} of one core, not in the bill), and plan again with --data"
+    )
+
+
 def _what_is_owned(goal: Goal) -> str:
     """Which machines were counted as the user's, and what they cost."""
     machines = ", ".join(f"{machine.gpus} x {machine.gpu}" for machine in goal.own)
@@ -235,7 +241,7 @@ def _why_shape(brief: Brief, shape: ModelShape) -> str:
     if goal.model is not None:
         return f"{sizes} as in {goal.model}, vocabulary {shape.vocab_size}"
     if goal.parameters is not None:
-        return f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)} parameters"
+        return f"{sizes}: of {goal.family}'s shapes the nearest to {format_tokens(goal.parameters)}"
     return f"depth {shape.depth}{f' and width {shape.width}' if goal.width else ''} as asked"
 
 

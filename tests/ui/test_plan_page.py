@@ -275,3 +275,11 @@ def test_a_link_to_a_run_that_is_gone_says_so():
     at = ok(app(gpu="l4", pick="8xnothing-d99-b1-s1").run())
     assert any("not in today's search" in c.value for c in at.caption)
     assert "pick" not in at.query_params
+
+
+def test_the_form_takes_a_published_model_and_own_machines():
+    at = ok(app(model="gpt2", own="rtx-4090:1", gpu="l4", gpus="1").run())
+    goal = said_command(at)
+    assert (goal.model, goal.family, goal.depth, goal.vocab_size) == ("gpt2", "gpt2", 12, 50257)
+    assert [(machine.gpu, machine.gpus) for machine in goal.own] == [("rtx-4090", 1)]
+    assert "depth 12" in sentence(at).lower()
