@@ -44,6 +44,11 @@ QUESTIONS = """
 --gpu any --budget 30 --deadline 12h --provider runpod
 --gpu any --budget 30 --deadline 12h --family gpt2
 --gpu any --budget 30 --deadline 12h --family llama
+--gpu any --model tinyllama-1.1b --budget 500 --deadline 3d
+--gpu any --params 350M --budget 50 --deadline 1d
+--gpu any --data-tokens 3B --budget 50
+--own rtx-4090:2 --deadline 1d --kwh-price 0.3
+--own rtx-3090:1 --gpu any --budget 20 --deadline 1d --kwh-price 0.3
 --gpu l4 --budget 10
 --gpu l4 --deadline 8h
 --gpu l4 --depth 12
