@@ -211,6 +211,7 @@ class Goal:
     data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
     epochs: float | None = None  # times the data are seen; the search settles the tokens by it
     own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
+    checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
 
 
 @dataclass(frozen=True, kw_only=True)

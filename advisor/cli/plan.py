@@ -79,6 +79,9 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     type=SECONDS,
     help="Mean time between interruptions, as 12h. Default: 4-48 h on spot machines, none elsewhere.",
 )
+@click.option(
+    "--checkpoint-every", type=SECONDS, help="Time between checkpoints. Default: Daly's, at most 1 % writing."
+)
 @click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)

@@ -291,5 +291,13 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         between_interruptions=between,
         fetch=fetch,
         fresh_steps=(brief.unique_tokens or math.inf) / step_tokens,
-        checkpoints=Checkpoints(every_seconds=checkpoint_interval_seconds(write.value, between.value)),
+        checkpoints=Checkpoints(every_seconds=_checkpoint_interval(candidates, write.value, between.value)),
     )
+
+
+def _checkpoint_interval(candidates: Candidates, write: np.ndarray, between: np.ndarray) -> np.ndarray:
+    """Seconds between the checkpoints of each row, shape (n, 1): as the goal states, else as the writes ask for."""
+    asked = candidates.devices[0].brief.goal.checkpoint_seconds
+    if asked is not None:
+        return np.full_like(write, asked)
+    return checkpoint_interval_seconds(write, between, candidates.gpus[:, None])

@@ -239,6 +239,7 @@ def _check_numbers(goal: Goal) -> None:
         "--global-batch": goal.global_batch_tokens,
         "--power-cap": goal.power_cap_watts,
         "--interruptions": goal.interruption_seconds,
+        "--checkpoint-every": goal.checkpoint_seconds,
     }
     for option, value in positive.items():
         if value is not None and not value > 0:

@@ -22,7 +22,7 @@ BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "any", "only")
 _READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
-_READ |= {"interruptions": parse_seconds}
+_READ |= {"interruptions": parse_seconds, "checkpoint_every": parse_seconds}
 
 
 def goal() -> Goal:
@@ -154,7 +154,7 @@ def _machines() -> dict[str, Any]:
 
 
 def _conditions() -> dict[str, Any]:
-    columns = st.container(key="pair-conditions").columns(2, vertical_alignment="bottom")
+    columns = st.container(key="pair-conditions").columns(3, vertical_alignment="bottom")
     cap = columns[0].number_input(
         "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the card's own",
         help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
@@ -164,7 +164,11 @@ def _conditions() -> dict[str, Any]:
         help="Mean time between interruptions, as 12 h: restarts and repeated work are counted, checkpoints written "
         "as often as that asks for.",
     )  # fmt: skip
-    return {"power_cap": cap, "interruptions": interruptions}
+    checkpoint_every = columns[2].text_input(
+        "Checkpoint every", key="checkpoint_every", bind=QUERY, placeholder="as Daly's interval asks",
+        help="Time between checkpoints, as 30 min. Empty: what loses least by Daly's law, at most 1 % of it writing.",
+    )  # fmt: skip
+    return {"power_cap": cap, "interruptions": interruptions, "checkpoint_every": checkpoint_every}
 
 
 def devices() -> list[str]:

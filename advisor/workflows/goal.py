@@ -42,6 +42,7 @@ class PlanOptions:
     grid_carbon: float | None = None  # grams of CO2e per kWh
     power_cap: float | None = None  # watts
     interruptions: float | None = None  # seconds
+    checkpoint_every: float | None = None  # seconds
     micro_batch: int | None = None
     global_batch: int | None = None  # tokens
     precision: str = "auto"
@@ -110,6 +111,7 @@ def goal_from(options: PlanOptions) -> Goal:
         data_tokens=options.data_tokens,
         epochs=options.epochs,
         own=own,
+        checkpoint_seconds=options.checkpoint_every,
     )
 
 

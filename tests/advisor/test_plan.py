@@ -158,7 +158,8 @@ def test_stated_interruptions_set_the_checkpoints_and_are_billed():
     offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
     goals = [replace(GPU, tokens=10**9, depth=12, interruption_seconds=mean) for mean in (None, 6 * 3600.0)]
     calm, rough = (plan_on(offer, goal, big_gpu(), NOW) for goal in goals)
-    assert calm.run.checkpoint.every_seconds == 900.0 and calm.prediction.wall_clock.interruptions_seconds is None
+    assert calm.run.checkpoint.every_seconds > 3 * rough.run.checkpoint.every_seconds
+    assert calm.prediction.wall_clock.interruptions_seconds is None  # assumed failures are not billed
     write = rough.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
     young = math.sqrt(2 * write * 6 * 3600.0)
     assert young - 1.5 * write < rough.run.checkpoint.every_seconds < young
@@ -166,6 +167,20 @@ def test_stated_interruptions_set_the_checkpoints_and_are_billed():
     share = lost.value / calm.prediction.wall_clock.steps_seconds.value
     assert 0.5 * young / (6 * 3600) < share < 0.03 and lost.low == lost.value == lost.high  # as it was stated
     assert rough.prediction.wall_clock.total_seconds.value > calm.prediction.wall_clock.total_seconds.value
+
+
+@pytest.mark.parametrize("depth", [12, 32])
+def test_checkpoints_unasked_take_a_hundredth_at_most_and_as_stated_when_asked(depth):
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
+    goal = replace(GPU, tokens=2 * 10**10, depth=depth)
+    plan = plan_on(offer, goal, big_gpu(), NOW)
+    clock = plan.prediction.wall_clock
+    assert clock.checkpoints_seconds.value < 0.011 * clock.steps_seconds.value
+    asked = plan_on(offer, replace(goal, checkpoint_seconds=900.0), big_gpu(), NOW)
+    assert asked.run.checkpoint.every_seconds == 900.0  # the launched run's own configuration
+    write = asked.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
+    work = asked.prediction.wall_clock.steps_seconds.value + asked.prediction.wall_clock.evals_seconds.value
+    assert asked.prediction.wall_clock.checkpoints_seconds.value == pytest.approx(write * math.ceil(work / 900.0))
 
 
 def test_a_spot_price_is_a_range_in_the_bill():

@@ -234,8 +234,14 @@ def test_checkpoints_follow_the_interruption_rate():
     """Sources §6.1, worked: writes of 30 s, M = 2, 8 and 24 h give 10.5, 21 and 37 minutes."""
     minutes = [checkpoint_interval_seconds(30.0, hours * 3600.0) / MINUTE for hours in (2, 8, 24)]
     assert minutes == pytest.approx([10.5, 21.3, 37.5], rel=0.02)
-    assert checkpoint_interval_seconds(30.0, math.nan) == 900.0
     assert checkpoint_interval_seconds(0.001, 3600.0) == 60.0  # not every few seconds
+
+
+def test_checkpoints_against_assumed_failures_take_at_most_a_hundredth():
+    """Unstated, a node fails every five days: Daly's interval while it is cheap, else writes of 1 % of the work."""
+    assert checkpoint_interval_seconds(2.0, math.nan) == pytest.approx(daly_interval_seconds(2.0, 5 * 86400.0), abs=1)
+    assert checkpoint_interval_seconds(2.0, math.nan, 64) == pytest.approx(464.0, rel=0.01)  # eight nodes
+    assert checkpoint_interval_seconds(140.0, math.nan) == 14000.0  # Daly's would be 11,000 s, 1.3 % of the work
 
 
 def test_disk_holds_what_is_kept_and_what_is_written():

@@ -11,14 +11,11 @@ from advisor.findings.curves import curve, main_rows
 from advisor.findings.run_facts import number, parameters, planned_steps, price, steps_done
 from advisor.findings.spend import mean_step_seconds
 from advisor.laws import flops
-from advisor.predict.wallclock import daly_interval_seconds
+from advisor.predict.wallclock import BETWEEN_FAILURES, daly_interval_seconds
 from advisor.readers.run_table import Event
 from advisor.records import Basis, Estimate
 from advisor.units import format_bytes, format_seconds
 
-# Mean time between interruptions of one machine: hardware of one node fails every 154 to 427 days, people and software
-# every 3 to 7 days (sources §6.2); 5 days between, 1 and 14 as the interval.
-MEAN_SECONDS = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
 _WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
 _LONG_HOURS = 1.0  # a shorter run is simply started again
 _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
@@ -103,7 +100,7 @@ def detect_no_checkpoint(case: Case) -> Verdict:
         return None  # configured, the first one is still to come
     hours = _expected_loss(seconds, seconds)
     usd = price(case)
-    best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, MEAN_SECONDS.value))
+    best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, BETWEEN_FAILURES.value))
     disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
@@ -133,7 +130,10 @@ def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:
         return min(run_seconds / mean, 50.0) * min(interval_seconds, run_seconds) / 2 / 3600
 
     return Estimate(
-        value=hours(MEAN_SECONDS.value), low=hours(MEAN_SECONDS.high), high=hours(MEAN_SECONDS.low), basis=Basis.PRIOR
+        value=hours(BETWEEN_FAILURES.value),
+        low=hours(BETWEEN_FAILURES.high),
+        high=hours(BETWEEN_FAILURES.low),
+        basis=Basis.PRIOR,
     )
 
 
@@ -142,7 +142,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
     checkpoints, seconds = checkpoints_of(case), _run_seconds(case)
     if checkpoints.interval_seconds is None or checkpoints.write_seconds is None or seconds is None:
         return Insufficient(code="checkpoint_interval", missing="steps of two checkpoints and seconds per step")
-    best = float(daly_interval_seconds(checkpoints.write_seconds, MEAN_SECONDS.value))
+    best = float(daly_interval_seconds(checkpoints.write_seconds, BETWEEN_FAILURES.value))
     overhead = checkpoints.write_seconds / checkpoints.interval_seconds
     often = checkpoints.interval_seconds < best / _FACTOR and overhead > _OVERHEAD
     lost, least = _expected_loss(seconds, checkpoints.interval_seconds), _expected_loss(seconds, best)
