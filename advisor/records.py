@@ -286,7 +286,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """The chosen run on another number of GPUs: same model, tokens and, as near as may be, global batch."""
+    """The chosen run on another number of GPUs: same model, tokens and, where it can be split so, global batch."""
 
     gpus: int
     tokens_per_second: float
@@ -295,6 +295,7 @@ class ScalingPoint:
     efficiency: float  # tokens per second and GPU, relative to one
     provider: str | None = None  # None: one's own machine, or a price that was given
     rented: int | None = None  # GPUs paid for, idle ones included; None: just these
+    other_batch_tokens: int | None = None  # the global batch where it is not the plan's; None: it is
 
 
 @dataclass(frozen=True, kw_only=True)

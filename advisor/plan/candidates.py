@@ -35,6 +35,7 @@ from trainer.schema import ModelShape
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
+CLOSE = 0.05  # off a global batch that was asked for and cannot be made up exactly: nearer is not worth a slow step
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 # Global batches tried, in half octaves about the one recommended at the usual tokens: a run of a tenth of the tokens
 # wants about a quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth
@@ -210,7 +211,7 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     profile, pinned = device.profile, device.brief.goal.activation_checkpointing
     plain = pinned or profile.activation_checkpointing
-    layouts, memories = {plain: _layout(device, window)}, {}
+    layouts, memories = {plain: _layout(device, window, every_micro_batch)}, {}
     memories[plain] = _memory(device, layouts[plain], plain, tables)
     if pinned is None and plain == "none" and profile.device_type == "cuda":
         # recomputation where nothing else fits: elsewhere it only costs time
@@ -226,23 +227,47 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     return _joined(parts[0].machines, parts)
 
 
-def _layout(device: Device, window: Window) -> _Layout:
+def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
     """Each depth, global batch and micro-batch for each count of the device's offers.
 
-    Micro-batches far above the global batch are left out, unless there is no smaller one.
+    Micro-batches far above the global batch are left out, unless there is no smaller one; so are those that miss a
+    global batch that was asked for, unless it is every micro-batch that is wanted.
     """
     brief = device.brief
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
-    sizes = np.array([goal.micro_batch] if goal.micro_batch else MICRO_BATCHES)
+    sizes = _micro_batches(brief)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
     targets = _global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
     micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
     accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
-    chosen = np.nonzero((micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min()))
+    tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
+    if goal.global_batch_tokens is not None and not every_micro_batch:
+        tried &= _as_asked(accum * micro_tokens / targets)
+    chosen = np.nonzero(tried)
     target, count, shape, size = chosen
     return _Layout(
         shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
     )
+
+
+def _micro_batches(brief: Brief) -> np.ndarray:
+    """The micro-batches to try, ascending: the one asked for, else the usual and all that divide a global batch."""
+    goal = brief.goal
+    if goal.micro_batch is not None:
+        return np.array([goal.micro_batch])
+    sizes = np.arange(1, MICRO_BATCHES[-1] + 1)
+    asked = goal.global_batch_tokens
+    return sizes[np.isin(sizes, MICRO_BATCHES) | (asked is not None and asked % (sizes * brief.seq_len) == 0)]
+
+
+def _as_asked(share: np.ndarray) -> np.ndarray:
+    """Bool: exactly the global batch asked for where there is such, else what is close to it, else the nearest.
+
+    `share` is what each configuration makes up of it; micro-batches on the last axis.
+    """
+    off = np.abs(np.log(share))
+    least = off.min(axis=-1, keepdims=True)
+    return off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
 
 
 def _global_batches(brief: Brief, shapes: Sequence[ModelShape], window: Window) -> np.ndarray:

@@ -34,6 +34,8 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
     brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
     device = Device(profile=chosen.device.profile, brief=brief, offers=(chosen.offer,))
     candidates = make_candidates([device], every_micro_batch=True)
+    if space.goal.global_batch_tokens is not None:  # as asked means as asked
+        candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
     same = candidates.full == (workload.activation_checkpointing == "full")

@@ -89,6 +89,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"
     yield from _money_warnings(brief, chosen)
+    yield from _batch_warning(chosen)
     deepest = max(brief.depths)
     if brief.goal.depth is None and shape.depth == deepest and chosen.ratio > brief.ratio and deepest > 1:
         yield (
@@ -167,7 +168,8 @@ def _why_tokens(brief: Brief, chosen: Trial) -> str:
     if brief.goal.epochs is not None:
         return f"{tokens} tokens, the data {format_number(brief.goal.epochs)} times over as asked: {seen}"
     if brief.goal.tokens is not None:
-        return f"{tokens} tokens as asked: {seen}"
+        exact = "" if chosen.tokens == brief.goal.tokens else ", to the nearest whole step"
+        return f"{tokens} tokens as asked{exact}: {seen}"
     if chosen.data_bound:
         return f"{tokens} tokens: the data {MOST_EPOCHS} times over, more repetition is mostly waste; {seen}"
     if brief.settled:
@@ -251,13 +253,33 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
     laws = ", ".join(f"{name} {format_tokens(tokens)}" for name, tokens in band.named.items())
     text = f"{format_tokens(workload.step_tokens)} tokens per step"
     if brief.goal.global_batch_tokens is not None:
-        text += " as asked"
+        text += ", " + off if (off := _off_request(chosen)) else " as asked"
     elif max(workload.step_tokens, chosen.tokens / recipe.FEWEST_STEPS) < band.median:
         text += f", kept small for {chosen.run.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
     size = f"micro-batch {workload.micro_batch}"
     why = "as asked" if brief.goal.micro_batch is not None else "is the smallest within 2 % of the best tokens/s"
     return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
+
+
+def _off_request(chosen: Trial) -> str:
+    """By how much the global batch misses the one asked for, in words; "" where it is met."""
+    asked, made = chosen.device.brief.goal.global_batch_tokens, chosen.prediction.workload.step_tokens
+    if asked is None or asked == made:
+        return ""
+    return f"{format_percent(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
+
+
+def _batch_warning(chosen: Trial) -> Iterator[str]:
+    """That the global batch asked for cannot be made up, by how much it is missed, and what can be."""
+    workload, brief = chosen.prediction.workload, chosen.device.brief
+    if off := _off_request(chosen):
+        least = workload.gpus * workload.shape.seq_len * (brief.goal.micro_batch or 1)
+        devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one device"
+        yield (
+            f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
+            f"comes to: --global-batch takes multiples of {least:,} here"
+        )
 
 
 def _why_limits(brief: Brief, chosen: Trial) -> str:

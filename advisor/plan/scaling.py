@@ -46,7 +46,8 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
     assert steps is not None  # the plan's tokens are pinned
     seconds = costs.seconds(steps)
     usd = costs.usd(seconds, steps)
-    rate = candidates.step_tokens / candidates.step.value
+    tokens = candidates.step_tokens
+    rate = tokens / candidates.step.value
     points: list[ScalingPoint] = []
     for row, offer in enumerate(offers):
         if not candidates.fits[row] or math.isnan(rate[row]):
@@ -61,6 +62,7 @@ def _points(device: Device, plan: Plan, offers: tuple[Offer, ...]) -> tuple[Scal
                 efficiency=float(rate[row] / offer.gpus / per_gpu),
                 provider=offer.provider,
                 rented=offer.rented,
+                other_batch_tokens=None if tokens[row] == workload.step_tokens else int(tokens[row]),
             )
         )
     return tuple(points)

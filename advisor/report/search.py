@@ -20,6 +20,7 @@ SCORE = (
 )
 RECOMPUTED = f"{STAR} activations recomputed in the backward pass: little memory, about a third more time"
 REMARK, RULED_OUT, VERDICT = "remark", "ruled out by", "verdict"
+OTHER_BATCH = "tokens per step"  # only where the global batch cannot be split over some number of GPUs
 OF_IDEAL = "of ideal"  # tokens/s per GPU, relative to one GPU alone
 SCALING_ALONE = (
     "There is no other number of GPUs to show: this run cannot be split over more, nobody rents more of these cards "
@@ -137,7 +138,7 @@ def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Tabl
 
 def scaling(points: Sequence[ScalingPoint]) -> Table:
     """The chosen run on more and fewer GPUs; who lets them only where that differs."""
-    names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, "from")
+    names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
     rows = tuple(
         (
             str(p.gpus),
@@ -145,12 +146,15 @@ def scaling(points: Sequence[ScalingPoint]) -> Table:
             format_percent(p.efficiency),
             TIME.words(p.total_seconds),
             COST.words(p.cost_usd),
+            "as planned" if p.other_batch_tokens is None else format_count(p.other_batch_tokens),
             _rented_from(p),
         )
         for p in points
     )
     title = "The same run on more and fewer GPUs, each at the micro-batch that suits it"
     table = Table(columns=names, rows=rows, title=title, numbers=names[:-1])
+    if all(p.other_batch_tokens is None for p in points):
+        table = table.without(OTHER_BATCH)
     several = len({p.provider for p in points}) > 1 or any(_idle(p) for p in points)
     return table if several else table.without("from")
 

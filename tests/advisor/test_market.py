@@ -30,6 +30,7 @@ from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
+from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.units import parse_seconds, parse_usd
 from tests.advisor.devices import small_cpu, token_meta
@@ -211,6 +212,15 @@ def test_a_small_batch_stops_paying_early():
     plan = ask(depth=6, tokens=10**8, global_batch_tokens=16 * 2048, budget_usd=None, deadline_seconds=None)
     points = plan.search.scaling
     assert points[-1].gpus <= 16 and points[-1].efficiency < 0.9
+
+
+def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which():
+    goal = Goal(gpu="h100-80gb-sxm", depth=6, tokens=10**8, global_batch_tokens=24 * 2048)
+    plan = answer(goal, [PROFILES[2]], now=NOW)
+    batches = {p.gpus: p.other_batch_tokens for p in plan.search.scaling}
+    assert all(batches[gpus] is None for gpus in (1, 2, 4, 8)) and batches[16] == 32 * 2048
+    assert "tokens per step" in scaling_table(plan.search.scaling).columns
+    assert "tokens per step" not in scaling_table(plan.search.scaling[:4]).columns
 
 
 # What it depends on

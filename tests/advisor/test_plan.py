@@ -295,6 +295,21 @@ def test_wishes_for_the_batch_are_obeyed():
     assert "as asked" in plan.reasons[2]
 
 
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("sequences", [8, 72, 250, 256, 1000, 1024])
+def test_a_global_batch_is_met_exactly_or_what_it_misses_is_said(gpus, sequences):
+    asked = sequences * 2048
+    plan = plan_gpu(gpus=gpus, depth=12, tokens=10**9, global_batch_tokens=asked)
+    warned = [text for text in plan.warnings if "asked for" in text]
+    if sequences % gpus == 0:
+        assert plan.workload.step_tokens == asked and "as asked" in plan.reasons[2] and not warned
+        assert all(c.micro_batch * c.grad_accum * gpus == sequences for c in plan.considered)
+    else:
+        share = plan.workload.step_tokens / asked - 1
+        assert 0 < abs(share) <= 0.05
+        assert len(warned) == 1 and f"{100 * abs(share):.3g} %" in warned[0] and f"{2048 * gpus:,}" in warned[0]
+
+
 def test_no_recommendation_exceeds_the_memory_with_margin():
     tight = big_gpu(memory_bytes=24 * 2**30)
     plan = plan_gpu(profile=tight, deadline_seconds=7200.0, depth=16)
