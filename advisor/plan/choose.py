@@ -10,7 +10,7 @@ import numpy as np
 
 from advisor.plan.candidates import WIDEST_WINDOW, Candidates, Window, batch_octaves
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
-from advisor.plan.goal import UNLIMITED_SECONDS, Limits
+from advisor.plan.goal import MOST_DEPTH, UNLIMITED_SECONDS, Limits
 from advisor.plan.search_space import SearchSpace, open_space
 from advisor.predict.profile import Profile
 from advisor.records import Goal
@@ -18,6 +18,7 @@ from trainer.token_folder import TokenMeta
 
 LEVEL = 1.001  # scores this close are the same, and the smaller model the better one: cheaper, harder to overfit
 ALIKE_USD = 1.01  # dollars this close are the same
+_DEEPER = 1.5  # times the deepest tried, where that one was chosen
 _FURTHER = 2  # half octaves tried beyond the batch that a run at the edge wants: a better one may want more
 
 
@@ -38,15 +39,26 @@ def search(
 ) -> tuple[SearchSpace, Selection | None]:
     """The run that the goal is after and the space it was found in; None where none stands. Raises as `open_space`.
 
-    The space is widened until the global batch that the chosen run wants is among those tried, and before it is said
-    that nothing stands.
+    The space is widened until the global batch that the chosen run wants is among those tried, until its depth is
+    neither the deepest nor the shallowest of them, and before it is said that nothing stands.
     """
     space = open_space(goal, profiles, data_meta)
     chosen = select(space, space.limits)
-    while (window := _wanted_window(space, chosen)) != space.window:
-        space = space.widened(window)
+    while (wanted := (_wanted_window(space, chosen), _wanted_depths(space, chosen))) != (space.window, space.depths):
+        space = space.widened(*wanted)
         chosen = select(space, space.limits)
     return space, chosen
+
+
+def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, int]:
+    """The range that all devices have, or a wider one where the choice lies at the end of its device's."""
+    least, most = space.depths
+    if chosen is None or space.goal.depth is not None:
+        return least, most
+    depth, tried = int(space.candidates.depth[chosen.place]), space.device(chosen.place).brief.depths
+    if depth == tried[-1]:
+        most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
+    return 1 if depth == tried[0] else least, most
 
 
 def _wanted_window(space: SearchSpace, chosen: Selection | None) -> Window:

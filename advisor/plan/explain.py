@@ -90,12 +90,6 @@ def warnings(chosen: Trial) -> Iterator[str]:
         yield f"the cost is unknown ({offer.source}): give --price"
     yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
-    deepest = max(brief.depths)
-    if brief.goal.depth is None and shape.depth == deepest and chosen.ratio > brief.ratio and deepest > 1:
-        yield (
-            f"depth {deepest} is the deepest that was looked at, and sees more tokens than recommended: a deeper one "
-            f"may be better, --depth {round(1.25 * deepest)} asks for it"
-        )
 
 
 def inputs(chosen: Trial) -> Iterator[str]:

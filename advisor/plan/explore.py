@@ -13,7 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.answer import bare_plan
 from advisor.plan.candidates import MICRO_BATCHES
-from advisor.plan.goal import DEEPEST, Limits
+from advisor.plan.goal import DEEPEST, Limits, depths_between
 from advisor.plan.offers import on_machine
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Estimate, Goal, Plan, SearchReport
@@ -134,7 +134,7 @@ def ranges(plan: Plan, choice: Choice) -> Ranges:
     # to the cent, so that the command line is one that a person would type
     rents = {price} if price is not None else set()
     rents |= {round(price * factor, 2) for factor in _PRICE_FACTORS} if price else set(_PRICES)
-    depths = (d for d in range(1, DEEPEST[family] + 1) if d <= 12 or d % 2 == 0)
+    depths = depths_between(1, max(DEEPEST[family], round(1.25 * choice.depth)))
     return Ranges(
         depth=tuple(sorted({*depths, choice.depth})),
         micro_batch=tuple(sorted({*MICRO_BATCHES, choice.micro_batch})),

@@ -38,7 +38,8 @@ SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
 LEAST_CAP = 0.2  # of a card's power limit; drivers take some 25 to 60 % at least
 LEAST_BETWEEN_INTERRUPTIONS = 60.0  # seconds; a run that is stopped more often never gets past its start-up
-DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at when the device was never calibrated
+DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at first when the device was never calibrated
+MOST_DEPTH = 512  # nanochat's has 1.8e12 parameters, and no other family's is smaller by much; no machine here holds it
 
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
@@ -313,13 +314,15 @@ def vocab_size_of(goal: Goal, profile: Profile, data_meta: TokenMeta | None) -> 
 
 
 def _depths(goal: Goal, profile: Profile) -> tuple[int, ...]:
-    """Depths to weigh: the one asked for, else from the calibrated ones up to twice the deepest of them.
-
-    All up to 12, every second one above: neighbours differ by less than the intervals.
-    """
+    """Depths to weigh first: the one asked for, else from the calibrated ones up to twice the deepest of them."""
     if goal.depth is not None:
         return (goal.depth,)
     low, high = 2, DEEPEST[goal.family]
     if profile.depths and profile.family == goal.family:
         low, high = min(profile.depths), 2 * max(profile.depths)
+    return depths_between(low, high)
+
+
+def depths_between(low: int, high: int) -> tuple[int, ...]:
+    """All depths up to 12, every second one above: neighbours differ by less than the intervals."""
     return tuple(depth for depth in range(low, high + 1) if depth <= 12 or depth % 2 == 0)

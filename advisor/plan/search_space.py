@@ -17,6 +17,7 @@ from advisor.plan.goal import (
     Limits,
     budget_problem,
     cap_is_too_low,
+    depths_between,
     make_brief,
     seq_len_of,
     vocab_size_of,
@@ -56,6 +57,12 @@ class SearchSpace:
         return self.goal.spot != "none"
 
     @property
+    def depths(self) -> tuple[int, int]:
+        """The least and the most of the depths that every device has."""
+        tried = [device.brief.depths for device in self.candidates.devices]
+        return max(depths[0] for depths in tried), min(depths[-1] for depths in tried)
+
+    @property
     def allowed(self) -> np.ndarray:
         """Bool: configurations on offers that the goal wants."""
         return self.spot | ~self.candidates.of_offers("spot").astype(bool)
@@ -66,9 +73,17 @@ class SearchSpace:
     def offer(self, place: int) -> Offer:
         return self.candidates.offers[self.candidates.offer[place]]
 
-    def widened(self, window: Window) -> SearchSpace:
-        """The same with global batches of another window."""
-        return replace(space_of(self.goal, self.candidates.devices, (), window), left_out=self.left_out)
+    def widened(self, window: Window, depths: tuple[int, int]) -> SearchSpace:
+        """The same with global batches of another window, and on every device all depths of a range as well."""
+        devices = [_deepened(device, *depths) for device in self.candidates.devices]
+        return replace(space_of(self.goal, devices, (), window), left_out=self.left_out)
+
+
+def _deepened(device: Device, least: int, most: int) -> Device:
+    """The device with the depths of a range besides its own."""
+    own = device.brief.depths
+    depths = depths_between(min(least, *own), max(most, *own))
+    return replace(device, brief=replace(device.brief, depths=own if device.brief.goal.depth else depths))
 
 
 def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> SearchSpace:

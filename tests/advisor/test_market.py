@@ -214,6 +214,19 @@ def test_a_small_batch_stops_paying_early():
     assert points[-1].gpus <= 16 and points[-1].efficiency < 0.9
 
 
+@pytest.mark.parametrize(
+    "wishes",
+    [{"budget_usd": usd, "deadline_seconds": days * 86400.0} for usd, days in ((0.2, 1), (2000, 90), (30000, 365))]
+    + [{"budget_usd": None, "tokens": 10**12}, {"budget_usd": None, "tokens": 10**6}, {"family": "gpt2"}],
+)
+def test_the_depths_grow_until_the_best_is_inside(wishes):
+    space, chosen = search(replace(GOAL, **{"deadline_seconds": None} | wishes), PROFILES, None)
+    depth, tried = space.candidates.depth[chosen.place], space.device(chosen.place).brief.depths
+    assert depth < tried[-1] and (depth > tried[0] or depth == 1)
+    wide = space.widened(space.window, (1, 96))
+    assert chosen.score <= LEVEL * select(wide, wide.limits).score
+
+
 def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which():
     goal = Goal(gpu="h100-80gb-sxm", depth=6, tokens=10**8, global_batch_tokens=24 * 2048)
     plan = answer(goal, [PROFILES[2]], now=NOW)
@@ -504,13 +517,13 @@ def off_by(space: SearchSpace, chosen: Selection) -> float:
 
 
 def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
-    """For 100,000 dollars the deepest model sees hundreds of times the usual tokens: its batch was 2^1.5 too small."""
+    """For 100,000 dollars the deepest model tried first sees hundreds of times the usual tokens: a batch too small."""
     goal = replace(GOAL, budget_usd=100_000.0, deadline_seconds=None)
     usual = open_space(goal, PROFILES, None)
     assert off_by(usual, select(usual, usual.limits)) > 2**1.25
     space, chosen = search(goal, PROFILES, None)
     assert 2**-0.3 < off_by(space, chosen) < 2**0.3 and space.window[1] > USUAL_WINDOW[1]
-    every = usual.widened(WIDEST_WINDOW)
+    every = usual.widened(WIDEST_WINDOW, space.depths)
     widest = select(every, every.limits)
     assert (chosen.steps, chosen.score) == (widest.steps, pytest.approx(widest.score, rel=1e-12))
     assert ask(budget_usd=100_000.0, deadline_seconds=None).run.steps == chosen.steps

@@ -376,7 +376,7 @@ def test_no_time_is_spent_on_a_seventeenth_epoch_unasked():
 def test_with_data_for_none_of_them_the_smallest_model_is_chosen():
     """Thirty thousand tokens feed no depth: larger ones cost more and gain nothing."""
     plan = plan_cpu(deadline_seconds=36000.0, data_meta=data_of(30_000))
-    assert plan.chosen.depth == 2 and "depth 3 is level with it" in plan.reasons[1]
+    assert plan.chosen.depth == 1 and "depth 2 is level with it" in plan.reasons[1]
 
 
 # Goals that cannot be met
@@ -445,7 +445,7 @@ def test_the_same_inputs_give_the_same_plan():
 
 def test_the_sentence_says_it_all():
     text = sentence(plan_cpu(deadline_seconds=100.0))
-    assert text.startswith("Train depth 2 (1.44 M parameters) on this CPU, micro-batch ")
+    assert text.startswith("Train depth 1 (1.25 M parameters) on this CPU, micro-batch ")
     assert " tokens: " in text and text.endswith("$0.00.")
 
 
