@@ -195,7 +195,7 @@ class Goal:
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
     grid_grams_per_kwh: float | None = None  # CO2 equivalent; None: the world's mean
     inference_tokens: float | None = None  # that the model will serve: smaller models trained longer cost less then
-    counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone
+    counts: tuple[int, ...] = ()  # numbers of GPUs to choose from; empty: `gpus` alone, which is then asked for
     providers: tuple[str, ...] = ()  # to rent from; empty: any with a price list
     spot: str = "none"  # none | only | any: machines that may be taken back at any time
     objective: str = "loss"  # loss | cost | time: what is made least within the limits
@@ -211,6 +211,7 @@ class Goal:
     data_tokens: int | None = None  # of one's own data that are not here yet; a token folder counts its own
     epochs: float | None = None  # times the data are seen; the search settles the tokens by it
     own: tuple[OwnMachine, ...] = ()  # beside what is rented; the tariff for energy is theirs alone then
+    usd_per_waiting_hour: float | None = None  # what waiting takes of the budget; None: `plan/goal.waiting_price`
     checkpoint_seconds: float | None = None  # between checkpoints; None: Daly's interval
 
 

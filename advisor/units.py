@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from advisor.errors import AdvisorError
 from advisor.records import Estimate
@@ -179,6 +180,8 @@ _BYTES_OF = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
 }
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MOST_YEARS = 100  # that a deadline may be away
 _DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
 _USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
 _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
@@ -187,6 +190,10 @@ _BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 104857
 
 def parse_seconds(text: str) -> float:
     """Seconds of a duration; a bare number is seconds, "2:30" minutes:seconds. AdvisorError (exit 2) otherwise."""
+    return _parse_duration(text, _DURATION_EXAMPLES)
+
+
+def _parse_duration(text: str, examples: str) -> float:
     clean = text.strip().lower()
     clock = re.fullmatch(r"(?:(\d+):)?(\d+):([0-5]\d(?:\.\d+)?)", clean)
     if clock:
@@ -196,7 +203,50 @@ def parse_seconds(text: str) -> float:
         parts = re.findall(rf"{_NUMBER}\s*([a-z]+)", clean)
         if all(unit in _SECONDS_OF for _, unit in parts):
             return sum(_plain(number) * _SECONDS_OF[unit] for number, unit in parts)
-    return _parse_with_unit(text, _SECONDS_OF, "a duration", _DURATION_EXAMPLES)
+    return _parse_with_unit(text, _SECONDS_OF, "a duration", examples)
+
+
+def parse_deadline(text: str, now: datetime) -> float:
+    """Seconds that everything may take: a duration, or what is left until a moment of this machine's clock.
+
+    `now` is that clock, without a time zone. A moment is ISO 8601 (a time zone of its own is kept), or a weekday, today
+    or tomorrow with a time of day. AdvisorError (exit 2) for the past and for everything else.
+    """
+    moment = _moment(text.strip().lower(), now)
+    if moment is None:
+        return _parse_duration(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
+    ahead = moment.year - now.year  # years out of reach overflow the clock
+    left = (moment.astimezone() - now.astimezone()).total_seconds() if 0 <= ahead <= _MOST_YEARS else float(ahead)
+    if left <= 0:
+        said = f"{moment:%Y-%m-%d %H:%M}, which is past"
+        raise AdvisorError(f"{text!r} is {said}", "give a moment to come, or a duration as 8h", exit_code=2)
+    if ahead > _MOST_YEARS:
+        raise AdvisorError(
+            f"{text!r} is {ahead} years away", f"at most {_MOST_YEARS} years, or leave it out", exit_code=2
+        )
+    return float(max(1, round(left)))
+
+
+def _moment(clean: str, now: datetime) -> datetime | None:
+    """The moment that words name, without a time zone where they name none; None where they are no moment.
+
+    A weekday is the next of its name, today's as long as the time of day is to come.
+    """
+    named = re.fullmatch(r"([a-z]+),?\s+(?:at\s+)?([01]?\d|2[0-3])(?::([0-5]\d))?", clean)
+    if named:
+        at = now.replace(hour=int(named[2]), minute=int(named[3] or 0), second=0, microsecond=0)
+        if named[1] in ("today", "tomorrow"):
+            return at + timedelta(days=named[1] == "tomorrow")
+        days = [number for number, name in enumerate(_WEEKDAYS) if named[1] in (name, name[:3])]
+        if days:
+            at += timedelta(days=(days[0] - now.weekday()) % 7)
+            return at if at > now else at + timedelta(days=7)
+    if not re.match(r"\d{4}-\d\d-\d\d(?:$|[t ])", clean):
+        return None
+    try:
+        return datetime.fromisoformat(clean.upper())
+    except ValueError:
+        return None
 
 
 def parse_usd(text: str) -> float:

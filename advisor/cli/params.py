@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from advisor.errors import AdvisorError
-from advisor.units import parse_bytes, parse_seconds, parse_tokens, parse_usd
+from advisor.units import parse_bytes, parse_deadline, parse_seconds, parse_tokens, parse_usd
 
 MOST_NUMBERS = 1000
 MOST_OF_ANYTHING = 10_000_000
@@ -49,6 +50,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 SECONDS = Unit("duration", parse_seconds)
+DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()))
 USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 BYTES = Unit("bytes", parse_bytes)

@@ -9,7 +9,19 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import FOLDER, LENGTH, NEW_FILE, NUMBERS, SECONDS, SIZE, TOKENS, USD, VOCABULARY, Number
+from advisor.cli.params import (
+    DEADLINE,
+    FOLDER,
+    LENGTH,
+    NEW_FILE,
+    NUMBERS,
+    SECONDS,
+    SIZE,
+    TOKENS,
+    USD,
+    VOCABULARY,
+    Number,
+)
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.records import Plan
 from advisor.report import render
@@ -30,7 +42,18 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     help="Your machine with so many cards, or a file of them: no rent, --kwh-price only. Alone, or beside --gpu.",
 )
 @click.option("--budget", type=USD, help="Most that may be spent, as $20.")
-@click.option("--deadline", type=SECONDS, help="Most time everything may take, as 90s, 30min or 8h.")
+@click.option(
+    "--deadline",
+    type=DEADLINE,
+    help="Most time everything may take, as 90s, 30min or 8h; or the moment it must be done, as 'Monday 9:00' or "
+    "2026-12-01T09:00 by this machine's clock.",
+)
+@click.option(
+    "--value-of-time",
+    type=USD,
+    help="Dollars of the budget that an hour of waiting is worth. Default, where machines are chosen between and "
+    "without a deadline: the square root of the budget for each day after the first.",
+)
 @click.option("--sure", is_flag=True, help="Keep the intervals' high ends within the limits, not the expected values.")
 @click.option("--tokens", type=TOKENS, help="Training tokens, as 500M. Default: what the limits or the ratio allow.")
 @click.option("--params", "parameters", type=TOKENS, help="Parameters, as 1.5B: the family's nearest shape.")

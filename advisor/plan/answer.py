@@ -60,7 +60,7 @@ def _search(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
 
 
 def _report(space: SearchSpace, chosen: Selection, plan: Plan, left_out: Sequence[str]) -> SearchReport:
-    evaluated = evaluate(space.candidates, space.limits, spot=space.spot)
+    evaluated = evaluate(space.candidates, space.limits.patient, spot=space.spot)  # time is a column of its own there
     own = make_trial(space.candidates, chosen).choice(name="balanced", why="the plan")
     points, pays = scaling(space, plan, chosen)
     shown, size = front(space, evaluated, own)

@@ -56,7 +56,8 @@ def _wanted_depths(space: SearchSpace, chosen: Selection | None) -> tuple[int, i
     if chosen is None or space.goal.depth is not None:
         return least, most
     depth, tried = int(space.candidates.depth[chosen.place]), space.device(chosen.place).brief.depths
-    if depth == tried[-1]:
+    ended = space.goal.tokens is not None and space.brief.limited  # of so many tokens a larger model is always better
+    if depth == tried[-1] and not ended:
         most = max(most, min(math.ceil(_DEEPER * depth), MOST_DEPTH))
     return 1 if depth == tried[0] else least, most
 
@@ -98,27 +99,27 @@ def select(
     if not len(places):
         return None
     runs = runs_of(chosen_from, places, limits, spot=space.spot if spot is None else spot)
-    return best_standing(space, chosen_from, runs)
+    return best_standing(space, chosen_from, runs, limits)
 
 
-def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs) -> Selection | None:
+def best_standing(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> Selection | None:
     """The run that the goal is after among those against which nothing stands, else among those of too few tokens."""
     for violation in (NOTHING, Violation.THIN):
         standing = runs.rows(runs.violation == violation)
         if len(standing):
-            return selection(standing, best_of(space, candidates, standing))
+            return selection(standing, best_of(space, candidates, standing, limits))
     return None
 
 
-def best_of(space: SearchSpace, candidates: Candidates, runs: Runs) -> int:
-    """The place among runs of the one that the goal is after."""
+def best_of(space: SearchSpace, candidates: Candidates, runs: Runs, limits: Limits) -> int:
+    """The place among runs of the one that the goal is after; what waiting counts as is part of the dollars."""
     goal, brief = space.goal, space.brief
     rows = np.arange(len(runs))
     counted = candidates.counted[runs.place]
     if goal.tokens is not None and goal.depth is None and (not brief.limited or goal.objective != "loss"):
         off = np.abs(np.log(goal.tokens / counted / brief.ratio))  # the depth these tokens suit best
         rows = rows[off <= off.min() + 1e-9]
-    usd = runs.paid
+    usd = runs.paid + limits.waiting_usd(runs.seconds)
     if goal.objective == "cost":
         return int(rows[np.lexsort((runs.seconds[rows], usd[rows]))[0]])
     if goal.objective == "time":

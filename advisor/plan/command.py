@@ -59,6 +59,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--grid-carbon": _number(goal.grid_grams_per_kwh),
         "--power-cap": _number(goal.power_cap_watts),
         "--interruptions": _duration(goal.interruption_seconds),
+        "--value-of-time": _number(goal.usd_per_waiting_hour),
         "--checkpoint-every": _duration(goal.checkpoint_seconds),
         "--micro-batch": _number(goal.micro_batch),
         "--global-batch": _number(goal.global_batch_tokens),

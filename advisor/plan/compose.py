@@ -11,6 +11,7 @@ from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan import explain
 from advisor.plan.choose import Selection
 from advisor.plan.considered import by_depth, by_micro_batch
+from advisor.plan.goal import waiting_price
 from advisor.plan.offers import on_machine
 from advisor.plan.provenance import grounds_of
 from advisor.plan.search_space import SearchSpace
@@ -83,6 +84,7 @@ def as_measured_goal(plan: Plan) -> Goal:
     limited = goal.budget_usd is not None or goal.deadline_seconds is not None
     return replace(
         on_machine(goal, workload.gpu, workload.gpus, own=plan.price_source == OWN_MACHINE),
+        counts=(workload.gpus,) if waiting_price(goal) is None else (),  # so that waiting counts as it did
         providers=goal.providers if plan.provider is None else (plan.provider,),
         spot="only" if plan.spot else "none",
         depth=workload.shape.depth,

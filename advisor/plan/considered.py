@@ -49,7 +49,7 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
 
 def _nearest(space: SearchSpace, runs: Runs) -> Selection:
     """The run that the goal would choose; where none stands the one with the least against it."""
-    if (standing := best_standing(space, space.candidates, runs)) is not None:
+    if (standing := best_standing(space, space.candidates, runs, space.limits)) is not None:
         return standing
     for against in (Violation.MEMORY | Violation.BATCH, Violation.MEMORY):
         without = runs.rows((runs.violation & against) == 0)

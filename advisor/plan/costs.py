@@ -161,10 +161,13 @@ class Costs:
             allowed = np.minimum(allowed, limits.deadline_seconds)
         if limits.budget_usd is not None:
             unmetered = self.terms.before * self._tariff
+            rate = self._rent.value / 3600 + self._tariff
             with np.errstate(divide="ignore"):  # what costs nothing is never ended by money
-                allowed = np.minimum(
-                    allowed, (limits.budget_usd + unmetered) / (self._rent.value / 3600 + self._tariff)
-                )
+                allowed = np.minimum(allowed, (limits.budget_usd + unmetered) / rate)
+            waiting = 0.0 if limits.settled else limits.usd_per_waiting_second
+            if waiting:
+                free = waiting * limits.free_seconds
+                allowed = np.minimum(allowed, (limits.budget_usd + free + unmetered) / (rate + waiting))
         return allowed
 
     @cached_property

@@ -15,7 +15,7 @@ from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
-from advisor.predict.intervals import reciprocal
+from advisor.predict.intervals import known, reciprocal
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.profile import FIT_MARGIN
@@ -33,6 +33,7 @@ from advisor.units import (
 )
 from trainer.schema import ModelShape
 
+_NO_TIME = known(0.0)
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
@@ -52,6 +53,7 @@ def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
         yield _what_to_fetch(brief, chosen)
     if brief.goal.own:
         yield _what_is_owned(brief.goal)
+    yield from _why_no_longer(brief, chosen)
 
 
 def warnings(chosen: Trial) -> Iterator[str]:
@@ -116,6 +118,9 @@ def rejection(trial: Trial) -> str | None:
         needs = format_estimate(bill.clock.total_seconds, format_seconds)
         steps = "" if brief.settled else f" for {trial.run.steps} steps"
         return f"too slow: {needs}{steps} of {format_seconds(brief.deadline_seconds)}"
+    if Violation.MONEY in violation and bill.usd is not None and not brief.limits.patient.broken(_NO_TIME, bill.usd)[1]:
+        waited = format_usd(brief.limits.waiting_usd(brief.limits.counted(bill.clock.total_seconds)))
+        return f"too slow: {format_estimate(bill.clock.total_seconds, format_seconds)} of waiting count as {waited}"
     if Violation.MONEY in violation:
         return f"over budget: {format_estimate(bill.usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
     if Violation.THIN in violation:
@@ -256,6 +261,22 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
     return f"{text} ({laws}; {place} the plateau around their median); {size} {why}"
 
 
+def _why_no_longer(brief: Brief, chosen: Trial) -> Iterator[str]:
+    """What waiting counts as, and what it comes to; nothing where it costs nothing."""
+    limits, cost = brief.limits, chosen.bill.usd
+    if not limits.usd_per_waiting_second or limits.budget_usd is None or cost is None:
+        return
+    seconds = limits.counted(chosen.bill.clock.total_seconds)
+    if brief.usd_per_waiting_hour is None:
+        price = f"each day after the first as {format_usd(86400 * limits.usd_per_waiting_second)} (√budget, assumed)"
+        other = "--value-of-time says otherwise, 0 that it costs nothing, --deadline when it must be done"
+    else:
+        price, other = f"each hour as {format_usd(brief.usd_per_waiting_hour)}", "as asked"
+    waited = f"{format_usd(limits.waiting_usd(seconds))} beside {format_usd(limits.counted(cost))}"
+    against = "between machines that do the same" if limits.settled else "against the budget"
+    yield f"waiting counts {against}, {price}: {waited}; {other}"
+
+
 def _off_request(chosen: Trial) -> str:
     """By how much the global batch misses the one asked for, in words; "" where it is met."""
     asked, made = chosen.device.brief.goal.global_batch_tokens, chosen.prediction.workload.step_tokens
@@ -280,7 +301,7 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
     clock = chosen.bill.clock.total_seconds
     if brief.goal.sure:
         return "the high end of the interval keeps the limits, as asked by --sure"
-    late, dear = replace(brief.limits, sure=True).broken(clock, chosen.bill.usd)
+    late, dear = replace(brief.limits.patient, sure=True).broken(clock, chosen.bill.usd)
     if late and brief.limited:
         return (
             f"the expected time keeps the deadline, its high end ({format_seconds(clock.high)}) does not: "

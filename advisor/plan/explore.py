@@ -118,6 +118,7 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         budget_usd=None,
         deadline_seconds=None,
         sure=False,
+        usd_per_waiting_hour=None,
         inference_tokens=None,  # already in the tokens
         objective="loss",
         spot="only" if choice.spot else "none",

@@ -6,6 +6,7 @@ profile and the family's customs, and says where each default came from.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TypeVar, overload
 
@@ -36,6 +37,10 @@ MOST_EPOCHS = WASTEFUL_EPOCHS  # no time is spent on more unasked
 # Context length and vocabulary where neither goal, data nor calibration says: what a calibration would measure.
 SEQ_LEN = {"cpu": 256, "cuda": 2048}
 VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
+# What waiting takes of a budget that no deadline ends, where the machine is open: nothing for the first day, then the
+# square root of the budget for each: 4.47 of 20 dollars, 45 of 2,000. Judged: a larger run may take longer, but not by
+# as much as it is larger. It rises by less than the budget does, so that more money never trains less.
+FREE_WAIT_SECONDS = 86400.0
 LEAST_CAP = 0.2  # of a card's power limit; drivers take some 25 to 60 % at least
 LEAST_BETWEEN_INTERRUPTIONS = 60.0  # seconds; a run that is stopped more often never gets past its start-up
 DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at first when the device was never calibrated
@@ -47,11 +52,38 @@ Numbers = TypeVar("Numbers", float, np.ndarray)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a run may take. None: not limited. `sure`: the interval's high end counts, not the expected value."""
+    """What a run may take. None: not limited. `sure`: the interval's high end counts, not the expected value.
+
+    An hour of waiting takes `usd_per_waiting_hour` of the budget besides the rent. None: √budget dollars a day after
+    the first. Where the work is `settled` it takes nothing, and only decides between machines.
+    """
 
     deadline_seconds: float | None = None
     budget_usd: float | None = None
     sure: bool = False
+    usd_per_waiting_hour: float | None = 0.0
+    settled: bool = False
+
+    @property
+    def patient(self) -> Limits:
+        """The same with waiting that costs nothing."""
+        return replace(self, usd_per_waiting_hour=0.0)
+
+    @property
+    def usd_per_waiting_second(self) -> float:
+        """What a second of waiting counts as, after `free_seconds`."""
+        if self.usd_per_waiting_hour is not None:
+            return self.usd_per_waiting_hour / 3600
+        return math.sqrt(self.budget_usd or 0.0) / 86400
+
+    @property
+    def free_seconds(self) -> float:
+        """How much waiting counts as nothing: none of it where its price was stated."""
+        return FREE_WAIT_SECONDS if self.usd_per_waiting_hour is None else 0.0
+
+    def waiting_usd(self, seconds: Numbers) -> Numbers:
+        """What waiting so long counts as, in dollars."""
+        return self.usd_per_waiting_second * np.maximum(seconds - self.free_seconds, 0.0)
 
     @overload
     def counted(self, estimate: Estimate) -> float: ...
@@ -65,6 +97,10 @@ class Limits:
         """How many times over its limit the counted time is, and the money; at most 1 keeps it, 0 without a limit."""
         late = seconds * 0.0 if self.deadline_seconds is None else seconds / self.deadline_seconds
         dear = seconds * 0.0 if self.budget_usd is None else usd / self.budget_usd
+        rate = self.usd_per_waiting_second
+        if rate and self.budget_usd is not None and not self.settled:
+            # rent and waiting after the free part within the budget, in the form that is proportional to a run's length
+            dear = np.maximum(dear, (usd + rate * seconds) / (self.budget_usd + rate * self.free_seconds))
         return late, dear
 
     def broken(self, seconds: Estimate, usd: Estimate | None) -> tuple[bool, bool]:
@@ -92,6 +128,7 @@ class Brief:
     limited: bool  # a budget or a deadline was given
     deadline_seconds: float | None  # the goal's, or the one implied when nothing limits the run
     calibrated: bool = False  # the card was measured, so its machine is at hand
+    usd_per_waiting_hour: float | None = 0.0  # as in `Limits`
 
     @property
     def settled(self) -> bool:
@@ -102,7 +139,13 @@ class Brief:
     @property
     def limits(self) -> Limits:
         """What a run may take."""
-        return Limits(deadline_seconds=self.deadline_seconds, budget_usd=self.goal.budget_usd, sure=self.goal.sure)
+        return Limits(
+            deadline_seconds=self.deadline_seconds,
+            budget_usd=self.goal.budget_usd,
+            sure=self.goal.sure,
+            usd_per_waiting_hour=self.usd_per_waiting_hour,
+            settled=self.settled,
+        )
 
     def setup(self, offer: Offer) -> Setup | None:
         """What a machine that must be rented first takes before the run; None where it is at hand."""
@@ -145,6 +188,17 @@ class Brief:
     def counted(self, shape: ModelShape) -> int:
         """The parameters the ratio counts."""
         return flops.scaling_parameters(shape, self.ratio_counts)
+
+
+def waiting_price(goal: Goal) -> float | None:
+    """Dollars an hour of waiting takes of the budget: as stated; None, the default, where the machine is open and
+    nothing but the budget ends the run; else nothing.
+    """
+    if goal.usd_per_waiting_hour is not None:
+        return goal.usd_per_waiting_hour
+    several = goal.gpu == "any" or "," in goal.gpu or bool(goal.counts)
+    budget_alone = goal.budget_usd is not None and goal.deadline_seconds is None and goal.objective == "loss"
+    return None if several and budget_alone else 0.0
 
 
 def interruptions(goal: Goal, *, spot: bool) -> Estimate | None:
@@ -252,7 +306,8 @@ def _check_numbers(goal: Goal) -> None:
             "give the mean time between interruptions, as 12h",
             exit_code=2,
         )
-    for option, value in {"--price": goal.usd_per_gpu_hour, "--kwh-price": goal.usd_per_kwh}.items():
+    prices = {"--price": goal.usd_per_gpu_hour, "--kwh-price": goal.usd_per_kwh}
+    for option, value in (prices | {"--value-of-time": goal.usd_per_waiting_hour}).items():
         if value is not None and value < 0:
             hint = f"give {option} 0 for what costs nothing, or leave it out"
             raise AdvisorError(f"{option} {value}: must not be negative", hint, exit_code=2)

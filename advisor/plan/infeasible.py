@@ -22,6 +22,9 @@ def explain(space: SearchSpace) -> tuple[str, str]:
     bills = costs.bills(steps)
     seconds, usd = space.limits.counted(bills.clock.total_seconds)[:, 0], space.limits.counted(bills.usd)[:, 0]
     late, dear = space.limits.overruns(seconds, usd)
+    waited = space.limits.patient.overruns(seconds, usd)[1].min() <= 1 < dear.min()
+    if waited:  # the money would do, but not with what waiting counts as
+        usd = usd + space.limits.waiting_usd(seconds)
     up_to = "up to " if space.limits.sure else ""
     what = "" if space.brief.settled else f" for the least worth doing ({LEAST_STEPS} steps)"
     fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
@@ -34,9 +37,10 @@ def explain(space: SearchSpace) -> tuple[str, str]:
         cheapest = int(usd.argmin())
         asked, needed = space.limits.budget_usd, float(usd[cheapest])
         in_words = format_usd if format_usd(asked) != format_usd(needed) else format_usd_rate  # finer than a cent
-        message = f"no plan costs {in_words(asked)} or less: "
+        message = f"no plan costs {in_words(asked)} or less{', waiting counted' if waited else ''}: "
         message += f"{_who(space, places[cheapest], 'cheapest')} needs {up_to}{in_words(needed)}{what}"
-        return message, f"feasible with {feasible_budget(needed)}{fewer}"
+        sooner = " or a lower --value-of-time" if waited else ""
+        return message, f"feasible with {feasible_budget(needed)}{sooner}{fewer}"
     in_budget, in_time = np.nonzero(dear <= 1)[0], np.nonzero(late <= 1)[0]
     fastest, cheapest = in_budget[seconds[in_budget].argmin()], in_time[usd[in_time].argmin()]
     money, time = format_usd(space.limits.budget_usd), format_seconds(space.limits.deadline_seconds)

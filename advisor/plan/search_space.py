@@ -21,6 +21,7 @@ from advisor.plan.goal import (
     make_brief,
     seq_len_of,
     vocab_size_of,
+    waiting_price,
 )
 from advisor.plan.models import nearest_shape
 from advisor.plan.offers import ANY, OWN, offers_for, own_offers, owned, rents
@@ -197,7 +198,7 @@ def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
         if several and (problem := budget_problem(mine, profile, first)) is not None:
             left_out.append(f"{profile.key}: {problem.message}")
             continue
-        brief = make_brief(mine, profile, data_meta, first)
+        brief = replace(make_brief(mine, profile, data_meta, first), usd_per_waiting_hour=waiting_price(goal))
         devices.append(Device(profile=profile, brief=brief, offers=offers))
     if without_price:
         kind = "spot price" if goal.spot == "only" else "price"

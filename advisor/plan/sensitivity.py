@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan.alternatives import choice_of
+from advisor.plan.alternatives import BOLD, choice_of
 from advisor.plan.choose import LEVEL, Selection, best_of, select, selection
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import NOTHING, Runs, least_steps, runs_at
@@ -56,6 +56,7 @@ def sensitivity(space: SearchSpace, plan: Choice, chosen: Selection) -> Iterator
     if not settled and space.brief.limited and limits.deadline_seconds is not None:
         cheaper = (_cheaper(space, plan, *_later(limits, share)) for share in _LATER)
         yield from [item for item in cheaper if item is not None][:1]
+    yield from _waiting(space, plan)
     if not settled or len(space.candidates.devices) > 1:
         yield _slower(space, plan, chosen)
 
@@ -123,8 +124,38 @@ def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Se
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
 
+def _waiting(space: SearchSpace, plan: Choice) -> Iterator[Sensitivity]:
+    """What patience would buy, and the cheapest and the fastest run about as good as the plan."""
+    limits = space.limits.patient
+    if limits == space.limits or space.brief.settled or limits.budget_usd is None:
+        return
+    budget = format_usd(limits.budget_usd)
+    if (best := select(space, limits)) is not None and best.score * (1 + BETTER) < plan.score:
+        choice = choice_of(space.candidates, best)
+        text = (
+            f"if waiting cost nothing (--value-of-time 0) {budget} would buy {_change(plan, choice)} in {_time(choice)}"
+        )
+        yield Sensitivity(text=text, limits=limits, depth=choice.depth)
+    runs = _as_good(space, plan.score * BOLD, limits)
+    if len(runs) and plan.cost_usd is not None:
+        ends = [choice_of(space.candidates, selection(runs, int(o.argmin()))) for o in (runs.usd, runs.seconds)]
+        said = [f"{_where(end)} for {format_usd(end.cost_usd.value)} in {_time(end)}" for end in ends if end.cost_usd]
+        text = f"at a score at most 2 % higher the cheapest is {said[0]}, the fastest {said[1]}"
+        yield Sensitivity(text=text, limits=limits)
+
+
+def _time(choice: Choice) -> str:
+    return format_seconds(choice.total_seconds.value)
+
+
 def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Selection | None:
     """The cheapest run that is at least as good as `score` and keeps the limits; None without one or without prices."""
+    runs = _as_good(space, score, limits)
+    return selection(runs, int(runs.usd.argmin())) if len(runs) else None
+
+
+def _as_good(space: SearchSpace, score: float, limits: Limits) -> Runs:
+    """The shortest run of each configuration that is at least as good as `score` and keeps the limits."""
     places = np.arange(len(space.candidates))
     costs = Costs(space.candidates)
     law, counted = DATA_CONSTRAINED, costs.counted
@@ -135,8 +166,7 @@ def cheapest_as_good(space: SearchSpace, score: float, limits: Limits) -> Select
     steps = np.maximum(np.where(reachable, np.ceil(tokens / costs.step_tokens), 1.0), least_steps(costs))
     runs = runs_at(costs, places, steps, limits, spot=space.spot)
     good = (runs.violation == NOTHING) & reachable[:, 0] & (runs.score <= score * 1.0001) & ~np.isnan(runs.usd)
-    runs = runs.rows(good)
-    return selection(runs, int(runs.usd.argmin())) if len(runs) else None
+    return runs.rows(good)
 
 
 def _slower(space: SearchSpace, plan: Choice, chosen: Selection) -> Sensitivity:
@@ -191,7 +221,7 @@ def _preferred(space: SearchSpace, picks: list[Selection]) -> Selection:
         violation=np.zeros(len(picks), dtype=int),
         overrun=np.zeros(len(picks)),
     )
-    return picks[best_of(space, space.candidates, runs)]
+    return picks[best_of(space, space.candidates, runs, space.limits)]
 
 
 def _change(plan: Choice, other: Choice) -> str:

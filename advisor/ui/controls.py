@@ -12,7 +12,7 @@ PLAN = {
     "--spot": "Spot machines", "--data": "Data", "--sure": "Keep limits surely", "--objective": "Minimise",
     "--ratio-counts": "The ratio counts", "--ratio": "Tokens per parameter", "--provider": "Providers",
     "--micro-batch": "Micro-batch", "--power-cap": "Power cap", "--interruptions": "Interrupted every",
-    "--checkpoint-every": "Checkpoint every",
+    "--value-of-time": "Value of time", "--checkpoint-every": "Checkpoint every",
 }  # fmt: skip
 LAUNCH = {"--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)"}
 ANALYZE = {"--gpu": "Card", "--gpus": "Number of cards", "--price": "Price ($ per card and hour)"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
 from advisor.plan.models import named_models
 from advisor.records import Goal
-from advisor.units import parse_seconds, parse_tokens, parse_usd
+from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import PlanOptions, goal_from
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
@@ -21,8 +22,13 @@ BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 # what the address holds are the options themselves, so a link means the same when labels are worded anew
 OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "any", "only")
-_READ = {"budget": parse_usd, "deadline": parse_seconds, "tokens": parse_tokens, "kwh_price": parse_usd}
-_READ |= {"interruptions": parse_seconds, "checkpoint_every": parse_seconds}
+_READ = {
+    "budget": parse_usd,
+    "deadline": lambda text: parse_deadline(text, datetime.now()),
+    "tokens": parse_tokens,
+    "kwh_price": parse_usd,
+}
+_READ |= {"interruptions": parse_seconds, "checkpoint_every": parse_seconds, "value_of_time": parse_usd}
 
 
 def goal() -> Goal:
@@ -43,7 +49,8 @@ def _limits() -> dict[str, Any]:
     )  # fmt: skip
     deadline = columns[1].text_input(
         "Deadline", DEADLINE, key="deadline", bind=QUERY, placeholder="no limit",
-        help="The most time that everything may take, as 90 min, 24 h or 3 days. Empty: no limit.",
+        help="The most time that everything may take, as 90 min, 24 h or 3 days; or the moment it must be done, as "
+        "Monday 9:00. Empty: no limit.",
     )  # fmt: skip
     gpus = columns[2].multiselect(
         "GPUs", devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
@@ -154,7 +161,7 @@ def _machines() -> dict[str, Any]:
 
 
 def _conditions() -> dict[str, Any]:
-    columns = st.container(key="pair-conditions").columns(3, vertical_alignment="bottom")
+    columns = st.container(key="pair-conditions").columns(4, vertical_alignment="bottom")
     cap = columns[0].number_input(
         "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the card's own",
         help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
@@ -168,7 +175,17 @@ def _conditions() -> dict[str, Any]:
         "Checkpoint every", key="checkpoint_every", bind=QUERY, placeholder="as Daly's interval asks",
         help="Time between checkpoints, as 30 min. Empty: what loses least by Daly's law, at most 1 % of it writing.",
     )  # fmt: skip
-    return {"power_cap": cap, "interruptions": interruptions, "checkpoint_every": checkpoint_every}
+    value_of_time = columns[3].text_input(
+        "Value of time", key="value_of_time", bind=QUERY, placeholder="$ per hour",
+        help="Dollars of the budget that an hour of waiting is worth. Empty: without a deadline the square root of the "
+        "budget for each day after the first.",
+    )  # fmt: skip
+    return {
+        "power_cap": cap,
+        "interruptions": interruptions,
+        "checkpoint_every": checkpoint_every,
+        "value_of_time": value_of_time,
+    }
 
 
 def devices() -> list[str]:

@@ -43,6 +43,7 @@ class PlanOptions:
     power_cap: float | None = None  # watts
     interruptions: float | None = None  # seconds
     checkpoint_every: float | None = None  # seconds
+    value_of_time: float | None = None  # dollars an hour
     micro_batch: int | None = None
     global_batch: int | None = None  # tokens
     precision: str = "auto"
@@ -111,6 +112,7 @@ def goal_from(options: PlanOptions) -> Goal:
         data_tokens=options.data_tokens,
         epochs=options.epochs,
         own=own,
+        usd_per_waiting_hour=options.value_of_time,
         checkpoint_seconds=options.checkpoint_every,
     )
 

@@ -174,7 +174,7 @@ def test_any_goal_reads_back_from_its_command_line(
         activation_checkpointing="full", spot="only", objective="cost", providers=("aws", "lambda"),
         usd_per_gpu_hour=kwh if gpu in ("cpu", "l4") else None, data=str(awkward_folder),
         power_cap_watts=kwh, grid_grams_per_kwh=ratio, interruption_seconds=deadline, sure=sure,
-        checkpoint_seconds=deadline,
+        checkpoint_seconds=deadline, usd_per_waiting_hour=kwh,
     )  # fmt: skip
     assert read_back(plan_command(goal)) == goal
 

@@ -227,6 +227,61 @@ def test_the_depths_grow_until_the_best_is_inside(wishes):
     assert chosen.score <= LEVEL * select(wide, wide.limits).score
 
 
+BUDGETS = (1.0, 2.0, 5.0, 12.0, 20.0, 40.0, 90.0, 200.0, 450.0, 1000.0, 3000.0, 10_000.0)
+
+
+@pytest.mark.parametrize("usd_per_hour", [None, 0.0, 0.1, 1.0])
+def test_more_money_never_trains_worse_at_the_same_value_of_time(usd_per_hour):
+    chosen = [
+        search(replace(GOAL, budget_usd=usd, deadline_seconds=None, usd_per_waiting_hour=usd_per_hour), PROFILES, None)[
+            1
+        ]
+        for usd in BUDGETS
+    ]
+    scores = [selection.score for selection in chosen]
+    assert all(later <= LEVEL * before for before, later in zip(scores, scores[1:], strict=False))
+    for usd, selection in zip(BUDGETS, chosen, strict=True):
+        limits = Limits(budget_usd=usd, usd_per_waiting_hour=usd_per_hour)
+        assert selection.usd + limits.waiting_usd(selection.seconds) <= usd * (1 + 1e-12)
+
+
+def test_time_has_a_value_where_nothing_but_a_budget_ends_the_run():
+    """By hand: √1,000 dollars a day after the first; the patient answer takes longer, and is on the front."""
+    goal = replace(GOAL, deadline_seconds=None, budget_usd=1000.0)
+    plan, patient = (answer(replace(goal, usd_per_waiting_hour=v), PROFILES, now=NOW) for v in (None, 0.0))
+    hours = [p.prediction.wall_clock.total_seconds.value / 3600 for p in (plan, patient)]
+    assert plan.prediction.cost_usd.value + math.sqrt(1000) / 24 * max(hours[0] - 24, 0) <= 1000
+    assert hours[0] < hours[1] and plan.chosen.score >= patient.chosen.score
+    assert any("$31.60" in reason for reason in plan.reasons)
+    said = [text for text in plan.search.sensitivity if "cheapest is" in text]
+    assert len(said) == 1 and "fastest" in said[0]
+    fronts = [(c.depth, c.gpu, c.gpus, c.steps) for c in plan.search.front]
+    assert (patient.chosen.depth, patient.workload.gpu, patient.workload.gpus, patient.run.steps) in fronts
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"gpu": "l4", "counts": ()}, {"deadline_seconds": 1e6}, {"depth": 8, "objective": "cost"}]
+)
+def test_waiting_costs_nothing_unasked_where_something_else_decides(wishes):
+    goal = replace(GOAL, **({"deadline_seconds": None} | wishes))
+    profiles = PROFILES[:1] if goal.gpu == "l4" else PROFILES
+    free, zero = (search(replace(goal, usd_per_waiting_hour=v), profiles, None)[1] for v in (None, 0.0))
+    assert free == zero
+
+
+def test_settled_work_waits_only_as_long_as_it_is_worth():
+    goal = replace(GOAL, deadline_seconds=None, budget_usd=200.0, depth=20, tokens=10**10)
+    picked = [search(replace(goal, usd_per_waiting_hour=v), PROFILES, None)[1] for v in (0.0, 1.0, 50.0)]
+    assert picked[0].seconds >= picked[1].seconds >= picked[2].seconds and picked[0].seconds > picked[2].seconds
+    assert picked[0].usd <= picked[1].usd <= picked[2].usd <= 200
+
+
+def test_waiting_that_no_budget_bears_is_refused_with_its_price():
+    with pytest.raises(AdvisorError, match="waiting counted") as refused:
+        ask(deadline_seconds=None, usd_per_waiting_hour=1e5)
+    assert "--value-of-time" in refused.value.hint
+
+
 def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which():
     goal = Goal(gpu="h100-80gb-sxm", depth=6, tokens=10**8, global_batch_tokens=24 * 2048)
     plan = answer(goal, [PROFILES[2]], now=NOW)
@@ -518,7 +573,7 @@ def off_by(space: SearchSpace, chosen: Selection) -> float:
 
 def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
     """For 100,000 dollars the deepest model tried first sees hundreds of times the usual tokens: a batch too small."""
-    goal = replace(GOAL, budget_usd=100_000.0, deadline_seconds=None)
+    goal = replace(GOAL, budget_usd=100_000.0, deadline_seconds=None, usd_per_waiting_hour=0.0)
     usual = open_space(goal, PROFILES, None)
     assert off_by(usual, select(usual, usual.limits)) > 2**1.25
     space, chosen = search(goal, PROFILES, None)
@@ -526,7 +581,7 @@ def test_batches_are_tried_as_far_out_as_the_chosen_run_wants():
     every = usual.widened(WIDEST_WINDOW, space.depths)
     widest = select(every, every.limits)
     assert (chosen.steps, chosen.score) == (widest.steps, pytest.approx(widest.score, rel=1e-12))
-    assert ask(budget_usd=100_000.0, deadline_seconds=None).run.steps == chosen.steps
+    assert answer(goal, PROFILES, now=NOW).run.steps == chosen.steps
 
 
 def test_the_usual_question_is_asked_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from advisor.units import (
     format_usd,
     format_usd_rate,
     parse_bytes,
+    parse_deadline,
     parse_seconds,
     parse_tokens,
     parse_usd,
@@ -209,3 +211,50 @@ def test_an_interval_within_a_cent_is_one_number():
     tiny = Estimate(value=0.0112, low=0.0104, high=0.0119, basis=Basis.PRIOR)
     assert format_estimate(tiny, format_usd) == "$0.01"
     assert "(" in format_estimate(tiny.scaled(100), format_usd)
+
+
+SUNDAY = datetime(2026, 11, 22, 13, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("8h", 8),
+        ("Monday 9:00", 20),
+        ("mon, 9", 20),
+        ("sunday 12:30", 7 * 24 - 0.5),  # today's is past
+        ("Sunday at 14:00", 1),
+        ("today 18:30", 5.5),
+        ("tomorrow 13:00", 24),
+        ("2026-11-23", 11),
+        ("2026-11-22T15:00", 2),
+        ("2026-11-22 15:00:30", 2 + 30 / 3600),
+        ("20261122", 20261122 / 3600),  # a bare number is seconds
+    ],
+)
+def test_a_deadline_is_a_duration_or_a_moment_of_this_clock(text, hours):
+    assert parse_deadline(text, SUNDAY) == pytest.approx(hours * 3600)
+
+
+def test_a_moment_may_name_its_own_time_zone():
+    here = SUNDAY.astimezone(UTC)
+    assert parse_deadline((here + timedelta(hours=3)).isoformat(), SUNDAY) == pytest.approx(3 * 3600)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-22T12:59",
+        "today 9:00",
+        "2020-01-01",
+        "0001-01-01",
+        "9999-12-31",
+        "2026-13-01",
+        "someday 9:00",
+        "monday 25:00",
+    ],
+)
+def test_the_past_and_what_is_no_moment_is_refused(text):
+    with pytest.raises(AdvisorError) as refused:
+        parse_deadline(text, SUNDAY)
+    assert refused.value.exit_code == 2 and refused.value.hint
