@@ -181,7 +181,7 @@ _BYTES_OF = {
     **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
 }
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_MOST_YEARS = 100  # that a deadline may be away
+_MOST_YEARS = 10  # that a deadline may be away
 _DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
 _USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
 _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"

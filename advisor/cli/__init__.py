@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+import warnings
 from dataclasses import dataclass
 
 import click
@@ -106,6 +107,8 @@ def main(arguments: list[str] | None = None) -> None:
     A verb may return its exit code. ADVISOR_DEBUG=1 shows the traceback of whatever went wrong.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if os.environ.get("ADVISOR_DEBUG") != "1":
+        warnings.simplefilter("ignore", RuntimeWarning)  # numpy's words about a number are no use to whoever gave it
     try:
         code = command.main(args=arguments, prog_name="advisor", standalone_mode=False)
         sys.stdout.flush()

@@ -10,7 +10,8 @@ import numpy as np
 
 from advisor.plan.candidates import WIDEST_WINDOW, Candidates, Window, batch_octaves
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
-from advisor.plan.goal import MOST_DEPTH, UNLIMITED_SECONDS, Limits
+from advisor.plan.goal import UNLIMITED_SECONDS, Limits
+from advisor.plan.ranges import MOST_DEPTH
 from advisor.plan.search_space import SearchSpace, open_space
 from advisor.predict.profile import Profile
 from advisor.records import Goal

@@ -14,7 +14,7 @@ import numpy as np
 from advisor.hardware.offers import Offer
 from advisor.plan import recipe
 from advisor.plan.candidates import Candidates, Device, Machines
-from advisor.plan.goal import MOST_EPOCHS, Limits, interruptions
+from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Limits, interruptions
 from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
@@ -156,9 +156,7 @@ class Costs:
 
     def _allowed_seconds(self, limits: Limits) -> np.ndarray:
         """Seconds that the limits leave for everything, at the expected rate of spending."""
-        allowed = np.full_like(self.terms.before, np.inf)
-        if limits.deadline_seconds is not None:
-            allowed = np.minimum(allowed, limits.deadline_seconds)
+        allowed = np.full_like(self.terms.before, limits.deadline_seconds or LONGEST_SECONDS)
         if limits.budget_usd is not None:
             unmetered = self.terms.before * self._tariff
             rate = self._rent.value / 3600 + self._tariff

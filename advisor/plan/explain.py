@@ -13,7 +13,7 @@ from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, SHARD_BYTES, bytes
 from advisor.plan import recipe
 from advisor.plan.choose import LEVEL
 from advisor.plan.evaluate import Violation
-from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
+from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
 from advisor.predict.intervals import known, reciprocal
 from advisor.predict.loss import effective_tokens, loss_range_problem
@@ -92,6 +92,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
         yield f"the cost is unknown ({offer.source}): give --price"
     yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
+    yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
 
 
 def inputs(chosen: Trial) -> Iterator[str]:
@@ -283,6 +284,14 @@ def _off_request(chosen: Trial) -> str:
     if asked is None or asked == made:
         return ""
     return f"{format_percent(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
+
+
+def _length_warning(brief: Brief, seconds: float) -> Iterator[str]:
+    """That a run takes so long that its machine is outdated before it ends, or would if the budget were used up."""
+    if seconds < 0.98 * LONGEST_SECONDS:
+        return
+    ended = "" if brief.settled or brief.goal.deadline_seconds else ", where it ends however much money is left"
+    yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
 
 
 def _batch_warning(chosen: Trial) -> Iterator[str]:

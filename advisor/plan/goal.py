@@ -18,6 +18,7 @@ from advisor.laws import flops
 from advisor.laws.repetition import WASTEFUL_EPOCHS
 from advisor.laws.text import compressed_bytes_per_token
 from advisor.plan.offers import SPOT_MEAN_SECONDS
+from advisor.plan.ranges import check_ranges
 from advisor.predict.intervals import EstimateArrays, known
 from advisor.predict.power import PowerModel, datasheet_power
 from advisor.predict.profile import Profile
@@ -41,10 +42,9 @@ VOCAB_SIZE = {"cpu": 4096, "cuda": 32768}
 # square root of the budget for each: 4.47 of 20 dollars, 45 of 2,000. Judged: a larger run may take longer, but not by
 # as much as it is larger. It rises by less than the budget does, so that more money never trains less.
 FREE_WAIT_SECONDS = 86400.0
+LONGEST_SECONDS = 365 * 86400.0  # that a run is stretched to by a budget alone: its machine would be outdated
 LEAST_CAP = 0.2  # of a card's power limit; drivers take some 25 to 60 % at least
-LEAST_BETWEEN_INTERRUPTIONS = 60.0  # seconds; a run that is stopped more often never gets past its start-up
 DEEPEST = {"nanochat": 32, "gpt2": 48, "llama": 40}  # looked at first when the device was never calibrated
-MOST_DEPTH = 512  # nanochat's has 1.8e12 parameters, and no other family's is smaller by much; no machine here holds it
 
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
@@ -219,7 +219,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
     a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
-    _check_numbers(goal)
+    check_numbers(goal)
     if profile.spec is not None and cap_is_too_low(goal, profile):
         raise AdvisorError(
             f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
@@ -272,49 +272,11 @@ def describe_limits(brief: Brief) -> str:
     return " and ".join(words)
 
 
-def _check_numbers(goal: Goal) -> None:
+def check_numbers(goal: Goal) -> None:
+    """Refuse numbers that no goal means, and those that say the same thing twice (AdvisorError, exit code 2)."""
     if goal.family not in FAMILY_RATIO:
         raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)
-    positive = {
-        "--gpus": goal.gpus,
-        "--seq-len": goal.seq_len,
-        "--vocab-size": goal.vocab_size,
-        "--deadline": goal.deadline_seconds,
-        "--tokens": goal.tokens,
-        "--depth": goal.depth,
-        "--params": goal.parameters,
-        "--data-tokens": goal.data_tokens,
-        "--epochs": goal.epochs,
-        "--width": goal.width,
-        "--heads": goal.heads,
-        "--kv-heads": goal.kv_heads,
-        "--ffn-width": goal.ffn_width,
-        "--ratio": goal.ratio,
-        "--micro-batch": goal.micro_batch,
-        "--global-batch": goal.global_batch_tokens,
-        "--power-cap": goal.power_cap_watts,
-        "--interruptions": goal.interruption_seconds,
-        "--checkpoint-every": goal.checkpoint_seconds,
-    }
-    for option, value in positive.items():
-        if value is not None and not value > 0:
-            hint = f"give more than 0, or leave {option} out"
-            raise AdvisorError(f"{option} {value}: must be more than 0", hint, exit_code=2)
-    if goal.interruption_seconds is not None and goal.interruption_seconds < LEAST_BETWEEN_INTERRUPTIONS:
-        raise AdvisorError(
-            f"--interruptions {goal.interruption_seconds:g}: no run gets done that is stopped more than once a minute",
-            "give the mean time between interruptions, as 12h",
-            exit_code=2,
-        )
-    prices = {"--price": goal.usd_per_gpu_hour, "--kwh-price": goal.usd_per_kwh}
-    for option, value in (prices | {"--value-of-time": goal.usd_per_waiting_hour}).items():
-        if value is not None and value < 0:
-            hint = f"give {option} 0 for what costs nothing, or leave it out"
-            raise AdvisorError(f"{option} {value}: must not be negative", hint, exit_code=2)
-    if goal.budget_usd is not None and not goal.budget_usd > 0:
-        raise AdvisorError(
-            f"--budget {goal.budget_usd}: must be more than 0", "leave it out to plan without a budget", exit_code=2
-        )
+    check_ranges(goal)
     if goal.tokens is not None and goal.ratio is not None and goal.depth is not None:
         raise AdvisorError(
             "--tokens, --ratio and --depth together say the same thing twice", "leave one of them out", exit_code=2

@@ -32,6 +32,7 @@ BETWEEN_FAILURES = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, b
 GPUS_A_NODE = 8
 MOST_CHECKPOINT_SHARE = 0.01  # of the work, spent on writing against failures that are merely assumed
 LEAST_INTERVAL_SECONDS = 60.0
+_ENDLESS = 100.0  # interruptions expected within one interval: with so many no run ends, and numbers still do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,5 +283,5 @@ def lost_share(
     Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
     """
     segment = interval_seconds + write_seconds
-    again = math.e ** (restart_seconds / mean_seconds)
-    return mean_seconds * again * (math.e ** (segment / mean_seconds) - 1) / segment - 1
+    again = math.e ** np.minimum(restart_seconds / mean_seconds, _ENDLESS)
+    return mean_seconds * again * (math.e ** np.minimum(segment / mean_seconds, _ENDLESS) - 1) / segment - 1

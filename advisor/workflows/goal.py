@@ -9,6 +9,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.here import device_key
+from advisor.plan.goal import check_numbers
 from advisor.plan.models import require_model
 from advisor.plan.offers import ANY, OWN, usual_counts
 from advisor.records import Goal, GpuPrice, OwnMachine
@@ -63,6 +64,7 @@ class PlanOptions:
 
 def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
+
     _refuse_two_ratios(options)
     _refuse_two_sizes_of_data(options)
     options = _with_shape(options)
@@ -72,7 +74,7 @@ def goal_from(options: PlanOptions) -> Goal:
     numbers = tuple(options.gpus or usual_counts(gpu, own))
     if alone is not None and (gpu in (ANY, OWN) or len(keys) > 1):
         raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
-    return Goal(
+    goal = Goal(
         gpu=gpu,
         gpus=numbers[0],
         counts=numbers if len(numbers) > 1 else (),
@@ -115,6 +117,8 @@ def goal_from(options: PlanOptions) -> Goal:
         usd_per_waiting_hour=options.value_of_time,
         checkpoint_seconds=options.checkpoint_every,
     )
+    check_numbers(goal)
+    return goal
 
 
 def _with_shape(options: PlanOptions) -> PlanOptions:

@@ -609,7 +609,7 @@ def test_the_loss_on_the_way_ends_at_the_promise(call):
         (("--gpu", "cpu", "--deadline", "1h"), 1, "never calibrated"),
         (("--gpu", "l4", "--data", "/nowhere"), 2, "does not exist"),
         (("--gpu", "l4", "--ratio-counts", "total"), 2, "there is no --ratio"),
-        (("--gpu", "l4", "--deadline", "8h", "--interruptions", "1s"), 2, "more than once a minute"),
+        (("--gpu", "l4", "--deadline", "8h", "--interruptions", "1s"), 2, "must be at least 60 s"),
         (("--gpu", "h100-80gb-sxm", "--deadline", "8h", "--power-cap", "60"), 2, "its own limit is 700 W"),
     ],
 )
