@@ -150,11 +150,11 @@ def awkward_folder(tmp_path_factory):
 
 
 maybe = st.none() | st.integers(1, 10**12)
-numbers = st.floats(0.01, 1e9, allow_nan=False)
+numbers, durations = st.floats(1.0, 1e4), st.floats(60.0, 3e8)  # within every option's range
 
 
 @given(
-    budget=st.none() | numbers, deadline=st.none() | numbers, tokens=maybe, depth=st.none() | st.integers(1, 200),
+    budget=st.none() | numbers, deadline=st.none() | durations, tokens=maybe, depth=st.none() | st.integers(1, 200),
     ratio=st.none() | numbers, counts=st.lists(st.integers(1, 64), unique=True, max_size=4), sure=st.booleans(),
     compile=st.sampled_from((None, True, False)), family=st.sampled_from(("nanochat", "gpt2", "llama")),
     prices=st.dictionaries(st.sampled_from(("l4", "h100-80gb-sxm")), numbers), kwh=st.none() | numbers,
