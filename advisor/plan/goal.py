@@ -219,7 +219,7 @@ def make_brief(goal: Goal, profile: Profile, data_meta: TokenMeta | None, offer:
     `data_meta` is the token folder's metadata (None: synthetic tokens); `offer` is one the device can be had by, which
     a budget needs a price of. Raises AdvisorError (exit code 2) that names the value and the option to change.
     """
-    check_numbers(goal)
+    _check_numbers(goal)
     if profile.spec is not None and cap_is_too_low(goal, profile):
         raise AdvisorError(
             f"--power-cap {goal.power_cap_watts:g}: {profile.key} cannot be limited so far, its own limit is "
@@ -272,7 +272,7 @@ def describe_limits(brief: Brief) -> str:
     return " and ".join(words)
 
 
-def check_numbers(goal: Goal) -> None:
+def _check_numbers(goal: Goal) -> None:
     """Refuse numbers that no goal means, and those that say the same thing twice (AdvisorError, exit code 2)."""
     if goal.family not in FAMILY_RATIO:
         raise AdvisorError(f"--family {goal.family}: unknown", f"choose one of {', '.join(FAMILY_RATIO)}", exit_code=2)

@@ -9,9 +9,9 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.here import device_key
-from advisor.plan.goal import check_numbers
 from advisor.plan.models import require_model
 from advisor.plan.offers import ANY, OWN, usual_counts
+from advisor.plan.ranges import check_ranges
 from advisor.records import Goal, GpuPrice, OwnMachine
 from advisor.units import parse_usd
 from advisor.workflows.machines import read_machines
@@ -64,7 +64,6 @@ class PlanOptions:
 
 def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
-
     _refuse_two_ratios(options)
     _refuse_two_sizes_of_data(options)
     options = _with_shape(options)
@@ -117,7 +116,7 @@ def goal_from(options: PlanOptions) -> Goal:
         usd_per_waiting_hour=options.value_of_time,
         checkpoint_seconds=options.checkpoint_every,
     )
-    check_numbers(goal)
+    check_ranges(goal)
     return goal
 
 
