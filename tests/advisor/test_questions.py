@@ -19,6 +19,7 @@ from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.software_support import can_train_in, runs_trainer
 from advisor.laws import flops
 from advisor.plan.answer import answer
+from advisor.plan.goal import waiting_price
 from advisor.predict.profile import FIT_MARGIN
 from advisor.records import Choice, Goal, Plan
 from advisor.store.plan_files import dump_plan, load_plan
@@ -195,7 +196,7 @@ def test_pinning_what_was_chosen_changes_nothing(plan: Plan):
         plan.goal,
         gpu=plan.workload.gpu,
         gpus=plan.workload.gpus,
-        counts=(),
+        counts=(plan.workload.gpus,) if waiting_price(plan.goal) is None else (),  # waiting counts as it did
         depth=plan.chosen.depth,
         micro_batch=plan.run.micro_batch,
         global_batch_tokens=plan.workload.step_tokens,
