@@ -1,8 +1,8 @@
 """The only formatter and parser of money, time, bytes, tokens and rates.
 
 Inside the house numbers are plain floats in the unit of their field's name; here they become words and come
-back. A number without an interval shows three significant figures at most; one with an interval shows no
-digit that the interval does not support. None and non-finite numbers are "unknown".
+back. A number without an interval shows three significant figures at most; an interval's ends show no digit that its
+width does not support, its centre one more, wherever it stands. None and non-finite numbers are "unknown".
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Formatter:
         return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
 
     def interval(self, value: float, low: float, high: float) -> str:
-        """The value with its interval, in the value's unit: "21 h (19-24 h)", "$24 ($21-28)"."""
+        """The value with its interval, in the value's unit: "21.3 h (19-24 h)", "$24.30 ($21-28)"."""
         if not abs(value) < _LARGEST:
             return UNKNOWN
         if not (abs(low) < _LARGEST and abs(high) < _LARGEST):
@@ -56,14 +56,47 @@ class Formatter:
         if low == high == value:
             return self(value)
         factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
-        place = _supported_place((high - low) / factor)
-        middle, bottom, top = (self._pad(_number(abs(x) / factor, place, self.finest)) for x in (value, low, high))
-        prefixes = [self._signed_prefix(x) for x in (value, low, high)]
-        if middle == bottom == top and len(set(prefixes)) == 1:  # no finer than a cent
-            return f"{prefixes[0]}{middle}{suffix}"
+        scaled = value / factor, low / factor, high / factor
+        place = self._ends_place(*scaled)
+        middle = self.centre(value, low, high)
+        ends = [_number(abs(x), place, self.finest) for x in scaled[1:]]
+        if self._shown_centre(*scaled) == self._shown(scaled[1], place) == self._shown(scaled[2], place):
+            return middle  # no finer than a cent
         dash = "-" if low >= 0 else " to "
-        shown_top = top if low >= 0 else prefixes[2] + top
-        return f"{prefixes[0]}{middle}{suffix} ({prefixes[1]}{bottom}{dash}{shown_top}{suffix})"
+        bottom, top = (self._pad(text) for text in ends)
+        shown_top = top if low >= 0 else self._signed_prefix(high) + top
+        return f"{middle} ({self._signed_prefix(low)}{bottom}{dash}{shown_top}{suffix})"
+
+    def centre(self, value: float, low: float, high: float) -> str:
+        """The value alone, with the digits that it has beside its interval."""
+        if low == high == value or not all(abs(x) < _LARGEST for x in (value, low, high)):
+            return self(value)
+        factor, suffix = self._unit(value if value else max(abs(low), abs(high)))
+        place = _supported_place((high - low) / factor) - 1
+        text = _without_zeros(_number(abs(value) / factor, place, self.finest))
+        return f"{self._signed_prefix(value)}{self._pad(text)}{suffix}"
+
+    def printed(self, value: float, low: float | None = None, high: float | None = None) -> float:
+        """The number that a reader finds: rounded as it is written, alone or, with ends, as an interval's centre."""
+        if low is None or high is None or low == high == value or not max(abs(low), abs(high)) < _LARGEST:
+            if abs(value) < self.exact_below and float(value).is_integer():
+                return value
+            factor = self._unit(value)[0]
+            return factor * self._shown(value / factor, None)
+        factor = self._unit(value if value else max(abs(low), abs(high)))[0]
+        return factor * self._shown_centre(value / factor, low / factor, high / factor)
+
+    def _ends_place(self, value: float, low: float, high: float) -> int:
+        """The decimal place of an interval's ends: the last that its width supports, one finer to hold the centre."""
+        place = _supported_place(high - low)
+        middle = self._shown_centre(value, low, high)
+        return place if self._shown(low, place) <= middle <= self._shown(high, place) else place - 1
+
+    def _shown_centre(self, value: float, low: float, high: float) -> float:
+        return self._shown(value, _supported_place(high - low) - 1)
+
+    def _shown(self, value: float, place: int | None) -> float:
+        return math.copysign(_as_written(abs(value), place, self.finest)[0], value)
 
     def change(self, value: float) -> str:
         """A difference, with its sign and two figures: it is known no better than the numbers it was taken from."""
@@ -71,8 +104,7 @@ class Formatter:
             return UNKNOWN
         factor, suffix = self._unit(value)
         size = abs(value) / factor
-        text = _number(size, math.floor(math.log10(size)) - 1, self.finest) if size else "0"
-        text = text.rstrip("0").rstrip(".") if "." in text else text
+        text = _without_zeros(_number(size, math.floor(math.log10(size)) - 1, self.finest)) if size else "0"
         sign = "-" if value < 0 else "+"
         return f"{sign}{self.prefix}{self._pad(text)}{suffix}"
 
@@ -110,20 +142,31 @@ def _supported_place(width: float) -> int:
 
 
 def _number(magnitude: float, place: int | None, finest: int) -> str:
-    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros.
+    """Write a non-negative number: to `place` (keeping its zeros), or to three figures without trailing zeros."""
+    if magnitude == 0:
+        return "0"
+    value, used = _as_written(magnitude, place, finest)
+    text = f"{value:,.{max(0, -used)}f}"
+    return _without_zeros(text) if place is None else text
+
+
+def _as_written(magnitude: float, place: int | None, finest: int) -> tuple[float, int]:
+    """A non-negative number rounded to `place`, or to three figures, and the place that was used.
 
     Nothing finer than `finest` is written, but of numbers that would vanish by that.
     """
     if magnitude == 0:
-        return "0"
+        return 0.0, 0
     first = math.floor(math.log10(_rounded(magnitude)))
     figures = first - (SIGNIFICANT_FIGURES - 1)
     # never coarser than its own first digit: 2 beside 200 stays 2; never finer than three figures
     used = figures if place is None else max(figures, min(place, first))
     used = max(used, finest) if first >= finest else used
-    value = round(magnitude, -used)
-    text = f"{value:,.{max(0, -used)}f}"
-    return text.rstrip("0").rstrip(".") if place is None and "." in text else text
+    return round(magnitude, -used), used
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 _SI = ((0.0, 1.0, ""), (1e3, 1e3, " k"), (1e6, 1e6, " M"), (1e9, 1e9, " B"), (1e12, 1e12, " T"))
@@ -164,6 +207,26 @@ def format_estimate(estimate: Estimate | None, formatter: Formatter) -> str:
     if estimate is None:
         return UNKNOWN
     return formatter.interval(estimate.value, estimate.low, estimate.high)
+
+
+def format_centre(estimate: Estimate | None, formatter: Formatter) -> str:
+    """An estimate's expected value alone, with the very digits that `format_estimate` gives it; None is "unknown"."""
+    return UNKNOWN if estimate is None else formatter.centre(estimate.value, estimate.low, estimate.high)
+
+
+def format_error(predicted: Estimate | None, actual: Estimate | float | None, formatter: Formatter) -> str:
+    """Actual over predicted less one, with sign and two figures, of both numbers as they are printed; else a dash."""
+    promised, came = _printed(predicted, formatter), _printed(actual, formatter)
+    if promised is None or came is None or (promised == 0 and came != 0):
+        return "-"
+    return format_percent.change(came / promised - 1 if promised else 0.0)
+
+
+def _printed(number: Estimate | float | None, formatter: Formatter) -> float | None:
+    """A number as a reader finds it; None where that is no number."""
+    if isinstance(number, Estimate):
+        return formatter.printed(number.value, number.low, number.high) if abs(number.value) < _LARGEST else None
+    return formatter.printed(number) if number is not None and abs(number) < _LARGEST else None
 
 
 # a comma only before groups of three: "1,200" is a number, "1,5" is somebody's one and a half and is refused

@@ -6,7 +6,7 @@ from advisor.audit import signs
 from advisor.audit.counts import with_batch
 from advisor.audit.verdict import Judgement, Question, between, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
-from advisor.units import format_flops, format_percent, format_rate
+from advisor.units import format_centre, format_flops, format_percent, format_rate
 
 PAYS = 0.05  # a larger batch is worth its memory from 5 % more throughput on
 _KERNEL_TIME = (
@@ -27,8 +27,8 @@ def bigger_batch_pays(q: Question) -> Judgement:
     if not (here and there and here.tokens_per_second and there.tokens_per_second):
         return unknown("free memory says nothing of speed; without card and shape no curve of throughput can be drawn")
     gain = there.tokens_per_second.value / here.tokens_per_second.value - 1
-    words = f"expected at batch {s.micro_batch}: {format_rate(here.tokens_per_second.value)}"
-    words += f", at {target}: {format_rate(there.tokens_per_second.value)}"
+    words = f"expected at batch {s.micro_batch}: {format_centre(here.tokens_per_second, format_rate)}"
+    words += f", at {target}: {format_centre(there.tokens_per_second, format_rate)}"
     if there.fits is False:
         return wrong(f"batch {target} does not fit", words)
     if gain < PAYS:

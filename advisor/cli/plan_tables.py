@@ -21,13 +21,13 @@ def recommendation(plan: Plan) -> Iterator[RenderableType]:
     yield words.sentence(plan)
     yield from filter(None, [words.speed_rests_on(plan)])
     if search is not None and several:
-        yield from _search(search, [runs.front(search)], shown_notes)
+        yield from _search(plan, search, [runs.front(search)], shown_notes)
     yield from ("", bill_table(plan))
     if way := words.course(plan):
         yield from ("", on_console(way))
     yield from _tables(runs.candidates(plan), shown_notes)
     if search is not None and not several:
-        yield from _search(search, [], shown_notes)
+        yield from _search(plan, search, [], shown_notes)
     yield from ("", render.points(plan.reasons))
     if plan.warnings:
         yield from ("", render.points(plan.warnings, mark="!"))
@@ -40,7 +40,7 @@ def bill_table(plan: Plan) -> RenderableType:
     return on_console(words.bill(plan))
 
 
-def _search(search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
+def _search(plan: Plan, search: SearchReport, fronts: list[Table], shown_notes: list[str]) -> Iterator[RenderableType]:
     """Options, front where there was a choice of devices, near misses, sensitivity, scaling."""
     yield from _tables([runs.options(search.options)], shown_notes)
     missed = [runs.near_misses(search)] if search.near_misses else []
@@ -48,7 +48,7 @@ def _search(search: SearchReport, fronts: list[Table], shown_notes: list[str]) -
     if search.sensitivity:
         yield from ("", words.DEPENDS, render.points(search.sensitivity))
     if len(search.scaling) > 1:
-        yield from _tables([runs.scaling(search.scaling)], shown_notes)
+        yield from _tables([runs.scaling(plan)], shown_notes)
         yield runs.pays(search)
 
 

@@ -16,7 +16,7 @@ from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial, make_trial, make_trials
 from advisor.predict.groups import group_keys
 from advisor.records import Choice
-from advisor.units import format_percent, format_seconds, format_usd
+from advisor.units import format_centre, format_percent, format_seconds, format_usd
 
 BOLD = 1.02  # times the best score that a larger model may have and still be the aggressive option
 FRONT_SHOWN = 12  # besides the plan
@@ -187,11 +187,13 @@ def _what_rules_out(space: SearchSpace, trial: Trial) -> str:
     if trial.violation is Violation.MONEY:
         assert trial.bill.usd is not None and limits.budget_usd is not None
         needs, limit = limits.counted(trial.bill.usd), limits.budget_usd
-        if (words := format_usd(needs)) == format_usd(limit):
+        words = format_usd(needs) if limits.sure else format_centre(trial.bill.usd, format_usd)
+        if words == format_usd(limit):
             return f"over budget by {format_percent(needs / limit - 1)}"
         return f"over budget: {up_to}{words} of {format_usd(limit)}"
     if trial.violation is Violation.TIME:
-        time = format_seconds(limits.counted(trial.bill.clock.total_seconds))
+        clock = trial.bill.clock.total_seconds
+        time = format_seconds(clock.high) if limits.sure else format_centre(clock, format_seconds)
         return f"too slow: {up_to}{time} of {format_seconds(limits.deadline_seconds)}"
     if trial.violation is Violation.SPOT:
         return "a spot machine: --spot any allows it"

@@ -313,13 +313,11 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
     late, dear = replace(brief.limits.patient, sure=True).broken(clock, chosen.bill.usd)
     if late and brief.limited:
         return (
-            f"the expected time keeps the deadline, its high end ({format_seconds(clock.high)}) does not: "
-            "--sure plans for the high end"
+            "the expected time keeps the deadline, the high end of its interval does not: --sure plans for the high end"
         )
     if dear and chosen.bill.usd is not None:
         return (
-            f"the expected cost keeps the budget, its high end ({format_usd(chosen.bill.usd.high)}) does not: "
-            "--sure plans for the high end"
+            "the expected cost keeps the budget, the high end of its interval does not: --sure plans for the high end"
         )
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
 

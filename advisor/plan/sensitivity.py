@@ -20,7 +20,15 @@ from advisor.plan.goal import Limits
 from advisor.plan.search_space import SearchSpace
 from advisor.predict.loss import DATA_CONSTRAINED
 from advisor.records import Choice
-from advisor.units import format_number, format_percent, format_seconds, format_tokens, format_usd
+from advisor.units import (
+    format_centre,
+    format_error,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
 
 WORTH_SAYING = 0.05  # share of the price below which a saving is not worth a sentence
 BETTER = 0.005  # of the score: what is less of an improvement is called none
@@ -118,8 +126,9 @@ def _cheaper(space: SearchSpace, plan: Choice, limits: Limits, words: str) -> Se
     cheapest = cheapest_as_good(space, plan.score * LEVEL, limits)
     if not paid or cheapest is None or cheapest.usd > (1 - WORTH_SAYING) * paid:
         return None
-    saved = f"{format_usd(paid)} to {format_usd(cheapest.usd)} ({format_percent(1 - cheapest.usd / paid)} less)"
     choice = choice_of(space.candidates, cheapest)
+    before, after = format_centre(plan.cost_usd, format_usd), format_centre(choice.cost_usd, format_usd)
+    saved = f"{before} to {after} ({format_error(plan.cost_usd, choice.cost_usd, format_usd)})"
     text = f"{words} would take the price from {saved} at the same quality: {_where(choice)}"
     return Sensitivity(text=text, limits=limits, depth=choice.depth)
 
@@ -254,4 +263,4 @@ def machine(choice: Choice, provided: str = " from ") -> str:
 
 def _loss(choice: Choice) -> str:
     assert choice.loss is not None
-    return format_number(choice.loss.value)
+    return format_centre(choice.loss, format_number)

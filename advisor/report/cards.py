@@ -15,6 +15,7 @@ from advisor.units import (
     DAY,
     format_bandwidth,
     format_bytes,
+    format_centre,
     format_estimate,
     format_flops,
     format_percent,
@@ -89,7 +90,7 @@ def training_row(row: CardRow) -> dict[str, str]:
         "$ per hour": format_usd_rate(price.usd_per_hour) if price else "-",
         "From": price.provider or "-" if price else "-",
         "Memory": format_bytes(row.spec.memory_bytes),
-        "MFU": format_percent(prediction.mfu.value) if prediction and prediction.mfu else "-",
+        "MFU": format_centre(prediction.mfu, format_percent) if prediction and prediction.mfu else "-",
         "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
         "Micro-batch": _micro_batch(prediction.workload) if prediction else "-",
     }

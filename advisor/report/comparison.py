@@ -26,6 +26,7 @@ from advisor.units import (
     HOUR,
     Formatter,
     format_count,
+    format_error,
     format_estimate,
     format_number,
     format_percent,
@@ -100,7 +101,7 @@ def _score(score: Score) -> tuple[str, ...]:
         TITLES[score.quantity],
         format_estimate(score.predicted, formatter),
         formatter(score.actual),
-        "-" if score.error is None else signed_percent(score.error),
+        format_error(score.predicted, score.actual, formatter),
         {True: "yes", False: "no", None: "-"}[score.inside_interval],
         score.predicted.basis.value if score.predicted else "-",
     )

@@ -11,6 +11,7 @@ from advisor.records import Estimate
 from advisor.units import (
     Formatter,
     format_bytes,
+    format_centre,
     format_energy,
     format_estimate,
     format_mass,
@@ -43,8 +44,8 @@ class Quantity:
         return format_estimate(estimate, self.words)
 
     def expected(self, estimate: Estimate | None) -> str:
-        """An estimate's expected value alone; "unknown" for None."""
-        return self.words(estimate.value if estimate else None)
+        """An estimate's expected value alone, in the digits it has beside its interval; "unknown" for None."""
+        return format_centre(estimate, self.words)
 
     def row(self, estimate: Estimate | None) -> tuple[str, str, str]:
         """Name, estimate with its interval, basis."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from advisor.plan.explain import verdict
 from advisor.plan.sensitivity import machine
-from advisor.records import Candidate, Choice, Plan, ScalingPoint, SearchReport
+from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
-from advisor.units import format_bytes, format_count, format_number, format_percent, format_tokens
+from advisor.units import (
+    Formatter,
+    format_bytes,
+    format_centre,
+    format_count,
+    format_number,
+    format_percent,
+    format_tokens,
+)
 
 # One exponent for parameters and tokens: at the best ratio the score goes as compute to the power -alpha / 2, so that
 # 1 % of it is 2 / 0.353 = 5.7 % of compute.
@@ -124,7 +133,7 @@ def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Tabl
             _starred(f"{c.micro_batch} x {c.grad_accum}", c),
             format_count(c.steps),
             format_tokens(c.tokens),
-            format_tokens(c.tokens_per_second.value),
+            format_centre(c.tokens_per_second, format_tokens),
             DEVICE_MEMORY.expected(c.device_bytes),
             TIME.expected(c.total_seconds),
             COST.expected(c.cost_usd),
@@ -136,16 +145,18 @@ def _candidates(title: str, considered: Sequence[Candidate], plan: Plan) -> Tabl
     return Table(columns=names, rows=rows, title=title, numbers=names[:-1], chosen=chosen, notes=_notes(considered))
 
 
-def scaling(points: Sequence[ScalingPoint]) -> Table:
-    """The chosen run on more and fewer GPUs; who lets them only where that differs."""
+def scaling(plan: Plan) -> Table:
+    """The chosen run on more and fewer GPUs, its own row as it stands elsewhere; who lets them where that differs."""
+    points = plan.search.scaling if plan.search else ()
+    promised = plan.prediction
     names = ("GPUs", THROUGHPUT.column, OF_IDEAL, TIME.column, COST.column, OTHER_BATCH, "from")
     rows = tuple(
         (
             str(p.gpus),
-            format_tokens(p.tokens_per_second),
+            _as_promised(p.tokens_per_second, promised.tokens_per_second, format_tokens),
             format_percent(p.efficiency),
-            TIME.words(p.total_seconds),
-            COST.words(p.cost_usd),
+            _as_promised(p.total_seconds, promised.wall_clock.total_seconds, TIME.words),
+            _as_promised(p.cost_usd, promised.cost_usd, COST.words),
             "as planned" if p.other_batch_tokens is None else format_count(p.other_batch_tokens),
             _rented_from(p),
         )
@@ -157,6 +168,12 @@ def scaling(points: Sequence[ScalingPoint]) -> Table:
         table = table.without(OTHER_BATCH)
     several = len({p.provider for p in points}) > 1 or any(_idle(p) for p in points)
     return table if several else table.without("from")
+
+
+def _as_promised(number: float | None, promised: Estimate | None, words: Formatter) -> str:
+    """A number in words: the plan's own where it is the same."""
+    same = number is not None and promised is not None and math.isclose(number, promised.value, rel_tol=1e-6)
+    return format_centre(promised, words) if same else words(number)
 
 
 def pays(search: SearchReport) -> str:

@@ -16,7 +16,15 @@ from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
 from advisor.ui import loaders
 from advisor.ui.tables import plain, right_aligned, table
-from advisor.units import format_bandwidth, format_flops, format_percent, format_rate, format_seconds, format_usd
+from advisor.units import (
+    format_bandwidth,
+    format_centre,
+    format_flops,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_usd,
+)
 
 LOOK_SECONDS = 1.0
 
@@ -170,7 +178,7 @@ def _compare(entries: list[CalibrationEntry]) -> None:
             "Memory bandwidth": format_bandwidth(rates.bandwidth),
             "Launch": format_seconds(rates.launch_seconds),
             "Machine's drift": format_percent(profile.posterior.drift),
-            "Start-up of a run": format_seconds(profile.costs.startup_seconds.value),
+            "Start-up of a run": format_centre(profile.costs.startup_seconds, format_seconds),
         }
     names = list(next(iter(columns.values())))
     table([{"": name, **{key: column[name] for key, column in columns.items()}} for name in names], right=list(columns))

@@ -165,7 +165,7 @@ def _scaling(shown: Plan) -> None:
     if search is None or len(search.scaling) < 2:
         st.info(runs.SCALING_ALONE)
         return
-    table = runs.scaling(search.scaling)
+    table = runs.scaling(shown)
     rows = [
         {"gpus": point.gpus, "value": point.tokens_per_second,
          "label": "; ".join(f"{name} {cell}" for name, cell in zip(table.columns, row, strict=True))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,9 +15,12 @@ from advisor.records import Basis, Estimate
 from advisor.units import (
     Formatter,
     format_bytes,
+    format_centre,
     format_count,
     format_energy,
+    format_error,
     format_estimate,
+    format_number,
     format_percent,
     format_rate,
     format_seconds,
@@ -82,13 +86,18 @@ def test_what_is_not_known_is_said(formatter: Formatter, value: float | None) ->
 @pytest.mark.parametrize(
     ("formatter", "numbers", "text"),
     [
-        (format_seconds, (21.3 * 3600, 19.1 * 3600, 24.2 * 3600), "21 h (19-24 h)"),
+        (format_seconds, (21.3 * 3600, 19.1 * 3600, 24.2 * 3600), "21.3 h (19-24 h)"),
         (format_seconds, (21.37 * 3600, 20.9 * 3600, 21.8 * 3600), "21.4 h (20.9-21.8 h)"),
-        (format_seconds, (95.2, 88.4, 103.6), "95 s (88-104 s)"),
-        (format_usd, (24.31, 21.2, 28.4), "$24 ($21-28)"),
+        (format_seconds, (95.2, 88.4, 103.6), "95.2 s (88-104 s)"),
+        (format_usd, (24.31, 21.2, 28.4), "$24.30 ($21-28)"),
+        (format_seconds, (45.4 * 3600, 38 * 3600, 62 * 3600), "45 h (40-60 h)"),
+        (format_usd, (760, 610, 920), "$760 ($600-900)"),
+        (format_seconds, (0.1849, 0.16, 0.22), "185 ms (160-220 ms)"),
+        (format_seconds, (47, 46, 70), "47 s (46-70 s)"),  # to tens it would begin above its centre
+        (format_usd, (19.98, 16.2, 24.4), "$20 ($16-24)"),
         (format_usd, (0.0, 0.0, 0.0), "$0.00"),
         (format_usd, (0.0763, 0.0702, 0.0831), "$0.08 ($0.07-0.08)"),
-        (format_percent, (0.21, 0.02, 2.0), "20 % (2-200 %)"),
+        (format_percent, (0.21, 0.02, 2.0), "21 % (2-200 %)"),
         (format_percent, (0.0, -0.03, 0.05), "0 % (-3 to 5 %)"),
         (format_usd, (0.0, -3.0, 5.0), "$0.00 (-$3 to $5)"),
         (format_tokens, (1e6, 1e6, 1e6), "1 M"),
@@ -97,6 +106,49 @@ def test_what_is_not_known_is_said(formatter: Formatter, value: float | None) ->
 )
 def test_estimates_show_what_the_interval_supports(formatter: Formatter, numbers: tuple, text: str) -> None:
     assert format_estimate(estimate(*numbers), formatter) == text
+
+
+SPREAD = st.floats(min_value=0, max_value=9)
+VALUES = st.floats(min_value=1e-3, max_value=1e9)
+
+
+def printed_numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)]
+
+
+@given(VALUES, SPREAD, SPREAD, st.sampled_from(FORMATTERS))
+def test_a_printed_centre_lies_in_its_printed_interval(value, below, above, formatter) -> None:
+    one = estimate(value, value / (1 + below), value * (1 + above))
+    centre, *ends = printed_numbers(format_estimate(one, formatter))
+    assert not ends or ends[0] <= centre <= ends[1]
+
+
+@given(VALUES, SPREAD, SPREAD, st.sampled_from(FORMATTERS))
+def test_a_centre_is_written_the_same_with_and_without_its_interval(value, below, above, formatter) -> None:
+    one = estimate(value, value / (1 + below), value * (1 + above))
+    assert format_estimate(one, formatter).partition(" (")[0] == format_centre(one, formatter)
+
+
+@given(VALUES, st.floats(min_value=0, max_value=0.1), st.floats(min_value=0, max_value=0.1))
+def test_a_centre_is_within_a_hundredth_where_the_interval_is_narrower_than_a_fifth(value, below, above) -> None:
+    one = estimate(value, value * (1 - below), value * (1 + above))
+    assert format_seconds.printed(one.value, one.low, one.high) == pytest.approx(value, rel=0.01)
+    cent = format_usd.printed(one.value, one.low, one.high)
+    assert cent == pytest.approx(value, rel=0.01, abs=0.005 + 1e-9)  # amounts have no half cents
+
+
+@given(st.floats(min_value=1, max_value=50), SPREAD, SPREAD, st.floats(min_value=1, max_value=50))
+def test_an_error_can_be_computed_again_from_the_printed_numbers(value, below, above, actual) -> None:
+    one = estimate(value, value / (1 + below), value * (1 + above))
+    promised, came = format_centre(one, format_number), format_number(actual)
+    assert format_error(one, actual, format_number) == format_percent.change(float(came) / float(promised) - 1)
+
+
+def test_an_error_without_both_numbers_is_a_dash() -> None:
+    assert format_error(None, 1.0, format_number) == format_error(estimate(1, 1, 1), None, format_number) == "-"
+    assert format_error(estimate(0, 0, 0), 1.0, format_number) == "-"
+    assert format_error(estimate(0, 0, 0), 0.0, format_number) == "+0 %"
+    assert format_error(estimate(0.1849, 0.16, 0.22), 0.193, format_seconds) == "+4.3 %"  # 193 over 185
 
 
 def test_a_power_of_1024_is_one_of_its_unit() -> None:

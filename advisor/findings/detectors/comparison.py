@@ -11,7 +11,7 @@ from advisor.findings.curves import curve, main_rows, row_noise
 from advisor.findings.run_facts import COMPLETE_SHARE, planned_steps, print_gap, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
-from advisor.units import format_seconds, format_usd
+from advisor.units import format_centre, format_seconds, format_usd
 
 _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
@@ -125,8 +125,8 @@ def detect_steps_missing(case: Case) -> Verdict:
         return None
     intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
     hours, usd = cost_of_steps(case, planned - done)
-    rest = f"; the rest takes about {format_seconds(hours.value * 3600)}" if hours else ""
-    money = f" and {format_usd(usd.value)}" if usd else ""
+    rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
+    money = f" and {format_centre(usd, format_usd)}" if usd else ""
     return Finding(
         code="steps_missing",
         severity=Severity.NOTE if intended else Severity.WARNING,

@@ -14,7 +14,15 @@ from advisor.findings.savings import saved_by_speedup
 from advisor.predict.profile import Profile
 from advisor.predict.throughput import TERMS, predict_log, sizes
 from advisor.records import Workload
-from advisor.units import format_count, format_estimate, format_number, format_percent, format_rate, format_tokens
+from advisor.units import (
+    format_centre,
+    format_count,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_tokens,
+)
 
 _SLOW_FACTOR = 1.5  # times slower than predicted, and outside the 80 % interval
 _CERTAIN_FACTOR = 10.0  # no guess about the workload is off by this much
@@ -53,12 +61,14 @@ def detect_software_bound(case: Case) -> Verdict:
     broken = factor.value >= (_CERTAIN_FACTOR if case.unsure else BROKEN_FACTOR)
     share, normal = run_metrics.mfu(case), case.expected.mfu if case.expected else None
     of_peak = (
-        f" ({format_percent(share)} of peak where {format_percent(normal.value)} is normal)" if share and normal else ""
+        f" ({format_percent(share)} of peak where {format_centre(normal, format_percent)} is normal)"
+        if share and normal
+        else ""
     )
     return Finding(
         code="software_bound",
         severity=Severity.ERROR if broken else Severity.WARNING,
-        title=f"{format_number(factor.value)}x slower than this card is at this shape{of_peak}",
+        title=f"{format_centre(factor, format_number)}x slower than this card is at this shape{of_peak}",
         evidence=(
             Evidence(
                 text=f"measured {format_rate(speed.tokens_per_second)} ({speed.source}); expected "
