@@ -24,4 +24,5 @@ def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     """A fresh home folder for the test and its child processes."""
     home = tmp_path_factory.mktemp("advisor-home")
     monkeypatch.setenv("ADVISOR_HOME", str(home))
+    monkeypatch.delenv("COLUMNS", raising=False)  # the width of whoever runs the tests
     return home

@@ -115,9 +115,10 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
 @click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
+@click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
-    """Recommend what to train, and on what, with the whole bill and what was rejected.
+def command(measure: bool, out: Path | None, everything: bool, as_json: bool, **options: Any) -> None:
+    """Recommend what to train, and on what: in brief, or by --all with the whole bill and what was rejected.
 
     With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
@@ -143,18 +144,19 @@ def command(measure: bool, out: Path | None, as_json: bool, **options: Any) -> N
     else:
         from advisor.plan.command import plan_command
 
-        again = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
-        show(plan, path, plan_command(again, "plan.yaml") + (" --measure" if measure else ""))
+        stated = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
+        again = plan_command(stated, "plan.yaml") + (" --measure" if measure else "")
+        show(plan, path, again, everything=everything)
 
 
-def show(plan: Plan, path: Path | None, again: str) -> None:
-    """The recommendation on the terminal: sentence, options, bill, losers, reasons, warnings, next command.
+def show(plan: Plan, path: Path | None, again: str, *, everything: bool = False) -> None:
+    """The recommendation on the terminal: in brief, or sentence, options, bill, losers, reasons; then what comes next.
 
     `again` is the command that gives the same plan and writes it; it is shown where the plan was not written.
     """
-    from advisor.cli.plan_tables import recommendation
+    from advisor.cli.plan_tables import in_brief, recommendation
 
-    render.show(*recommendation(plan), "")
+    render.show(*(recommendation(plan) if everything else in_brief(plan)), "")
     _show_next(plan, path, again)
 
 

@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
+from advisor.report import brief, render
 from advisor.report import plan as words
-from advisor.report import render
 from advisor.report import search as runs
 from advisor.report.table import Table, on_console
+
+
+def in_brief(plan: Plan) -> Iterator[RenderableType]:
+    """The answer first: sentence, price, loss, how sure, what else could be had, the first warnings."""
+    yield words.sentence(plan)
+    yield render.table(("", ""), brief.rows(plan))
+    shown = brief.warnings(plan)
+    if shown:
+        yield render.points(shown, mark="!")
+    yield brief.rest(len(plan.warnings) - len(shown))
 
 
 def recommendation(plan: Plan) -> Iterator[RenderableType]:

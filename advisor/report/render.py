@@ -7,19 +7,22 @@ import dataclasses
 import datetime
 import json
 import math
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-PLAIN_WIDTH = 140  # columns where output goes to a file or another program
+PLAIN_WIDTH = 140  # columns where output goes to a file or another program and COLUMNS says nothing
 
 
 def to_plain(value: Any) -> Any:
@@ -70,7 +73,7 @@ def error_console() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
-    if not made.is_terminal:
+    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         made.width = PLAIN_WIDTH
     return made
 
@@ -78,7 +81,23 @@ def _console(*, stderr: bool) -> Console:
 def show(*renderables: RenderableType) -> None:
     """Print texts and tables to stdout; text is taken as it is, without markup."""
     for item in renderables:
-        console().print(item)
+        _print(console(), item)
+
+
+def _print(where: Console, item: RenderableType) -> None:
+    if isinstance(item, str):
+        where.print("\n".join(_wrapped(line, where.width) for line in item.split("\n")), soft_wrap=True)
+    else:
+        where.print(item)
+
+
+def _wrapped(text: str, width: int) -> str:
+    """A line in lines of this width in which no word is broken, nor a command at its end: both can be copied."""
+    if len(text) <= width:
+        return text
+    words, colon, command = text.partition(": advisor ")
+    filled = textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
+    return f"{filled}{colon}{command}"
 
 
 def show_command(before: str, command: str) -> None:
@@ -101,7 +120,7 @@ def points(texts: Iterable[str], *, mark: str = "-") -> Table:
 
 def remark(text: str) -> None:
     """Print a line for the person, on stderr."""
-    error_console().print(text)
+    _print(error_console(), text)
 
 
 def table(
@@ -116,15 +135,56 @@ def table(
 
     None in a cell is shown as "unknown".
     """
-    made = Table(title=title and Text(title), title_justify="left", header_style="bold", box=None, pad_edge=False)
-    made.show_header = any(columns)
+    texts = [["unknown" if cell is None else cell for cell in row] for row in rows]
     to_the_right = set(right)
-    for name in columns:
-        made.add_column(Text(name), justify="right" if name in to_the_right else "left", overflow="fold")
-    for number, row in enumerate(rows):
-        cells = [Text("unknown" if cell is None else cell) for cell in row]
-        made.add_row(*cells, style=(styles or {}).get(number))
+    made = _WholeWords([columns, *texts], [name in to_the_right for name in columns], title)
+    for name, numeric in zip(columns, made.numeric, strict=True):
+        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for number, row in enumerate(texts):
+        made.add_row(*map(Text, row), style=(styles or {}).get(number))
     return made
+
+
+class _WholeWords(Table):
+    """A table whose columns are never so narrow that a word is broken, as far as the terminal allows."""
+
+    def __init__(self, texts: Sequence[Sequence[str]], numeric: Sequence[bool], title: str | None):
+        super().__init__(
+            title=title and Text(title), title_justify="left", header_style="bold", box=None, pad_edge=False
+        )
+        self.texts, self.numeric, self.show_header = texts, numeric, any(texts[0])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths, gap = _widths(self.texts, self.numeric, options.max_width)
+        self.padding = (0, gap, 0, 0)
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+
+_UNBROKEN = re.compile(r"\d+ x \S+|\S+")  # so many of a card, or a word
+
+
+def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], room: int) -> tuple[list[int], int]:
+    """Columns' widths in which no word is broken, and the gap between them.
+
+    Numbers stay with their units and cards with their count for as long as there is room.
+    """
+    cells = list(zip(*rows, strict=True))
+    whole = [max(len(line) for cell in column for line in (cell.splitlines() or [""])) for column in cells]
+    words = [max(len(word) for cell in column for word in (cell.split() or [""])) for column in cells]
+    kept = [
+        max([word, *(len(text) for cell in column[1:] for text in ([cell] if number else _UNBROKEN.findall(cell)))])
+        for column, word, number in zip(cells, words, numeric, strict=True)
+    ]
+    gaps = len(cells) - 1
+    tried = ((kept, 2), (kept, 1), (words, 1))
+    least, gap = next(((least, gap) for least, gap in tried if sum(least) + gap * gaps <= room), (words, 1))
+    widths = list(whole)
+    while sum(widths) + gap * gaps > room and widths != least:  # the widest gives first
+        widest = max((c for c in range(len(widths)) if widths[c] > least[c]), key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths, gap
 
 
 @contextlib.contextmanager

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -31,7 +34,7 @@ from advisor.records import Basis, Estimate, Goal, Plan
 from advisor.report import render
 from advisor.report.plan import sentence
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.units import format_bytes, format_estimate
+from advisor.units import format_bytes, format_centre, format_estimate
 from tests.advisor.devices import big_gpu, plan_on, small_cpu, token_meta
 from trainer.schema import make_shape
 from trainer.token_folder import TokenMeta
@@ -497,7 +500,7 @@ def test_a_card_nobody_calibrated_is_planned_by_its_prior(call, tmp_path):
 
 
 def test_the_terminal_shows_bill_losers_reasons_and_the_next_command(call, tmp_path):
-    code, out, _ = call("--gpu", "l4", "--deadline", "2h", "--out", str(tmp_path / "plan.yaml"))
+    code, out, _ = call("--gpu", "l4", "--deadline", "2h", "--out", str(tmp_path / "plan.yaml"), "--all")
     assert code == 0
     for words in ("Train depth", "in all", "Depths considered", "Micro-batches considered", "chosen", "- ", "! ",
                   "next, on 1 x l4 rented from runpod: advisor launch"):  # fmt: skip
@@ -537,13 +540,55 @@ def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fi
     assert len([c for c in again if "memory" not in c.rejected]) <= 1  # the best of them says enough
 
 
+BRIEFLY = [
+    ("--gpu", "any", "--budget", "20"),
+    ("--gpu", "any", "--budget", "2000", "--deadline", "3d", "--spot", "any", "--kwh-price", "0.3"),
+    ("--gpu", "rtx-pro-6000-bw-server", "--gpus", "1,2", "--budget", "20", "--deadline", "8h"),
+    ("--gpu", "h200-141gb-nvl", "--price", "3", "--deadline", "2h", "--sure"),
+    ("--gpu", "l4", "--tokens", "1B", "--objective", "cost", "--depth", "12"),
+]
+
+
+def printed(arguments: tuple[str, ...], columns: int) -> list[str]:
+    command = [sys.executable, "-m", "advisor", "plan", *arguments]
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    return [line.rstrip() for line in out.splitlines()]
+
+
+@pytest.mark.parametrize("arguments", BRIEFLY)
+def test_the_answer_comes_first_in_twenty_lines_of_eighty_columns(arguments, call):
+    lines = printed(arguments, 80)
+    shown = sum(max(1, math.ceil(len(line) / 80)) for line in lines)  # a command is not broken, the terminal folds it
+    assert shown <= 20 and all(len(line) <= 80 for line in lines if "advisor " not in line)
+    said = " ".join(" ".join(lines).split())
+    assert said.startswith("Train depth") and "80 % intervals" in said and "--all" in said
+    document = json.loads(call(*arguments, "--json")[1])
+    assert document["sentence"] in said
+    shown = [warning for warning in document["warnings"] if " ".join(warning.split()) in said]
+    left = len(document["warnings"]) - len(shown)
+    assert (f"{left} warnings more" in said) == (left > 1) and ("a warning more" in said) == (left == 1)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_no_card_is_broken_in_the_tables_of_all_of_it(columns):
+    arguments = ("--gpu", "rtx-pro-6000-bw-server,a100-80gb-sxm", "--gpus", "1,2", "--budget", "20", "--all")
+    lines = printed(arguments, columns)
+    assert max(map(len, (line for line in lines if "advisor " not in line))) <= columns
+    table = lines[lines.index(next(line for line in lines if line.startswith("Best for each price"))) :]
+    table = table[: table.index("")]
+    cards = re.findall(r"(?:rtx|a100)\S*", "\n".join(table))
+    assert {card.rstrip(",") for card in cards} == {"rtx-pro-6000-bw-server", "a100-80gb-sxm"}
+
+
 def test_the_price_is_shown_with_where_and_when_it_was_asked(call):
-    [row] = [line for line in call("--gpu", "l4", "--budget", "5")[1].splitlines() if line.startswith("price an hour")]
+    out = call("--gpu", "l4", "--budget", "5", "--all")[1]
+    [row] = [line for line in out.splitlines() if line.startswith("price an hour")]
     assert "$0.49" in row and "runpod" in row and "2025-09 or later" in row
 
 
 def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained_once(call):
-    _, out, _ = call("--gpu", "l4", "--budget", "5")
+    _, out, _ = call("--gpu", "l4", "--budget", "5", "--all")
     lines = [line.rstrip() for line in out.splitlines()]
     marked = [found for line in lines if (found := re.search(r" (\d+) x (\d+)\* ", line))]
     plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
@@ -552,7 +597,7 @@ def test_rows_that_recompute_are_marked_and_the_mark_and_the_score_are_explained
     assert again and sorted((int(m[1]), int(m[2])) for m in marked) == again
     assert sum(line.startswith("* activations recomputed") for line in lines) == 1
     assert sum(line.startswith("score: ") for line in lines) == 1
-    _, short, _ = call("--gpu", "l4", "--depth", "2", "--budget", "5")
+    _, short, _ = call("--gpu", "l4", "--depth", "2", "--budget", "5", "--all")
     assert "* activations recomputed" not in short
 
 
@@ -574,7 +619,7 @@ def test_one_percent_of_the_score_is_worth_six_percent_of_compute():
 
 
 def test_memory_is_one_number_wherever_it_is_called_so(call):
-    _, out, _ = call("--gpu", "l4", "--budget", "5")
+    _, out, _ = call("--gpu", "l4", "--budget", "5", "--all")
     plan = json.loads(call("--gpu", "l4", "--budget", "5", "--json")[1])
     balanced = next(o for o in plan["search"]["options"] if o["name"] == "balanced")
     held = plan["chosen"]["device_bytes"]
@@ -585,7 +630,7 @@ def test_memory_is_one_number_wherever_it_is_called_so(call):
     [card] = [line for line in out.splitlines() if line.startswith("memory per GPU ")]
     assert cell in bill and cell in card
     chosen = [line for line in out.splitlines() if "chosen" in line]
-    assert len(chosen) == 2 and all(format_bytes(held["value"]) in line for line in chosen)
+    assert len(chosen) == 2 and all(format_centre(Estimate(**held), format_bytes) in line for line in chosen)
 
 
 def test_the_loss_on_the_way_ends_at_the_promise(call):
