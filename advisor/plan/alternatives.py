@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from advisor.plan.candidates import Candidates
-from advisor.plan.choose import LEVEL, Selection, select, selection
+from advisor.plan.choose import ALIKE_USD, LEVEL, Selection, select, selection
 from advisor.plan.evaluate import Evaluated, Runs, Violation, runs_of
 from advisor.plan.explain import memory_needed
 from advisor.plan.pareto import best_by_group, non_dominated, spread_out
@@ -24,6 +24,7 @@ SMALLEST_SHARE = 0.05  # of the plan's price: nobody who asks for a run of $20 l
 ALIKE = 1.005  # times the best score of a front whose runs all train as well as each other
 SAME = 0.02  # of dollars and hours: how near a run comes to the plan that is the plan again
 MISSES_SHOWN = 5
+_Point = tuple[float, float, float]  # dollars, seconds, score
 
 
 def options(space: SearchSpace, plan: Choice) -> tuple[Choice, ...]:
@@ -80,7 +81,32 @@ def _worth_showing(space: SearchSpace, runs: Runs, plan: Choice) -> list[int]:
         line = best_by_group(together, effort, runs.score)
         line = line[large[line]]
         rows.update(line[spread_out(effort[line], FRONT_SHOWN // 2)].tolist() if len(line) else ())
-    return sorted(rows)
+    return _told_apart(runs, sorted(rows), plan)
+
+
+def _told_apart(runs: Runs, rows: list[int], plan: Choice) -> list[int]:
+    """The rows that no other beats by more than a tie, nor repeats within a few per cent; best scores first."""
+    points = {row: (float(runs.paid[row]), float(runs.seconds[row]), float(runs.score[row])) for row in rows}
+    own = plan.cost_usd.value if plan.cost_usd else 0.0, plan.total_seconds.value, plan.score
+    shown: list[int] = []
+    for row in sorted(rows, key=lambda row: points[row][2]):
+        mine, before = points[row], [own, *(points[other] for other in shown)]
+        beaten = any(_beaten(mine, other) for other in (own, *points.values()))
+        if not beaten and not any(_repeats(mine, other) for other in before):
+            shown.append(row)
+    return sorted(shown)
+
+
+def _beaten(mine: _Point, other: _Point) -> bool:
+    """Whether another is clearly cheaper or faster, and within ties no worse in anything."""
+    ties = (ALIKE_USD, ALIKE_USD, LEVEL)
+    level = all(theirs <= tie * own for theirs, own, tie in zip(other, mine, ties, strict=True))
+    return level and any(theirs * ALIKE_USD < own for theirs, own in zip(other[:2], mine[:2], strict=True))
+
+
+def _repeats(mine: _Point, other: _Point) -> bool:
+    near = all(abs(a - b) <= SAME * max(a, b) for a, b in zip(mine[:2], other[:2], strict=True))
+    return near and max(mine[2], other[2]) <= ALIKE * min(mine[2], other[2])
 
 
 def _as_the_plan(space: SearchSpace, runs: Runs, usd: np.ndarray, plan: Choice) -> np.ndarray:

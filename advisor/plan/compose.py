@@ -10,7 +10,7 @@ from datetime import datetime
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan import explain
 from advisor.plan.choose import Selection
-from advisor.plan.considered import by_depth, by_micro_batch
+from advisor.plan.considered import by_depth, by_micro_batch, without_recomputation
 from advisor.plan.goal import waiting_price
 from advisor.plan.offers import on_machine
 from advisor.plan.provenance import grounds_of
@@ -42,7 +42,7 @@ def make_plan(space: SearchSpace, chosen: Selection, *, now: datetime) -> Plan:
         ratio=trial.ratio,
         chosen=best,
         considered=(best, *rejected),
-        reasons=tuple(explain.reasons(trial, depths)),
+        reasons=tuple(explain.reasons(trial, depths, without_recomputation(space, trial))),
         warnings=tuple(explain.warnings(trial)),
         inputs=tuple(explain.inputs(trial)),
         reference_seconds=profile.reference_seconds,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from advisor.plan.candidates import Device, make_candidates
@@ -45,6 +47,27 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
     fastest, smallest = unlike[np.argsort(rate[unlike])][-1:], never[np.lexsort((~candidates.full[never], size[never]))]
     shown = np.concatenate([alike, fastest, smallest[:1]])
     return make_trials(candidates, [selection(runs, int(place)) for place in shown])
+
+
+def without_recomputation(space: SearchSpace, chosen: Trial) -> Trial | None:
+    """The fastest run of the chosen depth and global batch that keeps its activations; None where that is no news.
+
+    It is where the goal pins the micro-batch, says nothing of recomputation, and the chosen run must recompute.
+    """
+    workload, goal = chosen.prediction.workload, space.goal
+    forced = goal.micro_batch is not None and goal.activation_checkpointing is None
+    if not forced or workload.activation_checkpointing != "full":
+        return None
+    brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
+    brief = replace(brief, goal=replace(brief.goal, micro_batch=None, activation_checkpointing="none"))
+    device = Device(profile=chosen.device.profile, brief=brief, offers=(chosen.offer,))
+    candidates = make_candidates([device], every_micro_batch=True)
+    places = np.nonzero(candidates.fits)[0]
+    if not len(places):
+        return None
+    runs = runs_of(candidates, places, space.limits, spot=True)
+    rate = candidates.step_tokens[runs.place] / candidates.step.value[runs.place]
+    return make_trials(candidates, [selection(runs, int(rate.argmax()))])[0]
 
 
 def _nearest(space: SearchSpace, runs: Runs) -> Selection:

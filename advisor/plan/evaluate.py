@@ -16,6 +16,7 @@ from advisor.plan.candidates import Candidates
 from advisor.plan.costs import Costs
 from advisor.plan.goal import Limits
 from advisor.plan.pareto import best_by_group
+from advisor.predict.profile import FIT_MARGIN
 
 RATIO_MULTIPLES = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # token budgets tried, of the recommended one
 LEAST_STEPS = 20  # below this nothing is learnt and the schedule means nothing: the limit is too tight
@@ -86,7 +87,7 @@ def evaluate(candidates: Candidates, limits: Limits, *, spot: bool) -> Evaluated
         count += len(runs)
         standing.append(_fronts(candidates, runs.rows(runs.violation == 0)))
         thin.append(_fronts(candidates, runs.rows(runs.violation == Violation.THIN)))
-        missed.append(_missed(runs))
+        missed.append(_missed(candidates, runs))
     return Evaluated(standing=_joined(standing), thin=_joined(thin), missed=_joined(missed), candidates=count)
 
 
@@ -152,9 +153,12 @@ def _fronts(candidates: Candidates, runs: Runs) -> Runs:
     return runs.rows(best_by_group(candidates.offer[runs.place].astype(float), runs.seconds, runs.score))
 
 
-def _missed(runs: Runs) -> Runs:
+def _missed(candidates: Candidates, runs: Runs) -> Runs:
+    usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
+    over = candidates.memory.high[runs.place] / usable[candidates.device[runs.place]]
+    near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # what a CPU or an unknown card holds is over nothing
     kinds = [int(kind) for kind in (Violation.MEMORY, Violation.TIME, Violation.MONEY, Violation.SPOT)]
-    return runs.rows(np.isin(runs.violation, kinds) & (runs.overrun <= _NEAR))
+    return runs.rows(np.isin(runs.violation, kinds) & near)
 
 
 def _joined(parts: Sequence[Runs]) -> Runs:

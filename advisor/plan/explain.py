@@ -11,7 +11,7 @@ from advisor.laws.hyperparameters import batch_band, scale_flops
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, SHARD_BYTES, bytes_per_token
 from advisor.plan import recipe
-from advisor.plan.choose import LEVEL
+from advisor.plan.choose import ALIKE_USD, LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
@@ -23,9 +23,11 @@ from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Candidate, Estimate, Goal
 from advisor.units import (
     format_bytes,
+    format_error,
     format_estimate,
     format_number,
     format_percent,
+    format_rate,
     format_seconds,
     format_tokens,
     format_usd,
@@ -37,8 +39,12 @@ _NO_TIME = known(0.0)
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
-def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
-    """Say why this depth, these tokens, this batch and this learning rate; `depths` are all that were weighed."""
+def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) -> Iterator[str]:
+    """Say why this depth, these tokens, this batch, this learning rate and this memory.
+
+    `depths` are all that were weighed; `plain` is the same run without the recomputation that a pinned micro-batch
+    forces.
+    """
     brief = chosen.device.brief
     yield _why_tokens(brief, chosen)
     yield _why_depth(brief, chosen, depths)
@@ -48,6 +54,9 @@ def reasons(chosen: Trial, depths: Sequence[Trial]) -> Iterator[str]:
         f"learning rate {run.optimizer.learning_rate:g}: the lower of the DeepSeek and Step Law values, scaled to the "
         f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
     )
+    yield _why_memory(brief, chosen)
+    if plain is not None:
+        yield _without_recomputation(chosen, plain)
     yield _why_limits(brief, chosen)
     if brief.bytes_to_fetch:
         yield _what_to_fetch(brief, chosen)
@@ -147,8 +156,20 @@ def verdict(candidate: Candidate, chosen: Candidate) -> str:
     score = f"score {candidate.score:.4g}"
     if candidate is chosen:
         return f"chosen: {score}"
+    if candidate.rejected:
+        return candidate.rejected
+    if LEVEL * candidate.score < chosen.score:
+        return f"better, but {_drawback(candidate, chosen)}: {score}"
     level = candidate.score <= LEVEL * chosen.score and candidate.parameters > chosen.parameters
-    return candidate.rejected or (f"level, but larger: {score}" if level else f"beaten: {score}")
+    return f"level, but larger: {score}" if level else f"beaten: {score}"
+
+
+def _drawback(better: Candidate, chosen: Candidate) -> str:
+    """What a run of a better score costs more than the chosen one: dollars, time, or the balance of its tokens."""
+    paid, asked = (c.cost_usd.value if c.cost_usd else 0.0 for c in (chosen, better))
+    more = ["dearer"] if asked > ALIKE_USD * paid else []
+    more += ["slower"] if better.total_seconds.value > ALIKE_USD * chosen.total_seconds.value else []
+    return " and ".join(more) or "its tokens suit its size less"
 
 
 def memory_needed(needed: Estimate, device_bytes: float) -> str:
@@ -304,6 +325,31 @@ def _batch_warning(chosen: Trial) -> Iterator[str]:
             f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
             f"comes to: --global-batch takes multiples of {least:,} here"
         )
+
+
+def _why_memory(brief: Brief, chosen: Trial) -> str:
+    """How much memory is used of what is counted on, at which precision, and whether activations are recomputed."""
+    workload, held = chosen.prediction.workload, format_estimate(chosen.device_bytes, format_bytes)
+    whole, asked = chosen.prediction.device_memory_bytes, brief.goal.activation_checkpointing is not None
+    usable = (
+        f" of {format_bytes(FIT_MARGIN * whole)} usable, {format_percent(FIT_MARGIN)} of the device's" if whole else ""
+    )
+    recomputed = "activations recomputed" if workload.activation_checkpointing == "full" else "nothing recomputed"
+    why = " as asked" if asked else ", without which less or nothing fits" if recomputed.startswith("act") else ""
+    precision = f"{workload.precision} as asked" if brief.goal.precision != "auto" else workload.precision
+    if workload.precision == "fp16" and brief.goal.precision == "auto":
+        precision += " with loss scaling: this card has no fast bf16"
+    return f"memory {held}{usable}; {recomputed}{why}; {precision}"
+
+
+def _without_recomputation(chosen: Trial, plain: Trial) -> str:
+    size, seconds = plain.prediction.workload.micro_batch, plain.bill.clock.total_seconds
+    rate = format_error(chosen.prediction.tokens_per_second, plain.prediction.tokens_per_second, format_rate)
+    work = f"{format_tokens(plain.tokens)} tokens in {format_estimate(seconds, format_seconds)}"
+    return (
+        f"micro-batch {chosen.prediction.workload.micro_batch} as asked forces recomputation; --micro-batch {size} "
+        f"does without: {rate} tokens/s, {work}"
+    )
 
 
 def _why_limits(brief: Brief, chosen: Trial) -> str:

@@ -64,9 +64,10 @@ def sentence(plan: Plan) -> str:
     accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
     recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
     cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
+    precision = ", fp16" if workload.precision == "fp16" else ""  # which not every model survives
     return (
         f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
-        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}, "
+        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}{precision}, "
         f"for {format_tokens(chosen.tokens)} tokens: {TIME.of(plan.prediction.wall_clock.total_seconds)}, {cost}."
     )
 

@@ -10,7 +10,9 @@ import pytest
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import answer
+from advisor.plan.explain import verdict
 from advisor.records import Goal, Plan
+from advisor.report.plan import sentence
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GOAL = Goal(gpu="any", counts=(1, 2, 4, 8), deadline_seconds=8 * 3600.0)
@@ -78,3 +80,53 @@ def test_a_choice_made_to_be_sure_says_so():
     assert balanced.cost_usd.high <= 20 and "9 times out of 10" in balanced.why
     beyond = [c.why for c in plan.search.near_misses if c.why.startswith(("over budget:", "too slow:"))]
     assert beyond and all("up to" in why for why in beyond)
+
+
+def test_no_row_of_the_front_beats_another_by_more_than_a_tie_or_repeats_it():
+    cards = ("v100-16gb-sxm2", "a4000", "a6000", "h100-80gb-sxm", "b200", "rtx-5090")
+    for wishes in ({"budget_usd": 20.0}, {"budget_usd": 20.0, "deadline_seconds": None}):
+        front = [(c.cost_usd.value, c.total_seconds.value, c.score, c.why) for c in ask(*cards, **wishes).search.front]
+        assert len(front) > 3
+        for mine in front:
+            for other in front:
+                if mine is other or mine[3] == "the plan":
+                    continue
+                level = other[0] <= 1.01 * mine[0] and other[1] <= 1.01 * mine[1] and other[2] <= 1.001 * mine[2]
+                assert not (level and (1.01 * other[0] < mine[0] or 1.01 * other[1] < mine[1]))
+                near = all(abs(a / b - 1) <= 0.019 for a, b in zip(mine[:2], other[:2], strict=True))
+                assert not (near and abs(mine[2] / other[2] - 1) <= 0.0049)
+
+
+def test_a_run_of_several_times_the_memory_is_no_near_miss():
+    """A depth that needs 3 TiB of 15.5 GiB was called better but for one thing."""
+    for wishes in ({"tokens": 10**9, "objective": "cost"}, {"budget_usd": 20.0}):
+        plan = ask("v100-16gb-sxm2", "a4000", "h100-80gb-sxm", **wishes)
+        for miss in plan.search.near_misses:
+            held = miss.device_bytes.high / (miss.device_bytes.value + miss.headroom_bytes)
+            assert not miss.why.startswith("does not fit") or held <= 1.5
+
+
+def test_a_better_score_is_never_called_level():
+    plan = ask("v100-16gb-sxm2", tokens=10**9, objective="cost")
+    words = [(c, verdict(c, plan.chosen)) for c in plan.considered if c is not plan.chosen and not c.rejected]
+    better = [said for c, said in words if c.score < 0.9 * plan.chosen.score]
+    assert better and all(said.startswith("better, but dearer and slower") for said in better)
+    assert all(abs(c.score / plan.chosen.score - 1) <= 0.0011 for c, said in words if said.startswith("level"))
+
+
+def test_a_plan_says_how_it_uses_memory_and_what_was_asked():
+    [said] = [text for text in ask("v100-16gb-sxm2", budget_usd=20.0).reasons if text.startswith("memory ")]
+    assert "of 15.5 GiB usable, 97 % of the device's; " in said and said.endswith("this card has no fast bf16")
+    asked = ask("l4", budget_usd=20.0, activation_checkpointing="full", precision="bf16")
+    [said] = [text for text in asked.reasons if text.startswith("memory ")]
+    assert said.endswith("activations recomputed as asked; bf16 as asked")
+    assert "fp16" in sentence(ask("t4", budget_usd=20.0)) and "fp16" not in sentence(asked)
+
+
+def test_where_a_pinned_micro_batch_forces_recomputation_the_run_without_it_is_named():
+    pinned = ask("l4", counts=(), gpu="l4", budget_usd=20.0, micro_batch=32, depth=20)
+    assert pinned.workload.activation_checkpointing == "full"
+    [said] = [text for text in pinned.reasons if "forces recomputation" in text]
+    assert "micro-batch 32 as asked" in said and "--micro-batch 4 does without: +" in said
+    free = ask("l4", counts=(), gpu="l4", budget_usd=20.0, depth=20)
+    assert not any("forces recomputation" in text for text in free.reasons)
