@@ -339,6 +339,7 @@ class Plan:
     spot: bool = False
     search: SearchReport | None = None
     grounds: Grounds | None = None  # of the predicted speed
+    price_age_days: int | None = None  # the most it can be; None: unknown, or no list's price
     schema: int = 2
 
     @property

@@ -15,6 +15,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would ignore it as well
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+os.environ.pop("COLUMNS", None)  # the width of whoever runs the tests
+
 settings.register_profile("house", deadline=None, max_examples=50)
 settings.load_profile("house")
 
@@ -24,5 +26,4 @@ def advisor_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     """A fresh home folder for the test and its child processes."""
     home = tmp_path_factory.mktemp("advisor-home")
     monkeypatch.setenv("ADVISOR_HOME", str(home))
-    monkeypatch.delenv("COLUMNS", raising=False)  # the width of whoever runs the tests
     return home

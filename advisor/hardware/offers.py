@@ -7,6 +7,7 @@ when it is named or nobody else rents so many, a spot price that is an outlier n
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import GPUS_PER_NODE, find_gpu
 from advisor.hardware.links import read_link
-from advisor.hardware.prices import MARKETPLACES, PriceRow, load_prices
+from advisor.hardware.prices import MARKETPLACES, PriceRow, drift_factor, load_prices
 
 OWN_MACHINE = "your own machine"  # the source of its price, which is 0
 RowsByGpu = Mapping[str, Sequence[PriceRow]]
@@ -33,6 +34,7 @@ class Offer:
     rented: int | None = None  # GPUs paid for, where more than are used may be; None: just these
     most_usd_per_hour: float | None = None  # a spot price moves: the provider's most in any region
     row: PriceRow | None = None  # of the price list; None: from no list
+    age_days: int | None = None  # of the price, the most it can be; None: not asked, unknown, or from no list
 
     @property
     def ordered(self) -> bool:
@@ -43,6 +45,11 @@ class Offer:
     def usd_per_gpu_hour(self) -> float | None:
         """The bill over the GPUs wanted; None: unknown."""
         return None if self.usd_per_hour is None else self.usd_per_hour / self.gpus
+
+    @property
+    def drift(self) -> float:
+        """How many times more or less than its list says it may cost by now."""
+        return drift_factor(self.age_days)
 
     @property
     def machines(self) -> int:
@@ -69,11 +76,18 @@ class _Bill:
 
 
 def cheapest_offer(
-    gpu: str, gpus: int = 1, *, spot: bool = False, providers: Sequence[str] = (), rows: RowsByGpu | None = None
+    gpu: str,
+    gpus: int = 1,
+    *,
+    spot: bool = False,
+    providers: Sequence[str] = (),
+    rows: RowsByGpu | None = None,
+    today: datetime.date | None = None,
 ) -> Offer | None:
     """The smallest bill for `gpus` cards of one key, on demand or spot; None where nobody rents so many together.
 
-    `providers` are those that count; empty: all. `rows` are `rows_by_gpu()`, for whoever asks many times.
+    `providers` are those that count; empty: all. `rows` are `rows_by_gpu()`, for whoever asks many times. `today` is
+    the day that the price's age is counted to.
     """
     bills = _bills(gpu, gpus, spot=spot, providers=providers, rows=rows)
     if not bills:
@@ -90,6 +104,7 @@ def cheapest_offer(
         rented=round(bill.machines * bill.row.gpu_count),
         most_usd_per_hour=max(alike) if spot else None,
         row=bill.row,
+        age_days=bill.row.age_days(today) if today else None,
     )
 
 

@@ -6,6 +6,7 @@ Reads profiles/prices.csv (format in profiles/README.md) and the live prices tha
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +98,20 @@ def _with_live(path: Path, changed: int) -> tuple[PriceRow, ...]:
     live = _read_price_file(path)
     fresh = {row.provider for row in live}
     return (*(row for row in shipped_prices() if row.provider not in fresh), *live)
+
+
+# How far a price moves with the square root of the months since it was read: the half width of the 80 % interval, in
+# logs. Assumed, for the shipped lists have one date per provider and cannot tell. Published moves: H100 rents -43 % in
+# the year to October 2025, +38 % in the 5 months after (SemiAnalysis as quoted: $2.99, $1.70, $2.35); AWS' P5 -44 %
+# after 23 months (June 2025); Lambda's A100, 8 x V100 and A6000 +54, +44 and +36 % between the v5 and v8 lists of
+# skypilot-catalog, two years or so. That is 0.16, 0.14, 0.12, 0.09, 0.07 and 0.06; many others never moved.
+DRIFT_PER_ROOT_MONTH = 0.10
+_DAYS_PER_MONTH = 30.44
+
+
+def drift_factor(age_days: int | None) -> float:
+    """How many times more or less a price may be after so many days, 8 times out of 10; 1 where its age is unknown."""
+    return math.exp(DRIFT_PER_ROOT_MONTH * math.sqrt(max(age_days or 0, 0) / _DAYS_PER_MONTH))
 
 
 # Dollars per GPU and hour between which rents lie. Price lists hold 0.00 for "no spot", 700.0 for "not available" and

@@ -36,14 +36,14 @@ def answer(
     which devices could not be looked at. Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 when
     nothing fits it, naming the binding constraint and what would make it feasible.
     """
-    space, chosen = _search(goal, profiles, data_meta)
+    space, chosen = _search(goal, profiles, data_meta, now)
     plan = make_plan(space, chosen, now=now)
     return replace(plan, search=_report(space, chosen, plan, left_out))
 
 
 def bare_plan(goal: Goal, profile: Profile, *, now: datetime, data_meta: TokenMeta | None = None) -> Plan:
     """The plan for a goal on one device without the report of its search; raises as `answer` does."""
-    space, chosen = _search(goal, [profile], data_meta)
+    space, chosen = _search(goal, [profile], data_meta, now)
     return make_plan(space, chosen, now=now)
 
 
@@ -52,8 +52,10 @@ def measured_plan(plan: Plan, profile: Profile, *, now: datetime, data_meta: Tok
     return with_measured(plan, bare_plan(as_measured_goal(plan), profile, now=now, data_meta=data_meta))
 
 
-def _search(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[SearchSpace, Selection]:
-    space, chosen = search(goal, profiles, data_meta)
+def _search(
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, now: datetime
+) -> tuple[SearchSpace, Selection]:
+    space, chosen = search(goal, profiles, data_meta, now.date())
     if chosen is None:
         raise AdvisorError(*infeasible.explain(space), exit_code=3)
     return space, chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,14 +37,14 @@ class Selection:
 
 
 def search(
-    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
 ) -> tuple[SearchSpace, Selection | None]:
     """The run that the goal is after and the space it was found in; None where none stands. Raises as `open_space`.
 
     The space is widened until the global batch that the chosen run wants is among those tried, until its depth is
     neither the deepest nor the shallowest of them, and before it is said that nothing stands.
     """
-    space = open_space(goal, profiles, data_meta)
+    space = open_space(goal, profiles, data_meta, today)
     chosen = select(space, space.limits)
     while (wanted := (_wanted_window(space, chosen), _wanted_depths(space, chosen))) != (space.window, space.depths):
         space = space.widened(*wanted)

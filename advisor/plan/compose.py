@@ -38,6 +38,7 @@ def make_plan(space: SearchSpace, chosen: Selection, *, now: datetime) -> Plan:
         workload=trial.prediction.workload,
         usd_per_hour=trial.offer.usd_per_hour,
         price_source=trial.offer.source,
+        price_age_days=trial.offer.age_days,
         prediction=_promise(space.goal, trial),
         ratio=trial.ratio,
         chosen=best,

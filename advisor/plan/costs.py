@@ -68,10 +68,10 @@ class Costs:
     def _rent(self) -> EstimateArrays:
         """Dollars an hour of what is rented, the checkpoints' disk included; NaN where unknown."""
         price, most = (self.candidates.of_offers(name)[:, None] for name in ("usd_per_hour", "most_usd_per_hour"))
-        disk = self._storage_usd_per_hour
-        high = np.fmax(price, most) + disk  # fmax: where the price does not move there is no most
+        disk, drift = self._storage_usd_per_hour, self.candidates.of_offers("drift")[:, None]
+        high = np.fmax(price, most) * drift + disk  # fmax: where the price does not move there is no most
         basis = np.zeros(price.shape, dtype=int)  # measured: it is on a list
-        return EstimateArrays(value=price + disk, low=price + disk, high=high, basis=basis)
+        return EstimateArrays(value=price + disk, low=price / drift + disk, high=high, basis=basis)
 
     @cached_property
     def _storage_usd_per_hour(self) -> np.ndarray:

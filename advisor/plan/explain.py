@@ -22,6 +22,7 @@ from advisor.predict.profile import FIT_MARGIN
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Basis, Candidate, Estimate, Goal
 from advisor.units import (
+    DAY,
     format_bytes,
     format_error,
     format_estimate,
@@ -35,6 +36,7 @@ from advisor.units import (
 )
 from trainer.schema import ModelShape
 
+FRESH_DAYS = 45  # a price is called old from a month and a half on
 _NO_TIME = known(0.0)
 _COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
@@ -371,6 +373,13 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
 def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
     """What may make the bill larger than the estimate's own interval says."""
     offer = chosen.offer
+    if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.row is not None:
+        at_most = "" if offer.row.snapshot_date else "up to "
+        spread = f"-{format_percent(1 - 1 / offer.drift)} to +{format_percent(offer.drift - 1)}"
+        yield (
+            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows it {spread}: "
+            "advisor gpus --refresh"
+        )
     if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:
         low, high = format_usd(offer.usd_per_hour), format_usd(offer.most_usd_per_hour)
         said = f"{offer.provider} asks {low} to {high} an hour by region, which the interval holds"

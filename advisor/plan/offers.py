@@ -5,6 +5,7 @@ A dearer provider of the same machine takes as long and trains the same, so noth
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,10 +20,13 @@ ANY, OWN = "any", "own"
 SPOT_MEAN_SECONDS = (4 * 3600.0, 14 * 3600.0, 48 * 3600.0)
 
 
-def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -> tuple[Offer, ...]:
+def offers_for(
+    goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None, today: datetime.date | None = None
+) -> tuple[Offer, ...]:
     """Offers for `gpus` cards of one key that the goal allows; none where nobody rents so many together.
 
-    A price that was given is the only offer. `rows` are `rows_by_gpu()`, for whoever asks many times.
+    A price that was given is the only offer. `rows` are `rows_by_gpu()`, for whoever asks many times; `today` is
+    the day that the age of a listed price is counted to.
     """
     given = next((p.usd_per_gpu_hour for p in goal.prices if p.gpu == gpu), goal.usd_per_gpu_hour)
     if given is not None:
@@ -30,7 +34,7 @@ def offers_for(goal: Goal, gpu: str, gpus: int, rows: RowsByGpu | None = None) -
     if gpu == "cpu":
         return (_own(gpu, gpus),)
     kinds = {"none": (False,), "only": (True,), "any": (False, True)}[goal.spot]
-    offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows) for spot in kinds)
+    offers = (cheapest_offer(gpu, gpus, spot=spot, providers=goal.providers, rows=rows, today=today) for spot in kinds)
     return tuple(offer for offer in offers if offer is not None)
 
 

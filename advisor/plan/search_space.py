@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -87,14 +88,17 @@ def _deepened(device: Device, least: int, most: int) -> Device:
     return replace(device, brief=replace(device.brief, depths=own if device.brief.goal.depth else depths))
 
 
-def open_space(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> SearchSpace:
+def open_space(
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
+) -> SearchSpace:
     """Make out what can be rented and compute every configuration.
 
+    `today` is the day that the age of listed prices is counted to; None: it is not counted.
     Raises AdvisorError: exit code 2 for a goal that cannot be meant, 3 where nothing is left.
     """
     check_goal(goal)
     goal = settled(goal, profiles, data_meta)
-    devices, left_out = devices_of(goal, profiles, data_meta)
+    devices, left_out = devices_of(goal, profiles, data_meta, today)
     if not devices:
         raise AdvisorError(f"nothing to choose from: {'; '.join(left_out[:5])}", _nobody_hint(goal), exit_code=3)
     return space_of(goal, devices, tuple(left_out), first_window(devices))
@@ -160,7 +164,9 @@ def check_goal(goal: Goal) -> None:
         )
 
 
-def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None) -> tuple[list[Device], list[str]]:
+def devices_of(
+    goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | None, today: datetime.date | None = None
+) -> tuple[list[Device], list[str]]:
     """Devices with at least one offer, and in words what was left out."""
     devices: list[Device] = []
     without_price: list[str] = []
@@ -185,7 +191,7 @@ def devices_of(goal: Goal, profiles: Sequence[Profile], data_meta: TokenMeta | N
     for profile in rented:
         counts = (goal.counts or (goal.gpus,)) if profile.key != "cpu" else (1,)
         wide = replace(goal, spot="only" if goal.spot == "only" else "any")
-        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows))
+        offers = tuple(offer for count in counts for offer in offers_for(wide, profile.key, count, rows, today))
         if not any(goal.spot != "none" or not offer.spot for offer in offers):
             if several:
                 (apart if offers_for(wide, profile.key, 1, rows) else without_price).append(profile.key)

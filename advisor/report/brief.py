@@ -9,7 +9,7 @@ from advisor.plan.sensitivity import machine
 from advisor.records import Choice, Plan
 from advisor.report.plan import briefly, sentence
 from advisor.report.quantities import COST, LOSS, TIME
-from advisor.units import format_usd_rate
+from advisor.units import DAY, format_seconds, format_usd_rate
 
 LINES, WIDTH = 20, 80
 _LABEL = 7  # columns that the name of a row takes
@@ -45,7 +45,8 @@ def rest(warnings_left: int) -> str:
 
 def _rows(plan: Plan) -> Iterator[Row]:
     if plan.usd_per_hour:
-        yield "price", f"{format_usd_rate(plan.usd_per_hour)} an hour: {plan.price_source}"
+        age = f", at most {format_seconds(plan.price_age_days * DAY)} old" if plan.price_age_days else ""
+        yield "price", f"{format_usd_rate(plan.usd_per_hour)} an hour: {plan.price_source}{age}"
     if plan.prediction.loss is not None:
         yield "loss", f"{LOSS.of(plan.prediction.loss)} on validation"
     if plan.grounds is not None:

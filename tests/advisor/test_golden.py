@@ -64,7 +64,7 @@ def test_the_plan_is_what_the_search_chose(goals, number):
         return  # one line is no goal
     profiles, left_out = load_profiles(goal, default_store())
     data = read_data(goal.data)
-    space, chosen = search(goal, profiles, data)
+    space, chosen = search(goal, profiles, data, NOW.date())
     assert chosen == select(space, space.limits)
     if chosen is None:
         with pytest.raises(AdvisorError) as refused:

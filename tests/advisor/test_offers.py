@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,6 +12,7 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import answer
 from advisor.records import Goal, Plan
+from advisor.report import brief
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -55,3 +57,27 @@ def test_more_gpus_are_priced_only_where_somebody_rents_them_together():
     rented, own = (ask("gh200-96gb", tokens=10**8, depth=8, usd_per_gpu_hour=usd) for usd in (None, 1.5))
     assert [point.gpus for point in rented.search.scaling] == [1] and rented.search.pays_up_to_gpus is None
     assert [point.gpus for point in own.search.scaling][:4] == [1, 2, 4, 8]
+
+
+def test_the_age_of_a_price_widens_the_cost_and_is_said():
+    """The same plan on the day of the list and a year later: the price stays, its interval does not."""
+    goal = Goal(gpu="a100-80gb-sxm", providers=("azure",), budget_usd=50.0, tokens=10**9, depth=12)
+    profile = prior_profile(require_gpu("a100-80gb-sxm"))
+    fresh = answer(goal, [profile], now=datetime(2026, 6, 18, tzinfo=UTC))
+    old = answer(goal, [profile], now=datetime(2027, 6, 18, tzinfo=UTC))
+    assert (fresh.price_age_days, old.price_age_days) == (0, 365)
+    cost, later = fresh.prediction.cost_usd, old.prediction.cost_usd
+    assert later.value == cost.value and later.low < cost.low and later.high > cost.high
+    # 10 % by the square root of the months, in quadrature with what the time is unsure by
+    beyond = math.hypot(math.log(cost.high / cost.value), 0.1 * math.sqrt(365 / 30.44))
+    assert math.log(later.high / later.value) == pytest.approx(beyond, rel=0.02)
+    assert not any("old; the interval" in text for text in fresh.warnings)
+    [said] = [text for text in old.warnings if "old; the interval" in text]
+    assert said.startswith("the price is 365 days old; the interval allows it -29.3 % to +41.4 %")
+    assert "at most 365 days old" in dict(brief.rows(old))["price"]
+
+
+def test_a_price_that_was_given_has_no_age():
+    goal = Goal(gpu="l4", usd_per_gpu_hour=0.5, budget_usd=5.0)
+    plan = answer(goal, [prior_profile(require_gpu("l4"))], now=NOW)
+    assert plan.price_age_days is None and not any("days old" in text for text in plan.warnings)
