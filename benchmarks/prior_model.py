@@ -5,8 +5,8 @@
 x_k are the terms of advisor.predict.throughput at datasheet rates; θ is made of the unknowns of
 advisor.predict.published. u is what one owner's software and machines do to all their rows: it is integrated out, each
 owner's rows being one block of correlated errors, so that an owner of 129 rows counts as one witness of their software.
-Its scale is Student's (`FREEDOM`): broken set-ups are not believed. A row that leaves something open is a mixture of
-the workloads it may mean, and what they differ by is part of its error.
+A row that leaves something open is a mixture of the workloads it may mean, and what they differ by is part of its
+error.
 
 Owners and GPUs enter as groups to be left out, never by name. Runs of encoders say how cards compare where no decoder
 was published; they are fitted, never predicted.
@@ -87,7 +87,6 @@ SPREADS = Spreads(
     row=0.05,
     launch=0.5,
 )
-FREEDOM = 4  # degrees of freedom of u's distribution
 _ROUNDS = 12
 
 
@@ -175,7 +174,7 @@ def _run(
             continue
         step = w.step_tokens / w.gpus / rate
         x = x / (step - _exposed(w, spec, step))
-        meanings.append(Meaning(workload=w, x=x, setting=Setting.of(w, encoder=encoder), weight=weight))
+        meanings.append(Meaning(workload=w, x=x, setting=Setting.of(w, spec, encoder=encoder), weight=weight))
     if not meanings:
         return None
     total = sum(m.weight for m in meanings)
@@ -214,17 +213,15 @@ def fit(runs: Sequence[Run], known: dict[str, GpuSpec], spreads: Spreads = SPREA
         np.concatenate([p[:, TERMS.index("matmul")] for run, p in zip(runs, picks, strict=True) if not run.encoder]),
         axis=0,
     )
-    p, scale = start.copy(), dict.fromkeys(owners, 1.0)
-    for turn in range(_ROUNDS):
+    p = start.copy()
+    for _ in range(_ROUNDS):
         seen = _evaluate(runs, picks, p)
         normal, pull = np.diag(deviations**-2.0), (start - p) / deviations**2
-        for owner, places in owners.items():
-            weights = np.linalg.inv(_block(runs, places, seen, spreads, scale[owner]))
+        for places in owners.values():
+            weights = np.linalg.inv(_block(runs, places, seen, spreads))
             slope = seen.slopes[places]
             normal = normal + slope.T @ weights @ slope
             pull = pull - slope.T @ weights @ seen.errors[places]
-            if turn > 2:
-                scale[owner] = _student(spreads.software**2, scale[owner], weights, -seen.errors[places])
         excess = products @ p + FASTEST[0]
         beyond = products[excess < 0]
         normal = normal + beyond.T @ beyond / FASTEST[1] ** 2
@@ -312,7 +309,7 @@ def _evaluate(runs: Sequence[Run], picks: Sequence[np.ndarray], p: np.ndarray) -
     return _Seen(errors=errors, slopes=slopes, shares=shares, open=spread)
 
 
-def _block(runs: Sequence[Run], places: Sequence[int], seen: _Seen, spreads: Spreads, scale: float) -> np.ndarray:
+def _block(runs: Sequence[Run], places: Sequence[int], seen: _Seen, spreads: Spreads) -> np.ndarray:
     """The covariance of one owner's errors: software shared by all, machine and what is open by each source."""
     source = np.array([runs[i].source for i in places])
     same = source[:, None] == source[None, :]
@@ -321,19 +318,11 @@ def _block(runs: Sequence[Run], places: Sequence[int], seen: _Seen, spreads: Spr
     software = spreads.software**2 + np.outer(looseness, looseness) + (share * spreads.terms**2) @ share.T
     launches = share[:, [TERMS.index(term) for term in LAUNCHES]].sum(axis=1)
     own = spreads.row**2 + (spreads.launch * launches) ** 2
-    return scale * software + same * (spreads.machine**2 + np.outer(spread, spread)) + np.diag(own)
+    return software + same * (spreads.machine**2 + np.outer(spread, spread)) + np.diag(own)
 
 
 def _class_variance(run: Run, spreads: Spreads) -> float:
     return sum(m.weight * sum(spreads.classes[name] ** 2 for name in classes(m.setting)) for m in run.meanings)
-
-
-def _student(variance: float, scale: float, weights: np.ndarray, errors: np.ndarray) -> float:
-    """How much wider than usual one owner's spread is, by the expected square of what its rows have in common."""
-    before = variance * scale
-    common = before * weights.sum(axis=0) @ errors
-    after = before - before**2 * weights.sum()
-    return float((FREEDOM + (common**2 + after) / variance) / (FREEDOM + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +366,7 @@ def predicted(belief: SharedBelief, runs: Sequence[Run], known: dict[str, GpuSpe
         logs, variances = [], []
         for m in run.meanings:
             spec = known[m.workload.gpu]
-            mean, covariance = belief.belief(spec.generation, m.setting.precision, spec, m.setting)
+            mean, covariance = belief.belief(spec.generation, spec, m.setting)
             parts = m.x * np.exp(mean)
             share = parts / parts.sum()
             logs.append(np.log(parts.sum()))

@@ -105,7 +105,8 @@ _HEAD = """## Published runs
 
 `profiles/public_runs.csv`: two collections of what people published of their runs. Left out means that the beliefs
 were fitted without any row of that owner (a person or project, on whatever cards) or of that GPU. A source is one owner
-on one kind of machine. Peers get the same rows, as far as they can express them.
+on one kind of machine. What a step spends on exposed communication, by the formula, is taken off before the fit and
+before the comparison; whole runs below have it in. Peers get the same rows, as far as they can express them.
 """
 
 
@@ -150,7 +151,7 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
     for run in runs:
         if not run.encoder:
             w = run.likeliest
-            how = Setting.of(w)
+            how = Setting.of(w, known[w.gpu])
             alike[run.source, w.gpu, how.precision, how.compile, how.sharding, *_switches(how)].append(run)
     found: dict[str, list[tuple[np.ndarray, np.ndarray, str]]] = defaultdict(list)
     chosen = np.random.default_rng(0)
@@ -170,7 +171,7 @@ def calibrated(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[Line]
 
 
 def _switches(how: Setting) -> tuple[bool, ...]:
-    return (how.software.tf32, how.software.fp8, how.software.fused_attention)
+    return (how.tf32, how.software.fp8, how.software.fused_attention)
 
 
 def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[str, CoefficientPrior]:
@@ -178,7 +179,7 @@ def _priors(runs: Sequence[Run], known: dict[str, GpuSpec], first: Run) -> dict[
     w = first.likeliest
     spec = known[w.gpu]
     belief = prior_model.fit([run for run in runs if run.owner != first.owner], known)
-    mean, covariance = belief.belief(spec.generation, w.precision, spec, Setting.of(w))
+    mean, covariance = belief.belief(spec.generation, spec, Setting.of(w, spec))
     floors, datasheet = measured_prior(), datasheet_rates(spec, w.precision)
     ceilings = Rates(
         matmul_flops=spec.mamf_bf16_flops or USUAL_CEILING * datasheet.matmul_flops,

@@ -65,7 +65,7 @@ def whole_runs() -> Iterator[Whole]:
             for w in reading.workloads:
                 spec = known[w.gpu]
                 rates = prior_model.datasheet_rates(spec, w.precision, tf32=w.software.tf32)
-                mean, covariance = belief.belief(spec.generation, w.precision, spec, Setting.of(w))
+                mean, covariance = belief.belief(spec.generation, spec, Setting.of(w, spec))
                 parts = terms(sizes([w]), rates)[0] * np.exp(mean)
                 step = parts.sum()
                 share = parts / step

@@ -31,6 +31,8 @@ def bigger_batch_pays(q: Question) -> Judgement:
     words += f", at {target}: {format_centre(there.tokens_per_second, format_rate)}"
     if there.fits is False:
         return wrong(f"batch {target} does not fit", words)
+    if not there.plannable:
+        return unknown(f"batch {target} fits with a probability of {there.fit_probability:.0%} only: {words}")
     if gain < PAYS:
         return does_not_follow(f"the throughput rises by {format_percent(max(gain, 0))} only", words, threshold=_PAYS)
     return holds(

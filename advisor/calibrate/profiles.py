@@ -56,13 +56,13 @@ def load_profile(
 
     Calibrations that were rejected (`calibrate/quality`) are passed over, and the profile says so.
     A prior learns from calibrations of other cards, unless `transfer` is off: they are of the trainer's own software.
-    `software` and `sharding` are of published runs, which a prior knows.
+    `software` and `sharding` are of published runs: calibrations are of this trainer and say nothing of them.
     `power_cap_watts` slows a prior's products; a calibration is of whatever limit was set then.
     `key` is a catalog key, an NVML name, or "cpu". Raises AdvisorError for an unknown GPU (with close matches) and
     for a CPU without a calibration that is believed, since no datasheet says what a CPU does.
     """
     key = key if key == "cpu" else _catalog_key(key, store)
-    entry, passed_over = _believed(key, family, store)
+    entry, passed_over = _believed(key, family, store) if software is None else (None, [])
     if entry is not None:
         calibration = replace(store.load_calibration(entry.path), quality=entry.quality)
         return _with_caveats(profile_of(calibration, store.observations(key)), passed_over)
@@ -71,7 +71,7 @@ def load_profile(
     if key == "cpu":
         raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
     spec = require_gpu(key)
-    elsewhere = calibrated_elsewhere(spec, store) if transfer else None
+    elsewhere = calibrated_elsewhere(spec, store) if transfer and software is None else None
     profile = prior_profile(
         spec,
         precision=precision,

@@ -101,6 +101,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         precision=precision,
         compile=options["compile_"],
         software=published if eight_bit else None,
+        sharding=options["sharding"],
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
         raise AdvisorError(
@@ -239,12 +240,16 @@ def predict_readings(readings: Mapping[int, Reading]) -> Iterator[tuple[int, str
     answers = iter(predict_workloads(workloads))
     for place, reading in readings.items():
         mine = list(islice(answers, len(reading.workloads)))
-        weighed = [(a, weight) for a, weight in zip(mine, reading.weights, strict=True) if not isinstance(a, str)]
-        if not weighed:
+        answered = [(a, weight) for a, weight in zip(mine, reading.weights, strict=True) if not isinstance(a, str)]
+        if not answered:
             yield place, json.dumps({"error": f"not predicted: {mine[0]}"}, ensure_ascii=False)[1:], None
             continue
-        prediction = weighed[0][0] if len(weighed) == 1 else mixed(*zip(*weighed, strict=True))
-        yield place, rest_of_line(prediction, reading.assumed), prediction.fits
+        timed = [(a, weight) for a, weight in answered if a.step_seconds is not None] or answered
+        dropped = (
+            () if len(timed) == len(mine) else (f"{len(mine) - len(timed)} of {len(mine)} readings not predicted",)
+        )
+        prediction = timed[0][0] if len(timed) == 1 else mixed(*zip(*timed, strict=True))
+        yield place, rest_of_line(prediction, (*reading.assumed, *dropped)), prediction.fits
 
 
 def predict_workloads(workloads: Sequence[Workload]) -> list[Prediction | str]:

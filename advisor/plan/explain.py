@@ -97,7 +97,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
     problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
     if problem:
         yield f"no loss is promised: {problem}"
-    if prediction.fits is None:
+    if prediction.fit_probability is None:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"

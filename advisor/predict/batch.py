@@ -64,12 +64,12 @@ def step_seconds_many(
     z = sizes_of(a, grad_accum, gpus)
     logs = predict_log(profile.posterior, z)
     unlike = unlikeness(profile.posterior, tag_of(a))
-    deviation = profile.widening * np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
-    value, spread = np.exp(logs.mean), np.exp(Z80 * deviation)
+    own = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
+    value, spread = np.exp(logs.mean), np.exp(Z80 * profile.widening * own)
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
-    middle = value * np.exp(deviation**2 / 2) if expected else value
+    middle = value * np.exp(own**2 / 2) if expected else value
     alone = EstimateArrays(value=middle, low=value / spread, high=value * spread, basis=basis)
     if not (gpus > 1).any():
         return alone
@@ -78,7 +78,7 @@ def step_seconds_many(
 
 
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Expected tokens per second of all devices, as `step_seconds_many` has them but without intervals: cheaper."""
+    """Median tokens per second of all devices, as `step_seconds_many` has them but without intervals: cheaper."""
     seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)

@@ -122,8 +122,15 @@ def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray
         by_count[count] = (bus_bytes_per_second(spec, count) if spec and count > 1 else None) or math.nan
     bandwidth = by_count[e.gpus]
     spread = _HOST_SPREAD if spec and through_host(spec) else _SPREAD
+    link = read_link(spec.interconnect) if spec else None
+    doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))  # of nodes, or of racks of one link
+    work = 1.5 * backward_seconds * e.grad_accum
     value, low, high = (
-        np.where(e.gpus == 1, 0.0, _exposed(e, bandwidth * factor, backward_seconds, overlap, straggling))
+        np.where(
+            e.gpus == 1,
+            0.0,
+            _exposed(e, bandwidth * factor, backward_seconds, overlap) + straggling * doublings * work,
+        )
         for factor, overlap, straggling in (
             (1.0, _OVERLAP, _STRAGGLING),
             (spread, _OVERLAP_HIGH, _STRAGGLING_LOW),
@@ -133,9 +140,7 @@ def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 
-def _exposed(
-    e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float, straggling: float
-) -> np.ndarray:
+def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
     latency = _latency(e.gpus)
     size = 4 * e.parameters
     whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
@@ -145,8 +150,7 @@ def _exposed(
         gather = reduce_scatter_seconds(2 * e.parameters, e.gpus, bandwidth) + e.depth * latency
         sharded = e.grad_accum * np.maximum(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
         exposed = np.where(e.full, sharded, exposed)
-    doublings = np.log2(np.ceil(e.gpus / GPUS_PER_NODE))
-    return exposed + straggling * doublings * 1.5 * backward_seconds * e.grad_accum
+    return exposed
 
 
 def _latency(gpus: np.ndarray) -> np.ndarray:

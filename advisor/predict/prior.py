@@ -101,17 +101,22 @@ def load_prior(
     """
     shared = _shared()
     beliefs = [
-        shared.belief(generation, precision, spec, Setting(
-            precision=precision, compile=on, software=software or OWN, sharding=sharding
-        ))
+        shared.belief(generation, spec, _setting(precision, on, spec, software or OWN, sharding))
         for on in ((False, True) if compile is None else (compile,))
-    ]  # fmt: skip
+    ]
     k = len(TERMS)
     mean = sum((m for m, _ in beliefs), np.zeros(k)) / len(beliefs)
     covariance = sum((c + np.outer(m - mean, m - mean) for m, c in beliefs), np.zeros((k, k))) / len(beliefs)
     return CoefficientPrior(
         mean=mean, covariance=covariance, discrepancy=shared.spreads.row, source=shared.source(generation)
     )
+
+
+def _setting(
+    precision: str, compile: bool, spec: GpuSpec | None, software: Software = OWN, sharding: str = "none"
+) -> Setting:
+    tf32 = software.tf32 and (spec is None or spec.tf32_flops is not None)
+    return Setting(precision=precision, compile=compile, software=software, tf32=tf32, sharding=sharding)
 
 
 def published_runs(key: str, generation: str | None) -> tuple[int, int, int]:
@@ -179,11 +184,11 @@ def transferred(prior: CoefficientPrior, spec: GpuSpec, compile: bool, elsewhere
     """
     shared, other = _shared(), elsewhere.spec
     there = load_prior(other.generation, elsewhere.precision, elsewhere.compile, other)
-    here_setting, there_setting = (
-        Setting(precision=elsewhere.precision, compile=on, software=OWN) for on in (compile, elsewhere.compile)
-    )
+    here_setting = _setting(elsewhere.precision, compile, spec)
+    there_setting = _setting(elsewhere.precision, elsewhere.compile, other)
     cross = shared.pick(spec.generation, spec, here_setting) @ shared.covariance
-    cross = cross @ shared.pick(other.generation, other, there_setting).T + shared.spreads.of_software(there_setting)
+    cross = cross @ shared.pick(other.generation, other, there_setting).T
+    cross = cross + shared.spreads.between(here_setting, there_setting)
     mean, after = _seen(there.mean, there.covariance, elsewhere)
     gain = cross @ np.linalg.inv(there.covariance)
     return CoefficientPrior(
@@ -224,9 +229,7 @@ class SharedBelief:
             headroom = self.headrooms.get(generation or "", 0.0)
         return selector(self.place, generation, spec.key if spec else None, headroom, setting)
 
-    def belief(
-        self, generation: str | None, precision: str, spec: GpuSpec | None, setting: Setting
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def belief(self, generation: str | None, spec: GpuSpec | None, setting: Setting) -> tuple[np.ndarray, np.ndarray]:
         """Mean (k,) and covariance (k, k) of θ of a run whose software and machine nobody measured."""
         picked = self.pick(generation, spec, setting)
         mean = picked @ self.mode
@@ -286,6 +289,6 @@ def read_belief(document: Mapping[str, Any]) -> SharedBelief:
 
 
 def _positive(covariance: np.ndarray) -> np.ndarray:
-    """The nearest covariance that no direction of has less than a thousandth: rounding must not make one negative."""
+    """The nearest covariance with at least 1e-4 in every direction: rounding must not make one negative."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return (vectors * np.maximum(values, 1e-4)) @ vectors.T

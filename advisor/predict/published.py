@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.hardware.catalog import GpuSpec
 from advisor.predict.throughput import TERMS
 from advisor.records import Software, Workload
 
@@ -33,15 +34,19 @@ class Setting:
     precision: str
     compile: bool
     software: Software
+    tf32: bool  # fp32 products on TF32 units, which the card has
     sharding: str = "none"
     encoder: bool = False
 
     @classmethod
-    def of(cls, w: Workload, *, encoder: bool = False) -> Setting:
+    def of(cls, w: Workload, spec: GpuSpec | None, *, encoder: bool = False) -> Setting:
+        """The setting of a workload on its card."""
+        software = w.software or OWN
         return cls(
             precision=w.precision,
             compile=w.compile,
-            software=w.software or OWN,
+            software=software,
+            tf32=software.tf32 and (spec is None or spec.tf32_flops is not None),
             sharding=w.sharding,
             encoder=encoder,
         )
@@ -101,7 +106,7 @@ def selector(
         if name in place:
             made[:, place[name]] = 1.0
     if setting.precision == "fp32":
-        made[products, place[f"precision {'tf32' if software.tf32 else 'fp32'}"]] = 1.0
+        made[products, place[f"precision {'tf32' if setting.tf32 else 'fp32'}"]] = 1.0
     if software.fp8:
         made[TERMS.index("matmul"), place["precision fp8"]] = 1.0
     return made
@@ -121,10 +126,15 @@ class Spreads:
 
     def of_software(self, setting: Setting) -> np.ndarray:
         """The covariance (k, k) of what one piece of software does to its coefficients on any card."""
-        common = self.software**2 + sum(self.classes[name] ** 2 for name in classes(setting))
+        return self.between(setting, setting)
+
+    def between(self, one: Setting, other: Setting) -> np.ndarray:
+        """The covariance (k, k) of what one piece of software does in two settings, which share the classes of both."""
+        shared = set(classes(one)) & set(classes(other))
+        common = self.software**2 + sum(self.classes[name] ** 2 for name in shared)
         return common * np.ones((len(TERMS),) * 2) + np.diag(self.terms**2)
 
     def of_machine(self) -> np.ndarray:
         """The covariance (k, k) of what one machine does to them, whose launches are hidden or are not."""
-        launches = np.array([self.launch**2 * (term in LAUNCHES) for term in TERMS])
-        return self.machine**2 * np.ones((len(TERMS),) * 2) + np.diag(launches)
+        launches = np.array([self.launch * (term in LAUNCHES) for term in TERMS])
+        return self.machine**2 * np.ones((len(TERMS),) * 2) + np.outer(launches, launches)

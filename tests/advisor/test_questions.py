@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from advisor.calibrate.profiles import prior_profile
 from advisor.cli.plan import command
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import load_gpus, require_gpu
+from advisor.hardware.catalog import require_gpu
+from advisor.hardware.prices import load_prices
 from advisor.hardware.software_support import can_train_in, runs_trainer
 from advisor.laws import flops
 from advisor.plan.answer import answer
@@ -191,7 +192,7 @@ def test_the_plan_of_a_plan_is_the_plan(plan: Plan, tmp_path):
 def test_pinning_what_was_chosen_changes_nothing(plan: Plan):
     """The same card, count, depth, micro-batch and global batch asked for by name."""
     if plan.goal.inference_tokens or plan.goal.data:
-        return
+        pytest.skip("the tokens were settled after the search")
     goal = replace(
         plan.goal,
         gpu=plan.workload.gpu,
@@ -259,6 +260,9 @@ def _cost(goal: Goal, profiles) -> float:
         return math.inf
 
 
-def test_no_card_that_nobody_rents_is_recommended():
-    unpriced = {key for key, spec in load_gpus().items() if not spec.is_cuda}
-    assert all(plan_of(words).workload.gpu not in unpriced for words in QUESTIONS[:8])
+def test_what_is_recommended_can_be_rented_where_it_says(plan: Plan):
+    """A price list of that provider has that many of that card, unless the price was given or the machine is owned."""
+    if plan.provider is None:
+        pytest.skip("no provider: a given price, or a machine of one's own")
+    rows = [p for p in load_prices() if p.gpu == plan.workload.gpu and p.provider == plan.provider]
+    assert rows and plan.usd_per_hour > 0
