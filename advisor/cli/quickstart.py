@@ -42,6 +42,7 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _refuse_hopeless(gpu, deadline)
     from advisor.cli.calibrate import run as calibrate
     from advisor.cli.calibrate import show
+    from advisor.store.calibration import Verdict
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import CalibrationOptions
     from advisor.workflows.compare import review, to_document
@@ -51,7 +52,11 @@ def command(gpu: str, budget_seconds: float | None, deadline: float, price: floa
     _say(1, "preparing text that every machine has: the Python standard library")
     data = _corpus(store.home, gpu)
     _say(2, "calibrating: short training bursts on this device")
-    done = calibrate(CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price))
+    options = CalibrationOptions(gpu=gpu, data=data, budget_seconds=budget_seconds, price=price)
+    done = calibrate(options)
+    if done.calibration.quality is not None and done.calibration.quality.verdict == Verdict.REJECTED:
+        render.remark(f"rejected: {done.calibration.quality.reason}; once more")  # a disturbed minute is no verdict
+        done = calibrate(options)
     if not as_json:
         show(done, bursts=False)
         render.show("")
