@@ -13,15 +13,36 @@ from typing import Any
 from advisor.records import Software
 from trainer.schema import ModelShape
 
+# A cell that opens like this says no more than an empty one; "normal" attention may be any.
+_UNSTATED = re.compile(
+    r"(?:unknown|unstated|unspecified|n/?a|not (?:stated|given|known|reported|specified|disclosed))(?![a-z])|[?–—-]$"
+)
+_YES = re.compile(r"(?:y|yes|true|on|enabled?)(?![a-z])|1$")
+_NO = re.compile(r"(?:n|no|none|non|not|false|off|disabled?|without|w/o)(?![a-z])|0$")
+
+
+def _denied(names: str) -> re.Pattern[str]:
+    """Where one of these names is said not to be: "no X", "not X/Y", "w/o X", "X off", "X=False", "X: no"."""
+    return re.compile(
+        rf"\b(?:no|not|non|without|w/o)[ -]+(?:an? |any |the |using )?(?:{names})\b(?:(?:/| or | nor )(?:{names})\b)*"
+        rf"|\b(?:{names})\b[ (:=-]*(?:(?:is |was )?(?:off|false|disabled?|unused|unsupported|failed|none)"
+        rf"|not (?:used|enabled|supported))\b|\b(?:{names})\b ?[:=] ?(?:0|no?)\b",
+        re.IGNORECASE,
+    )
+
+
 _OTHER_ARCHITECTURES = (
     (r"\bbert\b|roberta|electra|masked.lm|mlm head", "an encoder, not a decoder-only language model"),
     (r"transformer-?xl|adaptive softmax", "a Transformer-XL, with memory in its attention and an adaptive softmax"),
-    (r"\bt5\b|encoder-decoder|vision|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
+    (r"\bt5\b|encoder-decoder|\bvision\b|\bvit\b|diffusion|resnet|mamba|rwkv", "not a decoder-only transformer"),
     (r"\bmoe\b|mixtral|\bexperts?\b|deepseek.?v[23]|gpt.?oss|\d+b.a\d+b", "a mixture of experts"),
     (r"document mask", "attention over documents of unstated length"),
     (r"\bunpacked\b|real lengths vary|without packing", "sequences of varying length"),
     (r"(?<!than )(?<!vs )(?<!against )\bq?lora\b", "the training of adapters"),
     (r"forward (pass )?only|inference only", "no training"),
+)
+_NOT_THAT_ARCHITECTURE = _denied(
+    r"bert|encoder(?:-decoder)?|t5|vision|vit|diffusion|mamba|moe|mixture of experts|experts?|q?lora|document mask\w*"
 )
 _ADAPTERS = r"lora|\bdora\b|\bpeft\b|adapter|galore|prefix.?tuning|prompt.?tuning|\bia3\b"
 # "TP8", "tp=8", "DP8xTP8", "tensor_parallel_size 8", "8-way tensor parallelism": a bare name means some, a degree of 1
@@ -43,7 +64,12 @@ _OTHER_SCHEMES = (
     (r"\bmodel ?\+|layout not stated", "parallelism that is not stated"),
     (r"\btensor(?![ _-](?:model[ _-])?parallel)", "tensor parallel"),
 )
-_NEGATED = re.compile(r"\b(?:no|without|not)[ -](?:[a-z]+[ -])?(?:parallel(?:ism)?|tp|pp|cp|ep|sp|offload(?:ing)?)\b")
+_NEGATED = _denied(
+    r"(?:[a-z]+[ -])?(?:parallel(?:ism)?|offload(?:ing)?)|tensor|pipeline|context|sequence|expert|model"
+    r"|[tpcesm]p(?![ =:_-]*\d)|fsdp\d?|hsdp|(?:deepspeed )?zero(?:[ _-]*(?:stage)?[ _-]*\d)?|deepspeed"
+    r"|(?:sharded|distributed)(?: optimizer)?|sharding|q?lora|adapters?|peft"
+)
+_ALL_OF_ONE = re.compile(r"\b[dtpcesm]p(?: ?[=/] ?[dtpcesm]p)+ ?[=:]? ?1\b")  # "TP=PP=1", "TP/PP 1"
 _STAGE = r"zero[ _-]?(?:stage)?[ _=:-]*|stage[ _=:-]*"
 # "amp", "mixed" and autocast keep fp32 weights; "true" is Lightning's name for a model all in 16 bits, as "pure" is
 # torchtune's. Composer's "MP PURE" (and DEFAULT) is a mode of FSDP, whose shards stay fp32.
@@ -76,22 +102,29 @@ class Precision:
     fp8: bool = False  # products of the blocks in 8-bit floats
 
 
+def stated(text: str) -> str:
+    """A cell's words in lower case, none where it only says that nothing is known."""
+    low = text.lower()
+    return "" if _UNSTATED.match(low) else low
+
+
 @lru_cache(maxsize=65536)
 def architecture(notes: str) -> str | Refusal:
     """Refuse models whose description says that they are no dense decoder, or that training was of something else."""
+    said = _NOT_THAT_ARCHITECTURE.sub(" ", notes)
     for pattern, what in _OTHER_ARCHITECTURES:
-        if re.search(pattern, notes, re.IGNORECASE):
+        if re.search(pattern, said, re.IGNORECASE):
             return Refusal(f"the notes say this is {what}")
     return notes
 
 
 @lru_cache(maxsize=4096)
-def read_sharding(text: str, optimizer: str = "") -> str | Refusal:
+def read_sharding(text: str, optimizer: str = "") -> str | Open | Refusal:
     """What data parallelism splits: "none", "optimizer" (ZeRO-1/2) or "full" (ZeRO-3, FSDP).
 
     A "distributed" or "sharded" optimizer splits its state and work, whatever the gradients do.
     """
-    low = _NEGATED.sub(" ", text.lower())
+    low = _ALL_OF_ONE.sub(" ", _NEGATED.sub(" ", stated(text)))
     if re.search(_ADAPTERS, low):
         return Refusal(f"adapters ({text}), only full training is modelled")
     if re.search(r"offload|infinity", low):
@@ -106,7 +139,18 @@ def read_sharding(text: str, optimizer: str = "") -> str | Refusal:
         return "optimizer"
     if re.search(rf"fsdp(?!0)|hsdp|(?:{_STAGE})3\b|full.shard|fully.shard", low) and "no_shard" not in low:
         return "full"
-    return "optimizer" if re.search(r"distributed|sharded|\bzero-?[12]?\b", optimizer.lower()) else "none"
+    if re.search(r"\bzero(?![a-z0-9])|deepspeed", low) and not re.search(rf"(?:{_STAGE})0|\bddp\b", low):
+        choices = (("optimizer", 0.5), ("full", 0.5))
+        return Open(choices, f"the stage of ZeRO is not stated ({text}): optimizer or everything sharded")
+    state = _NEGATED.sub(" ", optimizer.lower())
+    return "optimizer" if re.search(r"distributed|\bsharded|\bzero-?[12]?\b", state) else "none"
+
+
+_NOT_THAT_PRECISION = _denied(
+    r"(?:nv|mx)?fp[468]|float8|bf16|bfloat16|fp16|float16|nf4|int[48]|[48].?bit(?: state)?|(?:fp8|fp16) \w+"
+)
+_NO_TF32 = _denied(r"(?:allow_)?tf32|autocast")
+_TF32_UNSTATED = re.compile(r"\btf32[ :=(]*(?:unknown|unstated|not (?:stated|known)|\?)")
 
 
 @lru_cache(maxsize=4096)
@@ -115,8 +159,8 @@ def read_precision(text: str) -> Precision | Open | Refusal:
 
     PyTorch's default leaves TF32 units idle since 1.12, NVIDIA's containers do not: "fp32" alone may mean either.
     """
-    low = text.lower()
-    if not low:
+    low = _TF32_UNSTATED.sub(" ", _NOT_THAT_PRECISION.sub(" ", stated(text)))
+    if not low.strip(" (),;"):
         choices = ((Precision(kind="16bit"), 0.8), (Precision(kind="fp32"), 0.2))
         return Open(choices, "the precision is not stated: 16 bits or TF32 taken")
     if re.search(r"fp[46]|nf4|int[48]|\b[48].?bit", low):
@@ -131,7 +175,7 @@ def read_precision(text: str) -> Precision | Open | Refusal:
         return Precision(kind="fp16")
     if not re.search(r"fp32|tf32|float32|^32(?:-true)?$", low):
         return Refusal(f"precision {text!r} is unknown: write bf16, fp16, fp32 or TF32")
-    if re.search(r"(?:no|without) (?:tf32|autocast)", low):
+    if _NO_TF32.search(low):
         return Precision(kind="fp32", tf32=False)
     if "tf32" in low:
         return Precision(kind="fp32")
@@ -139,15 +183,23 @@ def read_precision(text: str) -> Precision | Open | Refusal:
     return Open(choices, "whether fp32 products use the TF32 units is not stated: both taken")
 
 
+_NOT_THAT_OPTIMIZER = _denied(
+    r"[1248][ -]?b(?:its?)?|paged|galore|(?:cpu[ -])?offload(?:ing|ed)?|muon|adamw?|(?:deepspeed)?cpu-?adam"
+)
+# of fewer bits, of fewer dimensions or on the host: state that is not a copy of the weights in fp32
+_OTHER_STATE = re.compile(r"(?<!\d)[1248][ -]?b(?:its?)?\b|paged|galore|cpu.?adam|offload")
+
+
 @lru_cache(maxsize=4096)
 def read_optimizer(text: str) -> str | Refusal:
     """adamw or muon; empty is AdamW, what everyone means without saying."""
-    low = text.lower()
-    if re.search(r"8.?bit|paged", low):
-        return Refusal(f"optimizer {text!r}, 8-bit and paged states are not modelled")
+    told = stated(text)
+    low = _NOT_THAT_OPTIMIZER.sub(" ", told)
+    if _OTHER_STATE.search(low):
+        return Refusal(f"optimizer {text!r}, 8-bit, paged, projected and offloaded states are not modelled")
     if "muon" in low:
         return "muon"
-    if not low or "adam" in low:
+    if not told or "adam" in low:
         return "adamw"
     return Refusal(f"optimizer {text!r}, only AdamW and Muon are modelled")
 
@@ -155,16 +207,16 @@ def read_optimizer(text: str) -> str | Refusal:
 @lru_cache(maxsize=4096)
 def read_checkpointing(text: str) -> str | Open | Refusal:
     """none, selective or full; a bare yes is full, as in every tool that has only a switch."""
-    low = text.lower()
+    low = _NEGATED.sub(" ", stated(text)).strip()
     if not low:
         return Open((("none", 0.85), ("full", 0.15)), "activation checkpointing is not stated: likely none")
     if "offload" in low:
         return Refusal(f"activations offloaded to the host ({text})")
-    if low.startswith(("no", "false", "off")) or low == "0":
+    if _NO.match(low):
         return "none"
     if "selective" in low or re.match(r"sac\b|per.?op\b", low):
         return "selective"
-    if re.match(r"full|yes|true|on\b|1$|all\b", low):
+    if _YES.match(low) or re.match(r"full|all\b", low):
         return "full"
     return Refusal(f"activation checkpointing {text!r} is unknown: write none, selective or full")
 
@@ -174,17 +226,22 @@ _KINDS = (
     ("c", r"\bllm\.c\b|\bc/cuda\b|\bc\+\+"),
     (
         "wrapper",
-        r"hugging ?face|\bhf\b|transformers|\btrl\b|accelerate|axolotl|oumi|deepspeed|colossal|lightning|lit-?gpt",
+        r"hugging ?face|\bhf\b|transformers(?! from scratch)|\btrl\b|accelerate\b|axolotl|oumi|deepspeed|colossal"
+        r"|lightning|lit-?gpt",
     ),
     ("megatron", r"megatron|\bnemo\b|bigscience"),
     ("tuned", r"nanochat|modded|parameter-?golf|torchtitan|nanotron|llm-foundry|composer|levanter|nanogpt-fp8"),
+)
+_NOT_THAT_KIND = _denied(
+    r"megatron(?:-\w+)?|nemo|hugging ?face|hf|(?:hf )?transformers|trl|accelerate|deepspeed|(?:pytorch )?lightning"
+    r"|llm\.c|nanochat|torchtitan|composer|levanter|nanotron"
 )
 
 
 @lru_cache(maxsize=65536)
 def read_kind(software: str) -> str:
     """The kind of training loop: c, wrapper, megatron, tuned or plain (somebody's own loop in PyTorch)."""
-    low = software.lower()
+    low = _NOT_THAT_KIND.sub(" ", software.lower())
     return next((kind for kind, pattern in _KINDS if re.search(pattern, low)), "plain")
 
 
@@ -195,19 +252,38 @@ def read_software(precision: str, notes: str, kind: str = "plain") -> Software:
     return Software(kind=kind, state=_state(precision.lower()), whole_logits=not chunked)
 
 
+# kernels that keep no scores in memory; a fused softmax keeps them
+_FUSED = re.compile(
+    r"flash|\bfa-?[1-4]?\b|sdpa|scaled.dot|cudnn|xformers|\bte\b|transformer.?engine|triton|flex|mem\w*.?eff|cutlass"
+    r"|pallas|splash|aiter|\bfused(?! softmax)"
+)
+_NOT_FUSED = re.compile(r"\bnaive|\bmath\b|\beager|\bunfused|\bvanilla")
+_NO_FUSED = _denied(
+    r"(?:use_)?flash[\w.-]*(?: attention)?(?: ?\d)?|fa-?[1-4]?|sdpa|xformers|cudnn|fused(?: attention)?|flexattention"
+)
+_NO_UNFUSED = _denied(r"(?:naive|math|eager|unfused|vanilla)(?: (?:kernel|backend|fallback|attention))?")
+
+
 @lru_cache(maxsize=4096)
 def read_fused_attention(text: str, kind: str) -> bool | Open:
-    """Whether attention is one kernel that keeps no scores in memory."""
-    low = text.lower()
-    if low:
-        return not re.match(r"no|false|off|eager|math", low)
+    """Whether attention is one kernel that keeps no scores in memory; an unknown word says as much as an empty cell."""
+    told = _NO_UNFUSED.sub(" fused ", stated(text))
+    low = _NO_FUSED.sub(" ", told)  # "SDPA (no flash)" is still fused
+    if _NO.match(told) or _NOT_FUSED.search(low):
+        return False
+    if _YES.match(told) or _FUSED.search(low):
+        return True
+    if low != told:
+        return False
+    said = f"attention {text!r} is unknown" if told else "attention is not stated"
     if kind in ("tuned", "c"):
-        return Open(((True, 1.0),), "attention is not stated: fused, as in all such code")
-    return Open(((True, 0.75), (False, 0.25)), "attention is not stated: likely fused")
+        return Open(((True, 1.0),), f"{said}: fused, as in all such code")
+    return Open(((True, 0.75), (False, 0.25)), f"{said}: likely fused")
 
 
 def _state(low: str) -> str:
     """fp16 came with fp32 master copies (apex, Megatron, DeepSpeed) unless autocast is named; bf16 where it says so."""
+    low = _NOT_THAT_PRECISION.sub(" ", low)
     if _AUTOCAST.search(low):
         return "fp32"
     if _ALL_16_BITS.search(low):
@@ -215,21 +291,37 @@ def _state(low: str) -> str:
     return "copied" if "fp16" in low or ("bf16" in low and _MASTER.search(low)) else "fp32"
 
 
+# "CUDA 12.1" is a version, "C/CUDA" and "CUDA kernels" are operations fused by hand
+_COMPILED = re.compile(
+    r"compil|inductor|dynamo|max-?autotune|reduce-?overhead|\bxla\b|\bjit\b|\bc(?:\+\+)?/cuda|cuda kernel|llm\.c"
+    r"|\bfused"
+)
+_NOT_COMPILED = re.compile(r"uncompiled|\beager|\bunfused")
+_NO_COMPILING = _denied(r"(?:torch[. ]?|model[. ]?)?compil\w+|(?:torch)?inductor|dynamo|xla|jit|fused")
+
+
 @lru_cache(maxsize=4096)
 def read_compile(text: str, kind: str = "plain") -> bool | Open:
-    """Whether operations are fused: by a compiler, or written fused by hand."""
-    low = text.lower()
-    if not low and kind in ("wrapper", "megatron"):
-        return Open(((False, 1.0),), "compilation is not stated: eager, as such code is by default")
-    if not low and kind != "c":
-        return Open(((False, 0.6), (True, 0.4)), "compilation is not stated: eager or compiled")
-    if re.match(r"no\b|not\b|none|false|off|eager|without|0$", low) or re.search(
-        r"\bno (torch\.?)?compil|uncompiled", low
-    ):
+    """Whether operations are fused: by a compiler, or written fused by hand.
+
+    An unknown word, like the version of CUDA, says as much as an empty cell.
+    """
+    told = stated(text)
+    if re.fullmatch(r"cuda[ -]*[\d.]*", told):
+        told = ""
+    low = _NO_COMPILING.sub(" ", told)
+    if _NO.match(told) or _NOT_COMPILED.search(low):
         return False
-    return kind == "c" or bool(
-        re.match(r"yes|true|on\b|1$", low) or re.search(r"cuda|compile|inductor|\bxla\b|\bjit\b", low)
-    )
+    if _YES.match(told) or _COMPILED.search(low):
+        return True
+    if low != told:
+        return False
+    if kind == "c":
+        return True
+    said = f"compilation {text!r} is unknown" if told else "compilation is not stated"
+    if kind in ("wrapper", "megatron"):
+        return Open(((False, 1.0),), f"{said}: eager, as such code is by default")
+    return Open(((False, 0.6), (True, 0.4)), f"{said}: eager or compiled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +345,26 @@ class Windows:
 _WINDOWED = re.compile(
     r"sliding|windowed|long-short|local attention|\bswa\b|attention window|window (?:attention|pattern|size)"
 )
-_NO_WINDOW = re.compile(r"\b(?:no|without|not)\b[ -](?:sliding[ -])?(?:window(?:s|ed)?|swa)")
+_NO_WINDOW = re.compile(
+    r"\b(?:no|without|not)\b[ -](?:sliding[ -])?(?:window(?:s|ed)?|swa|local attention)"
+    r"|(?:sliding[ _-]window|\bswa)[ =:(]*(?:off|none|null|false|disabled|not used)\b"
+)
+# windows that a number was averaged over
+_TIME = r"(?:steps?|iter\w*|batch(?:es)?|seconds?|minutes?|s|ms|min)\b"
+_MEASURED = re.compile(
+    r"(?:(?:sliding|rolling|moving|averaging)[ -])?window(?: size)?[ =:]*(?:of |over )?(?:the )?(?:last |past )?"
+    rf"\d[\d,]*[ -]?{_TIME}|\d[\d,]*[ -]{_TIME}[ -](?:(?:sliding|rolling|moving|averaging)[ -])?window"
+    r"|(?:sliding|rolling|moving)[ -](?:window[ -])?(?:mean|average|median)"
+)
+_LETTERS = re.compile(  # nanochat's; SL is a sequence length and SSL no attention, unless called a window or a pattern
+    r"(?i:window|pattern)(?:s|_pattern| pattern)?[ =:\"'(]*((?=L*S)(?=S*L)[SL]{2,})(?![A-Za-z])"
+    r"|(?<![A-Za-z])((?=L*S)(?=S*L)[SL]{2,})[ \"')]+(?i:window|pattern)"
+    r"|(?<![A-Za-z])((?!SSL(?![SL]))(?=L*S)(?=S*L)[SL]{3,})(?![A-Za-z])"
+)
+_SHARE = re.compile(
+    r"\b(half|quarter)[ -](?:of )?(?:the |a )?(?:context|window|sequence|short)"
+    r"|\b(?:window|context|short)\w*[ =:]*(?:is |are |of |at )?(?:the |a )?(half|quarter)\b(?! precision)"
+)
 _WINDOW_SIZE = re.compile(
     r"(?:windows?(?: size)?(?: of)?|swa)[ =:]*(\d[\d,]*)(k?)\b"
     r"|\b(\d[\d,]*)(k?)[ -](?:tokens?[ -])?(?:sliding[ -])?window"
@@ -268,12 +379,13 @@ def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
     window is mentioned.
     """
     said = f"{flash}; {notes}"
-    low = said.lower()
-    pattern = re.search(r"(?<![A-Za-z])([SL]*S[SL]*L|L+S[SL]*)(?![A-Za-z])", said)
+    low = _MEASURED.sub(" ", said.lower())
+    pattern = _LETTERS.search(said)
     if _NO_WINDOW.search(low) or not (_WINDOWED.search(low) or pattern):
         return None
     sizes = {int((a or b).replace(",", "")) * (1024 if k or m else 1) for a, k, b, m in _WINDOW_SIZE.findall(low)}
-    share = 0.5 if "half" in low else 0.25 if "quarter" in low else None
+    told = _SHARE.search(low)
+    share = None if told is None else 0.5 if "half" in told.groups() else 0.25
     if len(sizes) > 1 or not (sizes or share):
         return Refusal("the notes say this is attention over windows of unstated size")
     ratio = re.search(r"\b(\d+):1\b", low)
@@ -282,5 +394,5 @@ def read_windows(flash: str, notes: str) -> Windows | None | Refusal:
         tokens=sizes.pop() if sizes else None,
         share=share or 1.0,
         short_layers=int(ratio[1]) / (int(ratio[1]) + 1) if ratio else part,
-        pattern=pattern[1] if pattern else "",
+        pattern=next(filter(None, pattern.groups())) if pattern else "",
     )

@@ -11,6 +11,7 @@ from advisor.predict.row_words import (
     read_checkpointing,
     read_compile,
     read_fused_attention,
+    read_kind,
     read_optimizer,
     read_precision,
     read_sharding,
@@ -179,3 +180,193 @@ def test_windows_of_unstated_size_are_refused(notes: str):
 @pytest.mark.parametrize("notes", ["", "context window 2048", "no sliding window", "mean of a 50-step window", "TSLA"])
 def test_other_windows_are_none(notes: str):
     assert read_windows("SDPA", notes) is None
+
+
+UNSTATED = ("unknown", "?", "not stated", "Not stated in the paper", "n/a", "N/A", "-")
+
+
+@pytest.mark.parametrize("text", UNSTATED)
+def test_cells_that_say_that_nothing_is_known_are_empty(text: str):
+    for read in (read_precision, read_checkpointing):
+        assert read(text) == read("")
+    for kind in ("plain", "tuned", "wrapper", "c"):
+        assert read_fused_attention(text, kind) == read_fused_attention("", kind)
+        assert read_compile(text, kind) == read_compile("", kind)
+    assert (read_optimizer(text), read_sharding(text), read_windows(text, text)) == ("adamw", "none", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "fused"),
+    [
+        *[(t, True) for t in ("yes", "y", "1", "enabled", "SDPA (HF default)", "SDPA mask", "TE/cuDNN", "xformers")],
+        *[(t, True) for t in ("FA2/SDPA", "FlashAttention-3", "flex", "SDPA (no flash on V100)", "SDPA, not math")],
+        *[(t, False) for t in ("disabled", "0", "n", "no", "naive", "sdpa math", "SDPA (math backend)", "eager")],
+        *[(t, False) for t in ("no (Megatron fused softmax)", "use_flash_attn=False", "flash-attn: no", "not fused")],
+        *[(t, False) for t in ("FlashAttention disabled", "w/o flash", "unfused", "flash off")],
+    ],
+)
+def test_attention_that_keeps_no_scores(text: str, fused: bool):
+    assert read_fused_attention(text, "plain") is fused
+
+
+@pytest.mark.parametrize("text", ["normal", "standard attention", "Megatron fused softmax"])
+def test_attention_in_words_of_no_meaning_is_open(text: str):
+    found = read_fused_attention(text, "plain")
+    assert found.choices == read_fused_attention("", "plain").choices and text in found.words
+
+
+@pytest.mark.parametrize(
+    ("text", "compiled"),
+    [
+        *[(t, True) for t in ("enabled", "max-autotune", "reduce-overhead", "y", "torch.compile (not max-autotune)")],
+        *[(t, False) for t in ("disabled (torch.compile)", "torch.compile=False", "w/o torch.compile", "compile: no")],
+        *[(t, False) for t in ("torch.compile (disabled)", "n", "0", "compilation off", "no (commented out)")],
+    ],
+)
+@pytest.mark.parametrize("kind", ["plain", "wrapper", "c"])
+def test_compilation(text: str, compiled: bool, kind: str):
+    assert read_compile(text, kind) is compiled
+
+
+def test_a_version_is_no_statement_about_compilation_and_an_unknown_word_is_said():
+    assert read_compile("CUDA 12.1") == read_compile("cuda") == read_compile("")
+    found = read_compile("PyTorch 2.3, CUDA 12.1")
+    assert found.choices == read_compile("").choices and "PyTorch 2.3" in found.words
+
+
+@pytest.mark.parametrize(
+    "text", ["fp32 (TF32 disabled)", "tf32 off", "not tf32", "tf32=False", "fp32, allow_tf32=False"]
+)
+def test_tf32_may_be_denied(text: str):
+    found = read_precision(text)
+    assert (found.kind, found.tf32) == ("fp32", False)
+    assert read_precision("fp32 (TF32 not stated)") == read_precision("fp32")
+
+
+@pytest.mark.parametrize("text", ["bf16 (no fp8)", "bf16, fp8 disabled", "bf16 (not fp16)", "bf16 without fp8/fp4"])
+def test_another_precision_may_be_denied(text: str):
+    found = read_precision(text)
+    assert (found.kind, found.fp8, read_software(text, "").state) == ("bf16", False, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("text", "sharding"),
+    [
+        *[(t, "none") for t in ("no FSDP", "DDP not FSDP", "without FSDP", "DDP (no ZeRO-3)", "DDP (not sharded)")],
+        *[
+            (t, "none")
+            for t in ("DP only (no TP/PP)", "TP=PP=1", "DP=8, TP=PP=CP=1", "no tensor or pipeline parallelism")
+        ],
+        *[(t, "none") for t in ("DDP (DeepSpeed)", "DeepSpeed stage 0", "DDP (no LoRA)")],
+        *[
+            (t, "full")
+            for t in ("FSDP (no ZeRO)", "FSDP2 (no TP/PP)", "ZeRO++ stage 3", "DeepSpeed, ZeRO-3, no offload")
+        ],
+    ],
+)
+def test_sharding_that_is_denied(text: str, sharding: str):
+    assert read_sharding(text) == sharding
+
+
+@pytest.mark.parametrize("text", ["ZeRO", "ZeRO++", "DeepSpeed", "DeepSpeed ZeRO, 8 GPUs"])
+def test_zero_of_no_stage_is_open(text: str):
+    found = read_sharding(text)
+    assert isinstance(found, Open) and text in found.words
+    assert {choice for choice, _ in found.choices} == {"optimizer", "full"}
+
+
+@pytest.mark.parametrize("text", ["TP=PP=2", "no TP, PP 4", "no TP, PP4", "FSDP, TP/PP 2", "no FSDP, TP8"])
+def test_a_denied_scheme_does_not_hide_another(text: str):
+    assert isinstance(read_sharding(text), Refusal)
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        *("SL=4096, half precision", "SL 2048", "SSL", "LS 8", "MFU over a sliding window of 50 steps"),
+        *("sliding window 100 iterations", "mean of a 50-step sliding window", "moving average of loss"),
+        *("sliding_window=None", "not windowed", "unknown"),
+    ],
+)
+def test_no_attention_over_windows(notes: str):
+    assert read_windows("SDPA", notes) is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "pattern"),
+    [
+        ("window pattern SSL, window 1024", "SSL"),
+        ("SL window pattern, half context", "SL"),
+        ("SSSL half context", "SSSL"),
+    ],
+)
+def test_letters_of_a_pattern(notes: str, pattern: str):
+    assert read_windows("", notes).pattern == pattern
+
+
+def test_half_a_precision_is_no_window():
+    assert isinstance(read_windows("", "sliding window, half precision"), Refusal)
+    assert read_windows("", "sliding window 1024, MFU over a window of 50 steps").tokens == 1024
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        *(
+            "revision 3",
+            "division of labour",
+            "provisioned cluster",
+            "no MoE",
+            "dense (not MoE)",
+            "not LoRA",
+            "unknown",
+        ),
+        *("non-MoE", "GPT-2 without experts", "not a vision model"),
+    ],
+)
+def test_notes_that_speak_of_no_other_architecture(notes: str):
+    assert architecture(notes) == notes
+
+
+@pytest.mark.parametrize("notes", ["computer vision", "MoE 8x7B", "not LoRA but a MoE", "vision-language"])
+def test_notes_that_do(notes: str):
+    assert isinstance(architecture(notes), Refusal)
+
+
+@pytest.mark.parametrize("text", ["1-bit Adam", "GaLore AdamW", "DeepSpeedCPUAdam", "AdamW8b", "AdamW (CPU offload)"])
+def test_optimizers_with_other_state_are_refused(text: str):
+    assert isinstance(read_optimizer(text), Refusal)
+
+
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [
+        ("AdamW (not 8-bit)", "adamw"),
+        ("AdamW, 32-bit", "adamw"),
+        ("AdamW (no Muon)", "adamw"),
+        ("Muon, not AdamW", "muon"),
+    ],
+)
+def test_optimizers_that_are_denied(text: str, optimizer: str):
+    assert read_optimizer(text) == optimizer
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *[(t, "plain") for t in ("transformers from scratch", "accelerated PyTorch", "PyTorch (not Megatron)")],
+        *[(t, "plain") for t in ("own loop without DeepSpeed", "unknown", "?")],
+        *[(t, "wrapper") for t in ("transformers 4.40", "accelerate", "HF (not Megatron)")],
+        ("Megatron-LM (no DeepSpeed)", "megatron"),
+    ],
+)
+def test_kinds_of_training_loops(text: str, kind: str):
+    assert read_kind(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("disabled", "none"), ("n", "none"), ("not used", "none"), ("enabled", "full"), ("full, no offload", "full")],
+)
+def test_checkpointing_as_a_switch(text: str, kind: str):
+    assert read_checkpointing(text) == kind
