@@ -27,7 +27,8 @@ _SPELLINGS = (
     (r"(\d{4}) (ti|d)\b", r"\1\2"),
     (r"\b(\d+) (gi?b)\b", r"\1\2"),
     (r"\bgaudi (?=\d)", "gaudi"),
-    (r"\bmobile\b", "laptop"),
+    (r"\b(mobile|notebook)\b", "laptop"),
+    (r"\b(not|non|no)[ -](a )?(laptop|(sxm|pcie|nvl)\d*)\b", ""),
     (r"\bblackwell (workstation|max-?q|server)", r"bw \1"),
     (r"\bpro (\d+) blackwell\b", r"pro \1 bw"),
     (r"\bmax-?q( workstation)?( edition)?", "maxq"),
@@ -36,36 +37,41 @@ _SPELLINGS = (
     (r"^(nvidia )?rtx 8000\b", "quadro rtx 8000"),
     (r"\bdgx spark\b", "gb10"),
 )
+_VARIANTS = frozenset(("laptop", "maxq", "ti", "super"))  # other cards, in parentheses too
+_SOLD_BY_MEMORY = frozenset(("h100-96gb-hbm2e",))  # one owner's; nobody else's "H100"
 _EDITIONS = ({"ws"}, {"maxq"}, {"server"})  # of one product; a name without one may mean any
 
 
 @dataclass(frozen=True, kw_only=True)
 class CardName:
-    """The parts of a card's name that tell cards apart; None: not said."""
+    """The parts of a card's name that tell cards apart; None or empty: not said."""
 
     chip: frozenset[str]
     memory_gb: float | None
-    form: str | None
+    forms: frozenset[str]
 
 
 def read_card_name(text: str) -> CardName:
-    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, sxm; of remarks in parentheses only the last two count."""
+    """Take "H100 80GB HBM3 SXM (DGX)" apart into {h100}, 80, {sxm}; remarks in parentheses count where they say
+    of which memory or form, or that it is another card of the name (laptop).
+    """
     plain = text.lower()
     for pattern, spelling in _SPELLINGS:
         plain = re.sub(pattern, spelling, plain)
     name, remarks = re.sub(r"\([^)]*\)", " ", plain), " ".join(re.findall(r"\(([^)]*)\)", plain))
-    chip, memory_gb, form = set(), None, None
-    for token in re.findall(r"[a-z0-9]+", name):
-        if not (_MEMORY.match(token) or _FORM.match(token) or _SXM_MACHINE.match(token) or _NOISE.match(token)):
-            chip.add(token)
-    for token in re.findall(r"[a-z0-9]+", f"{name} {remarks}"):
-        if size := _MEMORY.match(token):
-            memory_gb = memory_gb or float(size[1])
-        elif shape := _FORM.match(token):
-            form = form or shape[1]
-    if form is None and any(_SXM_MACHINE.match(token) for token in re.findall(r"[a-z0-9]+", plain)):
-        form = "sxm"
-    return CardName(chip=frozenset(chip), memory_gb=memory_gb, form=form)
+    named, remarked = re.findall(r"[a-z0-9]+", name), re.findall(r"[a-z0-9]+", remarks)
+    chip = {t for t in named if not any(p.match(t) for p in (_MEMORY, _FORM, _SXM_MACHINE, _NOISE))}
+    sizes = [float(size[1]) for token in (*named, *remarked) if (size := _MEMORY.match(token))]
+    forms = _forms(named) or _forms(remarked)
+    if not forms and any(_SXM_MACHINE.match(token) for token in (*named, *remarked)):
+        forms = frozenset(("sxm",))
+    return CardName(
+        chip=frozenset(chip | _VARIANTS.intersection(remarked)), memory_gb=sizes[0] if sizes else None, forms=forms
+    )
+
+
+def _forms(tokens: Iterable[str]) -> frozenset[str]:
+    return frozenset(shape[1] for token in tokens if (shape := _FORM.match(token)))
 
 
 def match_card(
@@ -116,12 +122,15 @@ def possible_cards(text: str, named: list[GpuSpec] | str, used_gib: float | None
 def _candidates(name: CardName, memory_gib: float | None, cards: list[GpuSpec]) -> list[GpuSpec]:
     chips = {name.chip} | {name.chip | edition for edition in _EDITIONS} if name.chip else set()
     same_chip = [c for c in cards if read_card_name(c.key).chip in chips]
-    same_chip = _of_memory(same_chip, name.memory_gb if name.memory_gb is not None else memory_gib)
-    if name.form is not None and any(read_card_name(c.key).form for c in same_chip):
-        same_chip = [c for c in same_chip if read_card_name(c.key).form in (name.form, None)]
-    if name.form is None:  # NVL is part of a product's name, which nobody leaves out
-        same_chip = [c for c in same_chip if read_card_name(c.key).form != "nvl"] or same_chip
-    return same_chip
+    memory = name.memory_gb if name.memory_gb is not None else memory_gib
+    if memory is None:
+        same_chip = [c for c in same_chip if c.key not in _SOLD_BY_MEMORY]
+    same_chip = _of_memory(same_chip, memory)
+    forms = {c.key: read_card_name(c.key).forms for c in same_chip}
+    if name.forms and any(forms.values()):
+        return [c for c in same_chip if not forms[c.key] or forms[c.key] & name.forms]
+    # NVL is part of a product's name, which nobody leaves out
+    return [c for c in same_chip if "nvl" not in forms[c.key]] or same_chip
 
 
 def _of_memory(cards: list[GpuSpec], memory: float | None) -> list[GpuSpec]:

@@ -36,6 +36,7 @@ from advisor.predict.row_words import (
     read_sharding,
     read_software,
     read_windows,
+    stated,
 )
 from advisor.records import Software, Workload
 from trainer.schema import ModelShape
@@ -46,7 +47,9 @@ COLUMNS = (  # that are read; any other is ignored
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
     *("parallelism", "optimizer", "notes", "software", "source"),
 )
-_EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a"))
+_EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
+    said for words in ("unknown", "not stated", "unstated") for said in (words, words.capitalize(), words.upper())
+}
 _COUNT_TOLERANCE, _TOKENS_TOLERANCE = 0.06, 0.02  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # widths that real models use
 
@@ -127,6 +130,7 @@ class RowReader:
     ) -> Reading | Refusal:  # fmt: skip
         """The workloads of one row's cells, in the order of COLUMNS."""
         kind = read_kind(software or source)
+        counts = read_counts(gpus, micro, accum, tokens, seq_len, parallelism)
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
             "notes": architecture(notes),
@@ -136,10 +140,10 @@ class RowReader:
             "fused_attention": read_fused_attention(flash, kind),
             "checkpointing": read_checkpointing(checkpointing),
             "optimizer": read_optimizer(optimizer),
-            "sharding": read_sharding(parallelism, optimizer),
-            "shape": shape,
+            "sharding": _sharding_of(parallelism, optimizer, counts),
+            "shape": _with_family_said(shape, params),
             "windows": read_windows(flash, notes),
-            "counts": read_counts(gpus, micro, accum, tokens, seq_len, parallelism),
+            "counts": counts,
         }
         for part in parts.values():
             if isinstance(part, Refusal):
@@ -161,6 +165,29 @@ class RowReader:
         )
 
 
+def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelShape | Open | Refusal:
+    """The shape, and where nothing but an FFN of four widths made it a GPT-2, that it was taken for one."""
+    if isinstance(shape, Refusal) or _number(params) is not None:
+        return shape
+    told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
+    if any(choice.family != "gpt2" for choice, _ in told.choices):
+        return shape
+    said = "params is not stated: a GPT-2 taken, as ffn_mult is 4"
+    return Open(told.choices, "; ".join(filter(None, [told.words, said])))
+
+
+def _sharding_of(parallelism: str, optimizer: str, counts: Counts | Open | Refusal) -> str | Open | Refusal:
+    """What data parallelism splits: nothing on one GPU, and on several that nobody speaks of as assumed."""
+    sharding = read_sharding(parallelism, optimizer)
+    if isinstance(sharding, Refusal) or isinstance(counts, Refusal):
+        return sharding
+    if (counts.choices[0][0] if isinstance(counts, Open) else counts).gpus == 1:
+        return "none"
+    if isinstance(sharding, Open) or stated(parallelism):
+        return sharding
+    return Open(((sharding, 1.0),), "parallelism is not stated: data parallel taken")
+
+
 def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Workload:
     """The workload of one choice for each part of a row."""
     shape, counts, windows, how = parts["shape"], parts["counts"], parts["windows"], parts["precision"]
@@ -174,7 +201,7 @@ def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Work
         compile=parts["compile"],
         activation_checkpointing=parts["checkpointing"],
         optimizer=parts["optimizer"],
-        sharding=parts["sharding"] if counts.gpus > 1 else "none",
+        sharding=parts["sharding"],
         software=replace(
             software,
             fused_attention=parts["fused_attention"],
@@ -259,7 +286,7 @@ def read_counts(
 
 def _counts_of_one(micro: str, accum: str, tokens: str, seq_len: str, parallelism: str) -> Counts | Open | Refusal:
     """As `read_counts` where nobody says how many GPUs: one, if nothing speaks of several."""
-    if parallelism and not re.search(r"\bsingle\b|\bnone\b", parallelism.lower()):
+    if stated(parallelism) and not re.search(r"\bsingle\b|\bnone\b", parallelism.lower()):
         return Refusal(f"n_gpus is not given, and the parallelism is {parallelism!r}: say how many")
     counts = read_counts("1", micro, accum, tokens, seq_len)
     if isinstance(counts, Refusal) or "single" in parallelism.lower():
@@ -322,14 +349,14 @@ def _shape_with(
         return _shape_of_count(values, count)
     ffn_width = round(mult * values["dim"])
     if "vocab" not in values:
-        return _shape_with_derived_vocabulary(values, ffn_width, count)
+        return _shape_with_derived_vocabulary(values, ffn_width, count, kv_heads)
     if count is not None:
         return _closest(values, ffn_width, count, kv_heads)
     family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
+    if family == "gpt2":
+        return _shape("gpt2", values, ffn_width, kv_heads or values["heads"])
     if kv_heads is not None:
         return _shape(family, values, ffn_width, kv_heads)
-    if family == "gpt2":
-        return _shape("gpt2", values, ffn_width, values["heads"])
     heads = values["heads"]
     grouped = heads // 4 if heads % 4 == 0 else 1
     choices = tuple((_shape(family, values, ffn_width, kv), 0.5) for kv in (heads, grouped))
@@ -428,20 +455,41 @@ def _closest(
     return Open(((shape, 1.0),), f"{said}, which is taken")
 
 
-def _shape_with_derived_vocabulary(values: Mapping[str, int], ffn_width: int, count: float | None) -> ModelShape | Open:
+def _shape_with_derived_vocabulary(
+    values: Mapping[str, int], ffn_width: int, count: float | None, kv_heads: int | None
+) -> ModelShape | Open:
     """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary, else one of common sizes."""
     family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
+    heads = kv_heads or values["heads"]
     if count is not None and family == "gpt2":
-        bare = flops.parameters(_shape("gpt2", {**values, "vocab": 1}, ffn_width, values["heads"]))
+        bare = flops.parameters(_shape("gpt2", {**values, "vocab": 1}, ffn_width, heads))
         vocab = round((count - bare) / values["dim"])
         if 1000 <= vocab <= 300_000:
-            return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, values["heads"])
+            return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, heads)
+    if count is not None and count > 0 and family == "llama" and kv_heads is None:
+        found = [
+            (*_nearest_llama({**values, "vocab": size}, ffn_width, count), weight) for size, weight in _VOCABULARIES
+        ]
+        if near := [(shape, weight) for shape, error, weight in found if error <= _COUNT_TOLERANCE]:
+            whole = sum(weight for _, weight in near)
+            sizes = " or ".join(f"{shape.vocab_size:,} with {shape.kv_heads} key/value heads" for shape, _ in near)
+            said = f"vocab is not stated: {sizes} taken, as params allows"
+            return Open(tuple((shape, weight / whole) for shape, weight in near), said)
     choices = tuple(
-        (_shape(family, {**values, "vocab": size}, ffn_width, values["heads"]), weight)
-        for size, weight in _VOCABULARIES
+        (_shape(family, {**values, "vocab": size}, ffn_width, heads), weight) for size, weight in _VOCABULARIES
     )
-    sizes = " or ".join(f"{size:,}" for size, _ in _VOCABULARIES)
-    return Open(choices, f"vocab is not stated: {sizes} taken")
+    taken = [f"vocab is not stated: {' or '.join(f'{size:,}' for size, _ in _VOCABULARIES)} taken"]
+    if family == "llama" and kv_heads is None:
+        taken.append(f"key/value heads are not stated: {heads} taken")
+    return Open(choices, "; ".join(taken))
+
+
+def _nearest_llama(values: Mapping[str, int], ffn_width: int, count: float) -> tuple[ModelShape, float]:
+    """The llama whose key/value heads bring it nearest to the printed count, and how far that is (log)."""
+    llamas = [variant for variant in _variants(values, ffn_width) if variant[0].family == "llama"]
+    errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
+    shape, kv_heads, _ = llamas[errors.index(min(errors))]
+    return replace(shape, kv_heads=kv_heads), min(errors)
 
 
 def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Open | Refusal:

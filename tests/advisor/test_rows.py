@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus, load_published_gpus
 from advisor.laws import flops
-from advisor.predict.gpu_names import match_card
+from advisor.predict.gpu_names import match_card, named_cards
 from advisor.predict.rows import COLUMNS, Reading, RowError, RowReader, row_cells
 from advisor.records import Workload
 from advisor.store.folders import profiles_folder
@@ -153,7 +153,7 @@ def test_fp32_may_use_the_tf32_units_or_not():
         ({"flash_attn": ""}, {("fused", True), ("fused", False)}, "attention is not stated"),
         ({"act_ckpt": ""}, {"none", "full"}, "activation checkpointing is not stated"),
         ({"params": "", "ffn_mult": "3.5"}, {("kv", 12), ("kv", 3)}, "key/value heads are not stated"),
-        ({"params": "", "vocab": ""}, {("vocab", v) for v in (32_000, 50_304, 128_256)}, "vocab is not stated"),
+        ({"params": "", "vocab": "unknown"}, {("vocab", v) for v in (32_000, 50_304, 128_256)}, "vocab is not stated"),
         ({"micro_batch": ""}, {("micro", 4), ("micro", 16), ("micro", 64)}, "micro_batch is not stated"),
     ],
 )
@@ -396,3 +396,68 @@ def test_value_embeddings_of_nanochat_are_tables_and_no_products():
     found = read(NANOCHAT | sizes)
     assert found.shape.family == "nanochat"
     assert found.software.extra_parameters == 6 * 32768 * 768
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "keys"),
+    [
+        ("H100 SXM", None, {"h100-80gb-sxm"}),
+        ("H100 (PCIe)", None, {"h100-80gb-pcie"}),
+        ("H100 PCIe (not SXM)", None, {"h100-80gb-pcie"}),
+        ("H100", None, {"h100-80gb-sxm", "h100-80gb-pcie"}),
+        ("H100 NVL", None, {"h100-94gb-nvl"}),
+        ("H100", 96.0, {"h100-96gb-hbm2e"}),
+        ("H100 96GB HBM2e 500W (Meta Grand Teton)", None, {"h100-96gb-hbm2e"}),
+        ("RTX 4090 (Laptop)", None, {"rtx-4090-laptop"}),
+        ("RTX 4090 (mobile)", None, {"rtx-4090-laptop"}),
+        ("RTX 4090 (not laptop)", None, {"rtx-4090"}),
+        ("RTX 4080 (Super)", None, {"rtx-4080-super"}),
+        ("A100 80GB PCIe/SXM", None, {"a100-80gb-sxm", "a100-80gb-pcie"}),
+        ("A100 80GB (SXM or PCIe)", None, {"a100-80gb-sxm", "a100-80gb-pcie"}),
+        ("A100 80GB SXM (PCIe gen 4 host)", None, {"a100-80gb-sxm"}),
+    ],
+)
+def test_every_card_that_an_everyday_name_may_mean(name: str, memory: float | None, keys: set[str]):
+    assert {card.key for card in named_cards(name, memory, load_published_gpus().values())} == keys
+
+
+@pytest.mark.parametrize("word", ["?", "unknown", "not stated", "N/A", "Unknown"])
+def test_cells_that_say_nothing_are_empty(word: str):
+    for name in ("vocab", "params", "n_gpus", "compile", "flash_attn", "act_ckpt", "precision", "gpu"):
+        assert reading(GPT2 | {name: word}) == reading(GPT2 | {name: ""})
+
+
+def test_a_gpt2_of_no_count_is_said():
+    assert reading(GPT2 | {"params": ""}).assumed == ("params is not stated: a GPT-2 taken, as ffn_mult is 4",)
+    assert "heads are not stated: 12 taken; params is not" in reading(GPT2 | {"params": "", "heads": ""}).assumed[0]
+    assert not reading(GPT2).assumed
+
+
+def test_several_gpus_of_no_stated_parallelism_are_data_parallel_and_said():
+    for word in ("", "not stated", "unknown (8 cards)"):
+        told = reading(GPT2 | {"parallelism": word})
+        assert told.assumed == ("parallelism is not stated: data parallel taken",)
+        assert [w.sharding for w in told.workloads] == ["none"]
+    assert not reading(GPT2 | {"parallelism": "", "n_gpus": "1"}).assumed
+
+
+def test_zero_of_no_stage_is_a_mixture_on_several_gpus_only():
+    told = reading(GPT2 | {"parallelism": "DeepSpeed"})
+    assert {w.sharding for w in told.workloads} == {"optimizer", "full"} and "stage of ZeRO" in told.assumed[0]
+    alone = reading(GPT2 | {"parallelism": "DeepSpeed", "n_gpus": "1"})
+    assert [w.sharding for w in alone.workloads] == ["none"] and not alone.assumed
+
+
+@pytest.mark.parametrize(
+    ("changes", "kv_heads", "words"),
+    [
+        ({"params": "", "notes": "GQA 32/8"}, {8}, "vocab is not stated"),
+        ({"params": ""}, {32}, "key/value heads are not stated: 32 taken"),
+        ({}, {8, 32}, "128,256 with 8 key/value heads"),  # 32,000 with all heads has as many
+        ({"params": "30000000000"}, {32}, "key/value heads are not stated: 32 taken"),  # no count of these sizes
+    ],
+)
+def test_key_value_heads_of_a_llama_without_its_vocabulary(changes: dict[str, str], kv_heads: set[int], words: str):
+    told = reading(LLAMA_8B | {"vocab": ""} | changes)
+    assert kv_heads <= {w.shape.kv_heads for w in told.workloads} and words in told.assumed[0]
+    assert sum(told.weights) == pytest.approx(1)
