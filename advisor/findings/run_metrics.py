@@ -107,7 +107,8 @@ def lifetime_seconds(run: RunTable) -> float | None:
         lived = [attempt.seconds for attempt in run.attempts if attempt.seconds is not None]
         return float(sum(lived)) if len(lived) == len(run.attempts) else None
     declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
-    return declared or (float(elapsed.max()) or None if len(elapsed) else None)
+    lived = declared or (float(elapsed.max()) if len(elapsed) else 0.0)
+    return lived if lived > 0 else None
 
 
 def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from advisor.findings import series
 from advisor.findings.case import Case
-from advisor.findings.run_facts import number, planned_steps, price
-from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, step_times, telemetry
+from advisor.findings.run_facts import planned_steps, price
+from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, positive, step_times, telemetry
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
@@ -47,7 +47,7 @@ def spent_seconds(case: Case) -> float | None:
     """
     if case.run.attempts and (lived := lifetime_seconds(case.run)):
         return lived
-    times, steps, total = step_times(case), steps_covered(case), number(case.run.facts, "total_seconds")
+    times, steps, total = step_times(case), steps_covered(case), positive(case, "total_seconds")
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
     elapsed, stamps = (series.finite(main_column(case.run, name)) for name in ("elapsed_seconds", "unix_seconds"))
     if len(elapsed) > 1 and elapsed.max() > elapsed.min():
