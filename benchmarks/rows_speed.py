@@ -23,7 +23,7 @@ from timing import in_words, record, repeat
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("gpu", "n_gpus", "params", "layers", "dim", "heads", "ffn_mult", "vocab", "seq_len", "micro_batch")
-COLUMNS = (*COLUMNS, "grad_accum", "precision", "compile", "act_ckpt", "parallelism")
+COLUMNS = (*COLUMNS, "grad_accum", "precision", "compile", "act_ckpt", "parallelism", "flash_attn")
 REPEATS = 5
 
 
@@ -45,7 +45,7 @@ def _row(card: str, i: int, layers: int, heads: int, seq_len: int, micro: int) -
     precision = "fp16" if card.startswith("V100") else "bf16"
     checkpointing, parallelism = ("none", "full")[i % 2], ("DDP", "FSDP")[i // 2 % 2]
     size = (params, layers, dim, heads, mult, vocab, seq_len, micro)
-    return (card, gpus, *size, 1 + i % 5, precision, "yes" if i % 3 else "no", checkpointing, parallelism)
+    return (card, gpus, *size, 1 + i % 5, precision, "yes" if i % 3 else "no", checkpointing, parallelism, "SDPA")
 
 
 def seconds(path: Path) -> list[float]:
@@ -69,7 +69,12 @@ def main() -> None:
     options = parser.parse_args()
     count = options.rows
     rows = distinct_rows(count)
-    tables = {"start_up": rows[:1], "distinct": rows, "repeated": [rows[i % 200] for i in range(count)]}
+    tables = {
+        "start_up": rows[:1],
+        "distinct": rows,
+        "open": [(*row[:-1], "") for row in rows],  # attention is not stated: two readings of each
+        "repeated": [rows[i % 200] for i in range(count)],
+    }
     took: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, table in tables.items():

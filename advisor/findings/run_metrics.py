@@ -107,8 +107,8 @@ def lifetime_seconds(run: RunTable) -> float | None:
         lived = [attempt.seconds for attempt in run.attempts if attempt.seconds is not None]
         return float(sum(lived)) if len(lived) == len(run.attempts) else None
     declared, elapsed = number(run.facts, "total_seconds"), series.finite(main_column(run, "elapsed_seconds"))
-    lived = declared or (float(elapsed.max()) if len(elapsed) else 0.0)
-    return lived if lived > 0 else None
+    seconds = declared or (float(elapsed.max()) if len(elapsed) else 0.0)
+    return seconds if seconds > 0 else None
 
 
 def _candidates(case: Case, rows: np.ndarray, step: np.ndarray) -> list[tuple[str, np.ndarray]]:

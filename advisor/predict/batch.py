@@ -147,9 +147,11 @@ def mixed(predictions: Sequence[Prediction], weights: Sequence[float]) -> Predic
 
     probabilities = [p.fit_probability for p in predictions]
     stated = [p for p in probabilities if p is not None]
-    chance = float(np.average(stated, weights=weights)) if len(stated) == len(predictions) else None
+    chance = None
+    if len(stated) == len(predictions):
+        chance = sum(p * weight for p, weight in zip(stated, weights, strict=True)) / sum(weights)
     return replace(
-        predictions[int(np.argmax(weights))],
+        predictions[max(range(len(weights)), key=weights.__getitem__)],
         step_seconds=side("step_seconds"),
         tokens_per_second=side("tokens_per_second"),
         mfu=side("mfu"),

@@ -116,11 +116,12 @@ def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate
     """One estimate for positive ones of which one is true, each with its weight (they are scaled to one): the normal in
     log with the mean and variance of the mixture.
     """
-    share = np.array(weights) / np.sum(weights)
-    middles = np.log([e.value for e in estimates])
-    spreads = np.log([e.high / e.low for e in estimates]) / (2 * Z80)
-    middle = float(share @ middles)
-    spread = math.exp(Z80 * math.sqrt(share @ (spreads**2 + (middles - middle) ** 2)))
+    total, middle, square = sum(weights), 0.0, 0.0  # no arrays: there are a few, and of many thousand rows
+    for e, weight in zip(estimates, weights, strict=True):
+        log, spread = math.log(e.value), math.log(e.high / e.low) / (2 * Z80)
+        middle += weight / total * log
+        square += weight / total * (spread * spread + log * log)
+    spread = math.exp(Z80 * math.sqrt(max(square - middle * middle, 0.0)))
     value = math.exp(middle)
     basis = worst_basis(*(e.basis for e in estimates))
     return Estimate(value=value, low=value / spread, high=value * spread, basis=basis)
