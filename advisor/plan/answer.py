@@ -57,7 +57,8 @@ def _search(
 ) -> tuple[SearchSpace, Selection]:
     space, chosen = search(goal, profiles, data_meta, now.date())
     if chosen is None:
-        raise AdvisorError(*infeasible.explain(space), exit_code=3)
+        message, hint = infeasible.explain(space)
+        raise AdvisorError(message, hint, exit_code=3)
     return space, chosen
 
 
