@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainer.schema import LossStop, ModelShape, RunConfig
+from trainer.schema import ModelShape, RunConfig
 
 
 class Basis(StrEnum):
@@ -346,71 +345,3 @@ class Plan:
     def usd_per_kwh(self) -> float | None:
         """The tariff that its bill holds: rent has the energy in it where own machines pay theirs."""
         return None if self.goal.own and self.usd_per_hour else self.goal.usd_per_kwh
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guards:
-    """What may end a run early, always with a checkpoint. `max_seconds` is what the trainer obeys."""
-
-    max_usd: float | None = None
-    max_hours: float | None = None
-    max_seconds: float | None = None  # the tightest of both, and of the configuration's own limit
-    loss: tuple[LossStop, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchRecord:
-    """`run.json` of a run folder: the process that was started there and what it was allowed to spend."""
-
-    id: str  # of the run; stays with the folder when it is copied or resumed
-    name: str
-    attempt: int  # 1, 2, … : how often it was started
-    launched_at: str  # ISO 8601, UTC; this attempt
-    host: str
-    pid: int | None  # None: a recording was replayed, or the process could not be started
-    process_started: float | None  # Unix seconds; with `pid` it names one process for good, though pids are used again
-    command: tuple[str, ...]
-    gpus: int = 1
-    usd_per_hour: float | None = None  # all devices together; None: unknown
-    guards: Guards = Guards()
-    plan_id: str | None = None
-    device_key: str | None = None
-    handle: str = "local://"  # engine://id: who started it, and what it is called there
-    trainer: str = "own"  # the adapter's name
-    schema: int = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRow:
-    """One line of the index of runs."""
-
-    id: str
-    name: str
-    path: str
-    created: str  # ISO 8601, UTC
-    plan_id: str | None = None
-    device_key: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreRow:
-    """One quantity of one finished run, predicted against actual: a line of the ledger."""
-
-    run_id: str
-    quantity: str  # a field name with its unit, e.g. step_seconds
-    device_key: str
-    predicted: Estimate
-    actual: float
-    created: str  # ISO 8601, UTC
-
-    @property
-    def log_error(self) -> float | None:
-        """ln(actual / predicted): 0.05 is 5 % more than promised; None where a ratio means nothing."""
-        if self.actual <= 0 or self.predicted.value <= 0:
-            return None
-        return math.log(self.actual / self.predicted.value)
-
-    @property
-    def inside(self) -> bool:
-        """Whether the actual value fell inside the stated 80 % interval."""
-        return self.predicted.contains(self.actual)

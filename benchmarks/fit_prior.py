@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import prior_model
 import yaml
-from prior_model import ROOT, RUNS, HeldOut, Run, fit, leave_out, weighted_quantile
+from left_out import HeldOut, leave_out, weighted_quantile
+from prior_model import ROOT, RUNS, Run, fit
 
 from advisor.hardware.catalog import GpuSpec
 from advisor.predict.prior import PRIOR_SCHEMA

@@ -13,7 +13,8 @@ import numpy as np
 import peers
 import prior_model
 import whole_runs
-from prior_model import HeldOut, Run, weighted_quantile
+from left_out import HeldOut, leave_out, weighted_quantile
+from prior_model import Run
 
 from advisor.calibrate.fit import fit
 from advisor.hardware.catalog import GpuSpec
@@ -116,7 +117,7 @@ def held_out_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[L
         ("one owner left out", [run.owner for run in runs]),
         ("one GPU model left out", [run.likeliest.gpu for run in runs]),
     ):
-        held = prior_model.leave_out(runs, groups, known)
+        held = leave_out(runs, groups, known)
         yield _line(f"prior, {name}", held)
         if name.startswith("one owner"):
             yield _line("of these, tuned software (compiled, fused attention, stated)", held.of(tuned(held.runs)))
@@ -124,7 +125,7 @@ def held_out_speed(runs: Sequence[Run], known: dict[str, GpuSpec]) -> Iterator[L
 
 def half_width(runs: Sequence[Run], known: dict[str, GpuSpec]) -> str:
     """How wide the intervals of tuned and other software are."""
-    held = prior_model.leave_out(runs, [run.owner for run in runs], known)
+    held = leave_out(runs, [run.owner for run in runs], known)
     on = tuned(held.runs)
     widths = [np.expm1(Z80 * weighted_quantile(h.deviations, h.weights, 0.5)) for h in (held.of(on), held.of(~on))]
     return (

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from advisor.errors import AdvisorError
 from advisor.launch.state import RunStatus
-from advisor.records import LaunchRecord
+from advisor.run_records import LaunchRecord
 from advisor.trainers.adapter import Trainer
 
 

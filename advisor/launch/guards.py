@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.errors import AdvisorError
-from advisor.records import Guards
+from advisor.run_records import Guards
 from advisor.units import HOUR
 from trainer.schema import LossStop, RunConfig, StopConfig
 

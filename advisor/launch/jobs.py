@@ -11,7 +11,8 @@ from advisor.errors import AdvisorError
 from advisor.launch.backend import Job
 from advisor.launch.guards import guarded, make_guards
 from advisor.launch.state import RunState, check_not_running, run_status, settle, this_host
-from advisor.records import LaunchRecord, Plan
+from advisor.records import Plan
+from advisor.run_records import LaunchRecord
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN, is_run_folder, read_launch, read_run_config, run_id, run_row
 from advisor.trainers.adapter import Trainer

@@ -21,7 +21,7 @@ from advisor.launch.process import (
     wait_until_gone,
 )
 from advisor.launch.state import RunState, RunStatus, run_status
-from advisor.records import LaunchRecord
+from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.run_folder import STDOUT, is_run_folder, read_launch, run_row, write_launch
 from advisor.store.store import Store

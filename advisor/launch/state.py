@@ -12,7 +12,7 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.process import ProcessId, is_alive, wait_until_gone
-from advisor.records import LaunchRecord
+from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import STDOUT, is_run_folder, read_launch
 from advisor.trainers.adapter import LogEnd

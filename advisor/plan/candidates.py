@@ -20,9 +20,9 @@ import numpy as np
 
 from advisor.hardware.offers import Offer
 from advisor.laws import flops
-from advisor.laws.hyperparameters import Number, scale_flops
-from advisor.plan import recipe
-from advisor.plan.goal import MOST_EPOCHS, Brief
+from advisor.laws.hyperparameters import scale_flops
+from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
+from advisor.plan.goal import Brief
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
@@ -33,16 +33,13 @@ from advisor.predict.wallclock import state_bytes
 from advisor.records import Workload
 from trainer.schema import ModelShape
 
-MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROOMY = 0.85  # of the device's memory: what the conservative option keeps within at its interval's high end
-CLOSE = 0.05  # off a global batch that was asked for and cannot be made up exactly: nearer is not worth a slow step
 OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by this much, on its plateau still
 # Global batches tried, in half octaves about the one recommended at the usual tokens: a run of a tenth of the tokens
 # wants about a quarter of it. With one kind of device, or at a depth that was asked for, limits may allow a thousandth
 # of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
 # device, and `choose.search` looks further where the choice lies at the edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
-Window = tuple[int, int]  # the least and the most half octaves tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,12 +198,6 @@ def first_window(devices: Sequence[Device]) -> Window:
     return WIDEST_WINDOW if len(devices) == 1 or devices[0].brief.goal.depth is not None else USUAL_WINDOW
 
 
-def batch_octaves(brief: Brief, scale: Number, counted: Number, tokens: Number) -> Number:
-    """How many half octaves the batch recommended for so many tokens lies over the one for the usual tokens."""
-    usual = recipe.recommended_batch(scale, brief.ratio * counted)
-    return 2 * np.log2(recipe.recommended_batch(scale, tokens) / usual)
-
-
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     profile, pinned = device.profile, device.brief.goal.activation_checkpointing
@@ -235,60 +226,19 @@ def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
     """
     brief = device.brief
     goal, shapes = brief.goal, tuple(brief.shape(depth) for depth in brief.depths)
-    sizes = _micro_batches(brief)
+    sizes = micro_batches(brief)
     counts = np.array(sorted({offer.gpus for offer in device.offers}))
-    targets = _global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
+    targets = global_batches(brief, shapes, window)[:, None, :, None]  # axes: target, count, depth, size
     micro_tokens = (counts[:, None, None] * sizes * brief.seq_len).astype(float)  # on all devices together
     accum = np.maximum(1, np.rint(targets / micro_tokens)).astype(int)
     tried = (micro_tokens <= OVERSHOOT * targets) | (sizes == sizes.min())
     if goal.global_batch_tokens is not None and not every_micro_batch:
-        tried &= _as_asked(accum * micro_tokens / targets)
+        tried &= as_asked(accum * micro_tokens / targets)
     chosen = np.nonzero(tried)
     target, count, shape, size = chosen
     return _Layout(
         shapes=shapes, sizes=sizes, shape=shape, size=size, accum=accum[chosen], gpus=counts[count], target=target
     )
-
-
-def _micro_batches(brief: Brief) -> np.ndarray:
-    """The micro-batches to try, ascending: the one asked for, else the usual and all that divide a global batch."""
-    goal = brief.goal
-    if goal.micro_batch is not None:
-        return np.array([goal.micro_batch])
-    sizes = np.arange(1, MICRO_BATCHES[-1] + 1)
-    asked = goal.global_batch_tokens
-    return sizes[np.isin(sizes, MICRO_BATCHES) | (asked is not None and asked % (sizes * brief.seq_len) == 0)]
-
-
-def _as_asked(share: np.ndarray) -> np.ndarray:
-    """Bool: exactly the global batch asked for where there is such, else what is close to it, else the nearest.
-
-    `share` is what each configuration makes up of it; micro-batches on the last axis.
-    """
-    off = np.abs(np.log(share))
-    least = off.min(axis=-1, keepdims=True)
-    return off <= np.where(least == 0, 0.0, np.maximum(least, math.log1p(CLOSE)))
-
-
-def _global_batches(brief: Brief, shapes: Sequence[ModelShape], window: Window) -> np.ndarray:
-    """Tokens per optimizer step to try: shape (targets, depths).
-
-    As asked for; for settled tokens what the laws recommend for them; else about what they recommend for the usual
-    tokens, since only the limits will tell how many there are, and for all that the data are good for.
-    """
-    if brief.goal.global_batch_tokens is not None:
-        return np.full((1, len(shapes)), float(brief.goal.global_batch_tokens))
-    scales = np.array([scale_flops(shape) for shape in shapes])
-    usual = brief.ratio * np.array([brief.counted(shape) for shape in shapes], dtype=float)
-    if brief.settled:
-        tokens = usual if brief.goal.tokens is None else np.full_like(usual, brief.goal.tokens)
-        return recipe.recommended_batch(scales, tokens)[None, :]
-    factors = 2.0 ** (np.arange(window[1], window[0] - 1, -1) / 2)
-    targets = recipe.recommended_batch(scales, usual) * factors[:, None]
-    if brief.unique_tokens is None:
-        return targets
-    exhausted = recipe.recommended_batch(scales, np.full_like(usual, MOST_EPOCHS * brief.unique_tokens))
-    return np.concatenate([np.minimum(targets, exhausted), exhausted[None, :]])
 
 
 def _batch_rule(

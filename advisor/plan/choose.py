@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.plan.candidates import WIDEST_WINDOW, Candidates, Window, batch_octaves
+from advisor.plan.batches import Window, batch_octaves
+from advisor.plan.candidates import WIDEST_WINDOW, Candidates
 from advisor.plan.evaluate import NOTHING, Runs, Violation, runs_of
 from advisor.plan.goal import UNLIMITED_SECONDS, Limits
 from advisor.plan.ranges import MOST_DEPTH

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.hardware.offers import OWN_MACHINE
-from advisor.plan import explain
+from advisor.plan import explain, warn
 from advisor.plan.choose import Selection
 from advisor.plan.considered import by_depth, by_micro_batch, without_recomputation
 from advisor.plan.goal import waiting_price
@@ -44,7 +44,7 @@ def make_plan(space: SearchSpace, chosen: Selection, *, now: datetime) -> Plan:
         chosen=best,
         considered=(best, *rejected),
         reasons=tuple(explain.reasons(trial, depths, without_recomputation(space, trial))),
-        warnings=tuple(explain.warnings(trial)),
+        warnings=tuple(warn.warnings(trial)),
         inputs=tuple(explain.inputs(trial)),
         reference_seconds=profile.reference_seconds,
         drift_exponent=profile.drift_exponent,

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.laws.repetition import FREE_EPOCHS
-from advisor.plan.candidates import MICRO_BATCHES, OVERSHOOT
+from advisor.plan.batches import MICRO_BATCHES
+from advisor.plan.candidates import OVERSHOOT
 from advisor.plan.costs import Costs
 from advisor.plan.explore import find_choice, pinned
 from advisor.plan.goal import MOST_EPOCHS, Limits

@@ -6,23 +6,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from advisor.hardware.offers import Offer
 from advisor.laws.hyperparameters import batch_band, scale_flops
-from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import PREPARED_BYTES_PER_CORE_SECOND, SHARD_BYTES, bytes_per_token
 from advisor.plan import recipe
 from advisor.plan.choose import ALIKE_USD, LEVEL
 from advisor.plan.evaluate import Violation
-from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Brief, describe_limits
+from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
 from advisor.predict.intervals import known, reciprocal
-from advisor.predict.loss import effective_tokens, loss_range_problem
+from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.profile import FIT_MARGIN
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
-from advisor.records import Basis, Candidate, Estimate, Goal
+from advisor.records import Candidate, Estimate, Goal
 from advisor.units import (
-    DAY,
     format_bytes,
     format_error,
     format_estimate,
@@ -32,13 +29,11 @@ from advisor.units import (
     format_seconds,
     format_tokens,
     format_usd,
-    format_watts,
 )
 from trainer.schema import ModelShape
 
-FRESH_DAYS = 45  # a price is called old from a month and a half on
 _NO_TIME = known(0.0)
-_COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
+COUNTED = {"matrices+head": "matrix and head parameter", "total": "parameter", "matrices": "matrix parameter"}
 
 
 def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) -> Iterator[str]:
@@ -65,45 +60,6 @@ def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) 
     if brief.goal.own:
         yield _what_is_owned(brief.goal)
     yield from _why_no_longer(brief, chosen)
-
-
-def warnings(chosen: Trial) -> Iterator[str]:
-    """Say what may go wrong or is not known."""
-    brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
-    shape, prediction = chosen.prediction.workload.shape, chosen.prediction
-    if not profile.calibrated:
-        minutes = f"2 minutes{_price_of(offer, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
-        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
-        yield f"{profile.key} {why}, all times are priors: {minutes}"
-    elif brief.goal.power_cap_watts is not None:
-        yield (
-            f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
-            f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
-        )
-    yield from profile.caveats
-    if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
-        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
-    if chosen.violation is Violation.THIN:
-        yield (
-            f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
-            f"{_COUNTED[brief.ratio_counts]} where {format_number(brief.ratio)} are recommended; allow more time"
-        )
-    if chosen.run.steps < recipe.TOO_FEW_STEPS:
-        yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
-    if brief.bytes_to_fetch:
-        yield _data_elsewhere(brief, chosen)
-    if chosen.epochs is not None:
-        yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
-    problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
-    if problem:
-        yield f"no loss is promised: {problem}"
-    if prediction.fit_probability is None:
-        yield "the device's memory is unknown, so nothing is said about whether this fits"
-    if offer.usd_per_hour is None:
-        yield f"the cost is unknown ({offer.source}): give --price"
-    yield from _money_warnings(brief, chosen)
-    yield from _batch_warning(chosen)
-    yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
 
 
 def inputs(chosen: Trial) -> Iterator[str]:
@@ -185,7 +141,7 @@ def _memory(trial: Trial) -> str:
 
 
 def _why_tokens(brief: Brief, chosen: Trial) -> str:
-    per = _COUNTED[brief.ratio_counts]
+    per = COUNTED[brief.ratio_counts]
     seen = f"{format_number(chosen.ratio)} tokens per {per} ({format_number(brief.ratio)} recommended)"
     tokens = format_tokens(chosen.tokens)
     if brief.goal.epochs is not None:
@@ -219,7 +175,7 @@ def _what_to_fetch(brief: Brief, chosen: Trial) -> str:
     )
 
 
-def _data_elsewhere(brief: Brief, chosen: Trial) -> str:
+def data_elsewhere(brief: Brief, chosen: Trial) -> str:
     text_bytes = min(chosen.tokens, brief.unique_tokens or 0) * bytes_per_token(brief.vocab_size)
     core_seconds = format_seconds(text_bytes / PREPARED_BYTES_PER_CORE_SECOND)
     return (
@@ -276,7 +232,7 @@ def _why_batch(brief: Brief, chosen: Trial) -> str:
     laws = ", ".join(f"{name} {format_tokens(tokens)}" for name, tokens in band.named.items())
     text = f"{format_tokens(workload.step_tokens)} tokens per step"
     if brief.goal.global_batch_tokens is not None:
-        text += ", " + off if (off := _off_request(chosen)) else " as asked"
+        text += ", " + off if (off := off_request(chosen)) else " as asked"
     elif max(workload.step_tokens, chosen.tokens / recipe.FEWEST_STEPS) < band.median:
         text += f", kept small for {chosen.run.steps} steps"
     place = "inside" if band.on_plateau(workload.step_tokens) else "outside"
@@ -301,32 +257,12 @@ def _why_no_longer(brief: Brief, chosen: Trial) -> Iterator[str]:
     yield f"waiting counts {against}, {price}: {waited}; {other}"
 
 
-def _off_request(chosen: Trial) -> str:
+def off_request(chosen: Trial) -> str:
     """By how much the global batch misses the one asked for, in words; "" where it is met."""
     asked, made = chosen.device.brief.goal.global_batch_tokens, chosen.prediction.workload.step_tokens
     if asked is None or asked == made:
         return ""
     return f"{format_percent(abs(made / asked - 1))} {'more' if made > asked else 'fewer'} than the {asked:,} asked for"
-
-
-def _length_warning(brief: Brief, seconds: float) -> Iterator[str]:
-    """That a run takes so long that its machine is outdated before it ends, or would if the budget were used up."""
-    if seconds < 0.98 * LONGEST_SECONDS:
-        return
-    ended = "" if brief.settled or brief.goal.deadline_seconds else ", where it ends however much money is left"
-    yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
-
-
-def _batch_warning(chosen: Trial) -> Iterator[str]:
-    """That the global batch asked for cannot be made up, by how much it is missed, and what can be."""
-    workload, brief = chosen.prediction.workload, chosen.device.brief
-    if off := _off_request(chosen):
-        least = workload.gpus * workload.shape.seq_len * (brief.goal.micro_batch or 1)
-        devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one device"
-        yield (
-            f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
-            f"comes to: --global-batch takes multiples of {least:,} here"
-        )
 
 
 def _why_memory(brief: Brief, chosen: Trial) -> str:
@@ -368,43 +304,3 @@ def _why_limits(brief: Brief, chosen: Trial) -> str:
             "the expected cost keeps the budget, the high end of its interval does not: --sure plans for the high end"
         )
     return "the bill counts start-up, compilation, evaluations and checkpoints, not steps alone"
-
-
-def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
-    """What may make the bill larger than the estimate's own interval says."""
-    offer = chosen.offer
-    if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.row is not None:
-        at_most = "" if offer.row.snapshot_date else "up to "
-        spread = f"-{format_percent(1 - 1 / offer.drift)} to +{format_percent(offer.drift - 1)}"
-        yield (
-            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows it {spread}: "
-            "advisor gpus --refresh"
-        )
-    if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:
-        low, high = format_usd(offer.usd_per_hour), format_usd(offer.most_usd_per_hour)
-        said = f"{offer.provider} asks {low} to {high} an hour by region, which the interval holds"
-        once = f"{offer.provider} lists it in one region only, as of one moment"
-        yield f"the price of a spot machine moves: {said if low != high else once}"
-    if brief.usd_per_kwh and offer.ordered:
-        rent = f"{offer.provider}'s rent" if offer.provider else "the price given"
-        yield f"--kwh-price is added to {rent}: on a card of your own say --price 0"
-    elif brief.usd_per_kwh:
-        yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
-
-
-def _price_of(offer: Offer, seconds: float) -> str:
-    if not offer.usd_per_hour:
-        return ""
-    return f", about {format_usd(offer.usd_per_hour * seconds / 3600)},"
-
-
-def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:
-    worth = effective_tokens(tokens, unique)
-    times = f"the data would be seen {format_number(epochs)} times"
-    same = f"worth {format_tokens(worth)} fresh tokens of {format_tokens(tokens)}"
-    if epochs > OVERFIT_EPOCHS:
-        yield f"{times}, {same}: expect overfitting; get more data or train on fewer tokens"
-    elif epochs > WASTEFUL_EPOCHS:
-        yield f"{times}, {same}: most of the further repetition is waste"
-    elif epochs > FREE_EPOCHS:
-        yield f"{times}, {same}: up to four times is nearly as good as fresh data"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.answer import bare_plan
-from advisor.plan.candidates import MICRO_BATCHES
+from advisor.plan.batches import MICRO_BATCHES
 from advisor.plan.goal import DEEPEST, Limits, depths_between
 from advisor.plan.offers import on_machine
 from advisor.predict.profile import Profile

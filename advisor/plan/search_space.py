@@ -10,7 +10,8 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import Offer, check_providers, rows_by_gpu, unpriced
-from advisor.plan.candidates import Candidates, Device, Window, first_window, make_candidates
+from advisor.plan.batches import Window
+from advisor.plan.candidates import Candidates, Device, first_window, make_candidates
 from advisor.plan.goal import (
     SEQ_LEN,
     VOCAB_SIZE,

@@ -21,8 +21,9 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import usual_precision
-from advisor.laws import flops
 from advisor.predict.gpu_names import named_cards, possible_cards
+from advisor.predict.row_numbers import number, whole_numbers
+from advisor.predict.row_shapes import extra_parameters, read_shape
 from advisor.predict.row_words import (
     Open,
     Refusal,
@@ -50,16 +51,11 @@ COLUMNS = (  # that are read; any other is ignored
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
     said for words in ("unknown", "not stated", "unstated") for said in (words, words.capitalize(), words.upper())
 }
-_COUNT_TOLERANCE, _TOKENS_TOLERANCE = 0.06, 0.02  # printed counts are rounded ("1.3e9"), and conventions differ
-_FFN_MULTIPLE = 64  # widths that real models use
-
-_LARGEST = 1e18  # no size, count or batch of a run is larger
-_FAR_COUNT = 0.25  # a printed count further off than this is of another model
+_TOKENS_TOLERANCE = 0.02  # by which tokens printed of a global batch may be rounded
 _MOST_WORKLOADS = 48  # that one row may mean
 # Who states less than half of what decides speed had reasons, or a broken set-up.
 _DECIDE_SPEED, _MOSTLY_OPEN = ("precision", "compile", "fused_attention", "checkpointing"), 3
-# What is taken where a row leaves it open, each with its weight: common vocabularies and micro-batches of decoders.
-_VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))
+# Common micro-batches of decoders, each with its weight: what is taken where a row leaves it open.
 _MICRO_TOKENS = ((4_096, 0.3), (16_384, 0.4), (65_536, 0.3))
 
 
@@ -108,9 +104,9 @@ class RowReader:
         self._padding = [""] * (len(columns) + 1)
         self._pick = itemgetter(*(columns.index(name) if name in columns else -1 for name in COLUMNS))
         self._seen: dict[tuple[str, ...], Reading | Refusal] = {}
-        self._cards = lru_cache(maxsize=4096)(lambda name, memory: named_cards(name, _number(memory), cards.values()))
+        self._cards = lru_cache(maxsize=4096)(lambda name, memory: named_cards(name, number(memory), cards.values()))
 
-    def read(self, cells: Sequence[str], number: int = 1) -> Reading | RowError:
+    def read(self, cells: Sequence[str], row: int = 1) -> Reading | RowError:
         """Turn one row into what it may mean, or say why not; cells missing at its end are empty."""
         key = self._pick([*cells, *self._padding])
         reading = self._seen.get(key)
@@ -121,7 +117,7 @@ class RowReader:
             reading = self._seen[key] = self._reading(*cells)
         if isinstance(reading, Reading):
             return reading
-        return RowError(row=number, error=f"not predicted: {reading.reason}")
+        return RowError(row=row, error=f"not predicted: {reading.reason}")
 
     def _reading(
         self, gpu: str, memory: str, used: str, gpus: str, params: str, layers: str, dim: str, heads: str,
@@ -134,7 +130,7 @@ class RowReader:
         shape = read_shape(params, layers, dim, heads, ffn_mult, vocab, seq_len, notes)
         parts = {
             "notes": architecture(notes),
-            "card": possible_cards(gpu, self._cards(gpu, memory), _number(used)),
+            "card": possible_cards(gpu, self._cards(gpu, memory), number(used)),
             "precision": read_precision(precision),
             "compile": read_compile(compiled, kind),
             "fused_attention": read_fused_attention(flash, kind),
@@ -167,7 +163,7 @@ class RowReader:
 
 def _with_family_said(shape: ModelShape | Open | Refusal, params: str) -> ModelShape | Open | Refusal:
     """The shape, and where nothing but an FFN of four widths made it a GPT-2, that it was taken for one."""
-    if isinstance(shape, Refusal) or _number(params) is not None:
+    if isinstance(shape, Refusal) or number(params) is not None:
         return shape
     told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
     if any(choice.family != "gpt2" for choice, _ in told.choices):
@@ -213,37 +209,6 @@ def _workload(parts: Mapping[str, Any], software: Software, params: str) -> Work
     )
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) <= _LARGEST else None
-
-
-def _whole(name: str, text: str) -> int | None | Refusal:
-    """A positive whole number ("32" or "32.0"), None if empty."""
-    if not text:
-        return None
-    if text.isdecimal() and 0 < (whole := int(text)) <= _LARGEST:  # by far the most of them
-        return whole
-    value = _number(text)
-    if value is None or value < 1 or value != int(value):
-        return Refusal(f"{name} is {text!r}, not a positive whole number")
-    return int(value)
-
-
-def _whole_numbers(**texts: str) -> dict[str, int | None] | Refusal:
-    """The numbers of several cells by their names, None where a cell is empty."""
-    values: dict[str, int | None] = {}
-    for name, text in texts.items():
-        value = _whole(name, text)
-        if isinstance(value, Refusal):
-            return value
-        values[name] = value
-    return values
-
-
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """How many GPUs, and how the batch is cut."""
@@ -258,7 +223,7 @@ def read_counts(
     gpus: str, micro: str, accum: str, tokens: str, seq_len: str, parallelism: str = ""
 ) -> Counts | Open | Refusal:
     """GPUs, micro-batch and accumulation; one of the two latter may follow from the tokens of the global batch."""
-    values = _whole_numbers(n_gpus=gpus, micro_batch=micro, grad_accum=accum, seq_len=seq_len)
+    values = whole_numbers(n_gpus=gpus, micro_batch=micro, grad_accum=accum, seq_len=seq_len)
     if isinstance(values, Refusal):
         return values
     n, b, a, length = values.values()
@@ -266,7 +231,7 @@ def read_counts(
         return Refusal("seq_len is not given")
     if n is None:
         return _counts_of_one(micro, accum, tokens, seq_len, parallelism)
-    total = _number(tokens)
+    total = number(tokens)
     if total is None or total <= 0:
         if b is not None:
             return Counts(gpus=n, micro_batch=b, grad_accum=a or 1)
@@ -310,198 +275,3 @@ def _open_counts(gpus: int, accum: int | None, seq_len: int, per_device: float |
         choices[counts] = choices.get(counts, 0.0) + weight
     sizes = " or ".join(str(counts.micro_batch) for counts in choices)
     return Open(tuple(choices.items()), f"micro_batch is not stated: {sizes} sequences taken")
-
-
-@lru_cache(maxsize=65536)
-def read_shape(
-    params: str, layers: str, dim: str, heads: str, ffn_mult: str, vocab: str, seq_len: str, notes: str = ""
-) -> ModelShape | Open | Refusal:
-    """The dense decoder of these numbers; the printed parameter count tells families and head groupings apart."""
-    given = _whole_numbers(layers=layers, dim=dim, heads=heads, seq_len=seq_len, vocab=vocab)
-    if isinstance(given, Refusal):
-        return given
-    for name in ("layers", "dim", "seq_len"):
-        if given[name] is None:
-            return Refusal(f"{name} is not given")
-    values = {name: value for name, value in given.items() if value is not None}
-    assumed = []
-    if "heads" not in values or values["dim"] % values["heads"]:
-        said = f"dim {dim} is not a multiple of heads {heads}" if "heads" in values else "heads are not stated"
-        if "heads" in values and params:
-            return Refusal(said)
-        values["heads"] = next((values["dim"] // size for size in (64, 128) if values["dim"] % size == 0), 1)
-        assumed.append(f"{said}: {values['heads']} taken")
-    count, mult = _number(params), _number(ffn_mult)
-    if mult is not None and mult <= 0:
-        return Refusal(f"ffn_mult is {ffn_mult!r}")
-    shape = _shape_with(values, mult, count, _stated_kv_heads(notes, values["heads"]))
-    if not assumed or isinstance(shape, Refusal):
-        return shape
-    told = shape if isinstance(shape, Open) else Open(((shape, 1.0),), "")
-    return Open(told.choices, "; ".join(filter(None, [*assumed, told.words])))
-
-
-def _shape_with(
-    values: Mapping[str, int], mult: float | None, count: float | None, kv_heads: int | None
-) -> ModelShape | Open | Refusal:
-    """The shape, of sizes that may lack the FFN's and the vocabulary's."""
-    if mult is None:
-        return _shape_of_count(values, count)
-    ffn_width = round(mult * values["dim"])
-    if "vocab" not in values:
-        return _shape_with_derived_vocabulary(values, ffn_width, count, kv_heads)
-    if count is not None:
-        return _closest(values, ffn_width, count, kv_heads)
-    family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
-    if family == "gpt2":
-        return _shape("gpt2", values, ffn_width, kv_heads or values["heads"])
-    if kv_heads is not None:
-        return _shape(family, values, ffn_width, kv_heads)
-    heads = values["heads"]
-    grouped = heads // 4 if heads % 4 == 0 else 1
-    choices = tuple((_shape(family, values, ffn_width, kv), 0.5) for kv in (heads, grouped))
-    return Open(choices, f"key/value heads are not stated: {heads} or {grouped} taken")
-
-
-def _stated_kv_heads(notes: str, heads: int) -> int | None:
-    """Key/value heads that the notes state ("GQA 8/4 heads", "kv_heads 4"), where they divide the heads."""
-    said = re.search(r"\bgqa\b[^;,]{0,12}?\d+ ?/ ?(\d+)|\bkv[_ -]?heads?\b\D{0,3}(\d+)|(\d+) kv[_ -]heads", notes, re.I)
-    count = int(next(filter(None, said.groups()))) if said else 0
-    return count if count and heads % count == 0 else None
-
-
-@lru_cache(maxsize=65536)
-def extra_parameters(shape: ModelShape, params: str) -> int:
-    """How many more parameters the printed count has than the shape: one table (an untied head), minus one (a tied
-    one), value embeddings or none, whichever is nearest. 0 without a count.
-    """
-    count, own = _number(params), flops.parameters(shape)
-    if count is None or count <= 0:
-        return 0
-    table = shape.vocab_size * shape.width
-    choices = [0, table if shape.family == "gpt2" else -table]
-    if shape.family == "nanochat":
-        choices.append(_value_tables(shape.depth) * table)
-    return min(choices, key=lambda extra: round(abs(math.log((own + extra) / count)), 4))
-
-
-def _value_tables(layers: int) -> int:
-    """Embedding tables of values that later versions of nanochat have in every second layer: they cost no products."""
-    return (layers + 1) // 2
-
-
-def _shape(family: str, values: Mapping[str, int], ffn_width: int, kv_heads: int) -> ModelShape:
-    return ModelShape(
-        family=family,
-        depth=values["layers"],
-        width=values["dim"],
-        heads=values["heads"],
-        kv_heads=kv_heads,
-        ffn_width=ffn_width,
-        vocab_size=values["vocab"],
-        seq_len=values["seq_len"],
-    )
-
-
-def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[ModelShape, int, int]]:
-    """Shapes with all heads, key/value heads in their place, and the parameter counts that gives; likeliest first.
-
-    Each twice, with the head tied and untied; nanochat's with value embeddings too. Counts are worked out from those of
-    the shapes with all heads.
-    """
-    heads, table = values["heads"], values["vocab"] * values["dim"]
-    # each key/value head has one column of keys and one of values in each layer
-    per_head = 2 * values["layers"] * values["dim"] * (values["dim"] // heads)
-    for family in ("gpt2", "nanochat", "llama"):
-        shape = _shape(family, values, ffn_width, heads)
-        count = flops.parameters(shape)
-        yield shape, heads, count
-        yield shape, heads, count + table if family == "gpt2" else count - table
-        if family == "nanochat":
-            yield shape, heads, count + _value_tables(values["layers"]) * table
-    for kv_heads in (8, 4, 16, 2, 1, 32, *range(heads // 2, 2, -1)):  # of a llama, whose `count` is the last
-        if kv_heads < heads and heads % kv_heads == 0:
-            fewer = count - (heads - kv_heads) * per_head
-            yield shape, kv_heads, fewer
-            yield shape, kv_heads, fewer - table
-
-
-def _closest(
-    values: Mapping[str, int], ffn_width: int, count: float, stated_kv_heads: int | None
-) -> ModelShape | Open | Refusal:
-    """The variant whose parameter count is nearest to the printed one, ties in the order of likelihood."""
-    if count <= 0:
-        return Refusal(f"params is {count:g}")
-    shape: ModelShape | None = None
-    error, kv_heads = math.inf, 0
-    for variant, heads, parameters in _variants(values, ffn_width):
-        own = round(abs(math.log(parameters) - math.log(count)), 4)
-        if own < error:
-            error, shape, kv_heads = own, variant, heads
-        if not error:
-            break
-    assert shape is not None  # there is always the one with all heads
-    if kv_heads != shape.kv_heads:
-        shape = replace(shape, kv_heads=kv_heads)
-    if error <= _COUNT_TOLERANCE:
-        return shape
-    said = (
-        f"no dense decoder of {values['layers']} layers and width {values['dim']} has {count / 1e6:,.0f} M "
-        f"parameters (the closest has {flops.parameters(shape) / 1e6:,.0f} M)"
-    )
-    if error > _FAR_COUNT:
-        return Refusal(said)
-    shape = replace(shape, kv_heads=stated_kv_heads or shape.kv_heads)
-    return Open(((shape, 1.0),), f"{said}, which is taken")
-
-
-def _shape_with_derived_vocabulary(
-    values: Mapping[str, int], ffn_width: int, count: float | None, kv_heads: int | None
-) -> ModelShape | Open:
-    """A GPT-2 whose printed parameter count leaves room for a plausible vocabulary, else one of common sizes."""
-    family = "gpt2" if ffn_width == 4 * values["dim"] else "llama"
-    heads = kv_heads or values["heads"]
-    if count is not None and family == "gpt2":
-        bare = flops.parameters(_shape("gpt2", {**values, "vocab": 1}, ffn_width, heads))
-        vocab = round((count - bare) / values["dim"])
-        if 1000 <= vocab <= 300_000:
-            return _shape("gpt2", {**values, "vocab": vocab}, ffn_width, heads)
-    if count is not None and count > 0 and family == "llama" and kv_heads is None:
-        found = [
-            (*_nearest_llama({**values, "vocab": size}, ffn_width, count), weight) for size, weight in _VOCABULARIES
-        ]
-        if near := [(shape, weight) for shape, error, weight in found if error <= _COUNT_TOLERANCE]:
-            whole = sum(weight for _, weight in near)
-            sizes = " or ".join(f"{shape.vocab_size:,} with {shape.kv_heads} key/value heads" for shape, _ in near)
-            said = f"vocab is not stated: {sizes} taken, as params allows"
-            return Open(tuple((shape, weight / whole) for shape, weight in near), said)
-    choices = tuple(
-        (_shape(family, {**values, "vocab": size}, ffn_width, heads), weight) for size, weight in _VOCABULARIES
-    )
-    taken = [f"vocab is not stated: {' or '.join(f'{size:,}' for size, _ in _VOCABULARIES)} taken"]
-    if family == "llama" and kv_heads is None:
-        taken.append(f"key/value heads are not stated: {heads} taken")
-    return Open(choices, "; ".join(taken))
-
-
-def _nearest_llama(values: Mapping[str, int], ffn_width: int, count: float) -> tuple[ModelShape, float]:
-    """The llama whose key/value heads bring it nearest to the printed count, and how far that is (log)."""
-    llamas = [variant for variant in _variants(values, ffn_width) if variant[0].family == "llama"]
-    errors = [round(abs(math.log(parameters) - math.log(count)), 4) for *_, parameters in llamas]
-    shape, kv_heads, _ = llamas[errors.index(min(errors))]
-    return replace(shape, kv_heads=kv_heads), min(errors)
-
-
-def _shape_of_count(values: Mapping[str, int], count: float | None) -> ModelShape | Open | Refusal:
-    """Solve the exact parameter count for the FFN width; an answer counts if it is the only whole one."""
-    if count is None or "vocab" not in values:
-        return Refusal("ffn_mult is not given, and neither is all of params and vocab to derive it")
-    shapes: dict[int, ModelShape] = {}
-    for (zero, kv_heads, at_zero), (*_, at_one) in zip(_variants(values, 0), _variants(values, 1), strict=True):
-        width = (count - at_zero) / (at_one - at_zero)
-        if width > 0 and width == round(width) and width % _FFN_MULTIPLE == 0:
-            shape = replace(zero, ffn_width=int(width), kv_heads=kv_heads)
-            shapes.setdefault(flops.matmul_parameters(shape), shape)
-    if len(shapes) != 1:
-        return Refusal("ffn_mult is not given, and params leaves it open")
-    return next(iter(shapes.values()))

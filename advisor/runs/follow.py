@@ -8,7 +8,8 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
-from advisor.records import Plan, RunRow
+from advisor.records import Plan
+from advisor.run_records import RunRow
 from advisor.runs.progress import History, Progress, make_progress
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.records import Plan, ScoreRow
+from advisor.records import Plan
+from advisor.run_records import ScoreRow
 from advisor.store.run_folder import read_run_plan
 from advisor.store.store import Store
 

@@ -22,7 +22,8 @@ from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, 
 from advisor.predict.intervals import known, sum_independent, sum_shared
 from advisor.predict.wallclock import planned_checkpoints, planned_evals, run_seconds
 from advisor.readers.lifetime import process_seconds
-from advisor.records import Basis, Estimate, LaunchRecord, Plan
+from advisor.records import Basis, Estimate, Plan
+from advisor.run_records import LaunchRecord
 from trainer.schema import RunConfig
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.records import Basis, Estimate, RunRow, ScoreRow
+from advisor.records import Basis, Estimate
+from advisor.run_records import RunRow, ScoreRow
 from advisor.store.disk import disk_errors
 
 BUSY_SECONDS = 15.0

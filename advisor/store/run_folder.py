@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
-from advisor.records import LaunchRecord, Plan, RunRow
+from advisor.records import Plan
+from advisor.run_records import LaunchRecord, RunRow
 from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
 from advisor.store.plan_files import load_plan
 from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from advisor.errors import AdvisorError, close_matches
-from advisor.records import Plan, RunRow, ScoreRow
+from advisor.records import Plan
+from advisor.run_records import RunRow, ScoreRow
 from advisor.store.calibration import (
     Calibration,
     MeasuredRun,

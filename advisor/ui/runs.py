@@ -9,12 +9,12 @@ import streamlit as st
 
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
-from advisor.records import ScoreRow
 from advisor.report import charts
 from advisor.report import comparison as words
 from advisor.report.charts import Axis
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
+from advisor.run_records import ScoreRow
 from advisor.runs.comparison import compare_runs
 from advisor.runs.follow import RunSummary, summarize
 from advisor.runs.ledger_rows import accuracy

@@ -18,7 +18,8 @@ from advisor.readers import own_log
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_plan
-from advisor.records import LaunchRecord, Plan, Workload
+from advisor.records import Plan, Workload
+from advisor.run_records import LaunchRecord
 from advisor.runs.energy import run_kwh
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run

@@ -21,7 +21,8 @@ from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job
 from advisor.launch.local import LocalBackend
 from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus
-from advisor.records import LaunchRecord, Plan
+from advisor.records import Plan
+from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors, read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config

@@ -19,7 +19,7 @@ from advisor.launch.guards import guarded, make_guards, parse_loss_stop
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
-from advisor.records import LaunchRecord
+from advisor.run_records import LaunchRecord
 from advisor.runs.follow import RunFollower, summarize
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
 from advisor.store.store import Store

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
@@ -506,17 +505,6 @@ def test_rows_shown_are_predicted_one_by_one(plan):
 
 
 # The command
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 def test_any_card_by_the_command(call, tmp_path):

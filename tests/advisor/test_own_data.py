@@ -14,7 +14,8 @@ from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
 from advisor.plan.own_data import MOST_OVERTRAINING, for_inference, with_own_data
 from advisor.predict.loss import predict_loss
-from advisor.records import Basis, Estimate, Goal, Plan, ScoreRow
+from advisor.records import Basis, Estimate, Goal, Plan
+from advisor.run_records import ScoreRow
 from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from tests.advisor.devices import token_meta

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.predict.trajectory import plan_trajectory
-from advisor.records import Basis, LaunchRecord
+from advisor.records import Basis
 from advisor.report.progress import line
+from advisor.run_records import LaunchRecord
 from advisor.runs.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.store.run_folder import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run

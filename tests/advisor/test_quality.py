@@ -17,7 +17,6 @@ from advisor.calibrate.fit import HeldOut
 from advisor.calibrate.observations import completed
 from advisor.calibrate.profiles import calibrated_elsewhere, load_profile, profile_of
 from advisor.calibrate.quality import hold_each_out, judge, judged, quality_of, widening
-from advisor.cli import main
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import answer
@@ -76,17 +75,6 @@ def doubtful(good) -> Calibration:
     """A verdict as half of the intervals holding gives it, on bursts that are as they were."""
     verdict = Quality(verdict=Verdict.DOUBTFUL, widening=1.8, reason="its held-out intervals held 50%")
     return replace(good, id="cpu-doubtful", created=NEWER, quality=verdict)
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 def held_out(errors: list[float], widths: list[float]) -> HeldOut:

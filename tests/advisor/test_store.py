@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.records import Basis, Estimate, Goal, GpuPrice, Guards, LaunchRecord, RunRow, ScoreRow, Workload
+from advisor.records import Basis, Estimate, Goal, GpuPrice, Workload
+from advisor.run_records import Guards, LaunchRecord, RunRow, ScoreRow
 from advisor.store.calibration import (
     Burst,
     Calibration,
@@ -385,6 +386,7 @@ def test_scores_of_another_run_are_refused(store):
 def test_eight_processes_write_one_new_ledger_together(store):
     script = (
         "import sys; from pathlib import Path; from advisor.store.ledger import Ledger; from advisor.records import *;"
+        "from advisor.run_records import ScoreRow;"
         "e = Estimate(value=1.0, low=0.5, high=2.0, basis=Basis.PRIOR); me = sys.argv[2];"
         "l = Ledger(Path(sys.argv[1]));"
         "[l.record_scores(f'{me}-{i}', [ScoreRow(run_id=f'{me}-{i}', quantity='q', device_key='cpu', "

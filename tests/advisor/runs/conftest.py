@@ -1,4 +1,4 @@
-"""Told logs, run folders, and the command line called in this process."""
+"""Told logs and run folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cli import main
 from advisor.store.store import default_store
 from tests.advisor.plans import small_plan
 from tests.advisor.runs.script import Script
@@ -16,17 +15,6 @@ from tests.advisor.runs.script import Script
 @pytest.fixture
 def script(tmp_path):
     return lambda plan, **options: Script(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl", plan, **options)
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 @pytest.fixture

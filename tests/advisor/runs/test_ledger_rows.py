@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.records import ScoreRow
+from advisor.run_records import ScoreRow
 from advisor.runs.ledger_rows import accuracy
 from tests.advisor.plans import guess
 

@@ -1,0 +1,117 @@
+"""What may go wrong with a plan or is not known of it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.hardware.offers import Offer
+from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
+from advisor.plan import recipe
+from advisor.plan.evaluate import Violation
+from advisor.plan.explain import COUNTED, data_elsewhere, off_request
+from advisor.plan.goal import LONGEST_SECONDS, Brief
+from advisor.plan.trial import Trial
+from advisor.predict.loss import effective_tokens, loss_range_problem
+from advisor.records import Basis
+from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
+
+FRESH_DAYS = 45  # a price is called old from a month and a half on
+
+
+def warnings(chosen: Trial) -> Iterator[str]:
+    """Say what may go wrong or is not known."""
+    brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
+    shape, prediction = chosen.prediction.workload.shape, chosen.prediction
+    if not profile.calibrated:
+        minutes = f"2 minutes{_price_of(offer, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
+        why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
+        yield f"{profile.key} {why}, all times are priors: {minutes}"
+    elif brief.goal.power_cap_watts is not None:
+        yield (
+            f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
+            f"{format_watts(brief.goal.power_cap_watts)} only if that was it"
+        )
+    yield from profile.caveats
+    if profile.calibrated and prediction.step_seconds and prediction.step_seconds.basis == Basis.EXTRAPOLATED:
+        yield "this configuration lies outside the calibrated range: --measure runs one burst at it"
+    if chosen.violation is Violation.THIN:
+        yield (
+            f"every depth sees few tokens: this one {format_number(chosen.ratio)} per "
+            f"{COUNTED[brief.ratio_counts]} where {format_number(brief.ratio)} are recommended; allow more time"
+        )
+    if chosen.run.steps < recipe.TOO_FEW_STEPS:
+        yield f"only {chosen.run.steps} optimizer steps: fewer than {recipe.TOO_FEW_STEPS} learn little"
+    if brief.bytes_to_fetch:
+        yield data_elsewhere(brief, chosen)
+    if chosen.epochs is not None:
+        yield from _epoch_warning(chosen.epochs, chosen.tokens, brief.unique_tokens)
+    problem = loss_range_problem(prediction.parameters, chosen.tokens, brief.unique_tokens, shape.vocab_size)
+    if problem:
+        yield f"no loss is promised: {problem}"
+    if prediction.fit_probability is None:
+        yield "the device's memory is unknown, so nothing is said about whether this fits"
+    if offer.usd_per_hour is None:
+        yield f"the cost is unknown ({offer.source}): give --price"
+    yield from _money_warnings(brief, chosen)
+    yield from _batch_warning(chosen)
+    yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
+
+
+def _length_warning(brief: Brief, seconds: float) -> Iterator[str]:
+    """That a run takes so long that its machine is outdated before it ends, or would if the budget were used up."""
+    if seconds < 0.98 * LONGEST_SECONDS:
+        return
+    ended = "" if brief.settled or brief.goal.deadline_seconds else ", where it ends however much money is left"
+    yield f"a run of {format_seconds(seconds)} outlives its machine{ended}: take more at once (--gpus 16,32,64)"
+
+
+def _batch_warning(chosen: Trial) -> Iterator[str]:
+    """That the global batch asked for cannot be made up, by how much it is missed, and what can be."""
+    workload, brief = chosen.prediction.workload, chosen.device.brief
+    if off := off_request(chosen):
+        least = workload.gpus * workload.shape.seq_len * (brief.goal.micro_batch or 1)
+        devices = f"{workload.gpus} GPUs" if workload.gpus > 1 else "one device"
+        yield (
+            f"{workload.step_tokens:,} tokens per step are {off}, which no whole number of micro-batches on {devices} "
+            f"comes to: --global-batch takes multiples of {least:,} here"
+        )
+
+
+def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
+    """What may make the bill larger than the estimate's own interval says."""
+    offer = chosen.offer
+    if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.row is not None:
+        at_most = "" if offer.row.snapshot_date else "up to "
+        spread = f"-{format_percent(1 - 1 / offer.drift)} to +{format_percent(offer.drift - 1)}"
+        yield (
+            f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows it {spread}: "
+            "advisor gpus --refresh"
+        )
+    if offer.spot and offer.usd_per_hour and offer.most_usd_per_hour:
+        low, high = format_usd(offer.usd_per_hour), format_usd(offer.most_usd_per_hour)
+        said = f"{offer.provider} asks {low} to {high} an hour by region, which the interval holds"
+        once = f"{offer.provider} lists it in one region only, as of one moment"
+        yield f"the price of a spot machine moves: {said if low != high else once}"
+    if brief.usd_per_kwh and offer.ordered:
+        rent = f"{offer.provider}'s rent" if offer.provider else "the price given"
+        yield f"--kwh-price is added to {rent}: on a card of your own say --price 0"
+    elif brief.usd_per_kwh:
+        yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
+
+
+def _price_of(offer: Offer, seconds: float) -> str:
+    if not offer.usd_per_hour:
+        return ""
+    return f", about {format_usd(offer.usd_per_hour * seconds / 3600)},"
+
+
+def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:
+    worth = effective_tokens(tokens, unique)
+    times = f"the data would be seen {format_number(epochs)} times"
+    same = f"worth {format_tokens(worth)} fresh tokens of {format_tokens(tokens)}"
+    if epochs > OVERFIT_EPOCHS:
+        yield f"{times}, {same}: expect overfitting; get more data or train on fewer tokens"
+    elif epochs > WASTEFUL_EPOCHS:
+        yield f"{times}, {same}: most of the further repetition is waste"
+    elif epochs > FREE_EPOCHS:
+        yield f"{times}, {same}: up to four times is nearly as good as fresh data"
