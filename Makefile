@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: quickstart test accuracy docs screenshots clean
+.PHONY: quickstart test accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -20,6 +20,10 @@ accuracy: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/search_speed.py --record
 	$(BIN)/python benchmarks/rows_speed.py --record
 	$(BIN)/python benchmarks/accuracy.py
+
+# how right each detector is on the real logs beside the project; skipped in words where there are none
+detectors: $(VENV)/core.stamp
+	$(BIN)/python benchmarks/detectors.py
 
 docs: $(VENV)/core.stamp
 	$(BIN)/python -m advisor.cli.reference docs/cli.md

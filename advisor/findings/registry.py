@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.demoted import DEMOTED
 from advisor.findings.detectors.batch import detect_bigger_batch
 from advisor.findings.detectors.drift import detect_drift, detect_shift
 from advisor.findings.detectors.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
@@ -87,7 +88,9 @@ def _within(finding: Finding, whole_seconds: float | None) -> Finding:
 
 
 def _tempered(finding: Finding) -> Finding:
-    """A note where nothing but time was lost, and next to none of it."""
+    """A note where nothing but time was lost, and next to none of it; or where the finding is too often wrong."""
+    if finding.code in DEMOTED:
+        return dataclasses.replace(finding, severity=Severity.NOTE)
     lost = finding.code in _ONLY_TIME and finding.saved_hours is not None
     if finding.severity is not Severity.WARNING or not lost or worth_saying(finding.saved_hours, finding.saved_usd):
         return finding
