@@ -205,13 +205,21 @@ def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool)
         absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
         return None if np.isnan(values[row]) and absent else float(values[row])
 
-    steps = columns["step"] if step_printed else None
+    steps = columns["step"] if step_printed else _whole_epochs(columns, at)
     return {
         "first_step": None if steps is None else float(steps[at[0]]),
         "last_step": None if steps is None else float(steps[at[-1]]),
         "first_loss": loss(int(at[0])),
         "last_loss": loss(int(at[-1])),
     }
+
+
+def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
+    """Epochs where the log counts its rows by them, one whole epoch a row. Shares of an epoch name no step."""
+    epochs = columns.get("epoch")
+    if epochs is None or not np.all(np.isfinite(epochs[at])):
+        return None
+    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) > 0) else None
 
 
 def _whole(value: float) -> float | int:

@@ -40,7 +40,7 @@ READ = {
     "hf_strings_nan.log": ("hf_stdout", 4, None, None, 3.5, NAN, Status.DIVERGED),
     "hf_crash.log": ("hf_stdout", 0, None, None, None, None, Status.CRASHED),
     "trl_dpo.log": ("trl", 3, None, None, 0.6931, 0.5, Status.UNKNOWN),
-    "axolotl.log": ("axolotl", 2, None, None, 4.75, 2.0312, Status.OUT_OF_MEMORY),
+    "axolotl.log": ("axolotl", 2, 1, 2, 4.75, 2.0312, Status.OUT_OF_MEMORY),
     "fairseq_simple.log": ("fairseq", 2, 100, 200, 12.5, 11.0, Status.INCOMPLETE),
     "fairseq_json.log": ("fairseq", 2, 200, 400, 9.25, 7.0, Status.INCOMPLETE),
     "fairseq_oom.log": ("fairseq", 0, None, None, None, None, Status.OUT_OF_MEMORY),

@@ -40,7 +40,7 @@ ENDS = [
     ("rust_restart.log", "rust", 8, 50, 300, 8.4285, 6.0),
     ("generic_key_value.log", "generic", 5, 0, 40, 5.0, 4.0),
     ("generic_epochs.log", "generic", 9, 100, 900, 2.4, 1.2),
-    ("generic_epoch_only.log", "generic", 4, None, None, 2.5, 1.75),
+    ("generic_epoch_only.log", "generic", 4, 0, 3, 2.5, 1.75),
 ]
 
 

@@ -118,7 +118,8 @@ def test_keras_with_double_carriage_returns_and_a_nan():
     table = read_run(RECORDED / "keras.csv")
     assert (table.format, table.rows) == ("keras_csv", 3)
     assert table.columns["epoch"].tolist() == [0, 1, 2]
-    assert table.first_step is None  # epochs are no steps
+    assert (table.first_step, table.last_step) == (0, 2)  # the log counts by epochs, and these are its counter
+    assert not table.counts_steps
     assert math.isnan(table.last_loss) and table.columns["loss_is_nan"].tolist() == [0, 0, 1]
     assert table.columns["eval_loss"].tolist() == [0.6013, 0.4518, 0.4429]
 
