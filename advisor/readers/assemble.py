@@ -17,6 +17,7 @@ from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTab
 from advisor.readers.status import DECISIVE, status_of
 
 _ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
+FEWEST_GAPS = 5  # between evaluations that show how often they are due
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 
 
@@ -276,16 +277,34 @@ def _status(table: RunTable, events: Sequence[Event]) -> tuple[Status, str]:
     steps, epochs = _main_values(table, "step"), _main_values(table, "epoch")
     printed = table.provenance.get("step") != ROW_NUMBERS
     planned, planned_epochs = (_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs"))
+    share, late = _nan_share(table), _evaluated_out_of_turn(table)
     if planned is not None and (printed or not len(table)):
         moves = np.diff(steps)
         stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
         last = float(steps.max()) if len(steps) else None
-        return status_of(events, last, planned, _nan_share(table), slack=max(1.0, min(stride, planned / 10)))
-    if planned_epochs is not None and len(epochs):
-        slack = 1.0 if np.all(epochs == np.round(epochs)) else 0.02 * planned_epochs
-        return status_of(events, float(epochs.max()), planned_epochs, _nan_share(table), slack=slack, unit="epoch")
+        return status_of(events, last, planned, share, slack=max(1.0, min(stride, planned / 10)))
+    if len(epochs) and (planned_epochs is not None or not printed):
+        whole = bool(np.all(epochs == np.round(epochs)))
+        slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
+        return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
     last = float(steps.max()) if len(steps) else None
-    return status_of(events, last, None, _nan_share(table), unit="step" if printed else "record")
+    return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)
+
+
+def _evaluated_out_of_turn(table: RunTable) -> str:
+    """That the last step was evaluated though none was due, as programs do at their end, in words; else empty."""
+    if not table.phases or table.provenance.get("step") == ROW_NUMBERS:
+        return ""
+    phase = table.phases[table.main_phase]
+    part = slice(phase.first_row, phase.last_row + 1)
+    steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
+    gaps = np.diff(steps[evaluated])
+    if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
+        return ""
+    out_of_turn = np.all(gaps[:-1] == gaps[0]) and 0 < gaps[-1] < gaps[0]
+    last, every = float(steps[evaluated][-1]), float(gaps[0])
+    words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
+    return words if out_of_turn else ""
 
 
 def _main_values(table: RunTable, name: str) -> np.ndarray:

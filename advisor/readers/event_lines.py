@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from advisor.readers.durations import duration_seconds
+from advisor.readers.end_lines import END_RULES
+from advisor.readers.line_rule import rule as _rule
 from advisor.readers.memory_messages import memory_sizes
 
 TEXT_LENGTH = 300  # of an event's text
@@ -30,39 +33,26 @@ _FRONT = re.compile(
     r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
-_PATH = r"[\"'`<]?(?P<path__%d>[^\s\"'`>]*[\w.\-/\\])"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineRule:
-    """One kind of line: any of `needles` occurs in it and `pattern` is found in it."""
-
-    kind: str
-    needles: tuple[str, ...]
-    pattern: re.Pattern[str]
-
-
-def _rule(kind: str, needles: str, pattern: str) -> LineRule:
-    for number in range(pattern.count("<PATH>")):  # a group's name can be given only once
-        pattern = pattern.replace("<PATH>", _PATH % number, 1)
-    return LineRule(kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern))
-
-
 RULES = (
     # --- memory: the system's killer first, its lines also say "out of memory"
     _rule(
-        "killed",
-        "Out of memory: Kill|oom-kill|oom_kill|OOMKilled|OOM Killed|running low on memory",
-        r"Out of memory: Kill|oom[-_]kill|OOM ?Killed|due to the node running low on memory",
+        "host_memory",
+        "Out of memory: Kill|oom-kill|oom_kill|OOMKilled|OOM Killed|running low on memory|OUT_OF_MEMORY",
+        r"Out of memory: Kill|oom[-_]kill|OOM ?Killed|due to the node running low on memory|(?:State"
+        r"|state)[ :=]*OUT_OF_MEMORY",
     ),
     _rule(
         "out_of_memory",
         "out of memory|Out of memory|Ran out of memory|RESOURCE_EXHAUSTED|ALLOC_FAILED|recover from OOM"
-        "|can't allocate memory|Unable to allocate|cudaErrorMemoryAllocation|Tried to allocate",
+        "|can't allocate memory|Unable to allocate|cudaErrorMemoryAllocation|Tried to allocate|cudaMalloc|OutOfMemory"
+        "|MemoryError|OOM when allocating|annot allocate memory|bad_alloc|Failed to allocate",
         r"(?:CUDA|HIP|XPU|MPS backend|NPU) out of memory|error: out of memory|(?:^|:)\s*out of memory\s*$"
         r"|RESOURCE_EXHAUSTED|: Out of memory while trying|Ran out of memory in memory space|STATUS_ALLOC_FAILED"
         r"|recover from OOM|CPUAllocator: can't allocate|Unable to allocate [\d.]+ [KMGT]iB|cudaErrorMemoryAllocation"
-        r"|Tried to allocate [\d.]+ [KMGT]",
+        r"|Tried to allocate [\d.]+ [KMGT]|cudaMalloc failed|cudaMalloc[^:\n]*: out of memory"
+        r"|OOM when allocating tensor"
+        r"|^(?:\w+\.)*(?:OutOfMemoryError|MemoryError)\b|[Cc]annot allocate memory|std::bad_alloc"
+        r"|CUDA driver error: out of memory|Failed to allocate [\d.]+ ?[KMGT]?i?B|ResourceExhaustedError",
     ),
     _rule(
         "disk_full",
@@ -80,7 +70,8 @@ RULES = (
     _rule(
         "killed",
         "CANCELLED AT|DUE TO PREEMPTION|NODE FAIL|preempted|SpotInstance",
-        r"CANCELLED AT|DUE TO PREEMPTION|DUE TO NODE ?FAIL|(?:job|instance|node) (?:was |has been )?preempted",
+        r"CANCELLED AT(?! \S+ BY)|DUE TO PREEMPTION|DUE TO NODE ?FAIL|(?:job|instance|node) (?:was "
+        r"|has been )?preempted",
     ),
     # --- communication
     _rule(
@@ -114,18 +105,6 @@ RULES = (
     ),
     # --- how processes ended
     _rule(
-        "interrupt",
-        "KeyboardInterrupt|SIGINT",
-        r"^\s*KeyboardInterrupt\b|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt",
-    ),
-    _rule(
-        "child_failed",
-        "exitcode|exits with return code|Child process",
-        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)"
-        r"|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
-        r"|exits with return code = (?P<exitcode__3>-?\d+)",
-    ),
-    _rule(
         "signal",
         "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
         r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
@@ -141,9 +120,14 @@ RULES = (
     _rule(
         "exception",
         "Segmentation fault|Bus error|core dumped|terminate called|panicked at|CUDA ERROR]|illegal memory access"
-        "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus",
-        r"Segmentation fault|^\s*Bus error|\(core dumped\)|terminate called after|panicked at|^\[CUDA ERROR\] at file"
-        r"|CUDA error: (?:an illegal memory|device-side|uncorrectable)|[Bb]ad magic|fallen off the bus",
+        "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
+        "|command not found"
+        "|an't open file|CUDA error|HIP error|unrecognized arguments",
+        r"Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$|an't open file '"
+        r"|: error: unrecognized arg|^\s*Bus error|\(core dumped\)|terminate called after|panicked at"
+        r"|^\[CUDA ERROR\] at file"
+        r"|CUDA error: (?:an illegal memory|device-side|uncorrectable|unspecified|misaligned|invalid)|HIP error: "
+        r"|[Bb]ad magic|fallen off the bus",
     ),
     _rule(
         "error_page",
@@ -161,28 +145,7 @@ RULES = (
         r"|oaded checkpoint.*?(?:at iteration (?P<step__3>\d+)|@ (?P<step__4>\d+) updates)"
         r"|Restor(?:ing states|ed all states) from",
     ),
-    _rule(
-        "stopped",
-        "stopping_early|arly stopping|arlyStopping|Signaling Trainer to stop|exiting program a|early stop"
-        "|Stopping training early",
-        r"stopping_early: \S+.*?(?:step:(?P<step>\d+))?|[Ee]arly ?[Ss]topping: |Stopping training early"
-        r"|Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes|t iteration (?P<step__3>\d+))"
-        r"|early stop since|Training stopped early",
-    ),
-    _rule(
-        "finished",
-        "exits successfully|raining complete|raining is complete|raining finished|raining time: "
-        "|inished training|done training|training is done"
-        "|total average iteration time|peak memory consumption|epochs completed in|reached.|'train_runtime'"
-        "|Total training time|max_update:|peak memory allocated",
-        r"Process \d+ exits successfully|(?:^|[\]:|-] ?|INFO )(?:\w+ )?[Tt]raining (?:is )?(?:completed?|finished)\b"
-        r"|^Training time: (?P<seconds__3>[\d.]+) ?s"
-        r"|[Ff]inished training\b(?!: \d+ merges)"
-        r"|done training in (?P<seconds>[\d.]+) seconds|\[after training is done\]|total average iteration time:"
-        r"|peak memory consumption: |epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
-        r"|'train_runtime': '?(?P<seconds__2>[\d.]+)|Total training time: (?P<minutes>[\d.]+)m"
-        r"|num_updates: \d+ >= max_update: \d+|peak memory allocated: ",
-    ),
+    *END_RULES,
     _rule("checkpoint", "save-checkpoint", r"time \(ms\) \| save-checkpoint[.:\s]*(?P<milliseconds>[\d.]+)"),
     _rule(
         "checkpoint",
@@ -204,6 +167,8 @@ RULES = (
         r"(?:checkpoint|models?|parameters|file|weights|state)\b[^/\\\n]{0,40}?(?: to|:| at|\s|=)+ ?<PATH>"
         r"|^\s*[Ss]aving model\.*\s*$",
     ),
+    # without the traceback before it: other languages, torn or filtered logs
+    _rule("exception", "Error: |Exception: ", r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S"),
 )
 NEEDLES = tuple(dict.fromkeys(needle for rule in RULES for needle in rule.needles))
 _STEP_IN_PATH = re.compile(  # the last number that belongs to a word of counting
@@ -261,12 +226,17 @@ def _numbers(kind: str, match: re.Match[str], line: str) -> dict[str, float]:
             continue
         if raw in _SIGNALS:
             numbers["signal"] = float(_SIGNALS[raw])
+        elif name.startswith("duration"):
+            if (seconds := duration_seconds(raw)) is not None:
+                numbers["seconds"] = seconds
         elif _NUMBER.match(raw) and len(raw) <= 40:
             base = name.partition("__")[0]
             renamed, factor = _SCALED.get(base, (base, 1.0))
             numbers[renamed] = float(raw) * factor
     if kind == "out_of_memory":
         numbers.update(memory_sizes(line))
+    if "real_minutes" in numbers:
+        numbers["seconds"] = 60 * numbers.pop("real_minutes") + numbers.pop("real_seconds", 0.0)
     path = _path(match) if kind == "checkpoint" and "step" not in numbers else None
     if path is not None and (found := _STEP_IN_PATH.search(path)):
         numbers["step"] = float(found[1][:15])

@@ -64,7 +64,7 @@ class EventScanner:
     def finish(self) -> list[Event]:
         """All events in the order of the log; of kinds with very many, the first and the last (`left_out` counts)."""
         for opened in self._open:
-            self._close(opened)
+            self._close(opened, torn=True)
         self._open = []
         events = [event for kind in self._first for event in self._kept(kind)]
         return sorted(events, key=lambda event: event.line or 0)
@@ -102,21 +102,21 @@ class EventScanner:
         if not is_hot or took:
             return
         if (begin := line.find(START)) >= 0 and b"print" not in line:
-            if not _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]):
-                self._begin(OpenTraceback(prefix=line[:begin]), number)
+            harmless = _HARMLESS.match(before.rstrip(b"\n").rpartition(b"\n")[2]) is not None
+            self._begin(OpenTraceback(prefix=line[:begin]), number, harmless)
             return
         for window in _windows(line):
             if (said := read_line(window)) is not None:
                 self._add(_with_allocation(said, before), number)
                 return
 
-    def _begin(self, traceback: OpenTraceback, line: int) -> None:
+    def _begin(self, traceback: OpenTraceback, line: int, harmless: bool) -> None:
         """Follow a traceback; of those that look alike the oldest has to go."""
         alike = [opened for opened in self._open if opened.traceback.prefix == traceback.prefix]
         if len(alike) >= NAMELESS_TRACEBACKS:
             self._open.remove(alike[0])
         if len(self._open) < OPEN_TRACEBACKS:
-            self._open.append(_Open(traceback=traceback, line=line))
+            self._open.append(_Open(traceback=traceback, line=line, harmless=harmless))
 
     def _feed_open(self, line: bytes) -> bool:
         """Give a line to the traceback it belongs to; True when it was the line of its exception."""
@@ -132,10 +132,16 @@ class EventScanner:
         self._open = [opened for opened in self._open if not opened.traceback.closed]
         return took
 
-    def _close(self, opened: _Open) -> None:
+    def _close(self, opened: _Open, *, torn: bool = False) -> None:
         raised = opened.traceback.raised
+        if opened.harmless:
+            return
         if raised is not None:
             self._add(_said_of(raised), opened.line)
+        elif torn and opened.traceback.frames:
+            file, line = opened.traceback.frames[-1]
+            where = f"the log ends within a traceback [{file.rpartition('/')[2]}:{line}]"
+            self._add(Said(kind="exception", text=shorten(where), numbers={}), opened.line)
 
     def _add(self, said: Said, line: int) -> None:
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
@@ -151,6 +157,7 @@ class EventScanner:
 class _Open:
     traceback: OpenTraceback
     line: int  # of "Traceback …"
+    harmless: bool  # python's own message says that it ended nothing
 
 
 def scan_text(text: bytes) -> list[Event]:

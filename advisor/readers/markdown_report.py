@@ -70,7 +70,7 @@ def read(path: Path) -> RunTable:
         notes=(*gathered.notes, *unread, *notes),
     )
     table = _with_breakdown(table, tables)
-    if table.rows and table.status != Status.UNKNOWN:
+    if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
     reason = "a report: somebody's word on how the run went"
     return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)

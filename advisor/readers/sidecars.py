@@ -27,9 +27,10 @@ def with_facts(table: RunTable, facts: Mapping[str, Any], source: str) -> RunTab
 
 def with_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
     """The table with all facts, and its ending judged anew where only these say how many steps there were to be."""
+    known = "planned_steps" in table.facts
     table = dataclasses.replace(table, facts=facts)
     planned, last = facts.get("planned_steps"), table.last_step
-    if table.status != Status.UNKNOWN or not isinstance(planned, int | float) or last is None:
+    if known or table.status not in _OPEN or not isinstance(planned, int | float) or last is None:
         return table
     if last >= planned - 1:
         return dataclasses.replace(

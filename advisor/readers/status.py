@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from advisor.readers.run_table import Event, Status
@@ -9,6 +10,7 @@ from advisor.readers.run_table import Event, Status
 # kinds that can end a run; the others only describe it
 CAUSES = {
     "out_of_memory": (Status.OUT_OF_MEMORY, "out of memory"),
+    "host_memory": (Status.OUT_OF_MEMORY, "the machine's own memory ran out"),
     "disk_full": (Status.CRASHED, "the disk was full"),
     "nccl_timeout": (Status.CRASHED, "a collective operation timed out"),
     "nccl_error": (Status.CRASHED, "communication failed"),
@@ -23,12 +25,19 @@ CONSEQUENCES = {
     "signal": (Status.KILLED, "ended by a signal"),
 }
 FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
-DECISIVE = FAILURES | {"finished", "stopped"}  # kinds of which it matters whether records follow: `rows_after`
+# what says that the run came to its end; the last two only that something else has begun, or that nothing failed
+ENDINGS = ("stopped", "early_stop", "finished", "total_time", "afterwards", "exited")
+DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds of which it matters whether records follow: `rows_after`
 MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 # a rank may print one record more after another rank failed
 ROWS_OF_A_DEAD_RUN = 1
 _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
+_INTERRUPT = 2  # control-C
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
+_NUMBERS = re.compile(r"[\d.,:]+")
+_FINAL = re.compile(r"\b[Ff]inal\b")
+NO_END = "the log ends without an end message"
+NO_PLAN = "how many {unit}s there were to be it does not say"
 
 
 def status_of(
@@ -39,35 +48,68 @@ def status_of(
     *,
     slack: float = 1.0,
     unit: str = "step",
+    at_the_end: str = "",
 ) -> tuple[Status, str]:
     """How the run ended and why, in words.
 
     `last_step` is the step of the last record, `planned_steps` how many there were to be (None: unknown), `slack` how
     far before it the last record may be (steps that count from 0, records of every tenth step), `unit` what both count;
-    `nan_share` is the share of losses that are not finite among the last records. Events of `DECISIVE` kinds carry the
-    number `rows_after`: what more than one record follows did not end the run. A scheduler's time limit explains every
-    signal around it; a failure explains the launcher's messages.
+    `nan_share` is the share of losses that are not finite among the last records, `at_the_end` what else shows that the
+    last record is that of the end, in words. Events of `DECISIVE` kinds carry the number `rows_after`: what more than
+    one record follows did not end the run. A scheduler's time limit explains every signal around it; a failure explains
+    the launcher's messages.
     """
     ending = [event for event in events if event.kind in FAILURES and _is_last(event, last_step)]
     reached = _reached_end(last_step, planned_steps, slack)
-    finish = next((e for e in events if e.kind == "finished" and _is_last(e, last_step, 0)), None)
-    stop = next((e for e in reversed(events) if e.kind == "stopped" and _is_last(e, last_step, 0)), None)
+    said = _ends_said(events, last_step)
     cause = _cause(ending)
-    if cause is not None and not (finish is not None and reached is not False) and not (reached and _is_weak(cause)):
+    if cause is not None and not _survived(cause, ending, said, reached):
         status, words = _explained(cause, nan_share, _when(last_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
         return Status.DIVERGED, "the last losses are not numbers"
-    if stop is not None:
-        return Status.STOPPED, f"stopped by its own rule: {stop.text}"
-    if finish is not None and reached is not False:
-        return Status.COMPLETED, f"the log says so: {finish.text}"
+    if said is not None and said.kind == "stopped":
+        return Status.STOPPED, f"stopped by its own rule: {said.text}"
+    if said is not None and said.kind == "early_stop":
+        return Status.COMPLETED, f"ended early by its own rule: {said.text}"
+    if said is not None and (said.kind == "finished" or reached is not False):
+        return Status.COMPLETED, f"the log says so: {said.text}"
     if reached:
         return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
     if reached is False:
-        ended = " though the program ended in order" if finish is not None else ""
+        ended = " though the program ended in order" if said is not None else ""
         return Status.INCOMPLETE, f"the log ends at {_place(last_step, planned_steps, unit)}{ended}"
-    return Status.UNKNOWN, "nothing in the log says how many steps there were to be"
+    if at_the_end:
+        return Status.COMPLETED, at_the_end
+    if last_step is None or unit == "record":
+        return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
+    return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=unit)}"
+
+
+def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
+    """What says most surely that the run is over: no record follows, and it is not said again and again on the way."""
+    last = [event for event in events if _says_end(event) and _is_last(event, last_step, 0)]
+    others = {(event.kind, _words(event)) for event in events if event not in last}
+    own = [event for event in last if (event.kind, _words(event)) not in others]
+    kinds = (*ENDINGS, "checkpoint")
+    return min(own, key=lambda event: (kinds.index(event.kind), -(event.line or 0)), default=None)
+
+
+def _says_end(event: Event) -> bool:
+    return event.kind in ENDINGS or (event.kind == "checkpoint" and _FINAL.search(event.text) is not None)
+
+
+def _words(event: Event) -> str:
+    return _NUMBERS.sub("", event.text)
+
+
+def _survived(cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None) -> bool:
+    """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end."""
+    if _is_weak(cause) and (reached or (said is not None and said.kind == "finished")):
+        return True
+    if said is None or said.kind not in ("finished", "early_stop"):
+        return False
+    return (said.line or 0) > max(event.line or 0 for event in ending)
 
 
 def _place(last: float | None, planned: float | None, unit: str) -> str:
@@ -96,7 +138,7 @@ def _reached_end(last_step: float | None, planned_steps: float | None, slack: fl
 
 def _is_weak(cause: Event) -> bool:
     """Whether a run that has reached its last step may well print this afterwards."""
-    return cause.kind in ("signal", "child_failed", "killed", "interrupt", "nccl_error", "nccl_timeout")
+    return cause.kind in ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
 
 
 def _cause(ending: Sequence[Event]) -> Event | None:
@@ -128,6 +170,8 @@ def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]
     if signal > 0:
         status = Status.KILLED if signal in _FROM_OUTSIDE else Status.CRASHED
         words = f"a process was ended by signal {signal:.0f}"
+    if cause.kind == "signal" and cause.numbers.get("signal") == _INTERRUPT:
+        status, words = Status.STOPPED, "interrupted by its user"
     if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
         return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
     return status, f"{words} {place}: {cause.text}"

@@ -136,9 +136,10 @@ def detect_exception(case: Case) -> Verdict:
 
 def detect_killed(case: Case) -> Verdict:
     """Ended by a signal from outside: the machine's memory, preemption or a person."""
-    if case.run.status is not Status.KILLED:
+    host = _last(case, "host_memory")
+    if case.run.status is not Status.KILLED and not (case.run.status is Status.OUT_OF_MEMORY and host):
         return None
-    event = _last(case, "killed", "signal")
+    event = host or _last(case, "killed", "signal")
     words = event.text.lower() if event else case.run.status_reason.lower()
     signal = event.numbers.get("signal") if event else None
     memory = signal == 9 or any(word in words for word in ("oom", "out of memory", "memory"))

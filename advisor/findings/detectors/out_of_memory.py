@@ -20,7 +20,7 @@ _MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
 def detect_out_of_memory(case: Case) -> Verdict:
     """Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
     events = [event for event in case.run.events if event.kind == "out_of_memory"]
-    if not events and case.run.status is not Status.OUT_OF_MEMORY:
+    if not events and (case.run.status is not Status.OUT_OF_MEMORY or _of_the_machine(case)):
         return None
     fatal = case.run.status is Status.OUT_OF_MEMORY
     event = events[-1] if events else Event(kind="out_of_memory", text=case.run.status_reason)
@@ -45,6 +45,11 @@ def detect_out_of_memory(case: Case) -> Verdict:
         actions=actions,
         threshold="the framework's own message; what fits is judged by the high end of the predicted memory",
     )
+
+
+def _of_the_machine(case: Case) -> bool:
+    """Whether it was the machine's memory that ran out: `ending.detect_killed` speaks of that."""
+    return any(event.kind == "host_memory" for event in case.run.events)
 
 
 def _held(case: Case, numbers: dict[str, float]) -> tuple[Evidence, ...]:

@@ -19,7 +19,7 @@ def lines(template: str, epochs: int, *, first: int = 1) -> str:
     [
         ("Epoch [{epoch}/4]", 4, 1200, Status.COMPLETED),
         ("Epoch [{epoch}/4]", 2, 1200, Status.INCOMPLETE),
-        ("Epoch {epoch}", 3, None, Status.UNKNOWN),  # 300 steps are those of an epoch, and nobody says how many
+        ("Epoch {epoch}", 3, None, Status.INCOMPLETE),  # 300 steps are those of an epoch, and nobody says how many
     ],
 )
 def test_planned_steps_are_those_of_all_epochs(tmp_path, epoch, done, planned, status):

@@ -70,8 +70,8 @@ LINES = [
      {"requested_bytes": 256 * MIB, "allocated_bytes": 5 * GIB, "total_bytes": 6.8 * GIB}),
     ("2023-06-30 14:18:28 | WARNING | fairseq.trainer | attempting to recover from OOM in forward/backward pass",
      "out_of_memory", {}),
-    ("Out of memory: Killed process 1234 (python) total-vm:99kB, anon-rss:98kB", "killed", {}),
-    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch.", "killed", {}),
+    ("Out of memory: Killed process 1234 (python) total-vm:99kB, anon-rss:98kB", "host_memory", {}),
+    ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch.", "host_memory", {}),
     ("/bin/bash: line 1:   991 Killed                  python train.py", "killed", {}),
     ("[rank2]:[E1 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=88,"
      " OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.",
@@ -109,7 +109,7 @@ LINES = [
     ("UnpicklingError: invalid load key, '<'.", "error_page", {}),
     ("First bytes of input.txt: <!DOCTYPE html>", "error_page", {}),
     ("stopping_early: wallclock_cap train_time:600038ms step:13780/20000", "stopped", {}),
-    ("[2025-02-16 18:05:22,170] [INFO] [launch.py:351:main] Process 4143570 exits successfully.", "finished", {}),
+    ("[2025-02-16 18:05:22,170] [INFO] [launch.py:351:main] Process 4143570 exits successfully.", "exited", {}),
     ("{'train_runtime': 90.5, 'train_samples_per_second': 3.6, 'train_loss': 2.5, 'epoch': 1.0}", "finished",
      {"seconds": 90.5}),
     ("`Trainer.fit` stopped: `max_steps=100` reached.", "finished", {}),
@@ -275,13 +275,13 @@ def _event(kind: str, line: int = 1, rows_after: int = 0, text: str = "words", *
 
 
 STATUSES = [
-    ("nothing known", [], 100, None, 0, Status.UNKNOWN),
+    ("ends without a word, and nobody says how far it was to go", [], 100, None, 0, Status.INCOMPLETE),
     ("planned end, steps from 1", [], 100, 100, 0, Status.COMPLETED),
     ("planned end, steps from 0", [], 99, 100, 0, Status.COMPLETED),
     ("log just ends", [], 90, 100, 0, Status.INCOMPLETE),
-    ("log just ends though a launcher is content", [_event("finished")], 90, 100, 0, Status.INCOMPLETE),
+    ("log just ends though a launcher is content", [_event("exited")], 90, 100, 0, Status.INCOMPLETE),
     ("says that it is done", [_event("finished")], 90, None, 0, Status.COMPLETED),
-    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.UNKNOWN),
+    ("another program finished before the steps", [_event("finished", rows_after=9)], 9, None, 0, Status.INCOMPLETE),
     ("survived", [_event("out_of_memory", rows_after=50)], 100, 100, 0, Status.COMPLETED),
     ("time limit explains signals before it", [_event("signal", 1), _event("time_limit", 2)], 9, 100, 0,
      Status.TIME_LIMIT),

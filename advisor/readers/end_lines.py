@@ -1,0 +1,120 @@
+"""How programs say that they ended: well, by their user, by a rule of their own, or with an exit code.
+
+`finished`: training's own last words. `exited`: what a launcher says of any program that ended in order. `afterwards`:
+what is only done once training is over. `total_time`: a duration of the whole. `stopped`: a limit of its own;
+`early_stop`: training found that it had learnt enough.
+"""
+
+from __future__ import annotations
+
+from advisor.readers.line_rule import rule
+
+_TRAINING = r"(?:[Pp]re-?|[Ff]ine-?|[Rr]e-?)?(?:[Tt]rain(?:ing)?|TRAINING|[Tt]uning)\b"
+# "the model is saved when training is finished" tells what will be
+_NOT_YET = r"(?!.*\b(?:until|when|once|after|before|if|will|should|not|can be|[Ee]poch \d+ of)\b[^.]{0,40}[Tt]rain)"
+
+END_RULES = (
+    rule(
+        "interrupt",
+        "KeyboardInterrupt|SIGINT|eyboard interrupt|nterrupted|Ctrl|ctrl|^C|CANCELLED BY|CANCELLED AT|cancelled by"
+        "|canceled by"
+        "|aborted by user|Aborted by user|by the user|by user",
+        r"^\s*KeyboardInterrupt\b|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
+        r"|[Kk]eyboard interrupt(?:ed)?\b.*(?:received|caught|detected|stopp|exit|sav)"
+        r"|^\W*(?:Keyboard )?[Ii]nterrupted\W*$"
+        r"|(?:[Tt]raining|[Rr]un|[Pp]rogram|[Pp]rocess|[Jj]ob) (?:was |has been )?(?:manually )?"
+        r"(?:interrupted|stopped|aborted|cancell?ed)(?: manually)? by (?:the )?user|[Tt]raining (?:was )?interrupted\b"
+        r"|(?:[Aa]borted|[Ii]nterrupted) by (?:the )?user|^\s*\^C\s*|CANCELLED(?: AT \S+)? BY\b"
+        r"|(?:[Jj]ob|[Rr]un) .{0,40}cancell?ed by|[Cc]trl ?[-+] ?[Cc] (?:pressed|received|detected|caught)",
+    ),
+    rule(
+        "child_failed",
+        "exitcode|exits with return code|Child process|exit code|exited with|xit status|rror executing job"
+        "|xited with code"
+        "|return code",
+        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)"
+        r"|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
+        r"|exits with return code = (?P<exitcode__3>-?\d+)"
+        r"|[Ee]xited with (?:exit )?code:? (?P<exitcode__4>-?[1-9]\d*)\b"
+        r"|(?:[Ee]xit|[Rr]eturn) (?:code|status)(?: was|:| is| =)? (?P<exitcode__5>-?[1-9]\d*)\b"
+        r"|non-zero exit (?:status|code) (?P<exitcode__6>-?\d+)|^Error executing job with overrides",
+    ),
+    rule(
+        "stopped",
+        "stopping_early|Signaling Trainer to stop|exiting program a",
+        r"stopping_early: \S+.*?(?:step:(?P<step>\d+))?"
+        r"|Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes"
+        r"|t iteration (?P<step__3>\d+))",
+    ),
+    rule(
+        "early_stop",
+        "arly stopping|arlyStopping|arly Stopping|early stop|Early stop|EARLY STOP|arly-stopping"
+        "|Stopping training early"
+        "|stopped early|早停|提前停止",
+        r"[Ee]arly ?[Ss]topping: |Stopping training early|early stop since|[Tt]raining stopped early"
+        r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|at|after|!|\.|$)"
+        r"|(?:[Tt]rigger(?:ed|ing)|[Pp]erform(?:ed|ing)) early[- ]?stop|EARLY STOP|^\W*[Ee]arly[- ]?stop(?:ped"
+        r"|ping)?\W*$"
+        r"|[Ee]poch \S+ ?: early stopping|(?:触发|激活)?早停(?:触发|机制触发|，|,|！|!|于|在)|提前停止",
+    ),
+    rule(
+        "finished",
+        "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
+        "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
+        "|训练完毕"
+        "|done!|Done!|DONE|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습",
+        r"\[after training is done\]|total average iteration time:|peak memory consumption: |peak memory allocated: "
+        rf"|{_NOT_YET}(?:(?:^|[\]:|>*=#!✅-] ?|INFO |\bthe )(?:\w+ ){{0,3}}{_TRAINING}[^\d.:\n]{{0,24}}?"
+        r"\b(?:completed?|COMPLETED?|finished|FINISHED|done|DONE|ended|is over|over!|[Cc]omplete[d!]?|[Ff]inished"
+        r"|[Dd]one)"
+        r"\b(?:[^\n]{0,30}?\b(?:in|took|after|time)\b[^\d\n]{0,12}<DURATION>)?"
+        rf"|[Ff]inished (?:the |model |all )?{_TRAINING}(?!: \d+ merges| data| epoch)(?: in <DURATION>)?"
+        rf"|[Cc]ompleted (?:the |model |all )?{_TRAINING}(?! data| epoch)(?: in <DURATION>)?)"
+        r"|^Training time: (?P<seconds__3>[\d.]+) ?s|^Training time:? <DURATION>"
+        r"|done training in (?P<seconds>[\d.]+) seconds"
+        r"|epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
+        r"|train_runtime['\"]?\s*[:=]\s*['\"]?(?:<DURATION>|(?P<seconds__2>[\d.]+))"
+        r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
+        r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)\W*$|^\W*(?:Finished|Done|Completed) in <DURATION>"
+        r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"
+        r"|[Ee]ntrenamiento (?:completad|terminad|finalizad)o|[Оо]бучение (?:завершено|закончено|окончено)"
+        r"|学習(?:が)?(?:完了|終了)|(?:훈련|학습)(?:이)? ?(?:완료|종료|끝)",
+    ),
+    rule(
+        "total_time",
+        "otal time|otal training|otal elapsed|otal Time|TOTAL|otal run|otal wall|lapsed|xecution time|raining took"
+        "|raining Time"
+        "|raining time|untime:|time taken|Time taken|ime cost|real\t|all time|耗时|用时|all-clock|allclock",
+        r"(?:[Tt]otal|TOTAL|[Oo]verall|[Tt]rain(?:ing)?|[Ee]xecution|[Ww]all(?:-?clock)?|[Rr]un(?:ning)?)"
+        r"(?: (?:\w+ )?)?(?:[Ee]lapsed|ELAPSED|[Tt]ime|TIME|[Dd]uration|[Rr]untime|[Tt]ook|[Ww]all-?clock)"
+        r"(?: (?:elapsed|taken|spent|cost|used|time))?[^\d\n]{0,14}<DURATION>\s*\W*$"
+        r"|^\W*(?:[Ee]lapsed|[Ff]inished in|[Rr]untime|[Tt]ime (?:taken|elapsed"
+        r"|cost))(?: time)?[^\d\n]{0,8}<DURATION>\s*\W*$"
+        r"|^real\s+(?P<real_minutes>\d+)m(?P<real_seconds>[\d.]+)s"
+        r"|总(?:训练|运行|共)?(?:耗时|用时|时间)[^\d\n]{0,6}<DURATION>",
+    ),
+    rule(
+        "exited",
+        "exits successfully|Job |exit code 0|xit code: 0|xited with code 0|xit status 0|ob finished|ob completed"
+        "|Finished at"
+        "|End time|End of job|COMPLETED|finished at|ob ended",
+        r"Process \d+ exits successfully|[Ee]xit(?:ed with)? (?:code|status):? 0\b|[Jj]ob (?:\S+ )?(?:finished"
+        r"|completed|ended)\b"
+        r"|^\W*(?:Finished|finished|Job finished|End(?:ed)?|End time)(?: at)?:? .*\d\d:\d\d|State: COMPLETED"
+        r"|^End of job",
+    ),
+    rule(
+        "afterwards",
+        "est accuracy|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model|inal val|est results|Best |best "
+        "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳|wandb: Synced|wandb: Run summary"
+        "|wandb: Run history|View run |inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
+        r"^\W*(?:[Ff]inal |[Oo]verall |[Bb]est )?[Tt]est(?:ing)? (?:set )?(?:[Aa]cc(?:uracy)?|[Ll]oss|[Rr]esults?"
+        r"|[Ss]core|[Mm]etrics)\b"
+        r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|test|accuracy|loss|score|metrics|val(?:idation)?"
+        r"|checkpoint)\b"
+        r"|^\W*[Bb]est (?:\w+ ){0,3}(?:acc(?:uracy)?|loss|score|model|epoch|[Vv]al\w*)\b.*\d|wandb: (?:Synced "
+        r"|Run summary|Run history)"
+        r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run |[Tt]raining summary|TRAINING SUMMARY"
+        r"|最佳.{0,10}(?:准确率|模型|损失|精度)|测试(?:集)?(?:准确率|损失|结果|精度)",
+    ),
+)

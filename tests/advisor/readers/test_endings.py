@@ -1,0 +1,111 @@
+"""How logs say that they ended, in many words; and what only looks like an end."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.readers.durations import duration_seconds
+from advisor.readers.event_lines import read_line
+from advisor.readers.read import read_run
+from advisor.readers.run_table import Event, Status
+from advisor.readers.status import status_of
+
+LINES = [
+    ("2026-01-15 00:03:17 - INFO - 训练完成！总耗时: 1.30 小时", "finished", 4680.0),
+    ("Training complete in 47.1 min", "finished", 2826.0),
+    ("✅ Fine-tuning finished!", "finished", None),
+    ("[INFO] Model training completed successfully", "finished", None),
+    ("Finished training in 1:02:03", "finished", 3723.0),
+    ("  train_runtime            = 0:10:07.12", "finished", 607.12),
+    ("All done.", "finished", None),
+    ("Обучение завершено", "finished", None),
+    ("Total training time: 2 days, 3:04:05", "total_time", 183845.0),
+    ("Elapsed time: 3 hours 12 minutes", "total_time", 11520.0),
+    ("real\t12m3.500s", "total_time", 723.5),
+    ("Job 17 finished", "exited", None),
+    ("Process exited with exit code: 0", "exited", None),
+    ("Test accuracy: 0.913", "afterwards", None),
+    ("Early stopping triggered after 12 epochs", "early_stop", None),
+    ("Epoch 00042: early stopping", "early_stop", None),
+    ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2024-10-10T18:59:58 BY 1000 ***", "interrupt", None),
+    ("^C", "interrupt", None),
+    ("Training interrupted by user. Saving…", "interrupt", None),
+    ("srun: error: n1: task 0: Exited with exit code 1", "child_failed", None),
+    ("cudaMalloc failed: out of memory", "out_of_memory", None),
+    ("ResourceExhaustedError: OOM when allocating tensor with shape[64,512]", "out_of_memory", None),
+    ("ValueError: not enough values to unpack (expected 3, got 2)", "exception", None),
+]
+
+
+@pytest.mark.parametrize(("line", "kind", "seconds"), LINES, ids=[line[:30] for line, _, _ in LINES])
+def test_lines(line, kind, seconds):
+    said = read_line(line)
+    assert said is not None and said.kind == kind
+    assert said.numbers.get("seconds") == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Training epoch 3 finished",
+        "The model is pushed when training is completed",
+        "Done (t=0.05s)",
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+        "FutureWarning: this will raise an error once training",
+        "If the process was killed, run again",
+        "Finished training data preparation",
+        "exit_code: 0 means success",
+        "early_stopping_patience: 10",
+    ],
+)
+def test_lines_that_end_nothing(line):
+    assert read_line(line) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("55:03", 3303), ("1:02:03.5", 3723.5), ("3h 12m", 11520), ("90 s", 90), ("1.5 hours", 5400), ("soon", None)],
+)
+def test_durations(text, seconds):
+    assert duration_seconds(text) == seconds
+
+
+def event(kind: str, line: int, rows_after: int = 0, text: str = "words") -> Event:
+    return Event(kind=kind, text=text, line=line, numbers={"rows_after": rows_after})
+
+
+STATUSES = [
+    ("stage after a training that ended well fails", [event("finished", 8), event("exception", 9)], Status.CRASHED),
+    ("handled, then done", [event("exception", 5), event("finished", 9)], Status.COMPLETED),
+    ("signals after the last words", [event("finished", 8), event("signal", 9)], Status.COMPLETED),
+    ("said after every epoch", [event("finished", 3, 5), event("finished", 9, text="words")], Status.INCOMPLETE),
+    ("stopped early by its own rule", [event("early_stop", 9)], Status.COMPLETED),
+    ("tested in the end", [event("afterwards", 9, text="Test accuracy: 0.91")], Status.COMPLETED),
+    ("saved the final model", [event("checkpoint", 9, text="Saved final model to out/m.pt")], Status.COMPLETED),
+    ("saved a model", [event("checkpoint", 9, text="Saved model to out/m.pt")], Status.INCOMPLETE),
+    ("the machine's memory", [event("host_memory", 9)], Status.OUT_OF_MEMORY),
+]
+
+
+@pytest.mark.parametrize(("events", "status"), [s[1:] for s in STATUSES], ids=[s[0] for s in STATUSES])
+def test_status(events, status):
+    assert status_of(events, 90, None, 0.0)[0] is status
+
+
+def test_a_log_that_ends_in_a_traceback_crashed(tmp_path):
+    path = tmp_path / "train.log"
+    rows = "".join(f"step {i}/90 | loss {3 - i / 50:.4f}\n" for i in range(1, 30))
+    path.write_text(rows + 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in main\n')
+    assert read_run(path).status is Status.CRASHED
+
+
+def test_an_evaluation_out_of_turn_at_the_last_step_ends_a_run(tmp_path):
+    def csv(last: int) -> str:
+        rows = [f"{step},{4 - step / 900:.4f},{4 - step / 900 if step % 50 == 0 else ''}" for step in range(0, 331, 10)]
+        return "step,loss,val_loss\n" + "\n".join(rows[:last]) + ",\n" * 0
+
+    path = tmp_path / "metrics.csv"
+    path.write_text(csv(34))
+    assert read_run(path).status is Status.INCOMPLETE
+    path.write_text(csv(34) + "3.6")  # step 330 is no multiple of 50
+    assert read_run(path).status is Status.COMPLETED
