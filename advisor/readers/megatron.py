@@ -24,6 +24,7 @@ KEYS = {
     "loss scale": "loss_scale",
     "grad norm": "grad_norm",
     "consumed tokens": "tokens",
+    "global batch size": "step_samples",
     "number of skipped iterations": "skipped",
 }
 MISSING = {"grad_norm": 0.0, "loss_scale": -1.0}

@@ -44,6 +44,11 @@ _UNITS = {**SECONDS, **BYTES, **SHARES}
 
 _EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|heldout|held_out|holdout)"
 _LOSS_WORD = r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss)"
+_ACCURACY = (
+    r"(?:(?:mean_|token_|mean_token_|batch_|binary_|categorical_|sparse_categorical_|top_?1_?)?"
+    r"(?:accuracy|acc|acc_?1)|top_?1)"
+)
+_REWARD = r"(?:(?:mean_|avg_|average_|episode_|ep_)?(?:reward|return|rew)(?:_mean|_avg)?|ep_(?:rew|reward)_mean)"
 _TOKEN = r"(?:tok|toks|token|tokens)"
 _PER = r"(?:_per_|_p_|_)"
 _DEVICE = r"(?:gpu|device|chip|card|rank|worker)"
@@ -74,6 +79,17 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
         rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
     )),
+    ("eval_accuracy", "share", (
+        rf"{_EVAL}_{_ACCURACY}", rf"{_ACCURACY}_{_EVAL}", rf"{_EVAL}_{_ACCURACY}_epoch",
+    )),
+    ("accuracy", "share", (_ACCURACY, rf"train(?:ing)?_{_ACCURACY}", rf"{_ACCURACY}_train", rf"{_ACCURACY}_epoch")),
+    ("eval_reward", "plain", (rf"{_EVAL}_{_REWARD}", rf"{_EVAL}_critic_(?:rewards?|score)_mean")),
+    ("reward", "plain", (
+        _REWARD, rf"train(?:ing)?_{_REWARD}", rf"rollout_{_REWARD}", r"critic_(?:rewards?|score)_mean",
+        r"objective_(?:scores|rlhf_reward)",
+    )),
+    ("learning_rate_share", "plain", ("lrm", "lr_multiplier", "lr_mult", "lr_scale", "lr_factor")),
+    ("step_samples", "count", ("global_batch_size", "train_batch_size_global")),
     ("learning_rate", "plain", (
         "learning_rate", "lr", "current_lr", "lr_0", "lr_pg0", "lr_group0", "learning_rate_group0", "lr_default",
         r"lr_[a-z_]*(?:adam|sgd|lion|muon|lamb|adafactor)[a-z_]*(?:_pg_?1|_group_?0)?", "lr_group_0", "base_lr",

@@ -11,7 +11,7 @@ from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Mark, Row
 _STEP = Row(
     pattern=(
         rb"\s*step (?P<step>\d+)(?:/(?P<planned_steps>\d+))? \([\d.]+%\) \| loss: (?P<loss>" + LOSS + rb")"
-        rb"(?: \| grad norm: (?P<grad_norm>" + LOSS + rb"))?(?: \| lrm: [\d.]+)?"
+        rb"(?: \| grad norm: (?P<grad_norm>" + LOSS + rb"))?(?: \| lrm: (?P<learning_rate_share>[\d.]+))?"
         rb"(?: \| dt: (?P<seconds__ms>[\d.]+)ms)?(?: \| tok/sec: (?P<tokens_per_second>[\d,]+))?"
         rb"(?: \| (?:\w+_)?mfu: (?P<mfu__percent>[\d.]+))?(?: \| epoch: (?P<epoch>[\d.]+)(?: pq: \d+ rg: \d+)?)?"
         rb"(?: \| total time: (?P<elapsed_seconds__min>[\d.]+)m)?"
@@ -21,8 +21,8 @@ _STEP = Row(
 )
 _FINE_TUNING = Row(
     pattern=(
-        rb"\s*Step (?P<step>\d+)/(?P<planned_steps>\d+) \| Training loss: (?P<loss>" + LOSS + rb")\| lrm: [\d.]+"
-        rb"\| num_tokens: [\d,]+"
+        rb"\s*Step (?P<step>\d+)/(?P<planned_steps>\d+) \| Training loss: (?P<loss>" + LOSS + rb")"
+        rb"\| lrm: (?P<learning_rate_share>[\d.]+)\| num_tokens: [\d,]+"
     ),
     needs=b"| Training loss: ",
     phase="fine-tuning",

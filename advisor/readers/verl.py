@@ -16,6 +16,7 @@ _POLICY = Pairs(
         "actor/pg loss": "loss",
         "actor/grad norm": "grad_norm",
         "actor/lr": "learning_rate",
+        "critic/score/mean": "reward",
         "timing s/step": "seconds",
         "training/epoch": "epoch",
         "perf/mfu/actor": "mfu",
