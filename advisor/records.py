@@ -119,7 +119,7 @@ class WallClock:
     evals_seconds: Estimate
     checkpoints_seconds: Estimate
     total_seconds: Estimate
-    interruptions_seconds: Estimate | None = None  # restarts and lost work on machines that may be taken back
+    interruptions_seconds: Estimate | None = None  # restarts and lost work, where the machine fails or is taken back
     provisioning_seconds: Estimate | None = None  # of a rented machine: ordered until it answers; None: it is here
     download_seconds: Estimate | None = None  # software and data onto a rented machine
 
@@ -200,7 +200,7 @@ class Goal:
     objective: str = "loss"  # loss | cost | time: what is made least within the limits
     prices: tuple[GpuPrice, ...] = ()  # by card; go before the catalog's
     power_cap_watts: float | None = None  # each device is limited to; None: its own limit
-    interruption_seconds: float | None = None  # mean time between interruptions; None: 4-48 h on spot, else never
+    interruption_seconds: float | None = None  # mean time between interruptions; None: 4-48 h on spot, else days
     model: str | None = None  # a published one's name; the shape below is its own then
     parameters: int | None = None  # asked for; the search settles depth and width by it
     width: int | None = None  # of the residual stream; None, and of those below: the family's

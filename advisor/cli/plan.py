@@ -100,7 +100,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option(
     "--interruptions",
     type=SECONDS,
-    help="Mean time between interruptions, as 12h. Default: 4-48 h on spot machines, none elsewhere.",
+    help="Mean time between interruptions, as 12h. Default: 4-48 h on spot machines, days elsewhere.",
 )
 @click.option(
     "--checkpoint-every", type=SECONDS, help="Time between checkpoints. Default: Daly's, at most 1 % writing."

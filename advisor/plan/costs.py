@@ -25,14 +25,13 @@ from advisor.predict.wallclock import (
     RunTerms,
     Setup,
     WallClocks,
+    between_failures,
     checkpoint_interval_seconds,
     expected_seconds,
     wall_clocks,
 )
-from advisor.records import Basis, Estimate
 
 _ROUNDS = 8  # of Newton's method on the number of steps; evaluations and checkpoints move it by a few per cent
-_NEVER = Estimate(value=np.nan, low=np.nan, high=np.nan, basis=Basis.MEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +238,7 @@ class _MachineTerms:
     provisioning: EstimateArrays  # (offers, 1)
     download: EstimateArrays
     between_interruptions: EstimateArrays
+    taken: np.ndarray  # bool: by somebody, with all that is on it
 
 
 @lru_cache(maxsize=4)
@@ -246,10 +246,11 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
     """Of measured or believed costs, and of what the offers are; once for all the rows of a search."""
     costs = [device.profile.costs for device in machines.devices]
     setups = [_setup(device, offer) for device, offer in zip(machines.owners, machines.offers, strict=True)]
-    means = [
-        interruptions(device.brief.goal, spot=offer.spot) or _NEVER
+    taken = [
+        interruptions(device.brief.goal, spot=offer.spot)
         for device, offer in zip(machines.owners, machines.offers, strict=True)
     ]
+    means = [mean or between_failures(offer.gpus) for mean, offer in zip(taken, machines.offers, strict=True)]
     return _MachineTerms(
         forward_fraction=np.array([c.forward_fraction for c in costs])[:, None],
         build=columns([known(c.build_seconds_per_parameter, c.startup_seconds.basis) for c in costs]),
@@ -261,6 +262,7 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
         provisioning=columns([setup.provisioning_seconds for setup in setups]),
         download=columns([setup.download_seconds for setup in setups]),
         between_interruptions=columns(means),
+        taken=np.array([mean is not None for mean in taken])[:, None],
     )
 
 
@@ -280,7 +282,7 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     if brief.bytes_to_fetch:
         fetch = reciprocal(columns([DOWNLOAD_BYTES_PER_SECOND]), brief.bytes_to_fetch * step_tokens)
     write = reciprocal(machine.bytes_per_second.rows(device), candidates.state_bytes[:, None])
-    between = machine.between_interruptions.rows(offer)
+    between, taken = machine.between_interruptions.rows(offer), machine.taken[offer]
     return RunTerms(
         step=step,
         forward=step.scaled(machine.forward_fraction[device] / candidates.grad_accum[:, None]),
@@ -290,15 +292,18 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         provisioning=machine.provisioning.rows(offer),
         download=machine.download.rows(offer),
         between_interruptions=between,
+        taken=taken,
         fetch=fetch,
         fresh_steps=(brief.unique_tokens or math.inf) / step_tokens,
-        checkpoints=Checkpoints(every_seconds=_checkpoint_interval(candidates, write.value, between.value)),
+        checkpoints=Checkpoints(every_seconds=_checkpoint_interval(candidates, write.value, between.value, ~taken)),
     )
 
 
-def _checkpoint_interval(candidates: Candidates, write: np.ndarray, between: np.ndarray) -> np.ndarray:
+def _checkpoint_interval(
+    candidates: Candidates, write: np.ndarray, between: np.ndarray, assumed: np.ndarray
+) -> np.ndarray:
     """Seconds between the checkpoints of each row, shape (n, 1): as the goal states, else as the writes ask for."""
     asked = candidates.devices[0].brief.goal.checkpoint_seconds
     if asked is not None:
         return np.full_like(write, asked)
-    return checkpoint_interval_seconds(write, between, candidates.gpus[:, None])
+    return checkpoint_interval_seconds(write, between, assumed)

@@ -82,7 +82,7 @@ def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
     offer = chosen.offer
     if offer.age_days is not None and offer.age_days > FRESH_DAYS and offer.row is not None:
         at_most = "" if offer.row.snapshot_date else "up to "
-        spread = f"-{format_percent(1 - 1 / offer.drift)} to +{format_percent(offer.drift - 1)}"
+        spread = f"-{format_percent(round(1 - 1 / offer.drift, 2))} to +{format_percent(round(offer.drift - 1, 2))}"
         yield (
             f"the price is {at_most}{format_seconds(offer.age_days * DAY)} old; the interval allows it {spread}: "
             "advisor gpus --refresh"

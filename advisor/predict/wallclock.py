@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from advisor.laws import flops
-from advisor.predict.intervals import BASES, EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
+from advisor.predict.intervals import EstimateArrays, columns, product, reciprocal, sum_independent, sum_shared
 from advisor.records import Basis, Estimate, WallClock
 from trainer.schema import RunConfig
 
@@ -26,10 +26,13 @@ _EVAL_SPREAD = Estimate(value=1.0, low=0.85, high=1.15, basis=Basis.MEASURED)
 PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
 SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
 DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
-# Mean time between interruptions of one node that nobody takes back: its hardware fails every 154 to 427 days, people
-# and software every 3 to 7 days (sources §6.2); 5 days between, 1 and 14 as the interval. Judged, and not billed.
+# Mean time between failures of a job on one node that nobody takes back: people and software end it every 3 to 7 days,
+# its hardware every 154 to 427 (sources §6.2); 5 days between, 1 and 14 as the interval. Judged. Each further node adds
+# what makes a job of 128 nodes fail every 7.9 hours, as was measured (Kokolis et al. 2025).
 BETWEEN_FAILURES = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
+NODE_SECONDS = 42 * 86400.0
 GPUS_A_NODE = 8
+UNATTENDED_SECONDS = 1800.0  # until somebody, or a supervisor, has seen a failure and starts again. Judged
 MOST_CHECKPOINT_SHARE = 0.01  # of the work, spent on writing against failures that are merely assumed
 LEAST_INTERVAL_SECONDS = 60.0
 _ENDLESS = 100.0  # interruptions expected within one interval: with so many no run ends, and numbers still do
@@ -55,7 +58,8 @@ class RunTerms:
     write: EstimateArrays  # of one checkpoint
     provisioning: EstimateArrays  # of a rented machine: ordered until it answers; 0 where it is at hand
     download: EstimateArrays  # software and data onto a rented machine
-    between_interruptions: EstimateArrays  # of a machine that may be taken back; NaN: never
+    between_interruptions: EstimateArrays  # or failures, where nobody takes the machine back
+    taken: np.ndarray  # bool: with the machine goes all that is on it, and another is ordered
     checkpoints: Checkpoints
     fetch: EstimateArrays | None = None  # seconds to download the tokens of one step; None: the data are here
     fresh_steps: np.ndarray | float = math.inf  # until the data repeat: what is here is not downloaded again
@@ -77,25 +81,25 @@ class RunTerms:
             return self.before
         return self.before + self.fetch.value * np.minimum(steps, self.fresh_steps)
 
-    @cached_property
-    def lost(self) -> EstimateArrays:
-        """Seconds lost to interruptions per second of work and checkpoints; 0 where none are expected."""
-        mean, every = self.between_interruptions, self.checkpoints.every_seconds
-        if np.isnan(mean.value).all() or every is None:
-            none = np.zeros_like(self.before)
-            return EstimateArrays(value=none, low=none, high=none, basis=self.step.basis)
-        value, low, high = (
-            np.nan_to_num(lost_share(every, self.write.value, self.before, seconds))
-            for seconds in (mean.value, mean.high, mean.low)
+    def lost(self, mean: np.ndarray, steps: np.ndarray, working: np.ndarray) -> np.ndarray:
+        """Seconds lost per second of work and checkpoints, of runs of so many steps that work so many seconds.
+
+        `mean` is one side of `between_interruptions`. A run without checkpoints, or ended before its first, loses
+        what it did.
+        """
+        anew = UNATTENDED_SECONDS + self.startup.value + self.compile.value
+        again = np.where(self.taken, self.idle(steps), anew)
+        every = np.minimum(
+            math.inf if self.checkpoints.every_seconds is None else self.checkpoints.every_seconds, working
         )
-        return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
+        return lost_share(every, self.write.value, again, mean)
 
 
 def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> np.ndarray:
     """Expected seconds of everything; `eval_batches` are all evaluations' micro-batches on the busiest device."""
     working = steps * terms.step.value + eval_batches * terms.forward.value
     writing = checkpoint_count(terms.checkpoints, steps, working) * terms.write.value
-    return terms.idle(steps) + (working + writing) * (1 + terms.lost.value)
+    return terms.idle(steps) + (working + writing) * (1 + terms.lost(terms.between_interruptions.value, steps, working))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +145,7 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
     evals = product(terms.forward.scaled(eval_batches), spread)
     working = sum_shared(stepping, evals)
     writing = terms.write.scaled(checkpoint_count(terms.checkpoints, steps, working.value))
-    lost = terms.lost.scaled(working.value + writing.value)
+    lost = _interruptions(terms, steps, working.value).scaled(working.value + writing.value)
     loop = sum_independent(working, writing, lost)
     download = terms.downloads(steps)
     before = (terms.startup, terms.compile, terms.provisioning, download)
@@ -157,6 +161,14 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
         loop_seconds=loop,
         total_seconds=sum_independent(loop, *before),
     )
+
+
+def _interruptions(terms: RunTerms, steps: np.ndarray, working: np.ndarray) -> EstimateArrays:
+    """Shares of the work that interruptions cost; the rarer they are, the less."""
+    mean = terms.between_interruptions
+    value, low, high = (terms.lost(side, steps, working) for side in (mean.value, mean.high, mean.low))
+    basis = None if mean.basis is None else np.broadcast_to(mean.basis, value.shape)
+    return EstimateArrays(value=value, low=low, high=high, basis=basis)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +205,24 @@ def rented_setup(data_bytes: float) -> Setup:
 
 
 def checkpoint_interval_seconds(
-    write_seconds: np.ndarray | float, mean_seconds: np.ndarray | float, gpus: np.ndarray | float = 1
+    write_seconds: np.ndarray | float, mean_seconds: np.ndarray | float, assumed: np.ndarray | bool = False
 ) -> np.ndarray:
     """Whole seconds between checkpoints: Daly's for a mean time between interruptions, no less than a minute.
 
-    NaN: none is stated, so every node is taken to fail every `BETWEEN_FAILURES`, and no more than
-    `MOST_CHECKPOINT_SHARE` of the work goes into writing. Arrays broadcast.
+    Against failures that are merely `assumed` no more than `MOST_CHECKPOINT_SHARE` of the work goes into writing.
+    Arrays broadcast.
     """
-    unstated = np.isnan(mean_seconds)
-    failures = BETWEEN_FAILURES.value / np.ceil(np.asarray(gpus) / GPUS_A_NODE)
-    daly = daly_interval_seconds(write_seconds, np.where(unstated, failures, mean_seconds))
-    capped = np.where(unstated, np.maximum(daly, write_seconds / MOST_CHECKPOINT_SHARE), daly)
+    daly = daly_interval_seconds(write_seconds, mean_seconds)
+    capped = np.where(assumed, np.maximum(daly, write_seconds / MOST_CHECKPOINT_SHARE), daly)
     return np.maximum(np.ceil(capped), LEAST_INTERVAL_SECONDS)[()]
+
+
+def between_failures(gpus: int) -> Estimate:
+    """Mean seconds between failures of a job on so many GPUs that nobody takes back."""
+    more = (math.ceil(gpus / GPUS_A_NODE) - 1) / NODE_SECONDS
+    alone = BETWEEN_FAILURES
+    value, low, high = (1 / (1 / seconds + more) for seconds in (alone.value, alone.low, alone.high))
+    return Estimate(value=value, low=low, high=high, basis=alone.basis)
 
 
 def eval_count(every_steps: np.ndarray | int | None, steps: np.ndarray | int) -> np.ndarray | int:
@@ -273,7 +291,7 @@ def daly_interval_seconds(
 
 
 def lost_share(
-    interval_seconds: float | np.ndarray,
+    interval_seconds: np.ndarray,
     write_seconds: np.ndarray,
     restart_seconds: np.ndarray,
     mean_seconds: np.ndarray,
@@ -283,5 +301,5 @@ def lost_share(
     Arrays broadcast. T / (W + writes) - 1 with T = M e^(R/M) (e^((tau + delta)/M) - 1) W / tau, sources §6.1.
     """
     segment = interval_seconds + write_seconds
-    again = math.e ** np.minimum(restart_seconds / mean_seconds, _ENDLESS)
-    return mean_seconds * again * (math.e ** np.minimum(segment / mean_seconds, _ENDLESS) - 1) / segment - 1
+    again = np.exp(np.minimum(restart_seconds / mean_seconds, _ENDLESS))
+    return mean_seconds * again * np.expm1(np.minimum(segment / mean_seconds, _ENDLESS)) / segment - 1

@@ -39,7 +39,7 @@ PARTS = {
     "steps": "steps",
     "evals": "evaluations",
     "checkpoints": "checkpoints",
-    "interruptions": "interruptions",
+    "interruptions": "failures and restarts",
     "storage": "checkpoint storage",
 }
 IN_ALL = "in all"

@@ -167,7 +167,7 @@ def _conditions() -> dict[str, Any]:
         help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
     )  # fmt: skip
     interruptions = columns[1].text_input(
-        "Interrupted every", key="interruptions", bind=QUERY, placeholder="4-48 h on spot machines, else never",
+        "Interrupted every", key="interruptions", bind=QUERY, placeholder="4-48 h on spot machines, else days",
         help="Mean time between interruptions, as 12 h: restarts and repeated work are counted, checkpoints written "
         "as often as that asks for.",
     )  # fmt: skip

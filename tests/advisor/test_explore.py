@@ -282,7 +282,8 @@ def test_the_bill_sums_to_the_totals(wishes):
     assert sum(p.seconds.value for p in parts if p.seconds) == pytest.approx(clock.total_seconds.value, rel=1e-9)
     assert sum(p.usd for p in parts) == pytest.approx(plan.prediction.cost_usd.value, rel=1e-9)
     assert spending.largest_first(plan)[0].key == "steps"
-    assert ("interruptions" in {p.key for p in parts}) == (wishes.get("spot") == "only")
+    lost = next(p for p in parts if p.key == "interruptions").seconds.value / clock.steps_seconds.value
+    assert (lost > 0.01) == (wishes.get("spot") == "only")  # machines that nobody takes back fail too, but rarely
 
 
 def test_a_bill_without_a_price_has_no_dollars():
