@@ -54,6 +54,12 @@ def curve(run: RunTable, name: str) -> Curve:
     return Curve(step=place, value=value[keep], counted=counted)
 
 
+def rate_curve(run: RunTable) -> Curve:
+    """Learning rates, or shares of the peak where the log prints only these: for the shape of a schedule."""
+    printed = curve(run, "learning_rate")
+    return printed if len(printed) else curve(run, "learning_rate_share")
+
+
 def trailing_median(values: np.ndarray, window: int) -> np.ndarray:
     """Median of each value and the `window - 1` (made odd) before it; the first ones of what there is. Same length."""
     half = max(0, window // 2)

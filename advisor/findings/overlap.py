@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from advisor.findings.case import Case, Finding
 from advisor.findings.run_facts import price
-from advisor.findings.savings import whole_run_seconds
+from advisor.findings.savings import stake_seconds
 from advisor.records import Estimate, worst_basis
 
 _IN_VAIN = frozenset((
@@ -63,7 +63,7 @@ def savings(case: Case, findings: Sequence[Finding], most_hours: float | None = 
 
     `most_hours`: a bound on the whole run known otherwise, such as its forecast.
     """
-    whole = whole_run_seconds(case)
+    whole = stake_seconds(case)
     claims: dict[str, Estimate] = {}
     for finding in findings:
         if finding.saved_hours is not None and finding.saved_hours.value > 0 and finding.code not in EXPECTED:

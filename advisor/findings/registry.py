@@ -35,7 +35,7 @@ from advisor.findings.detectors.throughput import detect_bound, detect_software_
 from advisor.findings.detectors.timing import detect_data_stall, detect_warm_up
 from advisor.findings.learning import LEARNING_DETECTORS
 from advisor.findings.overlap import EXPECTED
-from advisor.findings.savings import whole_run_seconds, worth_saying
+from advisor.findings.savings import stake_seconds, worth_saying
 
 PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_out_of_memory, detect_nccl_timeout, detect_time_limit, detect_exception, detect_killed),
@@ -59,22 +59,20 @@ LEARNING = LEARNING_DETECTORS
 DETECTORS = (*PHYSICAL, *LEARNING)
 
 # what happened to this run, of which a longer one need not have more
-_ONLY_TIME = frozenset(
-    ("stalls", "periodic_pauses", "drift", "step_time_shift", "goodput", "machine_busy", "work_done_twice")
-)
+_ONLY_TIME = frozenset(("stalls", "periodic_pauses", "drift", "step_time_shift", "goodput", "work_done_twice"))
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
 def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     """What all detectors say of a case: findings, the worst and dearest first, and what could not be judged."""
     verdicts = [detector(case) for detector in DETECTORS]
-    whole = whole_run_seconds(case)
+    whole = stake_seconds(case)
     findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
 
 
 def _within(finding: Finding, whole_seconds: float | None) -> Finding:
-    """No saving is larger than the run; what interruptions may cost is no part of it."""
+    """No saving is larger than what the run took, or may yet take; what interruptions may cost is no part of it."""
     saved = finding.saved_hours
     if saved is None or whole_seconds is None or finding.code in EXPECTED or saved.high * 3600 <= whole_seconds:
         return finding

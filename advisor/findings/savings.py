@@ -10,11 +10,13 @@ from advisor.findings import series
 from advisor.findings.case import Case
 from advisor.findings.run_facts import planned_steps, price
 from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, positive, step_times, telemetry
+from advisor.readers.run_table import Status
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
 _LEAST_USD = 0.05
+_GO_ON = (Status.INCOMPLETE, Status.UNKNOWN)  # where no word of the log says that the run has ended
 
 
 class Saved(TypedDict):
@@ -78,6 +80,11 @@ def whole_run_seconds(case: Case) -> float | None:
     return spent * max(1.0, (planned_steps(case) or done) / done)
 
 
+def stake_seconds(case: Case) -> float | None:
+    """Seconds that acting can save: of a run that is over what it took, of one that may go on what it will take."""
+    return whole_run_seconds(case) if case.run.status in _GO_ON else spent_seconds(case)
+
+
 def saved_share(case: Case, share: float, low: float | None = None, high: float | None = None) -> Saved:
     """What is saved if this share (0…1) of the run's time went away; measured, so without an interval unless given."""
     basis = Basis.MEASURED if low is None and high is None else Basis.EXTRAPOLATED
@@ -87,7 +94,7 @@ def saved_share(case: Case, share: float, low: float | None = None, high: float 
 
 def saved_of(case: Case, share: Estimate) -> Saved:
     """As `saved_share` for an estimated share of the run's time; shares outside 0…1 are cut off."""
-    whole = whole_run_seconds(case)
+    whole = stake_seconds(case)
     if whole is None or not np.isfinite(share.value):
         return NOTHING_KNOWN
     value, low, high = (min(1.0, max(0.0, x)) * whole / HOUR for x in (share.value, share.low, share.high))

@@ -94,8 +94,9 @@ def detect_bigger_batch(case: Case) -> Verdict:
         )
     speed, choice = run_metrics.pace(case), best_batch(case)
     slow = speed is not None and promised.value > BROKEN_FACTOR * speed.tokens_per_second
-    if choice is None or slow:
-        return None  # nothing bigger fits, or the software path is slow and the curve is not this run's
+    fast = speed is not None and speed.tokens_per_second > promised.high
+    if choice is None or slow or fast:
+        return None  # nothing bigger fits, or the curve is not this run's: it is slower or faster than all of it
     if choice.gain < BATCH_MUST_PAY:
         return _harmless_memory(case, choice)
     words = "the same global batch" if choice.same_global_batch else "a bigger global batch, which changes training"

@@ -98,14 +98,17 @@ def detect_no_checkpoint(case: Case) -> Verdict:
         return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
     if checkpoints.interval_seconds and checkpoints.interval_seconds < seconds:
         return None  # configured, the first one is still to come
+    certain = checkpoints.certain  # else the log may only not speak of them
     hours = _expected_loss(seconds, seconds)
     usd = price(case)
     best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, BETWEEN_FAILURES.value))
     disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
-        severity=Severity.ERROR if checkpoints.certain else Severity.WARNING,
-        title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it",
+        severity=Severity.ERROR if certain else Severity.NOTE,
+        title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it"
+        if certain
+        else f"The log speaks of no checkpoint in {format_seconds(done)}",
         evidence=(
             Evidence(text="the settings write none" if checkpoints.certain else "the log mentions none"),
             Evidence(
@@ -117,8 +120,8 @@ def detect_no_checkpoint(case: Case) -> Verdict:
         if checkpoints.certain
         else ("checkpoints are off", "or the log does not mention them"),
         actions=(f"write one every {format_seconds(best)}{disk}, keep the last two",),
-        saved_hours=hours,
-        saved_usd=hours.scaled(usd) if usd is not None else None,
+        saved_hours=hours if certain else None,
+        saved_usd=hours.scaled(usd) if usd is not None and certain else None,
         threshold=f"runs over {_LONG_HOURS:g} h; expected loss run² / (2 · mean time between failures), §6.1",
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows, row_noise
-from advisor.findings.run_facts import COMPLETE_SHARE, planned_steps, print_gap, steps_done
+from advisor.findings.run_facts import COMPLETE_SHARE, number, planned_steps, print_gap, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 from advisor.units import format_centre, format_seconds, format_usd
@@ -117,19 +117,22 @@ def detect_steps_missing(case: Case) -> Verdict:
     if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):
         return _never_began(planned)
     if planned is None or done is None:
-        return Insufficient(code="steps_missing", missing="the number of steps planned, and steps in the log")
+        return _epochs_missing(case) or Insufficient(
+            code="steps_missing", missing="the number of steps planned, and steps in the log"
+        )
     if done > planned * (2 - COMPLETE_SHARE) + 1:
         return _too_many(done, planned)
     last_gap = print_gap(case.run)
     if done + last_gap >= COMPLETE_SHARE * planned:
         return None
     intended = case.run.status in (Status.STOPPED, Status.COMPLETED)
+    # how it ended is said by its status; that a log ends is no fault of the run: it may have been copied while it went
     hours, usd = cost_of_steps(case, planned - done)
     rest = f"; the rest takes about {format_centre(hours.scaled(3600), format_seconds)}" if hours else ""
     money = f" and {format_centre(usd, format_usd)}" if usd else ""
     return Finding(
         code="steps_missing",
-        severity=Severity.NOTE if intended else Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"The log ends at step {done:,.0f} of {planned:,.0f} ({done / planned:.1%}){rest}{money}",
         evidence=(
             Evidence(text=f"status {case.run.status.value}: {case.run.status_reason or 'no word in the log'}",
@@ -143,6 +146,27 @@ def detect_steps_missing(case: Case) -> Verdict:
                  "resume from the last checkpoint"),
         threshold=f"under {COMPLETE_SHARE:.1%} of the declared steps",
     )  # fmt: skip
+
+
+def _epochs_missing(case: Case) -> Finding | None:
+    """The same by epochs, where the log counts no steps."""
+    planned, epochs = number(case.run.facts, "planned_epochs"), curve(case.run, "epoch").value
+    if planned is None or not len(epochs) or case.run.status is Status.COMPLETED:
+        return None
+    whole = bool(np.all(epochs == np.round(epochs)))
+    done = float(epochs.max()) + (1 if whole and epochs.min() == 0 else 0)
+    if done >= planned * COMPLETE_SHARE - (1 if whole else 0):
+        return None
+    return Finding(
+        code="steps_missing",
+        severity=Severity.NOTE,
+        title=f"The log ends at epoch {done:.3g} of {planned:g} ({done / planned:.1%})",
+        evidence=(Evidence(text=f"status {case.run.status.value}: {case.run.status_reason or 'no word in the log'}"),),
+        confidence=Confidence.MEDIUM,
+        causes=("the run was ended from outside or crashed", "the log was copied while the run went on"),
+        actions=("do not compare this loss with that of complete runs",),
+        threshold=f"under {COMPLETE_SHARE:.1%} of the declared epochs",
+    )
 
 
 def _never_began(planned: float) -> Finding:
@@ -164,7 +188,7 @@ def _never_began(planned: float) -> Finding:
 def _too_many(done: float, planned: float) -> Finding:
     return Finding(
         code="steps_missing",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"The log goes to step {done:,.0f}, beyond the {planned:,.0f} declared",
         evidence=(Evidence(text=f"{done / planned:.2f}× the declared steps", last_step=done),),
         confidence=Confidence.MEDIUM,

@@ -78,7 +78,10 @@ def detect_repeated_data(case: Case) -> Verdict:
         return Insufficient(
             code="repeated_data", missing="tokens of the data set and of the run (or epochs), vocabulary"
         )
-    if epochs <= FREE_EPOCHS or from_scratch(case) is False:
+    scratch = from_scratch(case)
+    if epochs > FREE_EPOCHS and scratch is None:
+        return Insufficient(code="repeated_data", missing="a first loss that shows whether weights were fresh")
+    if epochs <= FREE_EPOCHS or not scratch:
         return None
     worth = effective_tokens(epochs, 1.0) / epochs
     steps = planned_steps(case) or steps_done(case.run) or 0

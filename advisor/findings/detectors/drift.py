@@ -8,13 +8,17 @@ from advisor.findings import series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.detectors.machine import quiet_times
 from advisor.findings.run_metrics import StepTimes
-from advisor.findings.savings import saved_share
+from advisor.findings.savings import NOTHING_KNOWN, saved_share
+from advisor.findings.work import is_constant, work_change
 from advisor.units import format_number, format_percent, format_seconds
 
 _DRIFT = 0.03  # of throughput over the run (sources §7.3)
 _DRIFT_ROWS = 50
 _SHIFT = 0.10  # a lasting change of level
 _SMOOTHED = 11  # rows
+_SWINGS = 0.1  # of the later rows nearer to the level before: it was not left for good
+_NO_SCHEDULE = 0.25  # a longer step of the same tokens: attention windows of a schedule cost less
+_BY_DESIGN = "a schedule that changes what a step does (batch, sequence length, attention window)"
 
 
 def detect_drift(case: Case) -> Verdict:
@@ -32,10 +36,13 @@ def detect_drift(case: Case) -> Verdict:
     slower, least = float(np.expm1(trend.slope * span)), float(np.expm1(trend.low * span))
     if slower < _DRIFT or trend.low <= 0:
         return None
+    work = work_change(case, times, len(times.steady_seconds) // 2)
+    if work is not None and not is_constant(work):
+        return None  # the steps do more
     cause, evidence = _data_or_compute(case, times, len(times.steady_seconds))
     return Finding(
         code="drift",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if is_constant(work) or cause else Severity.NOTE,
         title=f"Steps grew {format_percent(slower)} slower from step {times.steady_step[0]:g} to "
         f"{times.steady_step[-1]:g}",
         evidence=(
@@ -50,14 +57,18 @@ def detect_drift(case: Case) -> Verdict:
         confidence=Confidence.HIGH if least > _DRIFT else Confidence.MEDIUM,
         causes=(
             *cause,
+            *(() if is_constant(work) else (_BY_DESIGN,)),
             "heat or a power cap",
-            "a growing window or batch",
             "memory growth or a filling cache",
             "other users' load",
         ),
         actions=("compare clocks and temperature at start and end (telemetry)", "log data_seconds to split the time"),
         threshold="3 % over the run with the slope's 95 % interval above zero (sources §7.3)",
-        **saved_share(case, slower / 2 / (1 + slower / 2), least / 2 / (1 + least / 2), slower / 2),
+        **(
+            saved_share(case, slower / 2 / (1 + slower / 2), least / 2 / (1 + least / 2), slower / 2)
+            if is_constant(work) or cause
+            else NOTHING_KNOWN
+        ),
     )
 
 
@@ -112,12 +123,19 @@ def detect_shift(case: Case) -> Verdict:
     biggest = max(worse, key=lambda shift: shift.after - shift.before)
     factor = float(np.exp(biggest.after - biggest.before))
     step = float(times.steady_step[biggest.index])
+    work = work_change(case, times, biggest.index)
+    if work is not None and work > 1 and factor <= work * (1 + _SHIFT):
+        return None  # the steps do that much more
     cause, evidence = _data_or_compute(case, times, biggest.index)
+    later = np.log(times.steady_seconds[biggest.index :])
+    swings = float(np.mean(later < (biggest.before + biggest.after) / 2)) > _SWINGS
+    sure = not swings and (bool(cause) or (is_constant(work) and factor > 1 + _NO_SCHEDULE))
     after = 1 - biggest.index / len(times.steady_seconds)
     return Finding(
         code="step_time_shift",
-        severity=Severity.WARNING,
-        title=f"From step {step:g} on each step takes {format_number(factor)}x as long",
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        title=f"From step {step:g} on each step takes {format_number(factor)}x as long"
+        + (" or as before, to and fro" if swings else ""),
         evidence=(
             Evidence(
                 text=f"median {format_seconds(float(np.exp(biggest.before)))} before, "
@@ -127,15 +145,20 @@ def detect_shift(case: Case) -> Verdict:
             ),
             *evidence,
         ),
-        confidence=Confidence.HIGH,
+        confidence=Confidence.HIGH if sure else Confidence.LOW,
         causes=(
             *cause,
+            *(() if sure else (_BY_DESIGN,)),
             "another process on the machine",
             "throttling",
             "a resume with other settings",
             "a new data shard",
         ),
-        actions=(f"look at the machine's logs and telemetry around step {step:g}",),
+        actions=(
+            f"look at the machine's logs and telemetry around step {step:g}"
+            if sure
+            else f"if no schedule changes the work of a step at {step:g}, look at the machine there",
+        ),
         threshold="medians before and after differ by 10 % and by six standard errors",
-        **saved_share(case, after * (factor - 1) / (1 + after * (factor - 1))),
+        **(saved_share(case, after * (factor - 1) / (1 + after * (factor - 1))) if sure else NOTHING_KNOWN),
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import nats_per_unit, planned_steps, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
@@ -17,6 +18,10 @@ from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation: less is not worth acting on
 _BAD_RISE = 0.1
+_SLIGHT_RISE = 0.03  # a note
+_MOST_PAIRS = 0.6
+_FEW_EVALS = 12  # noise cannot be told from the course of fewer
+_RISES = 3  # evaluations after the best, all above it
 _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
@@ -42,6 +47,8 @@ class _Rise:
 def detect_overfitting(case: Case) -> Verdict:
     """A validation loss that has been rising since its best while the training loss falls; of several sets each."""
     losses, sets = curve(case.run, "loss"), _held_out(case)
+    if not has_level(case, losses):
+        return Insufficient(code="overfitting", missing="a loss whose height means something, and no policy loss")
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
         return _wide_gap(losses, curve(case.run, "eval_loss"))
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
@@ -65,10 +72,30 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     best = int(np.argmin(evals.value))
     end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
     low = float(evals.value[best])
-    risen = low > 0 and best < len(evals) - 1 and end - low >= max(_RISE * low, 3 * row_noise(evals.value))
-    if not risen or not _train_falls(losses, evals, best):
+    after = evals.value[best + 1 :]
+    if low <= 0 or not len(after) or end - low < _RISE * low:
+        return None
+    steadily = len(after) >= _RISES and _rising(after) and len(evals) < _FEW_EVALS
+    if not steadily and end - low < 3 * row_noise(evals.value):
+        return None
+    if not _train_falls(losses, evals, best):
         return None
     return _Rise(name=name, evals=evals, best=best, low=low, end=end)
+
+
+def _rising(values: np.ndarray) -> bool:
+    """Whether most pairs of values rise: the trend of a few, deaf to one outlier."""
+    first, second = np.triu_indices(len(values), 1)
+    return float(np.mean(values[second] > values[first])) >= _MOST_PAIRS
+
+
+def _still_improves(case: Case, since: float) -> bool:
+    """Whether held-out accuracy was best well after `since`: then a rising cross entropy is only too much surety."""
+    scores = curve(case.run, "eval_accuracy")
+    if len(scores) < _FEWEST_EVALS:
+        return False
+    best = int(np.argmax(scores.value))
+    return bool(scores.step[best] > since and best >= 0.75 * (len(scores) - 1))
 
 
 def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:
@@ -79,13 +106,15 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
     # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
     a_part = nats_per_unit(case.run) is None
-    hours, usd = cost_of_steps(case, last - step) if evals.counted and not a_part else (None, None)
-    bad = not a_part and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
+    mild = a_part or worst.relative < _SLIGHT_RISE or _still_improves(case, step)
+    hours, usd = cost_of_steps(case, last - step) if evals.counted and not mild else (None, None)
+    lost = is_language(case) or end > float(evals.value[0])  # of classifiers the accuracy counts, not its surety
+    bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
     of_set = f" of {worst.name}" if sets > 1 else ""
     others = ", ".join(f"{r.name} +{r.relative:.0%} since step {r.evals.step[r.best]:g}" for r in rises)
     return Finding(
         code="overfitting",
-        severity=Severity.ERROR if bad else Severity.NOTE if a_part else Severity.WARNING,
+        severity=Severity.ERROR if bad else Severity.NOTE if mild else Severity.WARNING,
         title=f"{'Part of the' if a_part else 'Overfitting:'} validation loss{of_set} is best at step {step:g} "
         f"({low:.4g}) and {end:.4g} at the end",
         evidence=(
@@ -170,9 +199,12 @@ def detect_memorised(case: Case) -> Verdict:
     below = losses.step[losses.value < _NEAR_ZERO]
     epochs = curve(case.run, "epoch").value
     hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)
+    if len(epochs) and epochs.max() <= 1:
+        return None  # nothing repeats within an epoch: what is solved there is too easy or leaks (too_good)
+    sure = bool(len(epochs)) or is_language(case)
     return Finding(
         code="memorised",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if sure else Severity.NOTE,
         title=f"Training data memorised: loss {first:.4g} → {end:.2g}"
         + ("" if len(evals) else ", and no validation loss"),
         evidence=(

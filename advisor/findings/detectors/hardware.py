@@ -144,7 +144,7 @@ def _busy_but_slow(case: Case, middle: float, power: float | None, share: float 
     words += [f"MFU {format_percent(share)}"] if share is not None else []
     return Finding(
         code="utilization_misleads",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if len(words) == 2 else Severity.NOTE,
         title=f"{format_percent(middle)} utilisation is not {format_percent(middle)} use: {', '.join(words)}",
         evidence=(Evidence(text="NVML's utilisation is the share of time with any kernel, however small"),),
         confidence=Confidence.HIGH if len(words) == 2 else Confidence.MEDIUM,

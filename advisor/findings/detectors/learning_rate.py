@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, tail
+from advisor.findings.curves import Curve, curve, rate_curve, tail
+from advisor.findings.loss_kind import has_level
 from advisor.findings.run_facts import from_scratch, number, planned_steps, step_tokens, steps_done
 from advisor.findings.spend import cost_of_steps
 from advisor.laws import flops
@@ -18,13 +19,16 @@ from advisor.readers.run_table import RunTable, Status
 _MOVED = 0.1  # relative fall of a loss that no run with a learning rate of truly 0 shows
 _WARM = 0.9  # of the peak at the first row: no warm-up
 _JUMP = 1.15  # times the first loss: the start was too hard
+_JUMP_ROWS = 2  # above that, or one of half as much again: a single noisy batch is no jump
+_SURE_JUMP = 1.5
+_SOON = 0.01  # of the run: a jump healed by then has cost nothing
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
 
 
 def rate_is_zero(run: RunTable) -> bool:
     """Whether every printed learning rate (three at least) is exactly 0."""
-    rates = curve(run, "learning_rate").value
-    return len(rates) >= 3 and not rates.any()
+    printed = curve(run, "learning_rate").value
+    return len(printed) >= 3 and not printed.any()
 
 
 def detect_learning_rate_zero(case: Case) -> Verdict:
@@ -126,14 +130,17 @@ def _planned_tokens(case: Case) -> float | None:
 def early_jump(losses: Curve) -> tuple[float, float] | None:
     """Step and height of a loss that rises well above its first value within the first 100 steps, or None.
 
-    The rise is more than 15 % and more than one unit: single noisy batches stay below both.
+    The rise is more than 15 % and more than one unit, in two rows at least or by half as much again: single noisy
+    batches stay below that.
     """
     if len(losses) < 2 or losses.step[0] > 20:
         return None
     early = losses.value[losses.step <= losses.step[0] + 100]
     place = int(np.argmax(early))
     first, top = float(losses.value[0]), float(early[place])
-    return (float(losses.step[place]), top) if top > first * _JUMP and top > first + 1 else None
+    high = early > max(first * _JUMP, first + 1)
+    sure = high.sum() >= _JUMP_ROWS or top > _SURE_JUMP * first
+    return (float(losses.step[place]), top) if first > 0 and high[place] and sure else None
 
 
 def detect_early_loss_jump(case: Case) -> Verdict:
@@ -141,6 +148,8 @@ def detect_early_loss_jump(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < 2:
         return Insufficient(code="early_loss_jump", missing="a training loss of the first steps")
+    if not has_level(case, losses):
+        return Insufficient(code="early_loss_jump", missing="a loss that is positive, and no policy loss")
     jump = early_jump(losses)
     if jump is None:
         return None
@@ -148,10 +157,13 @@ def detect_early_loss_jump(case: Case) -> Verdict:
     first, end = float(losses.value[0]), float(np.median(tail(losses.value, least=1)))
     back = losses.step[(losses.step > step) & (losses.value <= first)]
     recovered = f"back under {first:.4g} at step {back[0]:g}" if len(back) else "never back under it in this log"
-    hours, usd = cost_of_steps(case, (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0]))
+    until = (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0])
+    hours, usd = cost_of_steps(case, until)
+    whole = planned_steps(case) or steps_done(case.run) or float(losses.step[-1])
+    soon = Severity.NOTE if len(back) and until <= _SOON * whole else Severity.WARNING
     return Finding(
         code="early_loss_jump",
-        severity=Severity.WARNING if len(back) else Severity.ERROR,
+        severity=Severity.ERROR if not len(back) and end > _JUMP * first else soon,
         title=f"Loss jumps from {first:.4g} to {top:.4g} by step {step:g}: the start is too hard ({recovered})",
         evidence=(
             Evidence(text=f"{first:.5g} → {top:.5g}", first_step=float(losses.step[0]), last_step=step),
@@ -172,7 +184,7 @@ def detect_early_loss_jump(case: Case) -> Verdict:
 
 def detect_no_warm_up(case: Case) -> Verdict:
     """A run from random weights whose first step already has the peak learning rate."""
-    rates, declared = curve(case.run, "learning_rate"), number(case.run.facts, "warmup_steps")
+    rates, declared = rate_curve(case.run), number(case.run.facts, "warmup_steps")
     if len(rates) < 10 and declared is None:
         return Insufficient(
             code="no_warm_up", missing="the learning rate of the first steps, or the warm-up configured"
@@ -203,10 +215,10 @@ def detect_no_warm_up(case: Case) -> Verdict:
 
 def detect_never_decays(case: Case) -> Verdict:
     """A run that ends at a high learning rate: its last loss is not what the same steps with a decay would give."""
-    rates = curve(case.run, "learning_rate")
-    if len(rates) < 20:
+    seen = rate_curve(case.run)
+    if len(seen) < 20:
         return Insufficient(code="ends_at_high_learning_rate", missing="the learning rate of each step")
-    last, peak = float(rates.value[-1]), float(rates.value.max())
+    last, peak = float(seen.value[-1]), float(seen.value.max())
     scratch = from_scratch(case)
     if peak <= 0 or last < _HIGH_PHASE * peak or scratch is False:
         return None
@@ -221,7 +233,7 @@ def detect_never_decays(case: Case) -> Verdict:
         title=f"The run ends at {last / peak:.0%} of its peak learning rate"
         + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=(
-            Evidence(text=f"learning rate {last:.3g} at the end, peak {peak:.3g}", last_step=float(rates.step[-1])),
+            Evidence(text=f"learning rate {last:.3g} at the end, peak {peak:.3g}", last_step=float(seen.step[-1])),
         ),
         confidence=Confidence.MEDIUM,
         causes=("a constant schedule", "a schedule laid out for more steps than were run")
@@ -240,10 +252,10 @@ def phase_of_schedule(run: RunTable, step: float) -> float | None:
 
     The peak is the highest rate printed; of a run whose log ends within its warm-up, the one declared.
     """
-    rates = curve(run, "learning_rate")
-    if not len(rates) or rates.value.max() <= 0 or not rates.step[0] <= step <= rates.step[-1]:
+    seen = rate_curve(run)
+    if not len(seen) or seen.value.max() <= 0 or not seen.step[0] <= step <= seen.step[-1]:
         return None
-    peak, declared = float(rates.value.max()), number(run.facts, "learning_rate")
-    if declared and rates.step[-1] < (number(run.facts, "warmup_steps") or 0):
+    peak, declared = float(seen.value.max()), number(run.facts, "learning_rate")
+    if declared and seen.step[-1] < (number(run.facts, "warmup_steps") or 0):
         peak = max(peak, declared)
-    return float(np.interp(step, rates.step, rates.value) / peak)
+    return float(np.interp(step, seen.step, seen.value) / peak)

@@ -8,6 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, main_rows, spread, tail, trailing_median
+from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import number, planned_steps
 from advisor.findings.series import stretches
 from advisor.findings.spend import cost_of_steps
@@ -17,6 +18,12 @@ _Z_NOTE, _Z_HIGH = 3.5, 7.0  # Iglewicz and Hoaglin's outlier; OLMo 2's spike sc
 _PERSISTS = 3  # rows: an alarm, not one bad batch
 _LEAST_HEIGHT = 0.015  # of the loss: less is not worth a word however quiet the curve
 _FEWEST_ROWS = 60
+_MATERIAL = 0.02  # of all that was learnt by then: a lower spike costs nobody anything
+_GRAVE = 0.1  # of the same, and slow to heal: a warning
+_SLOW_TO_HEAL = 0.01  # of the steps printed
+_LONG_TAIL = 200  # rows a spike: where they come more often, they are what single rows of this loss are like
+_START = 0.01  # of the steps: before, no checkpoint is worth keeping
+_POSITIVE = "a loss that is positive, as a cross entropy is, and no policy loss"
 _RISE = 3.0  # standard deviations of single rows (sources §7.2)
 _RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
 _RISE_LASTS = 0.01  # of the rows
@@ -86,10 +93,13 @@ def detect_loss_spikes(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < _FEWEST_ROWS:
         return Insufficient(code="loss_spikes", missing=f"{_FEWEST_ROWS} rows with a training loss")
+    if not has_level(case, losses):
+        return Insufficient(code="loss_spikes", missing=_POSITIVE)
     all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
+    all_spikes = _material(losses, all_spikes)
     if not all_spikes:
         return None
-    lasting = [s for s in all_spikes if s.rows >= _PERSISTS]
+    lasting = [s for s in all_spikes if _is_grave(losses, s)]
     worst = max(lasting or all_spikes, key=lambda s: s.peak - s.before)
     lost = sum((s.recovered_step or s.last_step) - s.first_step for s in all_spikes)
     hours, usd = cost_of_steps(case, lost)
@@ -99,7 +109,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
     return Finding(
         code="loss_spikes",
         severity=Severity.WARNING if lasting else Severity.NOTE,
-        title=f"{count}, the worst {height}{ended}" + ("" if lasting else "; none lasts three rows"),
+        title=f"{count}, the worst {height}{ended}" + ("" if lasting else "; none does lasting harm"),
         evidence=tuple(_spike_evidence(s) for s in sorted(all_spikes, key=lambda s: s.before - s.peak)[:10]),
         confidence=Confidence.HIGH if lasting else Confidence.MEDIUM,
         causes=(
@@ -120,6 +130,25 @@ def detect_loss_spikes(case: Case) -> Verdict:
     )
 
 
+def _material(losses: Curve, found: tuple[Spike, ...]) -> tuple[Spike, ...]:
+    """Spikes that undo a part of what was learnt; none where rows of this loss scatter with a long tail."""
+    if len(found) > max(2, len(losses) / _LONG_TAIL):
+        found = tuple(s for s in found if s.recovered_step is None)
+    return tuple(s for s in found if s.peak - s.before > _MATERIAL * _learnt(losses, s))
+
+
+def _learnt(losses: Curve, spike: Spike) -> float:
+    """How far the loss had fallen by then; at least a tenth of its level, which a fine-tune may start at."""
+    return max(float(losses.value[0]) - spike.before, 0.1 * abs(spike.before))
+
+
+def _is_grave(losses: Curve, spike: Spike) -> bool:
+    """Whether a spike lasts, undoes a tenth of what was learnt and takes a hundredth of the run to heal."""
+    healed = spike.recovered_step if spike.recovered_step is not None else float(losses.step[-1])
+    slow = healed - spike.first_step > _SLOW_TO_HEAL * float(losses.step[-1] - losses.step[0])
+    return spike.rows >= _PERSISTS and slow and spike.peak - spike.before > _GRAVE * _learnt(losses, spike)
+
+
 def _spike_evidence(s: Spike) -> Evidence:
     back = f"recovered at step {s.recovered_step:g}" if s.recovered_step is not None else "not recovered in this log"
     text = f"{s.before:.4g} → {s.peak:.4g} (z {s.z:.0f}, {s.rows} rows), {back}"
@@ -131,8 +160,8 @@ def detect_loss_divergence(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < 3:
         return Insufficient(code="loss_divergence", missing="three rows with a training loss")
-    if np.median(losses.value) <= 0:
-        return Insufficient(code="loss_divergence", missing="a loss that is positive, as a cross entropy is")
+    if not has_level(case, losses):
+        return Insufficient(code="loss_divergence", missing=_POSITIVE)
     turned = _turned(losses)
     if turned is None:
         return None
@@ -141,9 +170,11 @@ def detect_loss_divergence(case: Case) -> Verdict:
     lost = last - float(losses.step[start])
     left = (planned_steps(case) or last) - last
     hours, usd = cost_of_steps(case, lost + max(0.0, left))
+    # curricula, annealed terms and other data raise a loss by design; only what was worse than the start is lost
+    sure = is_language(case) or end > float(np.median(losses.value[:5]))
     return Finding(
         code="loss_divergence",
-        severity=Severity.ERROR,
+        severity=Severity.ERROR if sure else Severity.WARNING,
         title=f"Loss diverges: from {best:.4g} at step {losses.step[start]:g} to {end:.4g} at the end",
         evidence=(
             Evidence(
@@ -157,13 +188,20 @@ def detect_loss_divergence(case: Case) -> Verdict:
             "the data changed: another source, broken documents, labels shifted",
         ),
         actions=(
-            f"stop; restart from a checkpoint before step {losses.step[start]:g} with half the learning rate",
+            f"stop; {_again(losses, float(losses.step[start]))} with half the learning rate",
             "clip gradients at 1.0 and log their norm before clipping",
         ),
         saved_hours=hours,
         saved_usd=usd,
         threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (sources §7.2)",
     )
+
+
+def _again(losses: Curve, step: float) -> str:
+    """Where to take the run up: from a checkpoint, or anew where nothing was learnt before `step`."""
+    if step - losses.step[0] <= _START * max(100.0, float(losses.step[-1] - losses.step[0])):
+        return "start anew"
+    return f"restart from a checkpoint before step {step:g}"
 
 
 def _turned(losses: Curve) -> tuple[float, float, int] | None:
@@ -216,7 +254,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
         causes=_not_finite_causes(case, first, stays),
         actions=(
             "stop at the first loss that is not finite and keep the checkpoint before it",
-            f"resume from before step {start:g} with half the learning rate and gradients clipped at 1.0",
+            ("start anew" if first == 0 else _again(Curve(step=place[printed], value=place[printed]), start))
+            + " with half the learning rate and gradients clipped at 1.0",
         )
         if stays
         else ("leave such batches out of the mean (no target tokens), or skip the update when the loss is not finite",),

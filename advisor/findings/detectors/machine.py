@@ -14,7 +14,6 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
 from advisor.findings.run_metrics import StepTimes
-from advisor.findings.savings import saved_share
 from advisor.units import format_number, format_percent, format_seconds
 
 _BUSY = 1.5  # times the quietest readings: on an otherwise idle shared host readings scatter by ±20 %
@@ -129,13 +128,13 @@ def detect_machine_busy(case: Case) -> Verdict:
             if by_host
             else "other processes on the same cores",
         ),
+        # no saving: what others do on the machine is not the reader's to stop
         actions=(
-            "run it alone, or give it cores of its own (taskset); look with top who has them",
+            "give it cores of its own (taskset) or run it when the machine is free; look with top who has them",
             "compare speeds and calibrate only while the machine is quiet",
         ),
         threshold=f"reference kernel over {_BUSY:g}x its quietest, steps there slower by {format_percent(_COST)} of "
         "the time",
-        **saved_share(case, share),
     )
 
 

@@ -15,6 +15,7 @@ from advisor.units import HOUR, format_percent, format_seconds, format_usd
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
+_IDLE_DEAR = 0.25  # of the time watched: before and after a job readings are idle by nature
 _TIME_TOLERANCE = 0.10
 _TWICE = 0.01  # of the steps
 
@@ -99,7 +100,7 @@ def detect_idle_device(case: Case) -> Verdict:
     cost = f", {format_usd(idle / count / HOUR * usd)}" if usd else ""
     return Finding(
         code="idle_device",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if idle / whole > _IDLE_DEAR else Severity.NOTE,
         title=f"Nothing ran on the device for {format_seconds(idle / count)}{cost}: "
         f"{format_percent(idle / whole)} of the time watched",
         evidence=(Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),),
@@ -119,13 +120,15 @@ def detect_declared_time(case: Case) -> Verdict:
         steps_covered(case),
     )
     if declared is None or times is None or times.source == run_metrics.FROM_CLOCK or covered is None:
-        return None
+        return Insufficient(code="declared_time", missing="a duration that the log declares, and step times")
+    if len(case.run.phases) > 1 or len(case.run.attempts) > 1:
+        return None  # the declared total may be that of another part of the log
     working = series.median(times.steady_seconds) * covered
     if working <= declared * (1 + _TIME_TOLERANCE):
         return None
     return Finding(
         code="declared_time",
-        severity=Severity.ERROR,
+        severity=Severity.WARNING,
         title=f"The log declares {format_seconds(declared)} in all, but its steps alone took {format_seconds(working)}",
         evidence=(Evidence(text=f"{covered:g} steps at a median of {format_seconds(working / covered)}"),),
         confidence=Confidence.MEDIUM,

@@ -17,6 +17,7 @@ _PAUSE = 1.5  # times the running median
 _PAUSE_NEIGHBOURS = 51
 _PAUSE_COST = 0.01  # of the time, to be worth a word
 _DEAR_PAUSE = 0.05
+_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for: what they may cost is their owner's to say
 _STALL_COST = 0.01
 _GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
@@ -71,7 +72,8 @@ def detect_periodic_pauses(case: Case) -> Verdict:
     if slow is None or slow.period is None or slow.share < _PAUSE_COST:
         return None
     what, actions = _pause_cause(case, slow, slow.period.every)
-    dear = slow.share > _DEAR_PAUSE
+    asked_for = what.startswith(("evaluation", "checkpoint"))
+    dear = slow.share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE)
     mean = float(slow.excess_seconds.mean())
     return Finding(
         code="periodic_pauses",

@@ -152,7 +152,7 @@ def detect_phase_sum(case: Case) -> Verdict:
     has_both = all(np.isfinite(case.run.column(f"{name}_seconds")).any() for name in ("forward", "backward"))
     if ratio > _SUM_ABOVE:
         return _sum_finding(ratio, int(sampled.sum()), Severity.ERROR)
-    return _sum_finding(ratio, int(sampled.sum()), Severity.WARNING) if ratio < _SUM_BELOW and has_both else None
+    return _sum_finding(ratio, int(sampled.sum()), Severity.NOTE) if ratio < _SUM_BELOW and has_both else None
 
 
 def _sum_finding(ratio: float, rows: int, severity: Severity) -> Finding:

@@ -8,28 +8,37 @@ from pathlib import Path
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, head, row_noise, tail
+from advisor.findings.curves import Curve, curve, head, rate_curve, row_noise, tail
 from advisor.findings.detectors.learning_rate import rate_is_zero
-from advisor.findings.run_facts import planned_steps, steps_done
+from advisor.findings.loss_kind import has_level, is_language
+from advisor.findings.run_facts import from_scratch, number, planned_steps, steps_done
 from advisor.findings.spend import cost_of_steps
 
 _FEWEST_ROWS = 30
+_FEWEST_FLAT = 12  # rows: epochs count few
+_SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below it
+_GUESS = 0.01  # of ln K: a loss this near to guessing among K classes
+_CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 200, 1000)  # of the usual data sets
 _FLAT = 0.01  # of the loss: a fall of less over a whole run is no learning
 _FLAT_ZERO_RATE = 0.05  # with a learning rate of 0 the batches alone move the ends this far
 _LN2 = math.log(2)
 _AT_CHANCE = 0.02  # nats about ln 2 in which preference losses start: both answers equally likely
 _PREFERENCE_END = 0.64  # a DPO loss still above this has moved the margin by less than 0.1
 _PLATEAU = 0.002  # of the loss, over a third of the run
+_TELLING = 0.01  # of the loss: a gain of this has to show over the noise
 _ERRORS = 2.0  # standard errors of the difference of two medians
 _ROUGH = 0.01  # of the loss: noise below this misleads nobody
+_OUTLIER = 5.0  # standard deviations: more is no scatter
 _MISLEADS = 1.5  # standard deviations between the last row and the level it scatters about
 
 
 def detect_no_learning(case: Case) -> Verdict:
     """A loss as high at the end as at the start."""
     losses = curve(case.run, "loss")
-    if len(losses) < _FEWEST_ROWS:
-        return Insufficient(code="no_learning", missing=f"{_FEWEST_ROWS} rows with a training loss")
+    if len(losses) < _FEWEST_FLAT:
+        return Insufficient(code="no_learning", missing=f"{_FEWEST_FLAT} rows with a training loss")
+    if not has_level(case, losses):
+        return Insufficient(code="no_learning", missing="a loss whose height means something, and no policy loss")
     first, end = float(np.median(head(losses.value))), float(np.median(tail(losses.value)))
     if first <= 0 or _is_preference(case, losses):
         return None
@@ -37,11 +46,16 @@ def detect_no_learning(case: Case) -> Verdict:
     noise = _ERRORS * _error_of_difference(losses.value, head(losses.value), tail(losses.value))
     if first - end > max((_FLAT_ZERO_RATE if zero else _FLAT) * first, 0.0 if zero else noise) or end > 1.05 * first:
         return None
-    hours, usd = cost_of_steps(case, steps_done(case.run) or len(losses))
+    guess = None if is_language(case) else _guessing(first, end)
+    fresh = zero or guess is not None or from_scratch(case) is True
+    hours, usd = cost_of_steps(case, steps_done(case.run) or len(losses)) if fresh else (None, None)
+    known = _may_know_its_data(case, losses)
     return Finding(
         code="no_learning",
-        severity=Severity.ERROR,
-        title=f"No learning: loss {first:.4g} at the start, {end:.4g} at the end",
+        severity=Severity.ERROR if fresh else Severity.NOTE if known else Severity.WARNING,
+        title=(f"No learning: loss {first:.4g} at the start, {end:.4g} at the end" if fresh or not known
+               else f"The loss is flat, {first:.4g} to {end:.4g}: the log may begin late, or the weights knew the data")
+        + (f", as guessing among {guess} classes gives" if guess else ""),
         evidence=(
             Evidence(
                 text=f"median of the first rows {first:.5g}, of the last {end:.5g}, noise of a row "
@@ -50,7 +64,7 @@ def detect_no_learning(case: Case) -> Verdict:
                 last_step=float(losses.step[-1]),
             ),
         ),
-        confidence=Confidence.HIGH if zero or len(losses) >= 100 else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if zero or (fresh and len(losses) >= 100) else Confidence.MEDIUM,
         causes=(
             *(("the learning rate is 0 in every row",) if zero else ()),
             "no gradient reaches the weights (frozen parameters, detached loss, adapters not trainable)",
@@ -60,8 +74,22 @@ def detect_no_learning(case: Case) -> Verdict:
         actions=("overfit one batch: its loss has to fall to near 0 within some hundred steps",),
         saved_hours=hours,
         saved_usd=usd,
-        threshold=f"fall below {_FLAT:.0%} of the loss and below its noise ({_FLAT_ZERO_RATE:.0%} where the rate is 0)",
-    )
+        threshold=f"fall below {_FLAT:.0%} of the loss and its noise ({_FLAT_ZERO_RATE:.0%} where the rate is 0); "
+        "an error where the rate is 0, the weights were fresh or the loss is ln K of K classes",
+    )  # fmt: skip
+
+
+def _guessing(first: float, end: float) -> int | None:
+    """Among how many classes a guess gives this loss from start to end; None where no usual number does."""
+    near = [k for k in _CLASSES if max(abs(x / math.log(k) - 1) for x in (first, end)) < _GUESS]
+    return near[0] if near else None
+
+
+def _may_know_its_data(case: Case, losses: Curve) -> bool:
+    """Whether a flat loss may be that of weights trained before: a run taken up again, a late part, a fine-tune."""
+    late = losses.counted and losses.step[0] > max(100.0, 0.1 * float(losses.step[-1] - losses.step[0]))
+    tuned = is_language(case) and float(losses.value[0]) < _SMALL_LOSS
+    return bool(number(case.run.facts, "resumed_from_step")) or late or tuned or not losses.counted
 
 
 def _is_preference(case: Case, losses: Curve) -> bool:
@@ -112,6 +140,8 @@ def detect_plateau(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < 2 * _FEWEST_ROWS:
         return Insufficient(code="plateau", missing=f"{2 * _FEWEST_ROWS} rows with a training loss")
+    if not has_level(case, losses):
+        return Insufficient(code="plateau", missing="a loss whose height means something, and no policy loss")
     if _is_preference(case, losses) or rate_is_zero(case.run):
         return None
     start = _plateau_start(losses)
@@ -120,17 +150,18 @@ def detect_plateau(case: Case) -> Verdict:
     step, level = float(losses.step[start]), float(np.median(losses.value[start:]))
     last = float(losses.step[-1])
     left = max(0.0, (planned_steps(case) or last) - last)
+    high = _rate_share(case, at_peak=True)
     hours, usd = cost_of_steps(case, last - step + left)
     return Finding(
         code="plateau",
-        severity=Severity.NOTE if last - step < 0.5 * (last - losses.step[0]) else Severity.WARNING,
+        severity=Severity.WARNING if high and last - step > 0.5 * (last - losses.step[0]) else Severity.NOTE,
         title=f"Loss has stood at {level:.4g} since about step {step:g}: {(last - step):,.0f} steps without gain",
         evidence=(Evidence(text=f"median {level:.5g}, row noise {row_noise(losses.value):.3g}", first_step=step,
                            last_step=last),),
         confidence=Confidence.MEDIUM,
         causes=_plateau_causes(case),
-        actions=("decay the learning rate: that is where a plateau at a high rate gives way",
-                 "otherwise stop earlier, or change data or model size"),
+        actions=(*(("decay the learning rate: that is where a plateau at a high rate gives way",) if high else ()),
+                 "stop earlier, or change data or model size"),
         saved_hours=hours,
         saved_usd=usd,
         threshold=f"fall over the last third under {_PLATEAU:.1%} and under {_ERRORS:g} standard errors of the medians",
@@ -138,12 +169,18 @@ def detect_plateau(case: Case) -> Verdict:
 
 
 def _plateau_causes(case: Case) -> tuple[str, ...]:
-    rates = curve(case.run, "learning_rate").value
-    high = len(rates) > 0 and rates.max() > 0 and rates[-1] > 0.5 * rates.max()
-    ended = len(rates) > 0 and rates.max() > 0 and rates[-1] < 0.02 * rates.max()
-    first = ("the learning rate is still high: noise of the updates holds the loss up",) if high else ()
+    at_peak, ended = _rate_share(case, at_peak=True), _rate_share(case, at_peak=False)
+    first = ("the learning rate is still high: noise of the updates holds the loss up",) if at_peak else ()
     last = ("the learning rate has decayed to almost 0: nothing moves any more",) if ended else ()
     return (*last, *first, "the model has learnt what it can from this data", "the data repeat or have run out")
+
+
+def _rate_share(case: Case, *, at_peak: bool) -> bool:
+    """Whether the learning rate is still over half of its peak at the end, or else has decayed to almost nothing."""
+    rates = rate_curve(case.run).value
+    if not len(rates) or rates.max() <= 0:
+        return False
+    return bool(rates[-1] > 0.5 * rates.max() if at_peak else rates[-1] < 0.02 * rates.max())
 
 
 def _plateau_start(losses: Curve) -> int | None:
@@ -152,6 +189,8 @@ def _plateau_start(losses: Curve) -> int | None:
     noise = row_noise(values)
     end = tail(values, share=0.15)
     level = float(np.median(end))
+    if _ERRORS * 1.2533 * noise * math.sqrt(2 / len(end)) > _TELLING * abs(level):
+        return None  # so noisy that a gain worth having could not be seen
     starts = [n * k // 12 for k in range(2, 9)]  # a plateau begins between 1/6 and 2/3 of the run
     for start in starts:
         block = values[start : start + len(end)]
@@ -174,8 +213,9 @@ def detect_noise_floor(case: Case) -> Verdict:
         return Insufficient(code="loss_noise", missing=f"{_FEWEST_ROWS} rows with a training loss")
     recent = tail(losses.value, share=0.05, least=20)
     noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
-    if noise < _ROUGH * abs(level) or abs(last - level) < _MISLEADS * noise:
-        return None
+    off = abs(last - level)
+    if noise < _ROUGH * abs(level) or not _MISLEADS * noise <= off <= _OUTLIER * noise or not has_level(case, losses):
+        return None  # far outside it is no noise: a spike, or another thing than the rows before
     return Finding(
         code="loss_noise",
         severity=Severity.NOTE,

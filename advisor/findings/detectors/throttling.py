@@ -93,7 +93,7 @@ def _throttled(case: Case, words: str, slowdown: _Slowdown) -> Finding:
     warm = f"; up to {hottest.max():.0f} °C" if len(hottest) else ""
     return Finding(
         code="throttling",
-        severity=Severity.ERROR if factor and lost > 0.10 else Severity.WARNING,
+        severity=Severity.ERROR if factor and lost > 0.10 else Severity.NOTE if lost < 0.01 else Severity.WARNING,
         title=f"Throttled ({words}) in {format_percent(slowdown.share)} of the readings{slower}",
         evidence=(Evidence(text=f"NVML clocks-event reasons: {words}{warm}"),),
         confidence=Confidence.HIGH if slowdown.by == "step time" else Confidence.MEDIUM,

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Severity
+from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.comparison import detect_merged_runs, detect_steps_missing
-from advisor.readers.run_table import Phase, Status
+from advisor.readers.run_table import ROW_NUMBERS, Phase, Status
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 
@@ -58,10 +58,19 @@ def incomplete(done: int, status: Status = Status.INCOMPLETE):
 
 def test_a_log_that_ends_at_11_percent():
     found = detect_steps_missing(incomplete(222))
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
     assert "222 of 2,000 (11.1%)" in found.title
     hours = float(found.title.split("about ")[1].split(" min")[0]) / 60
     assert hours == pytest.approx(1778 / 3600, rel=0.01)  # steps of one second
+
+
+def test_a_log_of_epochs_that_ends_early():
+    table = learning_run(50, epoch=np.arange(1, 51), facts={"planned_epochs": 100}, status=Status.INCOMPLETE)
+    table = dataclasses.replace(table, provenance={"step": ROW_NUMBERS})
+    found = detect_steps_missing(learning_case(table))
+    assert isinstance(found, Finding) and "epoch 50 of 100" in found.title
+    whole = dataclasses.replace(table, facts={"planned_epochs": 50})
+    assert isinstance(detect_steps_missing(learning_case(whole)), Insufficient)
 
 
 def test_a_limit_of_its_own_is_a_note():

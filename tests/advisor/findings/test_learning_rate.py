@@ -85,3 +85,19 @@ def test_the_phase_of_a_schedule():
     table = learning_run(12_800, learning_rate=rates, eval_loss=None)
     assert phase_of_schedule(table, 12_001) == pytest.approx(0.3125, abs=1e-3)
     assert phase_of_schedule(table, 20_000) is None
+
+
+def test_one_noisy_row_is_no_jump_and_a_short_one_is_a_note():
+    loss = healthy_loss(start=16.5, noise=0.2)
+    loss[4] = 1.17 * loss[0]
+    assert detect_early_loss_jump(learning_case(learning_run(loss=loss))) is None
+    loss[1:4] = 30.0  # healed at step 5 of 2,000
+    found = detect_early_loss_jump(learning_case(learning_run(loss=loss)))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
+
+
+def test_a_schedule_printed_as_shares_of_the_peak_has_decayed():
+    table = learning_run(learning_rate=None, learning_rate_share=healthy_rate(peak=1.0))
+    assert detect_never_decays(learning_case(table)) is None
+    flat = learning_run(learning_rate=None, learning_rate_share=1.0)
+    assert isinstance(detect_never_decays(learning_case(flat)), Finding)

@@ -115,3 +115,44 @@ def test_rows_without_a_loss_are_not_nan():
     loss = healthy_loss()
     loss[::2] = np.nan
     assert detect_loss_not_finite(learning_case(learning_run(loss=loss, loss_is_nan=np.zeros(STEPS)))) is None
+
+
+def test_noise_with_a_long_tail_is_no_instability():
+    # rows of a loss that depends on what each batch drew: now and then three times its level, never for long
+    random = np.random.default_rng(1)
+    loss = 0.2 + 16 * np.exp(-np.arange(2000) / 50) + 0.02 * random.standard_normal(2000)
+    loss[random.choice(np.arange(200, 2000), 60, replace=False)] *= 3
+    assert detect_loss_spikes(learning_case(learning_run(loss=loss))) is None
+
+
+def test_a_ripple_late_in_a_curve_is_not_worth_a_word():
+    loss = healthy_loss(noise=0.001)
+    loss[1500:1520] += 0.05  # 0.7 % of what was learnt
+    assert detect_loss_spikes(learning_case(learning_run(loss=loss))) is None
+
+
+def test_a_policy_loss_has_no_level_to_diverge_from():
+    loss = 0.3 * np.random.default_rng(4).standard_normal(STEPS)
+    loss[1500:] += 20
+    policy = learning_case(learning_run(loss=loss))
+    assert isinstance(detect_loss_spikes(policy), Insufficient)
+    assert isinstance(detect_loss_divergence(policy), Insufficient)
+
+
+def test_nothing_is_resumed_from_before_the_first_step():
+    loss = np.full(300, np.nan)
+    found = detect_loss_not_finite(learning_case(learning_run(300, loss=loss, loss_is_nan=1.0, eval_loss=None)))
+    assert isinstance(found, Finding) and found.actions[1].startswith("start anew")
+    loss = healthy_loss(3000)
+    loss[1500:] = np.nan
+    later = detect_loss_not_finite(learning_case(learning_run(3000, loss=loss, loss_is_nan=np.isnan(loss))))
+    assert later.actions[1].startswith("restart from a checkpoint before step 1501")
+
+
+def test_a_part_on_other_data_is_a_warning():
+    # not a language model: 1.7 → 0.2, then other data at 0.9, below where it began
+    loss = np.r_[np.linspace(1.7, 0.2, 300), np.full(100, 0.9)] + 0.01 * np.random.default_rng(3).standard_normal(400)
+    table = learning_run(400, loss=loss, eval_loss=None)
+    table.facts.clear()
+    found = detect_loss_divergence(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING

@@ -36,8 +36,7 @@ def test_other_work_is_named_and_counted():
     # 20 of 40 readings; the steps from 101 to 310 lie beside one of them: 200 · 4 s beyond the quiet 1 s of 1,200 s
     assert found.title.startswith("Other work on the machine took 66.")
     assert "20 of 40 readings, 6 ms when quiet: 10x" in found.evidence[0].text
-    assert found.saved_hours.value == pytest.approx(800 / 3600, rel=0.01)
-    assert found.saved_usd.value == 0
+    assert found.saved_hours is None  # what others do there is not the reader's to stop
 
 
 def test_stolen_time_names_the_host():

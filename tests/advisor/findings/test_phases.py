@@ -83,7 +83,7 @@ def test_parts_and_whole():
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     assert found.title == "The parts of a step add up to 110 % of it"
     found = phases.detect_phase_sum(build.case(build.healthy(seconds=4.84, **parts)))
-    assert found.severity is Severity.WARNING and "50 % is not accounted for" in found.title
+    assert found.severity is Severity.NOTE and "50 % is not accounted for" in found.title
 
 
 def test_one_timed_step_is_enough_for_what_cannot_be():

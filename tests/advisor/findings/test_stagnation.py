@@ -179,3 +179,71 @@ def test_a_real_score_is_silent_and_none_is_insufficient():
     table = dataclasses.replace(learning_run(), events=(event("score", "eval", 2000.0, hella=0.3054),))
     assert detect_scores_at_chance(learning_case(table)) is None
     assert isinstance(detect_scores_at_chance(learning_case()), Insufficient)
+
+
+def flat_after(share: float, size: float) -> np.ndarray:
+    level = healthy_loss(noise=0.0)
+    return np.maximum(level, level[int(share * STEPS)]) + noise(size=size)
+
+
+def test_nobody_is_told_to_decay_a_rate_that_did():
+    decayed = detect_plateau(learning_case(learning_run(loss=flat_after(0.2, 0.02))))
+    assert isinstance(decayed, Finding) and decayed.severity is Severity.NOTE
+    assert not any("decay" in action for action in decayed.actions)
+    constant = detect_plateau(learning_case(learning_run(loss=flat_after(0.2, 0.02), learning_rate=6e-4)))
+    assert constant.severity is Severity.WARNING and "decay" in constant.actions[0]
+
+
+def test_a_plateau_in_noise_that_hides_any_gain_is_none():
+    assert detect_plateau(learning_case(learning_run(200, loss=3.3 + noise(200, 0.6)))) is None
+
+
+def test_a_flat_fine_tune_is_no_error():
+    late = detect_no_learning(learning_case(learning_run(loss=2.1 + noise())))
+    assert isinstance(late, Finding) and late.severity is Severity.NOTE and late.saved_hours is None
+
+
+def test_a_classifier_that_guesses_does_not_learn():
+    table = learning_run(50, loss=math.log(10) + noise(50, 0.004), eval_loss=None)
+    table.facts.clear()
+    found = detect_no_learning(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.title.endswith("as guessing among 10 classes gives")
+
+
+def test_a_last_row_far_outside_the_noise_is_no_noise():
+    loss = healthy_loss(noise=0.1)
+    loss[-1] = 9.0
+    assert detect_noise_floor(learning_case(learning_run(loss=loss))) is None
+
+
+def few_evaluations(*values: float) -> np.ndarray:
+    evals = np.full(STEPS, np.nan)
+    evals[np.linspace(STEPS // len(values) - 1, STEPS - 1, len(values)).astype(int)] = values
+    return evals
+
+
+def test_few_evaluations_that_rise_steadily_are_overfitting_a_single_one_is_not():
+    falling = np.linspace(1.1, 0.26, STEPS)
+    rises = few_evaluations(0.7, 0.58, 0.52, 0.495, 0.4853, 0.487, 0.489, 0.4905, 0.4917)
+    found = detect_overfitting(learning_case(learning_run(loss=falling, eval_loss=rises)))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "0.4853" in found.title
+    assert found.saved_hours is None
+    last = few_evaluations(0.74, 0.715, 0.7206)
+    assert detect_overfitting(learning_case(learning_run(loss=falling, eval_loss=last))) is None
+
+
+def test_a_classifier_whose_accuracy_still_rises_is_not_overfitting_badly():
+    falling, scores = np.linspace(2.3, 0.05, STEPS), np.full(STEPS, np.nan)
+    evals = overfitted(3.2)
+    scores[np.isfinite(evals)] = np.linspace(0.4, 0.84, int(np.isfinite(evals).sum()))
+    found = detect_overfitting(learning_case(learning_run(loss=falling, eval_loss=evals, eval_accuracy=scores)))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
+
+
+def test_within_an_epoch_nothing_is_memorised():
+    loss = 10.8 * np.exp(-np.arange(STEPS) / 100) + 0.01
+    early = learning_run(loss=loss, eval_loss=None, epoch=np.linspace(0, 0.9, STEPS))
+    assert detect_memorised(learning_case(early)) is None
+    late = learning_run(loss=loss, eval_loss=None, epoch=np.linspace(0, 9, STEPS))
+    assert isinstance(detect_memorised(learning_case(late)), Finding)

@@ -9,6 +9,7 @@ import pytest
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors import batch, throughput
 from advisor.predict.batch import predict_batch
+from advisor.readers.run_table import Status
 from advisor.records import Workload
 from tests.advisor.findings import build
 from trainer.schema import make_shape
@@ -24,7 +25,7 @@ SMALL_ON_L4 = Workload(
 
 def slow_case():
     """10,240 tokens in 2.184 s on an L4: N_mm 15,691,776, 113,025,024 FLOPs per token, 0.438 % of 121 TFLOP/s."""
-    table = build.run(seconds=2.184, facts={"step_tokens": 10_240, "planned_steps": 50_000})
+    table = build.run(seconds=2.184, facts={"step_tokens": 10_240, "planned_steps": 50_000}, status=Status.INCOMPLETE)
     return build.case(table, SMALL_ON_L4, usd_per_hour=0.70)
 
 
@@ -74,6 +75,15 @@ def test_bigger_batch_where_the_curve_says_so():
     small, big = predict_batch(case.profile, [case.workload, bigger])
     assert chosen.gain == pytest.approx(big.tokens_per_second.value / small.tokens_per_second.value - 1)
     assert f"micro_batch: {chosen.micro_batch}" in found.actions[0]
+
+
+def test_no_bigger_batch_for_a_run_that_is_faster_than_the_curve():
+    case = build.case(w=build.workload(micro_batch=1, grad_accum=512))
+    fast = (
+        case.expected.step_seconds.value * case.expected.tokens_per_second.value / case.expected.tokens_per_second.high
+    )
+    quick = dataclasses.replace(case, run=build.healthy(case.workload, seconds=0.9 * fast))
+    assert batch.detect_bigger_batch(quick) is None
 
 
 def test_free_memory_alone_is_no_reason_for_a_bigger_batch():

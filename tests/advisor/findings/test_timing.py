@@ -20,8 +20,8 @@ def case(seconds=NOISE, **other):
 
 def test_drift():
     # 1 % in every hundred steps, in log: e^0.1 over the run
-    found = drift.detect_drift(case(NOISE * np.exp(STEP / 10_000)))
-    assert isinstance(found, Finding)
+    found = drift.detect_drift(case(NOISE * np.exp(STEP / 10_000), tokens=1000 * STEP))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
     assert found.title.endswith("slower from step 1 to 1000")
     grown = float(found.title.split()[2])
     assert grown == pytest.approx(100 * (np.e**0.1 - 1), abs=0.5)
@@ -46,13 +46,31 @@ def test_drift_is_split_into_data_and_compute():
 
 def test_lasting_change():
     changed = NOISE * np.where(STEP > 600, 1.5, 1.0)
-    found = drift.detect_shift(case(changed))
-    assert isinstance(found, Finding)
+    found = drift.detect_shift(case(changed, tokens=1000 * STEP))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
     assert found.title.endswith("each step takes 1.5x as long")
     assert found.evidence[0].first_step == pytest.approx(601, abs=6)
     # 400 of 1,000 steps take half a second too long: 200 of 1,200 s
     assert found.saved_hours.value == pytest.approx(200 / 3600, rel=0.05)
     assert drift.detect_drift(case(changed)) is None  # one cause, one finding
+
+
+def test_a_schedule_that_makes_steps_longer_is_no_fault_of_the_machine():
+    changed = NOISE * np.where(STEP > 600, 1.5, 1.0)
+    batch = np.where(STEP > 600, 48, 32)
+    assert drift.detect_shift(case(changed, step_samples=batch)) is None
+    assert drift.detect_shift(case(changed, tokens=np.cumsum(1024 * batch))) is None
+    unknown = drift.detect_shift(case(changed))
+    assert unknown.severity is Severity.NOTE and unknown.saved_hours is None
+    assert "schedule" in unknown.causes[0] and "if no schedule" in unknown.actions[0]
+    same = drift.detect_shift(case(changed, step_samples=32))
+    assert same.severity is Severity.WARNING and not any("schedule" in cause for cause in same.causes)
+
+
+def test_steps_that_swing_are_no_lasting_change():
+    to_and_fro = NOISE * np.where((STEP > 300) & (STEP % 10 < 7), 3.0, 1.0)
+    found = drift.detect_shift(case(to_and_fro, step_samples=8))
+    assert found is None or (found.severity is Severity.NOTE and found.title.endswith("to and fro"))
 
 
 def test_no_lasting_change():

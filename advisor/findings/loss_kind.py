@@ -1,0 +1,36 @@
+"""What kind of loss a run prints, as far as its log tells: which rules may be asked of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from advisor.findings.case import Case
+from advisor.findings.curves import Curve, curve
+from advisor.findings.run_facts import number, vocabulary
+
+_NEGATIVE = 0.01  # of the rows: single values below zero may be rounding
+# trainers and tools that train language models only
+_LANGUAGE = re.compile(
+    r"gpt|llama|megatron|llm|nanochat|torchtitan|litgpt|axolotl|unsloth|\btrl\b|oumi|olmo|mosaic|verl|sft|dpo|"
+    r"causal|qwen|mistral|gemma|lora"
+)
+
+
+def has_level(case: Case, losses: Curve) -> bool:
+    """Whether the height of the loss means anything: not so of policy losses and of those that go below zero."""
+    if "policy" in str(case.run.facts.get("loss_unit") or ""):
+        return False
+    if len(curve(case.run, "reward")) or len(curve(case.run, "eval_reward")):
+        return False
+    return not len(losses) or float(np.mean(losses.value < 0)) <= _NEGATIVE
+
+
+def is_language(case: Case) -> bool:
+    """Whether the loss is one of a language model: a vocabulary or context is declared, or its names say so."""
+    if vocabulary(case) is not None or number(case.run.facts, "seq_len") or len(curve(case.run, "tokens")):
+        return True
+    words = f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name}".lower()
+    return _LANGUAGE.search(words) is not None
