@@ -216,11 +216,11 @@ def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool)
 
 
 def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
-    """Epochs where the log counts its rows by them, one whole epoch a row. Shares of an epoch name no step."""
+    """Epochs where the log counts its rows by them, whole ones in order. Shares of an epoch name no step."""
     epochs = columns.get("epoch")
     if epochs is None or not np.all(np.isfinite(epochs[at])):
         return None
-    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) > 0) else None
+    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) >= 0) else None
 
 
 def _whole(value: float) -> float | int:

@@ -1,7 +1,7 @@
-"""Home-made loops: `step=100 loss=2.31 lr=1e-4`, `Epoch [1/10], Step [100/600], Loss: 0.31`, `Train(0), loss: 2.4`.
+"""What the named numbers of a line mean in an unknown log, and the rules that a lesson (`learning.py`) makes of it.
 
-Names are those of `names.py`. A line is a record when it has a loss and something that counts progress. A loss on a
-line that speaks of validation is a validation loss. A time is read beside a step only: else it is not one of a step.
+Names are those of `names.py`. A line is a record when it has the loss that the log was learnt by. A loss on a line that
+speaks of validation is a validation loss. A time is read beside a step only: else it is not one of a step.
 """
 
 from __future__ import annotations
@@ -11,29 +11,151 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.readers.line_format import EVAL, LOSS, TRAIN, UNITS, Found, LineFormat, Sign
-from advisor.readers.names import BYTES, Named, column_of
+from advisor.readers.line_format import TRAIN, UNITS, Found
+from advisor.readers.names import BYTES, SECONDS, Named, column_of, normalise, not_measured
+from advisor.readers.slots import COUNTED, Slot, slots, stamp
 
-_WORD = rb"[A-Za-z_][\w/.%-]{0,40}"
-_PAIR = re.compile(
-    rb"(?P<key>" + _WORD + rb"(?: " + _WORD + rb"){0,2})[\"']?(?: ?[=:#(\[] ?| )[\"'(\[]{0,2}(?P<value>" + LOSS + rb")"
-    rb"(?: ?/ ?(?P<total>\d+))?(?: ?(?P<unit>ms|us|sec|s|min|h|%|[KMGT]i?B)\b|(?P<percent>%))?"
-)
-_VALIDATION = re.compile(rb"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])")
-_PROGRESS = ("step", "epoch", "tokens")
+PROGRESS = ("step", "epoch", "tokens")
+PLANNED = {"step": "planned_steps", "epoch": "planned_epochs"}
 _SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(unit) > 1}
-_LONGEST = 4096  # of a line: a dumped configuration is no record
-_COUNTERS = {"batch": "step", "itr": "step", "train": "epoch"}  # `Train(0)` of loops that count epochs by it
+_SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
+_OWN = 200  # rank of names that mean something on a line of a log only, never above a column
+_COUNTERS = {
+    **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter"), "step"),
+    **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
+}
+_PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/\w+")
+_FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
+_RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NamedPairs:
-    """A record of named numbers in any order; `kind` says whether training or validation records are looked for."""
+class Reading:
+    """One number of a line under a column: `target` says its unit, `key` the name it was read by."""
+
+    column: str
+    target: str
+    slot: Slot
+    rank: int
+    kind: str
+    key: str
+
+
+def readings(line: bytes) -> dict[str, Reading]:
+    """The columns that a line prints, each by the surest name; the first of equals."""
+    best: dict[str, Reading] = {}
+    found = slots(line)
+    for slot in found:
+        reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
+        if reading is None and _is_rate(slot.unit):
+            reading = _rate(slot)
+        if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
+            best[reading.column] = reading
+    _with_bar(found, best)
+    return best
+
+
+def _named_reading(slot: Slot) -> Reading | None:
+    """A slot by its whole name or, failing that, its last words: `INFO step` is a step."""
+    if not_measured(slot.name):
+        return None
+    words = slot.name.split(" ")
+    for start in range(len(words)):
+        name = " ".join(words[start:])
+        named = column_of(name)
+        if named is None and (counter := _COUNTERS.get(normalise(name)[0])) is not None:
+            named = Named(column=counter, kind="count", unit=None, rank=_OWN)
+        if named is not None:
+            return _reading(slot, named, normalise(name)[0])
+    return None
+
+
+def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
+    column, unit = named.column, slot.unit or named.unit or ""
+    if column == "loss" and slot.held_out:
+        column = "eval_loss"
+    target: str | None = column
+    if named.kind == "count":
+        if unit in SECONDS and column == "step":
+            column, target = "seconds", f"seconds__{unit}" if unit in UNITS else None  # `iter 190 ms`: what one took
+        elif unit:
+            target = f"{column}__{unit}" if unit in _SUFFIXES else None
+    elif named.kind == "bytes":
+        size = _SIZES.get(unit.lower(), "")
+        target = f"{column}__{size}" if size else None
+    elif named.kind in ("seconds", "time"):
+        target = f"{column}__{unit}" if unit in UNITS else None if unit and unit not in SECONDS else column
+    elif named.kind == "steps_per_second":
+        target = f"{column}__inverse"
+    elif named.kind == "share":
+        target = f"{column}__percent" if unit == "%" else column
+    elif named.kind == "rate":
+        column = "device_tokens_per_second" if named.per_device else column
+        target = f"{column}__{unit}" if unit in _SUFFIXES else column
+    elif named.kind == "date" or unit == "%":
+        target = None
+    if target is None:
+        return None
+    return Reading(column=column, target=target, slot=slot, rank=named.rank, kind=named.kind, key=key)
+
+
+def _is_rate(unit: str) -> bool:
+    return "/" in unit
+
+
+def _rate(slot: Slot) -> Reading | None:
+    """A number named by the unit behind it: `1.2 s/it`, `3.4 it/s`, `123 tok/s`."""
+    if match := _PERIOD.fullmatch(slot.unit):
+        target = "seconds__ms" if match[1] == "ms" else "seconds"
+    elif _FREQUENCY.fullmatch(slot.unit):
+        target = "seconds__inverse"
+    else:
+        target = "tokens_per_second"
+    return Reading(
+        column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate of steps", key=slot.unit
+    )
+
+
+def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
+    """`45/100` counts steps where nothing else on the line does; the clock of a bar is the time since it began."""
+    for slot in found:
+        if slot.name == COUNTED and "step" not in best:
+            best["step"] = Reading(column="step", target="step", slot=slot, rank=_OWN, kind="count", key=COUNTED)
+        if slot.name == "bar clock" and "elapsed_seconds" not in best:
+            best["elapsed_seconds"] = Reading(
+                column="elapsed_seconds", target="elapsed_seconds", slot=slot, rank=_OWN, kind="clock", key=slot.name
+            )
+
+
+def founds(reading: Reading, target: str) -> list[Found]:
+    """Where the numbers of a reading stand, the total behind a counter too."""
+    slot = reading.slot
+    if slot.parts:
+        return [Found(target=f"{target}__{unit}", start=start, end=end) for unit, start, end in slot.parts]
+    out = [Found(target=target, start=slot.start, end=slot.end)]
+    planned = PLANNED.get(reading.column)
+    if planned is not None and slot.total is not None:
+        out.append(Found(target=planned, start=slot.total[0], end=slot.total[1]))
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearntRow:
+    """A record as a log was found to print it.
+
+    `losses` are the names that its loss goes by, `required` columns it must print, `targets_of` says of columns that
+    their numbers showed to be something else what they are, or with "" that they are nothing.
+    """
 
     kind: int
-    needs: bytes = b"oss"  # Loss, loss
-    missing: Mapping[str, float] = field(default_factory=dict)
+    losses: frozenset[str]
+    needs: bytes
+    required: tuple[str, ...] = ()
+    only: frozenset[str] = frozenset()  # columns that are read; empty: all
+    targets_of: Mapping[str, str] = field(default_factory=dict)
+    stamps: bool = True
     comma: bytes = b""
+    missing: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     phase: str = ""
     step: str = ""
@@ -45,73 +167,27 @@ class NamedPairs:
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
-        if self.needs not in line or len(line) > _LONGEST:
+        if self.needs not in line:
             return None
-        found: dict[str, Found] = {}
-        end = 0
-        for match in _PAIR.finditer(line):
-            if (target := _target(match, line)) is not None:
-                column = target.partition("__")[0]
-                found.setdefault(column, Found(target=target, start=match.start("value"), end=match.end("value")))
-                _with_total(found, column, match)
-            end = match.end()
-        wanted = "loss" if self.kind == TRAIN else "eval_loss"
-        if wanted not in found or (self.kind == EVAL and "loss" in found):
+        read = readings(line)
+        loss = read.get("loss" if self.kind == TRAIN else "eval_loss")
+        if self.losses and (loss is None or loss.key not in self.losses):
             return None
-        if not any(name in found for name in _PROGRESS):
+        if any(name not in read for name in self.required):
             return None
-        if "step" not in found:
-            found.pop("seconds", None)
-        return list(found.values()), end
+        return self._found(line, read)
 
-
-def _target(match: re.Match[bytes], line: bytes) -> str | None:
-    """The column and unit of one pair, as a target; None when its name says nothing."""
-    named = _named(match["key"])
-    if named is None:
-        return None
-    column = named.column
-    if column == "loss" and _VALIDATION.search(line[: match.end("key")]):
-        column = "eval_loss"
-    unit = (match["unit"] or match["percent"] or b"").decode() or named.unit or ""
-    if named.kind == "bytes":
-        unit = _SIZES.get(unit.lower(), "")
-        return f"{column}__{unit}" if unit else None
-    if named.kind in ("seconds", "time"):
-        return f"{column}__{unit}" if unit in UNITS else column
-    if named.kind == "steps_per_second":
-        return f"{column}__inverse"
-    if named.kind == "share":
-        return f"{column}__percent" if unit == "%" else column
-    if named.kind == "rate":
-        return "device_tokens_per_second" if named.per_device else column
-    return column if named.kind in ("count", "loss", "plain") else None
-
-
-def _named(key: bytes) -> Named | None:
-    """What a key or, failing that, its last words name: `INFO step` is a step."""
-    words = key.decode("ascii").split(" ")
-    for start in range(len(words)):
-        name = " ".join(words[start:])
-        named = column_of(name)
-        if named is None and name.lower() in _COUNTERS:
-            named = Named(column=_COUNTERS[name.lower()], kind="count", unit=None, rank=200)
-        if named is not None:
-            return named
-    return None
-
-
-def _with_total(found: dict[str, Found], column: str, match: re.Match[bytes]) -> None:
-    planned = {"step": "planned_steps", "epoch": "planned_epochs"}.get(column)
-    if planned is not None and match["total"] is not None:
-        found.setdefault(planned, Found(target=planned, start=match.start("total"), end=match.end("total")))
-
-
-FORMAT = LineFormat(
-    name="generic",
-    framework=None,
-    rows=(NamedPairs(kind=TRAIN), NamedPairs(kind=EVAL)),
-    # the error messages of a run in a file of their own: no record, but they say how it ended
-    signs=(Sign(pattern=rb"Traceback \(most recent call last\)|DUE TO TIME LIMIT|CUDA out of memory", weight=0.15),),
-    weight=0.3,
-)
+    def _found(self, line: bytes, read: Mapping[str, Reading]) -> tuple[list[Found], int] | None:
+        out: list[Found] = []
+        for column, reading in read.items():
+            target = self.targets_of.get(column, reading.target)
+            if target and (not self.only or column in self.only):
+                out += founds(reading, target)
+        if not out:
+            return None
+        end = max(one.end for one in out)
+        if self.stamps:
+            out += [Found(target=f"unix_seconds__{part}", start=a, end=b) for part, a, b in stamp(line)]
+        if (rank := _RANK.match(line)) is not None and "rank" not in read:
+            out.append(Found(target="rank", start=rank.start("rank"), end=rank.end("rank")))
+        return out, end

@@ -24,7 +24,8 @@ from advisor.readers.run_table import COLUMNS, FACTS
 NUMBER = rb"[-+]?(?:\d++(?:,\d{3})*+(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 LOSS = rb"(?:" + NUMBER + rb"|-nan\(ind\)|[-+]?(?:[nN]a[nN]|[iI]nf(?:inity)?))"
 
-TRAIN, EVAL, MORE = 0, 1, 2  # MORE: completes the record before it
+# MORE completes the record before it; SETS says what the records after it are of, where they do not say so themselves
+TRAIN, EVAL, MORE, SETS = 0, 1, 2, 3
 
 # what records repeat: the first three become facts, micro-batches counted beside steps tell what a time is of, and a
 # rate of one device becomes one of all where their number is known

@@ -12,6 +12,8 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from advisor.readers.foreign_names import english
+
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MAX_NAME = 100  # characters; what is longer is text, no name
 
@@ -58,9 +60,12 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("step", "count", (
         "step", "global_step", "trainer_global_step", "iter", "iteration", "steps", "iters", "iterations",
         "num_updates", "update", "updates", "optimizer_step", "train_step", "training_step", "num_steps", "it",
-        "step_num", "step_number", "iter_num", "batch_idx", "_step",
+        "step_num", "step_number", "iter_num", "batch_idx", "_step", "current_steps", "current_step", "steps_done",
+        "total_timesteps", "timesteps", "n_updates", "total_steps_done",
     )),
-    ("epoch", "count", ("epoch", "epochs", "current_epoch", "epoch_num", "train_epoch", "ep")),
+    ("epoch", "count", (
+        "epoch", "epochs", "current_epoch", "epoch_num", "train_epoch", "epch", "epoch_number", "epoch_idx", "ep",
+    )),
     ("tokens", "count", (
         "tokens_seen", "total_tokens", "num_tokens_seen", "num_input_tokens_seen", "n_tokens_seen", "num_tokens",
         "train_tokens", "tokens_processed", "consumed_tokens", "total_tokens_seen", "tokens", "time_token",
@@ -98,7 +103,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("grad_norm", "plain", (
         "grad_norm", "gradient_norm", "gradnorm", "total_grad_norm", "total_norm", "gnorm", "grad_norm_total", "grad",
         "l2_norm_grad_global", "grad_l2_norm", "grad_2_0_norm_total", "global_grad_norm", "grad_norm_global", "norm",
-        "gradients_norm", "actor_grad_norm",
+        "gradients_norm", "actor_grad_norm", "grdn", "grad_norms",
     )),
     ("clipped", "share", (
         "clipped", "clip_fraction", "clipped_fraction", "clip_share", "clip_pct", "clip_percent", "clip_rate",
@@ -134,12 +139,12 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "ms_per_step", "s_it",
         "time_step", "time_batch", "batch_time", "train_step_time", "elapsed_time_per_iteration", "timing_s_step",
         "sec_per_iter", "s_per_iter", "iter_dt", "time_metrics_end_to_end", "seconds_per_iter", "perf_time_per_step",
-        "step_dt", "train_dt",
+        "step_dt", "train_dt", "iter_time_s", "updt",
     )),
     ("elapsed_seconds", "seconds", (
         "elapsed", "elapsed_time", "runtime", "_runtime", "total_time", "wall_time", "walltime", "time_elapsed",
         "train_time", "total_training_time", "training_time", "relative_time", "wall_clock", "time_total",
-        "elapsed_total",
+        "elapsed_total", "time_cost",
         "relative", "total_elapsed",
     )),
     ("unix_seconds", "date", ("timestamp", "_timestamp", "time_stamp", "datetime", "date", "unix_time")),
@@ -170,8 +175,19 @@ _OUTER = re.compile(
     r"(?:train|training|trainer|metrics|perf|performance|time|timing|timings|optim|stats|global|model|gpu)_"
 )
 _NOT_MEASURED = re.compile(
-    r"(?:^|_)(?:expected|target|predicted|projected|estimated|goal|best|ideal|baseline|est)(?:_|$)"
+    r"(?:^|_)(?:expected|target|predicted|projected|estimated|goal|best|ideal|baseline|est|final|lowest|previous|prev"
+    r"|initial|improved|decreased|reduced)(?:_|$)"
 )
+# any other name with a loss in it: one part of several, or somebody's own word for it. Never a setting of one
+_SOME_LOSS = re.compile(r"(?:\w+_)?[a-z]*loss(?:_\w+)?")
+_NO_LOSS = re.compile(
+    r"(?:^|_)(?:weights?|scale|scaler|coefs?|coeff|lambda|factor|type|fn|func|function|mask|ratio|reduction|threshold"
+    r"|smoothing|stop|no|config|name|over|per|after|at|patience|count|num|id|gain|lr|rate|time|ms|s|std|var|packet"
+    r"|grad|norm|steps?|epochs?|is|was|window|ema_decay|delta)(?:_|$)"
+)
+_WHOLE_LOSS = re.compile(r"(?:^|_)(?:total|sum|overall|all|combined|train|training)(?:_|$)")
+_SIDE_LOSS = re.compile(r"(?:^|_)(?:aux|kl|reg|entropy|value|vf|critic|z|router|balance|commit|gp|penalty)(?:_|$)")
+_HELD_OUT = re.compile(rf"(?:^|_){_EVAL}(?:_|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,15 +219,28 @@ def column_of(name: str) -> Named | None:
     if suffix is not None and (found := _look_up(bare, suffix)):
         return found
     shorter = _OUTER.sub("", bare, count=1) if _OUTER.match(bare) else None
-    if not shorter:
+    inner = (_look_up(shorter, suffix) or _look_up(_OUTER.sub("", shorter, count=1), suffix)) if shorter else None
+    if inner is None:
+        return _some_loss(bare) if unit is None and suffix is None else None
+    return Named(**{**inner.__dict__, "rank": inner.rank + 100})
+
+
+def not_measured(name: str) -> bool:
+    """Whether a name speaks of a goal, a guess or a record: no measurement of this moment."""
+    return _NOT_MEASURED.search(normalise(name)[0]) is not None
+
+
+def _some_loss(stem: str) -> Named | None:
+    """A loss under a name of its own: the whole before a part, a part before a side term."""
+    if not _SOME_LOSS.fullmatch(stem) or _NO_LOSS.search(stem):
         return None
-    inner = _look_up(shorter, suffix) or _look_up(_OUTER.sub("", shorter, count=1), suffix)
-    return None if inner is None else Named(**{**inner.__dict__, "rank": inner.rank + 100})
+    rank = 300 if _WHOLE_LOSS.search(stem) else 500 if _SIDE_LOSS.search(stem) else 400
+    return Named(column="eval_loss" if _HELD_OUT.search(stem) else "loss", kind="loss", unit=None, rank=rank)
 
 
 def normalise(name: str) -> tuple[str, str | None]:
     """A name in lower case with underscores and the unit in brackets: "Step Time (ms)" gives "step_time", "ms"."""
-    text, unit = name.strip(), None
+    text, unit = english(name).strip(), None
     if match := re.search(r"[(\[]\s*([a-zA-Zµμ%/]+)\s*[)\]]", text):
         word = match[1].lower()
         if word in _UNITS:

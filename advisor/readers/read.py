@@ -13,9 +13,9 @@ from advisor.readers import (
     axolotl,
     build_nanogpt,
     composer,
+    darts,
     deepspeed,
     fairseq,
-    generic_lines,
     gpt_neox,
     hugging_face,
     litgpt,
@@ -36,6 +36,7 @@ from advisor.readers import (
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
+from advisor.readers.generic import MOST, GenericReader
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
 from advisor.readers.structured import STRUCTURED
@@ -78,10 +79,12 @@ LINE_FORMATS = (
     deepspeed.UNDER_HUGGING_FACE,
     deepspeed.FORMAT,
     rust_progress.FORMAT,
-    generic_lines.FORMAT,
+    darts.FORMAT,
 )
 
-READERS: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), *STRUCTURED)
+GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be
+_KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), *STRUCTURED)
+READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 
 @np.errstate(all="ignore")  # a damaged log prints infinite numbers: what comes of them is NaN, not a warning
@@ -95,9 +98,20 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
         if inside.is_dir():
             table = read_folder(inside, known_reader)
         else:
-            reader = _named(format) if format is not None else best_reader(inside)
-            table = reader.read(inside, progress)
+            table = _named(format).read(inside, progress) if format is not None else _read(inside, progress)
     return table if inside == path else dataclasses.replace(table, source=str(path))
+
+
+def _read(path: Path, progress: Progress | None) -> RunTable:
+    """Read a file by the reader that knows it; by what it teaches where that one knows the program, not its rows."""
+    reader = best_reader(path)
+    table = reader.read(path, progress)
+    if table.rows or table.telemetry is not None or reader is GENERIC:
+        return table
+    if GENERIC.score(sample(path), path) < MOST:
+        return table
+    learnt = GENERIC.read(path, progress)
+    return dataclasses.replace(learnt, framework=table.framework) if learnt.rows else table
 
 
 def known_reader(path: Path) -> tuple[float, Reader] | None:
@@ -105,8 +119,10 @@ def known_reader(path: Path) -> tuple[float, Reader] | None:
     head = sample(path)
     if not head.strip():
         return None
-    best, index = max((reader.score(head, path), -index) for index, reader in enumerate(READERS))
-    return (best, READERS[-index]) if best >= LEAST_SCORE else None
+    best, index = max((reader.score(head, path), -index) for index, reader in enumerate(_KNOWN))
+    if best <= MOST and (own := GENERIC.score(head, path)) > best:
+        return (own, GENERIC) if own >= LEAST_SCORE else None
+    return (best, _KNOWN[-index]) if best >= LEAST_SCORE else None
 
 
 def best_reader(path: Path) -> Reader:

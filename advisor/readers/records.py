@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from advisor.readers.line_format import EVAL, MORE, TRAIN
+from advisor.readers.line_format import EVAL, MORE, SETS, TRAIN
 
 MOST_RECORDS = 1 << 19  # beyond this every second step is dropped: ten columns of it are 42 MB
 
@@ -64,6 +64,8 @@ class RecordStore:
     size: int = 0
     dropped: dict[str, int] = field(default_factory=lambda: {"losses": 0, "evals": 0, "train": 0})
     stride: float | None = None
+    said: dict[str, float] = field(default_factory=dict)  # by the last SETS records that were taken out
+    filled_to: int = -1  # order up to which records were given what SETS records said
 
     def add(self, *, order: np.ndarray, line: np.ndarray, rule: int, columns: dict[str, np.ndarray]) -> None:
         """Add records of one rule; `order` is their place in the file, unique over all rules."""
@@ -73,12 +75,11 @@ class RecordStore:
     def end_of_chunk(self) -> None:
         """Thin when there are too many."""
         if self.size > self.most:
-            block = _merge_more(_join(self.blocks), self._kind)
-            self._thin(block)
+            self._thin(self._merged())
 
     def records(self) -> Records:
         """All records so far in the order of the file."""
-        block = _merge_more(_join(self.blocks), self._kind)
+        block = self._merged()
         kept = self._count(block)
         return Records(
             line=block.line,
@@ -88,6 +89,27 @@ class RecordStore:
             kept_every=self.kept_every,
             **{name: kept[name] + self.dropped[name] for name in kept},
         )
+
+    def _merged(self) -> _Block:
+        """All blocks as one, SETS and MORE records put into those that they are about."""
+        return _merge_more(self._filled(_join(self.blocks)), self._kind)
+
+    def _filled(self, block: _Block) -> _Block:
+        sets = self._kind(block.rule) == SETS
+        if not len(sets) or not (sets.any() or self.said):
+            return block
+        new = ~sets & (block.order > self.filled_to)
+        for name, values in block.columns.items():
+            own = sets & ~np.isnan(values)
+            source = np.maximum.accumulate(np.where(own, np.arange(len(own)), -1))
+            before = self.said.get(name, np.nan)
+            said = np.where(source >= 0, values[np.maximum(source, 0)], before)
+            if own.any():
+                self.said[name] = float(said[-1])
+            if own.any() or not np.isnan(before):
+                values[new & np.isnan(values)] = said[new & np.isnan(values)]
+        self.filled_to = int(block.order[-1])
+        return _take(block, ~sets)
 
     def _kind(self, rule: np.ndarray) -> np.ndarray:
         return np.asarray([*self.kinds, TRAIN], np.int8)[rule]

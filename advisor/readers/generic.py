@@ -1,0 +1,49 @@
+"""The reader of logs of no known format: a sample of the log teaches its format (`learning.py`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.readers.chunks import Progress, sample
+from advisor.readers.learning import FEWEST, Lesson, learn
+from advisor.readers.line_format import LineFormat, Sign
+from advisor.readers.line_reader import LineReader
+from advisor.readers.run_table import RunTable
+from advisor.readers.sniff import line_score
+
+NAME = "generic"
+MOST = 0.285  # the surest score: below that of any reader that knows what it reads
+_FEW = 0.2  # of one or two rows, or of validation losses alone
+_BARE = LineFormat(
+    name=NAME,
+    framework=None,
+    rows=(),
+    # the error messages of a run in a file of their own: no record, but they say how it ended
+    signs=(Sign(pattern=rb"Traceback \(most recent call last\)|DUE TO TIME LIMIT|CUDA out of memory", weight=0.15),),
+)
+
+
+@dataclass(frozen=True)
+class GenericReader:
+    """Reads a log by what the log itself shows of its format."""
+
+    name: str = NAME
+
+    def score(self, head: bytes, path: Path) -> float:
+        """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
+        lesson = learn(head)
+        rows = MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations else 0.0
+        return max(rows, line_score(_BARE, head, path))
+
+    def read(self, path: Path, progress: Progress | None = None) -> RunTable:
+        """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
+        lesson = learn(sample(path))
+        table = LineReader(format_of(lesson)).read(path, progress)
+        return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
+
+
+def format_of(lesson: Lesson) -> LineFormat:
+    """The format that a log taught."""
+    return dataclasses.replace(_BARE, rows=lesson.rules)

@@ -1,0 +1,304 @@
+"""A log teaches its own format: which lines are records, what counts, and which say what the next ones are of.
+
+The lines of a sample are grouped by shape and read by their named numbers. The loss that most lines print is the log's;
+lines that print it with a step are its records, and where there are such, sums of an epoch are none. Where records
+print no epoch or step, lines that print nothing else (`Epoch 3/60`) say it for those below. What the numbers themselves
+show is believed before their names: a counter rises, a time that always rises is the time since the start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, readings
+from advisor.readers.line_format import EVAL, MORE, SETS, TRAIN, Rule
+from advisor.readers.line_templates import number
+from advisor.readers.names import column_of, normalise
+from advisor.readers.slots import COUNTED, LONGEST, stamp
+from advisor.readers.sniff import distinct_lines
+from advisor.readers.table_lines import TableRow, headers
+
+MOST_SHAPES = 6000  # lines of different shape that are read
+SERIES = 400  # lines whose numbers are looked at
+FEWEST = 3  # rows that need no other sign of being a log
+MANY = 20  # rows that no page about a run quotes
+OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
+RISING = 0.7  # share of a counter's moves that do not go back: it may start again
+_MAY_MATTER = re.compile(rb"(?i)loss|entropy|nll|epoch|step|iter|batch|\bit\b|\bep\b|[\x80-\xff]|\d/ *\d")
+_BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
+_MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a log taught: the rules that read it, how many of the sample's lines are records, and how surely."""
+
+    rules: tuple[Rule, ...] = ()
+    rows: int = 0
+    evaluations: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class _Line:
+    text: bytes
+    count: int
+    read: dict[str, Reading]
+
+    @property
+    def progress(self) -> frozenset[str]:
+        return frozenset(name for name in PROGRESS if name in self.read)
+
+
+@dataclass(kw_only=True)
+class _Kind:
+    """Lines that print one loss with the same counters."""
+
+    loss: str
+    progress: frozenset[str]
+    rank: int
+    lines: list[_Line] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(line.count for line in self.lines)
+
+
+@lru_cache(maxsize=2)
+def learn(head: bytes) -> Lesson:
+    """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
+    lesson = _learnt(head)
+    return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
+
+
+def _learnt(head: bytes) -> Lesson:
+    table = _tables(head)
+    lines = _read_lines(head)
+    train = _kinds(lines, "loss")
+    most = max((kind.count for kind in train), default=0)
+    main = max(train, key=lambda kind: _weight(kind, most), default=None)
+    if main is not None and main.count <= sum(rows for _, rows in table):
+        main = None
+    rows = {id(line) for line in main.lines} if main else set()
+    evals = _kinds([line for line in lines if id(line) not in rows], "eval_loss")
+    if main is not None:
+        return _lesson(head, lines, train, main, evals)
+    found = [row for row, _ in table]
+    rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
+    if evals and not found:
+        rules += _steps(evals)
+    return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=sum(e.count for e in evals))
+
+
+def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind]) -> Lesson:
+    needs = _needs(main)
+    series = _series(head, main, needs)
+    targets = _by_their_numbers(series)
+    counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
+    if "step" not in counted:
+        targets["step"] = ""  # of a bar before one row in so many
+    context = _context(lines, counted)
+    varied = len({repr(value) for value in series.get("loss", [])}) > 1
+    rows = main.count
+    if not counted and not (varied and max(line.count for line in main.lines) >= FEWEST):
+        return Lesson()
+    if rows < FEWEST and not any(line.read["loss"].slot.sure or b"|" in line.text for line in main.lines):
+        return Lesson()
+    if rows >= FEWEST and not varied and not _moves(series):
+        return Lesson()
+    row = LearntRow(
+        kind=TRAIN,
+        losses=frozenset({main.loss}),
+        needs=needs,
+        required=("loss", *sorted(counted)),
+        targets_of=targets,
+        comma=_comma(main),
+    )
+    other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
+    notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
+    rules = (row, *_evaluations(evals, main, True), *context)
+    return Lesson(rules=rules, rows=rows, evaluations=sum(kind.count for kind in evals), notes=tuple(notes))
+
+
+def _is_page(head: bytes) -> bool:
+    """Whether a sample is a page of Markdown about runs: rows quoted in it are not those of a log."""
+    text = head[: 1 << 16]
+    lines = sum(1 for line in text.split(b"\n") if line.strip())
+    return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
+
+
+def _read_lines(head: bytes) -> list[_Line]:
+    out: list[_Line] = []
+    for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
+        if len(out) >= MOST_SHAPES:
+            break
+        if len(text) <= LONGEST and _MAY_MATTER.search(text) and (read := readings(text)):
+            out.append(_Line(text=text, count=count, read=read))
+    return out
+
+
+def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
+    """Lines by the name of their loss and by what counts on them."""
+    kinds: dict[tuple[str, frozenset[str]], _Kind] = {}
+    for line in lines:
+        reading = line.read.get(column)
+        if reading is None:
+            continue
+        key = (reading.key, line.progress)
+        kinds.setdefault(key, _Kind(loss=reading.key, progress=line.progress, rank=reading.rank)).lines.append(line)
+    return list(kinds.values())
+
+
+def _weight(kind: _Kind, most: int) -> tuple[bool, bool, int, int]:
+    """How likely lines are a log's records: they repeat, print a step, have the surest name, are many."""
+    repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
+    return repeats, "step" in kind.progress, -(kind.rank // 100), kind.count
+
+
+def _needs(kind: _Kind) -> bytes:
+    """The printed word that all lines of a kind have, to be looked for before anything else."""
+    words = Counter(line.read["loss"].slot.word for line in kind.lines if "loss" in line.read)
+    (word, count), *_ = words.most_common(1) or [(b"", 0)]
+    return word if count == len(kind.lines) else b""
+
+
+def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
+    """What each column of a kind of lines holds in the order of the file."""
+    out: dict[str, list[float]] = {}
+    rows = 0
+    for line in head.split(b"\n"):
+        if needs not in line or len(line) > LONGEST:
+            continue
+        read = readings(line)
+        if "loss" not in read or read["loss"].key != kind.loss or not kind.progress <= read.keys():
+            continue
+        for column, reading in read.items():
+            text = line[reading.slot.start : reading.slot.end]
+            out.setdefault(column, []).append(number(text) if not reading.slot.parts else float("nan"))
+        rows += 1
+        if rows >= SERIES:
+            break
+    return out
+
+
+def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
+    """Columns whose numbers are not what their name says: what they are, or "" where that is nothing."""
+    out: dict[str, str] = {}
+    for column in ("step", "epoch", "tokens"):
+        values = series.get(column, [])
+        constant = len(values) >= FEWEST and len(set(values)) == 1
+        if column == "tokens" and constant:
+            out[column] = "step_tokens"
+        elif (column != "epoch" and constant) or not _rises(values):
+            out[column] = ""
+    times = series.get("seconds", [])
+    if len(times) >= FEWEST and _rises(times, 1.0) and times[-1] > 2 * times[0]:
+        out["seconds"] = "elapsed_seconds"
+    if series.get("elapsed_seconds") and not _rises([v for v in series["elapsed_seconds"] if v == v]):
+        out["elapsed_seconds"] = ""
+    if "step" not in series or out.get("step") == "":
+        out["seconds"] = ""
+    return out
+
+
+def _rises(values: Sequence[float], share: float = RISING) -> bool:
+    moves = [b >= a for a, b in zip(values, values[1:], strict=False)]
+    return not moves or sum(moves) >= share * len(moves)
+
+
+def _moves(series: dict[str, list[float]]) -> bool:
+    return any(len(set(series.get(name, []))) > 1 for name in PROGRESS)
+
+
+def _comma(kind: _Kind) -> bytes:
+    """What a comma inside a number is on these lines: of milliseconds in a time stamp, else of thousands."""
+    thousands = any(
+        b"," in line.text[reading.slot.start : reading.slot.end]
+        for line in kind.lines
+        for reading in line.read.values()
+    )
+    stamped = any(b"," in line.text[stamp(line.text)[-1][2] :][:1] for line in kind.lines if stamp(line.text))
+    return b" " if stamped and not thousands else b""
+
+
+def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
+    """Rules of validation losses: with a counter of their own, else part of the record before them."""
+    names = frozenset(kind.loss for kind in kinds)
+    if not names:
+        return []
+    counts = {name for kind in kinds for name in kind.progress} & {"step", "epoch"}
+    if main is not None:
+        counts &= main.progress
+    rules = [
+        _evaluation(names, EVAL, (counter,), "previous" if main and "step" in main.progress else "")
+        for counter in sorted(counts, key=("step", "epoch").index)
+    ]
+    if owned:
+        rules.append(_evaluation(names, MORE, (), ""))
+    return rules
+
+
+def _steps(evals: list[_Kind]) -> list[Rule]:
+    """The rule of training records that print no loss, beside validation losses that count by steps."""
+    if not any("step" in kind.progress for kind in evals):
+        return []
+    return [LearntRow(kind=TRAIN, losses=frozenset(), needs=b"", required=("step",))]
+
+
+def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:
+    only = frozenset(("eval_loss", "eval_seconds", *required))
+    return LearntRow(
+        kind=kind, losses=names, needs=b"", required=("eval_loss", *required), only=only, stamps=False, step=step
+    )
+
+
+def _context(lines: list[_Line], counted: frozenset[str]) -> list[LearntRow]:
+    """The rule of lines that say what the next records are of, where these do not say so themselves."""
+    wanted = {"epoch"} if "step" in counted else {"epoch", "step"}
+    if "epoch" in counted or not any(_says(line) & wanted for line in lines):
+        return []
+    return [LearntContext(kind=SETS, losses=frozenset(), needs=b"", only=frozenset(wanted), stamps=False)]
+
+
+def _says(line: _Line) -> set[str]:
+    return says(line.read)
+
+
+def says(read: dict[str, Reading]) -> set[str]:
+    """The counters that a line without a loss states of what follows it: as its subject, not in passing."""
+    if "loss" in read or "eval_loss" in read:
+        return set()
+    return {name for name in ("epoch", "step") if name in read and _is_subject(read[name])}
+
+
+def _is_subject(reading: Reading) -> bool:
+    if reading.key == COUNTED:
+        return True
+    named = column_of(_BEGIN.sub("", normalise(reading.slot.name)[0]))
+    return named is not None and named.column == reading.column and not reading.key.endswith("s")  # `epochs: 3`: a plan
+
+
+class LearntContext(LearntRow):
+    """A line that says what the records below it are of."""
+
+    def find(self, line: bytes) -> tuple[list, int] | None:
+        """Where its counters stand; None for a line that states none, or that is a record itself."""
+        if not _MAY_MATTER.search(line):
+            return None
+        read = readings(line)
+        said = says(read) & self.only
+        return self._found(line, {name: read[name] for name in said}) if said else None
+
+
+def _tables(head: bytes) -> list[tuple[TableRow, int]]:
+    lines = head.split(b"\n")
+    out = []
+    for row in headers(lines):
+        rows = sum(row.find(line) is not None for line in lines[: 1 << 14])
+        if rows:
+            out.append((row, rows))
+    return out

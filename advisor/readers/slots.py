@@ -1,0 +1,143 @@
+"""The numbers of a line and what the line calls them: `loss   8.2341`, `Epoch [3/10]`, `第 3 轮`, `2.1 it/s`, `45/100`.
+
+A number is named by the words before it in its own field, failing that by a unit of rate behind it. Two numbers with a
+slash between them and no words count something, as a bar does. What has neither is left without a name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from advisor.readers.foreign_names import english
+from advisor.readers.line_format import LOSS
+
+LONGEST = 4096  # of a line, bytes: a dumped configuration is no record
+COUNTED = "counted"  # the name of `45/100`
+
+# drawn frames, bars and bullets separate fields, and full-width punctuation is punctuation; all of the same length,
+# since positions have to stay those of the line
+_DRAWN = re.compile(rb"\xe2(?:[\x94-\x97][\x80-\xbf]|\x80\xa2|\x9a[\x80-\xbf]|\x9c[\x80-\xbf])")
+_WIDE = (
+    (b"\xef\xbc\x9a", b":  "),
+    (b"\xef\xbc\x9d", b"=  "),
+    (b"\xe2\x86\x92", b"|  "),
+    *((mark, b",  ") for mark in (b"\xef\xbc\x8c", b"\xe3\x80\x81", b"\xe3\x80\x82")),
+    *((mark, b"(  ") for mark in (b"\xef\xbc\x88", b"\xe3\x80\x90")),
+    *((mark, b")  ") for mark in (b"\xef\xbc\x89", b"\xe3\x80\x91")),
+    (b"\xc2\xa0", b"  "),
+)
+_LETTER = rb"A-Za-z_\x80-\xff"
+_WORD = rb"[" + _LETTER + rb"][\w./%@\x80-\xff-]{0,60}+"
+_RATE = (
+    rb"(?:s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)"
+    rb"|(?:it|iters?|iterations?|steps?|batch(?:es)?)/s(?:ec(?:onds?)?)?|tok(?:en)?s?/s(?:ec(?:onds?)?)?"
+)
+_UNIT = rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%|[KMGT]i?B|[kKMB])"
+_END = rb"(?![\w]|[.:/]\d)"
+_NAMED = (
+    rb"(?<![\w.])(?P<key>"
+    + _WORD
+    + rb"(?: {1,3}"
+    + _WORD
+    + rb"){0,4}+)(?P<in> ?[(\[] ?[a-zA-Z\xc2\xb5%/]{1,12} ?[)\]])?[\"'*]{0,3}"
+    rb"(?P<sep>\s*(?:=>|->|[:=])\s*|\s*[#\[({~]\s*|\s+)[\"'(\[#*]{0,3}\s*(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
+    rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
+    rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?![.\d:/]))?(?: ?" + _UNIT + rb"(?! ?[=:]))?" + _END
+)
+_CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<"
+_BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
+_PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-])"
+_ORDINAL = (  # 第 3 轮, 第3/10步
+    rb"\xe7\xac\xac ?(?P<nth>\d+)(?: ?/ ?(?P<of>\d+))? ?"
+    rb"(?P<measure>\xe8\xbd\xae|\xe4\xb8\xaa ?epoch|\xe6\xad\xa5|\xe6\xac\xa1)"
+)
+_JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<number>\d+)" + _END
+_SLOT = re.compile(b"|".join((_CLOCK, _ORDINAL, _JOINED, _NAMED, _BARE_RATE, _PART)))
+
+_PHASE = re.compile(
+    rb"(?i)(?<![a-z.])(?:(?P<held>val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|devset"
+    rb"|\xe9\xaa\x8c\xe8\xaf\x81|\xe6\xb5\x8b\xe8\xaf\x95)|(?P<own>train|training|\xe8\xae\xad\xe7\xbb\x83))"
+    rb"(?![a-z/.]|_?\w*\.py)"
+)
+_STAMP = re.compile(
+    rb"^[^\d\n]{0,60}?(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[ T_](?P<h>\d\d):(?P<min>\d\d):"
+    rb"(?P<s>\d\d(?:\.\d+)?)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One number of a line: its name in English words, its place, the unit and the total behind it."""
+
+    name: str
+    start: int
+    end: int
+    word: bytes = b""  # the last one of the name as printed
+    unit: str = ""
+    total: tuple[int, int] | None = None
+    sure: bool = True  # a sign, not mere blanks, stands between the name and the number
+    held_out: bool = False  # validation is spoken of before it
+    parts: tuple[tuple[str, int, int], ...] = ()  # of a clock: unit, place
+
+
+def plain(line: bytes) -> bytes:
+    """The line with frames, bars and full-width punctuation as ASCII, each byte where it was."""
+    if line.isascii():
+        return line
+    line = _DRAWN.sub(b"|  ", line)
+    for mark, sign in _WIDE:
+        line = line.replace(mark, sign)
+    return line
+
+
+def slots(line: bytes) -> list[Slot]:
+    """The named numbers of one line, from left to right."""
+    if len(line) > LONGEST:
+        return []
+    text = plain(line)
+    return [slot for match in _SLOT.finditer(text) if (slot := _slot(match, text)) is not None]
+
+
+def stamp(line: bytes) -> list[tuple[str, int, int]]:
+    """The parts of a date and time before the record: unit, place. Empty where there is none."""
+    match = _STAMP.match(line)
+    return [] if match is None else [(part, *match.span(part)) for part in match.re.groupindex]
+
+
+def _slot(match: re.Match[bytes], text: bytes) -> Slot | None:
+    kind = match.lastgroup
+    if match["value"] is not None:
+        return _named(match, text)
+    if match["number"] is not None:
+        name = match["glued"].decode().lower()
+        return Slot(name=name, start=match.start("number"), end=match.end("number"))
+    if match["rate"] is not None:
+        return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=match["rated"].decode())
+    if match["part"] is not None:
+        return Slot(name=COUNTED, start=match.start("part"), end=match.end("part"), total=match.span("whole"))
+    if match["nth"] is not None:
+        epoch = match["measure"] not in (b"\xe6\xad\xa5", b"\xe6\xac\xa1")
+        total = None if match["of"] is None else match.span("of")
+        return Slot(name="epoch" if epoch else "step", start=match.start("nth"), end=match.end("nth"), total=total)
+    assert kind is not None
+    names = {"h": "hours", "min": "minutes", "s": "seconds"}
+    parts = tuple((unit, *match.span(group)) for unit, group in names.items() if match[group] is not None)
+    return Slot(name="bar clock", start=match.start(), end=match.end(), parts=parts)
+
+
+def _named(match: re.Match[bytes], text: bytes) -> Slot | None:
+    unit = (match["count"] or match["unit"] or b"").decode("utf-8", "replace")
+    key = english(match["key"].decode("utf-8", "replace"))
+    inside = (match["in"] or b"").decode("utf-8", "replace")
+    phases = list(_PHASE.finditer(text, max(0, match.start() - 80), match.end("key")))
+    return Slot(
+        name=" ".join(key.split()) + inside,
+        start=match.start("value"),
+        end=match.end("value"),
+        word=match["key"].split()[-1],
+        unit=unit,
+        total=None if match["total"] is None else match.span("total"),
+        sure=bool(match["sep"].strip()),
+        held_out=bool(phases) and phases[-1]["held"] is not None,
+    )

@@ -1,0 +1,194 @@
+"""Logs of formats that nobody declared: what their own lines teach, and texts that are no logs."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import AdvisorError
+from advisor.readers.generic import NAME
+from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
+
+SHARED = Path(__file__).resolve().parents[4] / "shared"
+STEPS = range(0, 500, 100)
+
+
+def written(tmp_path, lines, name="run.log", encoding="utf-8"):
+    path = tmp_path / name
+    path.write_bytes("\n".join([*lines, ""]).encode(encoding))
+    return path
+
+
+def loss(step):
+    return 8.25 - step / 128
+
+
+STYLES = {
+    "padded": "[progress] step {s:6d} | seq 1024 | tokens  65536 | loss {l:8.4f} | grad  0.9823 | lr  3.000e-5",
+    "padded colon": "Step {s:4d} | Loss: {l:8.4f}",
+    "equals": "ep=00  step={s:5d}  loss={l:.4f} (9.1234)  lr=1.50e-06  fwd=887.5ms  iter=1706.5ms  peak_mem=6023MB",
+    "rates behind": "Global Step: {s:6d}, accuracy:  10.9%, loss = {l:.4f} (611.0 examples/sec, 0.21 sec/batch)",
+    "bar": "SFT:  45%|████▌     | {s}/400 [22:20<26:53,  7.87s/it, loss {l:.4f}]",
+    "framed": "│ iteration {s} │ train_loss: {l:.4f} │ lr: 1e-3 │",
+    "dictionary": "(main_task pid=12) {{'train/total_loss': {l:.4f}, 'global_step': {s}, 'lr': [0.001, 0.001]}}",
+    "chinese": "2025-03-01 10:00:00,123 - INFO - 第 {s} 步，训练损失：{l:.4f}，学习率：0.0001",
+    "stepped names": "[rank0]: iter {s}, contrastive loss {l:.4f}, batch time 0.25 s",
+    "coloured": "\x1b[32mINFO\x1b[0m \x1b[1mstep\x1b[0m {s} \x1b[1mloss\x1b[0m {l:.4f}",
+    "tensor": "iteration: {s} loss: tensor({l:.4f}, device='cuda:0', grad_fn=<NllLossBackward0>)",
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_log_teaches_its_own_lines(tmp_path, style):
+    table = read_run(written(tmp_path, ["starting", *(STYLES[style].format(s=s, l=loss(s)) for s in STEPS), "bye 3"]))
+    assert table.format == NAME
+    assert table.columns["step"].tolist() == list(STEPS)
+    assert table.columns["loss"].tolist() == [round(loss(s), 4) for s in STEPS]
+
+
+def test_what_stands_beside_the_loss(tmp_path):
+    table = read_run(written(tmp_path, [STYLES["equals"].format(s=s, l=loss(s)) for s in STEPS]))
+    assert table.columns["seconds"].tolist() == [1.7065] * 5  # `iter=…ms` is a time, not a counter
+    assert table.columns["memory_bytes"][0] == 6023 * 2**20
+    table = read_run(written(tmp_path, [STYLES["rates behind"].format(s=s, l=loss(s)) for s in STEPS]))
+    assert table.columns["seconds"].tolist() == [0.21] * 5
+    table = read_run(written(tmp_path, [STYLES["bar"].format(s=s, l=loss(s)) for s in STEPS]))
+    assert table.facts["planned_steps"] == 400 and table.columns["elapsed_seconds"][0] == 22 * 60 + 20
+    table = read_run(written(tmp_path, [STYLES["padded"].format(s=s, l=loss(s)) for s in STEPS]))
+    assert table.facts["step_tokens"] == 65536 and "tokens" not in table.columns  # the same in every row: of one step
+
+
+def test_an_epoch_said_above_its_losses(tmp_path):
+    lines = []
+    for epoch in range(1, 5):
+        lines += [f"[Epoch {epoch}/9]", f"INFO - Train Loss: {4 / epoch:.4f}, Train Acc: 0.35"]
+        lines += [f"INFO - Val   Loss: {5 / epoch:.4f}, Val   Acc: 0.5", "INFO - Best val loss: 0.0100"]
+    table = read_run(written(tmp_path, lines))
+    assert (table.first_step, table.last_step, table.first_loss, table.last_loss) == (1, 4, 4.0, 1.0)
+    assert table.columns["eval_loss"].tolist() == [5.0, 2.5, 1.6667, 1.25]
+    assert table.facts["planned_epochs"] == 9 and not table.counts_steps
+
+
+def test_sums_of_an_epoch_are_no_steps(tmp_path):
+    lines = []
+    for epoch in range(3):
+        lines += [
+            f"Epoch: [{epoch}][{batch:3d}/120]\tTime  0.345 ( 0.400)\tLoss {6 - epoch:.1f}e+00 (7.0)"
+            for batch in (0, 50, 100)
+        ]
+        lines += [f"Epoch {epoch} done, train loss: 9.99, val loss: {3 - epoch}.5"]
+    table = read_run(written(tmp_path, lines))
+    assert table.rows == 9 and (table.first_loss, table.last_loss) == (6.0, 4.0)
+    assert sorted(value for value in table.columns["eval_loss"].tolist() if not math.isnan(value)) == [1.5, 2.5, 3.5]
+
+
+def test_a_table_under_a_header(tmp_path):
+    lines = ["Step     Loss     LR          GradNorm  Tok/s   GPU%  VRAM(MB)"]
+    lines += [f"{s:4d}    {loss(s):.4f}   5.0e-06      1.1309    3,901    3%   {s}" for s in STEPS]
+    table = read_run(written(tmp_path, lines))
+    assert table.columns["loss"].tolist() == [round(loss(s), 4) for s in STEPS]
+    assert table.columns["tokens_per_second"].tolist() == [3901] * 5
+    lines = [
+        "epoch     train_loss  valid_loss  time",
+        *(f"{e}         {4 - e}.5         {5 - e}.25        00:12" for e in range(3)),
+    ]
+    table = read_run(written(tmp_path, lines))
+    assert (table.first_step, table.last_step, table.last_loss) == (0, 2, 2.5)
+    assert table.columns["eval_loss"].tolist() == [5.25, 4.25, 3.25]
+
+
+def test_losses_without_a_counter_and_counts_in_thousands(tmp_path):
+    table = read_run(written(tmp_path, [f"loss:{0.5 / (1 + i):.6f}, accuracy:0.99, recall:0.98" for i in range(6)]))
+    assert (table.rows, table.first_step, table.first_loss) == (6, None, 0.5)
+    table = read_run(
+        written(tmp_path, [f"step:{k}K smpl:16K ep:39 epch:0.10 loss:0.{9 - k} grdn:2.3" for k in range(2, 7)])
+    )
+    assert (table.first_step, table.last_step) == (2000, 6000) and table.columns["grad_norm"][0] == 2.3
+
+
+def test_utf_16_as_a_redirect_of_powershell_writes_it(tmp_path):
+    lines = [STYLES["padded colon"].format(s=s, l=loss(s)) for s in STEPS]
+    assert read_run(written(tmp_path, lines, encoding="utf-16")).rows == 5
+
+
+NO_LOGS = {
+    "page.txt": [
+        "# A run",
+        "",
+        "It fell to 2.5 quickly:",
+        "```",
+        "step 100: loss 5.25",
+        "step 200: loss 4.25",
+        "step 300: loss 3.25",
+    ]
+    + ["```", "", "## Next", "- **more steps**", "- **less loss**", "```", "pip install it", "```"],
+    "code.py": [
+        "import torch",
+        "loss = 0.0",
+        "step = 0",
+        "lr = 0.1",
+        "def train(step=100, loss=2.5):",
+        "    loss = 1.0",
+    ]
+    + [
+        "    for step in range(100):",
+        "        total_loss += 1.0",
+        "    print(f'step {step} loss {loss:.4f}')",
+        "    return 5",
+    ],
+    "requirements.txt": ["torch==2.1.0", "lossy==1.0.2", "numpy>=1.26", "step-counter==3.1"],
+    "access.log": [
+        f'10.0.0.{i} - - [10/Oct/2000:13:55:{i:02d} -0700] "GET /step/{i} HTTP/1.0" 200 {2326 + i}' for i in range(20)
+    ],
+    "prose.txt": [
+        "After 100 steps the loss was 5.2, and in step 200 we saw a loss of 4.1.",
+        "Three weeks later, nothing.",
+    ],
+    "config.yaml": ["loss_weight: 0.5", "steps: 100", "kl_loss_coef: 0.1", "epochs: 3", "aux_loss_weight: 0.01"],
+}
+
+
+@pytest.mark.parametrize("name", NO_LOGS)
+def test_texts_that_are_no_logs(tmp_path, name):
+    path = written(tmp_path, NO_LOGS[name], name)
+    with pytest.raises(AdvisorError) as refused:
+        table = read_run(path)
+        assert not table.rows
+        raise AdvisorError("no row", "so be it")
+    assert refused.value.hint
+
+
+def test_rows_under_the_name_of_a_known_program(tmp_path):
+    """A program that its messages betray, but whose rows somebody wrote anew."""
+    lines = ["[2024-01-01 00:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] DeepSpeed is ready"]
+    table = read_run(written(tmp_path, [*lines, *(STYLES["padded colon"].format(s=s, l=loss(s)) for s in STEPS)]))
+    assert (table.rows, table.last_step) == (5, 400)
+
+
+def declared():
+    """Real logs that a declared line format reads, with what it gives; none where they are not here."""
+    names = {format.name for format in LINE_FORMATS}
+    for folder in (SHARED / "logs", SHARED / "logs2"):
+        manifest = folder / "MANIFEST.csv"
+        for row in csv.DictReader(manifest.open(encoding="utf-8")) if manifest.exists() else ():
+            try:
+                table = read_run(folder / row["file"])
+            except AdvisorError:
+                continue
+            if table.format in names and table.rows:
+                yield folder / row["file"], table
+
+
+def ends(table):
+    return tuple(repr(value) for value in (table.first_step, table.last_step, table.first_loss, table.last_loss))
+
+
+def test_the_general_reader_gives_what_the_declared_ones_give():
+    """Three in four: abbreviations (`trl:`, `3 train 4.1`) and columns without a header name nothing by themselves."""
+    found = [(path, ends(table) == ends(GENERIC.read(path))) for path, table in declared()]
+    if not found:
+        pytest.skip("the folders of real logs are not here")
+    assert sum(same for _, same in found) >= 0.75 * len(found), [path.name for path, same in found if not same]
