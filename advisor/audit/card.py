@@ -25,7 +25,7 @@ SETUP_FIELDS = {
     **dict.fromkeys(("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len"), "whole?"),
     "tied_head": "flag?",
     **dict.fromkeys(("micro_batch", "grad_accum", "gpus", "step_tokens", "steps", "steps_done"), "whole?"),
-    "gpu": "text?",
+    "gpu": "card?",
     "machine": "text?",  # the provider's name of it
     "backend": "text?",
     "precision": "bf16|fp16|fp32?",
@@ -152,6 +152,7 @@ class Card:
     rows: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # of COLUMNS, equally long
     timing: Mapping[str, Quantity] = field(default_factory=dict)  # phase → seconds of one step
     assumed: tuple[str, ...] = ()  # what the report does not say and the card fills in, in words
+    unplaced: tuple[str, ...] = ()  # sentences with numbers of which no claim could be made, with their lines
 
     def setup(self, name: str) -> Setup:
         """The run itself, or another configuration by its name; KeyError for an unknown one."""

@@ -8,13 +8,15 @@ from typing import Any
 
 from advisor.audit.quantity import DIMENSIONS, Quantity, parse_quantity
 from advisor.errors import close_matches
+from advisor.hardware.catalog import GpuSpec, gpus_named, load_gpus
 
 
 def read_fields(raw: Any, specs: Mapping[str, str], where: str, problems: list[str], **names: Any) -> dict[str, Any]:
     """The fields of a mapping, converted; problems are added with the path of the field.
 
     A spec is a dimension ("seconds": a quantity of time), "number" (a quantity of any dimension), "text", "whole",
-    "float", "flag", "setup" (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it:
+    "float", "flag", "card" (of the catalog, by a name that may mean several), "setup"
+    (one of `names["setups"]`) or choices "a|b". "[…]" around it: a list; "?" after it:
     optional.
     """
     if not isinstance(raw, Mapping):
@@ -71,6 +73,13 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         good = isinstance(value, bool)
     elif spec == "text":
         good = isinstance(value, str) and bool(value.strip())
+    elif spec == "card":
+        good = isinstance(value, str) and bool(cards_named(value))
+        if not good and isinstance(value, str):
+            close = close_matches(value.lower(), load_gpus(), 1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            problems.append(f"{where}: unknown GPU {value!r}{hint}; `advisor gpus` lists the known cards")
+            return value
     else:
         try:
             number = float(value) if not isinstance(value, bool) else math.nan
@@ -79,6 +88,17 @@ def _plain(value: Any, spec: str, where: str, problems: list[str]) -> Any:
         good = math.isfinite(number) and (spec == "float" or (number.is_integer() and number > 0))
         value = (int(number) if spec == "whole" else number) if good else value
     if not good:
-        kinds = {"flag": "true or false", "text": "text", "whole": "a whole number above 0", "float": "a number"}
+        kinds = {
+            "flag": "true or false",
+            "text": "text",
+            "card": "a card's name",
+            "whole": "a whole number above 0",
+            "float": "a number",
+        }
         problems.append(f"{where}: expected {kinds[spec]}, found {value!r}")
     return value
+
+
+def cards_named(name: str) -> list[GpuSpec]:
+    """Every card of the catalog that a name can mean: by key or driver name, else by its chip alone ("V100")."""
+    return gpus_named(name) or [spec for key, spec in load_gpus().items() if key.split("-")[0] == name.strip().lower()]

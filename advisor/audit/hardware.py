@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.audit import signs
+from advisor.audit.fields import cards_named
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, show_bytes, unknown, wrong
 from advisor.findings.case import Severity
-from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops
+from advisor.hardware.catalog import GpuSpec, find_gpu, peak_flops
 from advisor.hardware.offers import cheapest_offer
 from advisor.hardware.prices import PriceRow, load_prices
 from advisor.units import format_bandwidth, format_flops, format_number, format_seconds, format_usd_rate, format_watts
@@ -148,8 +149,7 @@ def gpu_speedup(q: Question) -> Judgement:
 def _cards(name: str) -> list[GpuSpec]:
     """Every card that a short name can mean ("V100": each of its four kinds)."""
     card = find_gpu(name)
-    prefix = name.lower()
-    return [card] if card else [s for key, s in load_gpus().items() if key.split("-")[0] == prefix]
+    return [card] if card else cards_named(name)
 
 
 def _half(spec: GpuSpec) -> float | None:

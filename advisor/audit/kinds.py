@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.audit import arithmetic, budget, hardware, learning, memory, reasoning, speed
+from advisor.audit import arithmetic, budget, compute, hardware, learning, memory, reasoning, speed
 from advisor.audit.card import COLUMNS
+from advisor.audit.expression import expression
 from advisor.audit.verdict import Check, Judgement, Question, unknown
 
 
@@ -28,10 +29,12 @@ def not_judged(q: Question) -> Judgement:
 
 
 _COLUMN = "|".join(COLUMNS)
+_RATES = "bf16|fp16|fp32|tf32|fp8"
 _FORMATS = "|".join(hardware.FORMATS)
 
 KINDS: dict[str, Kind] = {
     # arithmetic
+    "expression": _kind(expression, value="number", readings="[text]", in_units="flag?"),
     "product": _kind(arithmetic.product, value="number", factors="[number]"),
     "sum": _kind(arithmetic.total, value="number", parts="[number]"),
     "difference": _kind(arithmetic.difference, value="number", whole="number", part="number"),
@@ -98,7 +101,7 @@ KINDS: dict[str, Kind] = {
     "gpu_fact": _kind(
         hardware.gpu_fact,
         fact="memory|bandwidth|peak|power|architecture|bf16|vcpus|ram",
-        gpu="text?",
+        gpu="card?",
         value="number?",
         words="text?",
         precision="bf16|fp16|fp32|fp8?",
@@ -106,8 +109,8 @@ KINDS: dict[str, Kind] = {
         native="flag?",
     ),
     "precision_speedup": _kind(hardware.precision_speedup, value="times", fast=_FORMATS, slow=_FORMATS),
-    "gpu_speedup": _kind(hardware.gpu_speedup, than="text", value="times?"),
-    "value_for_money": _kind(hardware.value_for_money, than="text"),
+    "gpu_speedup": _kind(hardware.gpu_speedup, than="card", value="times?"),
+    "value_for_money": _kind(hardware.value_for_money, than="card"),
     "number_format": _kind(
         hardware.number_format,
         format=_FORMATS,
@@ -124,6 +127,38 @@ KINDS: dict[str, Kind] = {
     "autocast": _kind(hardware.autocast_split, products="fp32|tf32|bf16|fp16", rest="fp32|tf32|bf16|fp16"),
     "tool_interval": _kind(hardware.tool_interval, tool="text", value="seconds"),
     "power_sampling": _kind(hardware.sampling, rate="hertz"),
+    # what a card can do and hold, from parameters and tokens alone
+    "training_time": _kind(
+        compute.training_time,
+        value="number",
+        parameters="count",
+        tokens="count",
+        gpu="card",
+        gpus="count?",
+        mfu="fraction?",
+        precision=f"{_RATES}?",
+        method="full|adapters?",
+    ),
+    "training_rate": _kind(
+        compute.training_rate,
+        value="rate",
+        parameters="count?",
+        work="work?",
+        gpu="card",
+        gpus="count?",
+        mfu="fraction?",
+        precision=f"{_RATES}?",
+        method="full|adapters?",
+        per_gpu="flag?",
+    ),
+    "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?"),
+    "sustained_rate": _kind(compute.sustained_rate, value="flops", gpu="card", gpus="count?", precision=f"{_RATES}?"),
+    "peak_ratio": _kind(compute.peak_ratio, value="times", gpu="card", than="card"),
+    "card_memory": _kind(compute.card_memory, value="bytes", gpu="card"),
+    "card_peak": _kind(
+        compute.card_peak, value="flops", gpu="card", count="count?", precision=f"{_RATES}?", sparse="flag?"
+    ),
+    "tokens_per_parameter": _kind(compute.tokens_per_parameter, value="number", parameters="count", tokens="count"),
     # conclusions
     "conclusion": _kind(
         reasoning.conclusion,

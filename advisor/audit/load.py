@@ -14,6 +14,7 @@ from advisor.audit.kinds import KINDS
 from advisor.errors import AdvisorError, close_matches
 
 _CARD_FIELDS = {"schema": "whole", "id": "text", "title": "text", "source": "text?", "assumed": "[text]?"}
+_CARD_FIELDS |= {"unplaced": "[text]?"}
 _PARTS = ("run", "others", "rows", "timing", "claims")
 _CLAIM_FIELDS = {"id": "text", "kind": "text", "text": "text", "line": "whole?", "about": "setup?"}
 _MOST_BYTES = 4 * 2**20
@@ -69,6 +70,7 @@ def card_from_dict(raw: Any, problems: list[str]) -> Card | None:
         title=head["title"],
         source=head.get("source", ""),
         assumed=head.get("assumed", ()),
+        unplaced=head.get("unplaced", ()),
         run=run,
         others=tuple(others),
         rows=rows,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 _UNITS: dict[str, tuple[str, float, float]] = {
     **{u: ("seconds", f, f) for u, f in (("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))},
     **{u: ("seconds", f, f) for u, f in (("days", 86400.0), ("weeks", 604800.0), ("months", 30.44 * 86400.0))},
+    **{u: ("seconds", f, f) for u, f in (("us", 1e-6), ("years", 365.25 * 86400.0))},
+    **{u: ("gpu_hours", f, f) for u, f in (("GPU-h", 1.0), ("k GPU-h", 1e3), ("M GPU-h", 1e6))},
     **{u: ("bytes", float(f), float(f)) for u, f in (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))},
     # tools print both senses under the same letters: nvidia-smi's and torch's MB and GB are powers of 1024
     **{u: ("bytes", f, float(g)) for u, f, g in (("kB", 1e3, 2**10), ("MB", 1e6, 2**20), ("GB", 1e9, 2**30))},
@@ -17,7 +19,16 @@ _UNITS: dict[str, tuple[str, float, float]] = {
     "%": ("fraction", 0.01, 0.01),
     "x": ("times", 1.0, 1.0),
     **{u: ("rate", f, f) for u, f in (("tok/s", 1.0), ("k tok/s", 1e3), ("M tok/s", 1e6))},
-    "$": ("usd", 1.0, 1.0),
+    **{
+        u: ("rate", f / 3600, f / 3600)
+        for u, f in (("tok/h", 1.0), ("k tok/h", 1e3), ("M tok/h", 1e6), ("B tok/h", 1e9))
+    },
+    **{
+        u: ("rate", f / 86400, f / 86400)
+        for u, f in (("tok/d", 1.0), ("k tok/d", 1e3), ("M tok/d", 1e6), ("B tok/d", 1e9))
+    },
+    **{u: ("work", f, f) for u, f in (("FLOP", 1.0), ("GFLOP", 1e9), ("TFLOP", 1e12), ("PFLOP", 1e15))},
+    **{u: ("usd", f, f) for u, f in (("$", 1.0), ("$k", 1e3), ("$M", 1e6), ("$billion", 1e9))},
     "$/h": ("usd_per_hour", 1.0, 1.0),
     **{u: ("flops", f, f) for u, f in (("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFLOP/s", 1e15))},
     **{u: ("bandwidth", f, f) for u, f in (("GB/s", 1e9), ("TB/s", 1e12))},
@@ -33,7 +44,7 @@ LEAST_SLACK = 0.005  # reports round intermediate results; half a per cent accus
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 _SHAPE = re.compile(
     rf"(?P<approximately>~\s*)?(?P<side>[<>]\s*)?(?P<dollar>\$\s*)?(?P<first>-?{_NUMBER})"
-    rf"(?:\s*-\s*\$?(?P<second>{_NUMBER}))?(?P<more>\+)?\s*(?P<unit>[A-Za-z%][A-Za-z/ ]*|/h)?"
+    rf"(?:\s*-\s*\$?(?P<second>{_NUMBER}))?(?P<more>\+)?\s*(?P<unit>[A-Za-z%][A-Za-z/ -]*|/h)?"
 )
 
 

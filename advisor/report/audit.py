@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.audit.audit import Audit, Judged
@@ -16,6 +16,8 @@ _SEVERITIES = list(Severity)
 _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "is so", "arithmetic"
 ASSUMED = "Assumed where the report says nothing"
+UNPLACED = "Stated and not placed: no claim was made of these"
+_MOST_UNPLACED = 12  # on the console; pages have all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,18 @@ def text_lines(audit: Audit) -> Iterator[str]:
             yield from (f"      {label}: {text}" for label, text in group.details)
     if audit.card.assumed:
         yield from ("", f"{ASSUMED}:", *(f"  {text}" for text in audit.card.assumed))
+    if audit.card.unplaced:
+        yield from ("", f"{UNPLACED}:", *(f"  {text}" for text in audit.card.unplaced[:_MOST_UNPLACED]))
+        if more := len(audit.card.unplaced) - _MOST_UNPLACED:
+            yield from ([f"  and {more} more: --md has all"] if more > 0 else [])
+
+
+def kind_lines(kinds: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Every kind of claim, two lines each: what a report says, and how a card says it."""
+    for entry in kinds:
+        yield f"{entry['kind']}: {entry['says']}"
+        fields = f", {entry['fields']}" if entry["fields"] else ""
+        yield f"    {{kind: {entry['kind']}{fields}}}"
 
 
 def markdown(audits: Sequence[Audit]) -> str:
@@ -98,6 +112,7 @@ def document(audit: Audit) -> dict[str, object]:
         "claims": [_claim(judged) for judged in audit.judged],
         "findings": audit.findings,
         "assumed": audit.card.assumed,
+        "unplaced": audit.card.unplaced,
     }
 
 
@@ -130,6 +145,8 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
         yield ""
     if audit.card.assumed:
         yield from (f"## {ASSUMED}", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
+    if audit.card.unplaced:
+        yield from (f"## {UNPLACED}", "", *(f"* {_plain(text)}" for text in audit.card.unplaced), "")
 
 
 def _cells(judged: Judged) -> tuple[str, ...]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from advisor.audit.audit import Audit, audit
-from advisor.audit.card import Setup
+from advisor.audit.card import Card, Setup
+from advisor.audit.examples import EXAMPLES
 from advisor.audit.load import load_card
+from advisor.audit.paper.read import card_of, draft
 from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec
 from advisor.predict.profile import Profile
+from advisor.store.disk import write_atomic
 from advisor.store.store import Store
+
+CARDS = (".yaml", ".yml")
 
 
 def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:
-    """The audits of all cards; raises AdvisorError before the first when one of them cannot be read."""
+    """The audits of cards and of reports in text; raises AdvisorError before the first when one cannot be read."""
 
     def believe(spec: GpuSpec, setup: Setup) -> Profile | None:
         """The card's calibration here, else the prior; None where the datasheet has no rate for this precision."""
@@ -26,4 +33,22 @@ def audit_cards(paths: Sequence[Path], store: Store) -> list[Audit]:
         except AdvisorError:
             return None
 
-    return [audit(card, believe) for card in [load_card(path) for path in paths]]
+    return [audit(card, believe) for card in [_card(path) for path in paths]]
+
+
+def kinds_with_examples() -> list[Mapping[str, str]]:
+    """Every kind of claim with what a report may say and the fields that say it in a card."""
+    return [{"kind": kind, "says": said, "fields": fields} for kind, (said, fields) in EXAMPLES.items()]
+
+
+def write_draft(report: Path, path: Path) -> int:
+    """Write the card that a report's text drafts, to be corrected and judged again; how many claims it has."""
+    raw = draft(report)
+    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)
+    write_atomic(path, text)
+    return len(raw["claims"])
+
+
+def _card(path: Path) -> Card:
+    """A card's file as it is, any other text by its draft."""
+    return load_card(path) if path.suffix.lower() in CARDS else card_of(draft(path))

@@ -7,6 +7,7 @@ import pytest
 from advisor.audit.kinds import KINDS
 from advisor.audit.reasoning import CONCLUSIONS
 from advisor.audit.verdict import Ruling
+from tests.advisor.audit.compute_cases import COMPUTE_CASES
 from tests.advisor.audit.made_up import ask
 
 H, W, D, C = Ruling.HOLDS, Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED
@@ -231,7 +232,7 @@ RISING = {
 }
 
 
-@pytest.mark.parametrize(("kind", "fields", "expected"), CASES)
+@pytest.mark.parametrize(("kind", "fields", "expected"), CASES + COMPUTE_CASES)
 def test_a_claim_is_judged_by_its_numbers(kind: str, fields: dict, expected: Ruling) -> None:
     judged = ask(kind, **fields)
     assert judged.judgement.ruling is expected, judged.judgement
@@ -252,7 +253,7 @@ def test_clipping_is_no_stability_while_norms_rise() -> None:
 
 def test_every_kind_has_a_true_and_a_false_claim() -> None:
     rulings: dict[str, set[Ruling]] = {}
-    for kind, _, ruling in CASES:
+    for kind, _, ruling in CASES + COMPUTE_CASES:
         rulings.setdefault(kind, set()).add(ruling)
     one_sided = {"unsaved_work", "not_judged", "clip_share"}  # statements of a loss; never judged; never accused
     assert set(rulings) | {"conclusion"} == set(KINDS)

@@ -1,0 +1,75 @@
+"""The cards that a text names, with their number: "8×H100", "four A100 80GB", "an RTX 4090"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from advisor.audit.fields import cards_named
+from advisor.hardware.catalog import GpuSpec
+
+_COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16, "dual": 2, "quad": 4}
+_NAME = re.compile(
+    r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|single|one|two|four|eight|sixteen|dual"
+    r"|quad)[\s-]?(?:[x×*]\s?)?)?"
+    r"(?:(?:NVIDIA|AMD|GeForce|Nvidia|Tesla|Instinct|DGX|HGX)\s?)*"
+    r"(?P<name>(?:RTX|GTX)[ -]?(?:PRO[ -]?)?A?\d{4}(?:[ -]?(?:Ti|SUPER|Super|Ada|D))?|GH200|GB[23]00"
+    r"|[BH][1238]00|A100|A800|V100|P100"
+    r"|A(?:10G|10|30|40|6000|5000|4000|4500)|L40S|L40|L4|T4|MI\d{3}[xX]?|TPU ?v\d\w?"
+    r"|[345]0[6789]0(?:[ -]?Ti)?)(?![A-Za-z\d])"
+    r"(?P<form>[ -]?(?:SXM\d?|PCIe|NVL)\b)?(?:\s?\(?(?P<memory>\d{2,3})\s?Gi?B\b)?(?P<form2>[ -]?(?:SXM\d?|PCIe"
+    r"|NVL)\b)?",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mention:
+    """A card named in a text. `specs`: every card of the catalog that the name can mean."""
+
+    name: str
+    count: int | None
+    specs: tuple[GpuSpec, ...]
+    start: int
+    end: int
+    memory_gb: float | None
+
+    @property
+    def key(self) -> str:
+        """One catalog key to stand for all: those of a chip are alike in their peaks but for power."""
+        return max(self.specs, key=lambda s: (s.bf16_flops or s.fp16_flops or 0.0, s.memory_gb)).key
+
+
+def mentions(text: str) -> list[Mention]:
+    """Cards of the catalog named in a text, in order; an unknown name is none of them."""
+    found = []
+    for match in _NAME.finditer(text):
+        specs = _specs(match["name"], match["memory"], (match["form"] or match["form2"] or "").strip(" -"))
+        if not specs:
+            continue
+        said = (match["count"] or "").replace(",", "").lower()
+        count = _COUNTS.get(said) or (int(said.rstrip("k")) * (1000 if said.endswith("k") else 1) if said else None)
+        found.append(
+            Mention(
+                name=match["name"],
+                count=count,
+                specs=specs,
+                start=match.start(),
+                end=match.end(),
+                memory_gb=float(match["memory"]) if match["memory"] else None,
+            )
+        )
+    return found
+
+
+@cache
+def _specs(name: str, memory: str | None, form: str) -> tuple[GpuSpec, ...]:
+    """Every card of a name; memory and form narrow it where they leave one at least."""
+    plain = name if not re.fullmatch(r"[345]0\d0.*", name) else f"RTX {name}"
+    named = cards_named(plain)
+    for keep in (
+        lambda s: memory is None or abs(s.memory_gb - float(memory)) <= 0.05 * s.memory_gb,
+        lambda s: not form or form.lower().rstrip("0123456789") in s.key,
+    ):
+        named = [s for s in named if keep(s)] or named
+    return tuple(named)

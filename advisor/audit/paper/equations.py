@@ -1,0 +1,99 @@
+"""Arithmetic that a text writes out: "24 × 64 × 2 = 3,072 samples", "500B / 7B = 71:1"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from advisor.audit.paper.document import Document, Passage
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import Figure, figures
+
+_OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
+_WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
+_GAP = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*(?P<close>\)?)\s*(?P<op>[×x*/÷+·-])\s*(?P<open>\(?)\s*")
+_EQUALS = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*\)?\s*(?P<sign>=|≈|==|→)\s*(?:about |~)?\s*")
+_LED = re.compile(r"[×x*/÷+^=·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($")
+_POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
+_MOST = 8
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Every equation of passages and cells, as a claim of kind `expression`."""
+    for passage in _joined(document.passages):
+        yield from equations(passage.text, passage.line)
+    for grid in document.grids:
+        for row in grid.rows:
+            for cell in row.cells:
+                yield from equations(cell, row.line)
+
+
+def _joined(passages: Sequence[Passage]) -> Iterator[Passage]:
+    """Lines of a code block that begin with an operator belong to the line above; the equation stands in the last."""
+    held: Passage | None = None
+    for passage in passages:
+        if held and passage.fenced and held.fenced and re.match(r"[×÷+=≈]", passage.text) and "=" not in held.text:
+            text = f"{held.text} {passage.text}"
+            held = Passage(
+                text=text, line=passage.line, headings=passage.headings, fenced=True, section=passage.section
+            )
+            continue
+        if held:
+            yield held
+        held = passage
+    if held:
+        yield held
+
+
+def equations(text: str, line: int) -> Iterator[Drafted]:
+    """The equations of one piece of text."""
+    found = figures(text)
+    for at in range(1, len(found)):
+        gap = text[found[at - 1].end : found[at].start]
+        equals = _EQUALS.fullmatch(gap)
+        if equals is None or equals["sign"] == "→" or _POWER.match(text, found[at].end):
+            continue
+        if re.match(r"\s*[×*÷]|\s*/\s*\d|\s+[x/+-]\s+[~$\d]", text[found[at].end :]):
+            continue  # another expression, no result
+        operands = _operands(text, found, at - 1)
+        if operands is None:
+            continue
+        expression, first = operands
+        yield Drafted(
+            kind="expression",
+            line=line,
+            text=shortened(text[found[first].start : found[at].end]),
+            says={
+                "value": _value(found[at], approximate=equals["sign"] == "≈"),
+                "readings": [expression],
+            },
+        )
+
+
+def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] | None:
+    """The expression that ends with a figure, and the index of its first; None where it is no arithmetic alone."""
+    first, pieces = last, [f"[{found[last].quantity.text}]"]
+    while first > 0 and last - first < _MOST:
+        gap = _GAP.fullmatch(text[found[first - 1].end : found[first].start])
+        if gap is None or _POWER.match(text, found[first].end):
+            break
+        if found[first - 1].raw.endswith("%") and gap["op"] == "-":
+            return None
+        operator = _OPERATORS[gap["op"]]
+        pieces[:0] = [f"[{found[first - 1].quantity.text}]", gap["close"], operator, gap["open"]]
+        first -= 1
+    before = text[: found[first].start]
+    if first == last or _LED.search(before) or _POWER.match(text, found[first].end):
+        return None
+    expression = " ".join(piece for piece in pieces if piece)
+    opened = expression.count("(") - expression.count(")")
+    if opened < 0 and before.rstrip().endswith("("):
+        expression, opened = "( " + expression, 0
+    if opened:
+        expression = expression.replace("(", "").replace(")", "")
+    return " ".join(expression.split()), first
+
+
+def _value(figure: Figure, *, approximate: bool) -> str:
+    text = figure.quantity.text
+    return f"~{text}" if (approximate or figure.about) and not text.startswith("~") else text

@@ -1,0 +1,192 @@
+"""What a text says of cards: their memory and peaks, rates reached in use, models trained on one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.document import Document, Grid, Passage
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.words import LEANER, SPARSITY, precision_of
+
+_ATTACHED = re.compile(
+    r"\s*(?:GPUs?|cards?)?\s*(?:\(|,|:|-|with|has|have|offers?|provides?|features?)?\s*(?:only |each )?"
+)
+_USED = re.compile(r"\b(?:usable|sustained|realized|realised|effective|real-world|actual(?:ly)?|in practice"
+r"|achievable|delivers?|"
+                   r"sustains?|achieves?|reach(?:es)?)\b", re.IGNORECASE)  # fmt: skip
+_EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
+_PEAK = re.compile(r"\bpeak|theoretical|tensor|spec", re.IGNORECASE)
+_LARGER = re.compile(r"\b(?:peak|FLOPs?|compute|TFLOP\S*)\b", re.IGNORECASE)
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Claims about cards in passages, and in tables whose rows name one."""
+    sparse = SPARSITY.search(document.text) is not None
+    for passage, device in _devices(document.passages):
+        yield from _memory(passage)
+        yield from _peaks(passage, device, sparse)
+        yield from _ratio(passage)
+    for grid in document.grids:
+        yield from _specs(grid, sparse)
+
+
+def _devices(passages: Sequence[Passage]) -> Iterator[tuple[Passage, Mention | None]]:
+    """Every passage with the card that its section named last, and how many of them."""
+    held: Mention | None = None
+    count: int | None = None
+    section = -1
+    for passage in passages:
+        if passage.section != section:
+            section, held, count = passage.section, None, None
+        named = mentions(passage.text)
+        if named and not held:
+            held = named[0]
+        if stated := re.search(
+            r"\b(?:#\s?GPUs?|GPUs|GPU count|num(?:ber of)? GPUs|world size)\s*[:=]\s*(\d+)\b",
+            passage.text,
+            re.IGNORECASE,
+        ):
+            count = int(stated[1])
+        yield passage, Mention(**{**held.__dict__, "count": held.count or count}) if held else None
+
+
+def _memory(passage: Passage) -> Iterator[Drafted]:
+    """ "B200 (128 GB each", "A100 has 80 GB": a size that stands beside a card's name."""
+    found = figures(passage.text)
+    for card in mentions(passage.text):
+        if card.memory_gb and all(abs(s.memory_gb / card.memory_gb - 1) > _EDITION for s in card.specs):
+            yield Drafted(
+                kind="card_memory",
+                line=passage.line,
+                text=shortened(f"{card.name}: {card.memory_gb:g} GB"),
+                says={"value": f"{card.memory_gb:g} GB", "gpu": card.name},
+            )
+        for figure in found:
+            between = passage.text[card.end : figure.start] if figure.start >= card.end else None
+            if figure.dimension != "bytes" or between is None or not _ATTACHED.fullmatch(between):
+                continue
+            after = passage.text[figure.end : figure.end + 25]
+            total = re.match(
+                r"\s*(?:total|combined|in total|aggregate|of (?:system )?(?:RAM|disk)|/s|RAM|host|used|peak"
+                r"|alloc|free)",
+                after,
+            )
+            told = re.match(r"\s*(?:each|\)|,|/|of (?:V?RAM|HBM|memory|GPU)|V?RAM|HBM|memory|per GPU|$)", after)
+            if total or not told or figure.side or figure.value < 4e9:
+                continue
+            yield Drafted(
+                kind="card_memory",
+                line=passage.line,
+                text=shortened(f"{card.name}: {figure.raw}"),
+                says={"value": figure.quantity.text, "gpu": card.name},
+            )
+
+
+def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[Drafted]:
+    """Peaks stated of a card, and rates that it is said to reach in use."""
+    text = passage.text
+    named = mentions(text)
+    for figure in figures(text):
+        if figure.dimension != "flops" or re.search(r"(?:\bachieved|\bmodel)\W*$", text[: figure.start], re.IGNORECASE):
+            continue
+        card = _nearest(named, figure) or device
+        if card is None or figure.side == "<" or SPARSITY.search(text):
+            continue
+        precision = precision_of(text)
+        reached = _USED.search(text) and not re.search(r"\bpeak|theoretical|up to\b", text, re.IGNORECASE)
+        says = {"value": figure.quantity.text, "gpu": card.name, **({"precision": precision} if precision else {})}
+        if reached:
+            number = {"gpus": str(card.count)} if card.count else {}
+            yield Drafted(kind="sustained_rate", line=passage.line, text=shortened(text), says=says | number)
+        elif _PEAK.search(text) or _attached(text, card, figure, named):
+            yield from _peak_claim(passage, card, figure, says, sparse)
+
+
+def _peak_claim(
+    passage: Passage, card: Mention, figure: Figure, says: dict[str, str], sparse: bool
+) -> Iterator[Drafted]:
+    """A peak of one card, or of all that are named where only that can be meant."""
+    if "precision" not in says:
+        return
+    dense = max((s.bf16_flops or s.fp16_flops or 0.0) for s in card.specs)
+    together = card.count and card.count > 1 and figure.value > 2.5 * dense
+    number: dict[str, object] = {"count": str(card.count)} if together else {}
+    if sparse:
+        number["sparse"] = True
+    yield Drafted(kind="card_peak", line=passage.line, text=shortened(passage.text), says=says | number)
+
+
+def _nearest(named: Sequence[Mention], figure: Figure) -> Mention | None:
+    """The last card named before a number, else the only one of the text."""
+    before = [card for card in named if card.end <= figure.start]
+    return before[-1] if before else named[0] if len(named) == 1 else None
+
+
+def _attached(text: str, card: Mention, figure: Figure, named: Sequence[Mention]) -> bool:
+    """Whether card and rate stand in one clause of the same text."""
+    between = text[card.end : figure.start] if card in named and card.end <= figure.start else None
+    return between is not None and len(between) < 40 and not re.search(r"\b(?:at|achiev|got|get|train|MFU)", between)
+
+
+def _ratio(passage: Passage) -> Iterator[Drafted]:
+    """ "4.5x higher peak FLOPs (B200 vs A6000)": the peaks of two named cards."""
+    text, named = passage.text, mentions(passage.text)
+    other = re.search(r"\b(?:fp|int|tf)(?:32|8|64|4)\b", text, re.IGNORECASE)  # the ratio is of 16-bit peaks
+    if other or len(named) != 2 or not _LARGER.search(text) or not re.search(r"\bvs\.?\b|compared|than|over\b", text):
+        return
+    times = [f for f in figures(text) if f.dimension == "times"]
+    if len(times) != 1 or named[0].name == named[1].name or any((card.count or 1) > 1 for card in named):
+        return
+    if not re.match(
+        r"\s*(?:higher|more|greater|larger|the)?\s*(?:theoretical |raw |dense )?(?:peak|FLOPs?|compute|TFLOP)",
+        text[times[0].end :],
+    ):
+        return
+    first, second = named
+    says = {"value": times[0].quantity.text, "gpu": first.name, "than": second.name}
+    if (first.specs[0].bf16_flops or 0) < (second.specs[0].bf16_flops or 0):
+        says |= {"gpu": second.name, "than": first.name}
+    yield Drafted(kind="peak_ratio", line=passage.line, text=shortened(text), says=says)
+
+
+def _specs(grid: Grid, sparse: bool) -> Iterator[Drafted]:
+    """Tables of cards: a row's memory and peak columns."""
+    names = [h.lower() for h in grid.header]
+    memory = [
+        i
+        for i, n in enumerate(names)
+        if re.search(r"\b(?:vram|hbm|gpu memory|memory)\b", n) and not re.search(r"band|/s|used|peak|req|need", n)
+    ]
+    peaks = [
+        i
+        for i, n in enumerate(names)
+        if re.search(r"tflop|peak", n) and precision_of(n) and not re.search(r"achiev|effect|real", n)
+    ]
+    for row in grid.rows:
+        cards = mentions(row.cells[0])
+        if len(cards) != 1 or LEANER.search(row.cells[0]):
+            continue
+        card = cards[0]
+        for i in memory:
+            cell = figures(row.cells[i])
+            if len(cell) == 1 and cell[0].dimension == "bytes" and (card.count or 1) == 1:
+                says: dict[str, object] = {"value": cell[0].quantity.text, "gpu": card.name}
+                yield Drafted(
+                    kind="card_memory", line=row.line, text=shortened(f"{card.name}: {cell[0].raw}"), says=says
+                )
+        for i in peaks:
+            cell = figures(row.cells[i])
+            if len(cell) != 1 or SPARSITY.search(grid.header[i] + row.cells[i]):
+                continue
+            value = cell[0].quantity.text if cell[0].dimension == "flops" else f"{cell[0].quantity.text} TFLOP/s"
+            if cell[0].dimension in ("flops", "count") and not (cell[0].scaled and cell[0].dimension == "count"):
+                says = {"value": value, "gpu": card.name, "precision": precision_of(names[i])}
+                yield Drafted(
+                    kind="card_peak",
+                    line=row.line,
+                    text=shortened(f"{card.name}: {row.cells[i]} {grid.header[i]}"),
+                    says=says | ({"sparse": True} if sparse else {}),
+                )

@@ -1,0 +1,139 @@
+"""Quantities of one subject that follow from each other: each one stated against what the others give.
+
+What a record does not state itself is taken from others of the same subject, then of its section, then of the whole
+report where that states it once. Every combination and every charitable reading (per card, of all cards) is tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import product
+
+from advisor.audit.paper.document import Document
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.records import Record, Stated, records, same_subject
+
+_MOST_READINGS = 24
+_MOST_VALUES = 3  # of one quantity of one subject: more are a list of different things
+COMMON = ("gpus", "sequence", "usd_per_hour", "steps")  # a report that states one of them once means it throughout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A quantity and the expressions that may give it; an expression counts where all its quantities are stated."""
+
+    target: str
+    readings: tuple[str, ...]
+    own: bool = False  # whether all of it must stand in one record
+
+    def roles(self, reading: str) -> list[str]:
+        """The quantities of one expression."""
+        return re.findall(r"\{(\w+)\}", reading)
+
+
+def _law(target: str, *readings: str) -> Law:
+    return Law(target=target, readings=readings)
+
+
+_BATCH = "{micro_batch} * {accumulation}"
+LAWS = (
+    _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
+    _law("gpu_rate", "{step_tokens} / {step_time} / {gpus}"),
+    _law(
+        "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
+    ),
+    _law("batch", _BATCH, f"{_BATCH} * {{gpus}}"),
+    _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
+    _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
+    _law("duration", "{steps} * {step_time}"),
+    _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
+    _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
+    Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),
+    _law("tokens_per_hour", "{rate}", "{rate} * {gpus}"),
+    _law("gpu_hours", "{duration} * {gpus} / 3600"),
+    _law("usd", "{gpu_hours} * {usd_per_hour}", "{gpu_hours} * {usd_per_hour} / {gpus}"),
+    _law("usd", "{duration} / 3600 * {usd_per_hour}", "{duration} / 3600 * {usd_per_hour} * {gpus}"),
+    _law("mfu", "{achieved} / {peak}", "{achieved} / {peak} / {gpus}", "{achieved} / {peak} * {gpus}"),
+    _law("ratio", "{tokens} / {parameters}"),
+    _law("epochs", "{tokens} / {dataset}"),
+)
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Every stated quantity that others of its subject give too."""
+    known = records(document)
+    for record in known:
+        for law in LAWS:
+            targets = record.facts.get(law.target, [])
+            values = len({t.quantity.text for t in targets})
+            if not 1 <= values <= (1 if record.kind == "sentence" else _MOST_VALUES):
+                continue
+            yield from _claims(law, record, targets, known)
+
+
+def _claims(law: Law, record: Record, targets: Sequence[Stated], known: Sequence[Record]) -> Iterator[Drafted]:
+    readings: list[str] = []
+    for template in law.readings:
+        found = [stated_of(role, record, known) for role in law.roles(template)]
+        if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
+            continue
+        alone = record.kind == "sentence"
+        if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
+            continue
+        for chosen in product(*(one.stated for one in found)):
+            names = dict(zip(law.roles(template), (f"[{s.quantity.text}]" for s in chosen), strict=True))
+            readings.append(template.format(**names))
+    unique = list(dict.fromkeys(readings))
+    if not unique or len(unique) > _MOST_READINGS:
+        return
+    for target in targets:
+        about = "" if target.quantity.text.startswith("~") else "~"
+        yield Drafted(
+            kind="expression",
+            line=target.line,
+            text=shortened(f"{record.subject}: {target.label.lower()} {target.quantity.text}"),
+            says={"value": f"{about}{target.quantity.text}", "readings": unique, "in_units": True},
+        )
+
+
+class Scope(IntEnum):
+    """How near to a record a number is stated."""
+
+    OWN = 0
+    SUBJECT = 1
+    SECTION = 2
+    REPORT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is stated of a quantity; empty where nothing is, or too much to be of one thing."""
+
+    stated: tuple[Stated, ...] = ()
+    scope: Scope = Scope.REPORT
+
+    def __bool__(self) -> bool:
+        return bool(self.stated)
+
+
+def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
+    """What is stated of a quantity, nearest first: the record's own, its subject's, its section's, the report's."""
+    if own := record.facts.get(role):
+        return Found(stated=_distinct(own), scope=Scope.OWN)
+    same = [r for r in known if r.kind != "sentence" and same_subject(r.key, record.key)]
+    if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
+        return Found(stated=found, scope=Scope.SUBJECT)
+    beside = [s for r in known if r.section == record.section and r.kind == "section" for s in r.facts.get(role, [])]
+    if found := _distinct(beside):
+        return Found(stated=found if len(found) == 1 else (), scope=Scope.SECTION)
+    everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()
+    return Found(stated=everywhere if len(everywhere) == 1 else (), scope=Scope.REPORT)
+
+
+def _distinct(stated: Sequence[Stated]) -> tuple[Stated, ...]:
+    """One of each value, none where there are too many to be of one thing."""
+    unique = {s.quantity.text.lstrip("~"): s for s in reversed(stated)}
+    return tuple(reversed(unique.values())) if len(unique) <= _MOST_VALUES else ()

@@ -1,0 +1,305 @@
+"""What a report states, by subject: the numbers of a row, of a column, of a section, each with its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.document import Document, Grid, Passage, Row
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.roles import role_of, unit_of_label
+from advisor.audit.quantity import Quantity, parse_quantity
+
+_PAIR = re.compile(r"^(?P<label>[^:=|]{2,60}?)\s*[:=]\s*(?P<value>\S.*)$")
+_PARTS = re.compile(r"\s*[│|;]\s*|,\s+(?=[A-Za-z][\w /]{2,20}:\s)")
+_METRICS = re.compile(
+    r"metric|parameter|setting|phase|item|property|spec|aspect|measure|quantity|category", re.IGNORECASE
+)
+_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BM])(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))")
+_DERIVED = re.compile(
+    r"ratio|expected|speed-?up|change|difference|improvement|delta|notes?|status|observed|impact|source", re.IGNORECASE
+)
+_NAMES = re.compile(
+    r"^(?:model|run|config(?:uration)?|experiment|variant|setup|name|size|job|task|gpu|hardware|scenario|stage"
+    r"|method)s?\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """One number of a record, in the words of `quantity`."""
+
+    role: str
+    quantity: Quantity
+    line: int
+    label: str
+
+
+@dataclass(kw_only=True)
+class Record:
+    """Numbers that are of one subject and stand together."""
+
+    subject: str
+    section: int
+    headings: tuple[str, ...]
+    kind: str  # row | section | sentence
+    facts: dict[str, list[Stated]] = field(default_factory=dict)
+    cards: list[Mention] = field(default_factory=list)
+    words: str = ""
+    line: int = 0
+
+    def add(self, stated: Stated) -> None:
+        """One more number; what is stated again is kept beside the first."""
+        self.facts.setdefault(stated.role, []).append(stated)
+
+    @property
+    def key(self) -> str:
+        """The subject in a form in which names compare."""
+        return plain_name(self.subject)
+
+
+def plain_name(name: str) -> str:
+    """A name without case, punctuation and remarks in parentheses: "LLaMA3-2.2B (old)" is "llama3 2.2b"."""
+    bare = re.sub(r"\([^)]*\)", " ", name.lower())
+    return " ".join(re.findall(r"[a-z0-9.]+", bare))
+
+
+def same_subject(one: str, other: str) -> bool:
+    """Whether two plain names mean one thing: the same words, or one begins with all of the other's."""
+    if not one or not other:
+        return False
+    a, b = one.split(), other.split()
+    short, long = (a, b) if len(a) <= len(b) else (b, a)
+    return long[: len(short)] == short and (len(short[0]) > 1 or len(short) > 1)
+
+
+def records(document: Document) -> list[Record]:
+    """All records of a document, in order."""
+    found = [*_sections(document.passages), *_sentences(document.passages)]
+    for grid in document.grids:
+        found += _columns(grid) if _is_transposed(grid) else _rows(grid)
+    return [record for record in found if record.facts]
+
+
+def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
+    """What the "label: value" lines of a section state."""
+    held: Record | None = None
+    for passage in passages:
+        if held is None or passage.section != held.section:
+            if held:
+                yield held
+            subject = passage.headings[-1] if passage.headings else ""
+            held = Record(
+                subject=subject, section=passage.section, headings=passage.headings, kind="section", line=passage.line
+            )
+            for stated in in_words(subject, passage.line):
+                held.add(stated)
+            _add_size(held, subject)
+        held.words += passage.text + "\n"
+        held.cards += mentions(passage.text)
+        for stated in pairs(passage.text, passage.line):
+            held.add(stated)
+        if named := re.match(r"(?:base )?model(?: name| size)?\s*:\s*(.{2,60})$", passage.text, re.IGNORECASE):
+            _add_size(held, named[1])
+    if held:
+        yield held
+
+
+def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
+    """What single sentences state by units and nouns."""
+    for passage in passages:
+        record = Record(
+            subject="",
+            section=passage.section,
+            headings=passage.headings,
+            kind="sentence",
+            words=passage.text,
+            line=passage.line,
+            cards=mentions(passage.text),
+        )
+        for stated in in_words(passage.text, passage.line):
+            record.add(stated)
+        if not re.search(r"\bvs\.?\b|\bthan\b", passage.text):
+            _add_size(record, passage.text)
+        yield record
+
+
+def pairs(text: str, line: int) -> Iterator[Stated]:
+    """Numbers that a "label: value" line states; several of them where bars or commas part them."""
+    logged = re.match(
+        r"\W*(?:iter(?:ation)?|step)\s*:?\s*\d", text, re.IGNORECASE
+    )  # a time beside it is that of a step
+    for part in _PARTS.split(text):
+        match = _PAIR.match(re.sub(r"^\W+(?=[A-Za-z])", "", part.strip()))
+        if match is None or len(match["label"].split()) > 7:
+            continue
+        found = figures(match["value"])
+        if not found or found[0].start > 2 or re.search(r"[=→]|->", match["value"][found[0].end :]):
+            continue
+        label = "step time" if logged and match["label"].strip().lower() in ("time", "dt") else match["label"]
+        if stated := _stated(label, found[0], line):
+            yield stated
+
+
+def _stated(label: str, figure: Figure, line: int) -> Stated | None:
+    role = role_of(label, figure)
+    if role is None:
+        return None
+    quantity = figure.quantity
+    unit = unit_of_label(role, label)
+    if unit and quantity.dimension == "count":
+        text = quantity.text.split()
+        scaled = " ".join((text[0], unit)) if len(text) == 1 else f"{text[0]} {_scale(text[1])}{unit}"
+        try:
+            quantity = parse_quantity(scaled)
+        except ValueError:
+            return None
+    if role in ("duration", "step_time") and quantity.dimension == "count":
+        return None
+    return Stated(role=role, quantity=quantity, line=line, label=label)
+
+
+def _scale(word: str) -> str:
+    return {"k": "k ", "M": "M ", "billion": "B "}.get(word, "")
+
+
+def _is_transposed(grid: Grid) -> bool:
+    """Whether the columns are the subjects: metrics stand in the first column."""
+    if len(grid.header) < 2:
+        return False
+    labels = [row.cells[0] for row in grid.rows]
+    named = sum(bool(_row_roles(row)) for row in grid.rows)
+    return bool(_METRICS.search(grid.header[0])) or (
+        not _NAMES.search(grid.header[0]) and len(labels) > 1 and named > 0.6 * len(labels)
+    )
+
+
+def _row_roles(row: Row) -> set[str]:
+    found = figures(row.cells[1]) if len(row.cells) > 1 else []
+    role = role_of(row.cells[0], found[0]) if found else None
+    return {role} if role else set()
+
+
+def _rows(grid: Grid) -> Iterator[Record]:
+    """One record a row; its subject is the first cell that is a name."""
+    name_at = next((i for i, h in enumerate(grid.header) if _NAMES.search(h)), None)
+    for row in grid.rows:
+        at = (
+            name_at
+            if name_at is not None
+            else next((i for i, c in enumerate(row.cells) if re.search(r"[A-Za-z]{2}", c)), 0)
+        )
+        record = Record(
+            subject=row.cells[at],
+            section=grid.section,
+            headings=grid.headings,
+            kind="row",
+            words=" | ".join(row.cells),
+            line=row.line,
+            cards=mentions(" | ".join(row.cells)),
+        )
+        for i, cell in enumerate(row.cells):
+            found = figures(cell)
+            if i == at and not re.match(r"(?:model )?size|param", grid.header[i], re.IGNORECASE):
+                continue
+            if found and found[0].start <= 2 and (stated := _stated(grid.header[i], found[0], row.line)):
+                record.add(stated)
+            for part in found[1:]:
+                if (
+                    found[0].dimension == part.dimension == "seconds"
+                    and "(" in cell
+                    and (more := _stated(grid.header[i], part, row.line))
+                ):
+                    record.add(more)
+        for stated in _in_header(grid, row.line):
+            record.facts.setdefault(stated.role, [stated])
+        for stated in in_words(row.cells[at], row.line):
+            record.facts.setdefault(stated.role, [stated])
+        _add_size(record, row.cells[at])
+        yield record
+
+
+def _in_header(grid: Grid, line: int) -> Iterator[Stated]:
+    """What a header says of all its rows: "(10T tokens, 1K GPUs)", "@ $2.30/h"."""
+    for label in grid.header:
+        for figure in figures(label):
+            if figure.dimension == "usd_per_hour":
+                yield Stated(role="usd_per_hour", quantity=figure.quantity, line=line, label=label)
+            elif (
+                figure.dimension == "count"
+                and re.match(r"tokens\b", figure.noun)
+                and re.search(r"time|day|hour|cost|min", label, re.IGNORECASE)
+            ):
+                yield Stated(role="tokens", quantity=figure.quantity, line=line, label=label)
+            elif (
+                figure.dimension == "count"
+                and re.match(r"(?:gpu|[ahbv]\d)", figure.noun)
+                and re.search(r"time|day|hour|cost", label, re.IGNORECASE)
+            ):
+                yield Stated(role="header_gpus", quantity=figure.quantity, line=line, label=label)
+            elif (
+                figure.dimension == "count"
+                and re.match(r"(?:total )?(?:iter|step)", figure.noun)
+                and re.search(r"time|hour|cost", label, re.IGNORECASE)
+            ):
+                yield Stated(role="steps", quantity=figure.quantity, line=line, label=label)
+
+
+def _columns(grid: Grid) -> Iterator[Record]:
+    """One record a column of values."""
+    for i, name in enumerate(grid.header[1:], 1):
+        if _DERIVED.search(name):
+            continue
+        record = Record(
+            subject=name, section=grid.section, headings=grid.headings, kind="row", line=grid.line, cards=mentions(name)
+        )
+        for row in grid.rows:
+            found = figures(row.cells[i])
+            record.cards += mentions(row.cells[i])
+            if found and found[0].start <= 2 and (stated := _stated(row.cells[0], found[0], row.line)):
+                record.add(stated)
+        _add_size(record, name)
+        yield record
+
+
+def in_words(text: str, line: int) -> Iterator[Stated]:
+    """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
+    for figure in figures(text):
+        role = _NOUNS_OF.get(figure.dimension)
+        if figure.dimension == "count":
+            role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
+        elif figure.dimension == "fraction":
+            near = text[max(0, figure.start - 12) : figure.end + 14]
+            role = "mfu" if re.search(r"\bMFU\b|model flops util", near, re.IGNORECASE) else None
+        if role:
+            yield Stated(role=role, quantity=figure.quantity, line=line, label=text)
+
+
+_NOUNS_OF = {
+    **{"rate": "rate", "gpu_hours": "gpu_hours", "usd_per_hour": "usd_per_hour", "usd": "usd", "seconds": "duration"}
+}
+_COUNTED = (
+    ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
+    ("parameters", r"(?:param|model\b)"),
+    ("gpus", r"gpus?\b"),
+    ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b"),
+    ("epochs", r"epochs?\b"),
+)
+
+
+def _add_size(record: Record, name: str) -> None:
+    """Parameters from a model's name, where the record states none."""
+    if "parameters" not in record.facts and (size := size_in(name)):
+        record.add(Stated(role="parameters", quantity=size, line=record.line, label="name"))
+
+
+def size_in(name: str) -> Quantity | None:
+    """Parameters that a model's name gives: "LLaMA2 1.36B", "GPT3-175B"; None without, or with several."""
+    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name)}
+    if len(sizes) != 1:
+        return None
+    number, scale = sizes.pop()
+    return parse_quantity(f"~{number} {'billion' if scale == 'B' else 'M'}")

@@ -1,0 +1,255 @@
+"""What a text says a training takes: time, card-hours, memory, speed, of so many parameters and tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.document import Document, Grid, Passage
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import figures
+from advisor.audit.paper.laws import stated_of
+from advisor.audit.paper.records import Record, Stated, records, size_in
+from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SPARSE_MODEL, TRAINING, precision_of
+
+_SINGLE = re.compile(
+    r"\b(?:single|one|1)[ x×-]*(?:\w+ )?(?:GPU|card|[ABHLV]\d{2,3}|RTX)|\bon (?:a|an|one) (?:single )?", re.IGNORECASE
+)
+_MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Times, rates and memory of trainings."""
+    known = records(document)
+    context = _Context(document, known)
+    for record in known:
+        yield from _times(record, known, context)
+        yield from _rates(record, known, context)
+    for grid in document.grids:
+        yield from _memory_of_rows(grid, context)
+        yield from _cards_for_models(grid, context)
+    for passage in document.passages:
+        yield from _single_card(passage, context)
+        yield from _replicated(passage)
+
+
+class _Context:
+    """What holds of the whole report."""
+
+    def __init__(self, document: Document, known: Sequence[Record]) -> None:
+        self.text = document.text
+        self.title = document.title
+        self.fp8 = re.search(r"\bFP8\b", document.text, re.IGNORECASE) is not None
+        self.sections = {r.section: r for r in known if r.kind == "section"}
+        self._cards: dict[int, list[Mention]] = {}
+        for passage in document.passages:
+            self._cards.setdefault(passage.section, []).extend(mentions(passage.text))
+        for grid in document.grids:
+            self._cards.setdefault(grid.section, []).extend(m for h in grid.header for m in mentions(h))
+        self.everywhere = [m for found in self._cards.values() for m in found]
+
+    def card(self, record: Record) -> Mention | None:
+        """The card of a record: its own, its section's, the report's; None where several are possible."""
+        for found in (record.cards, self._cards.get(record.section, []), self.everywhere):
+            if chips := {m.name.upper() for m in found}:
+                return found[0] if len(chips) == 1 else None
+        return None
+
+    def precision(self, record: Record) -> str | None:
+        """The format of a record; FP8 wherever the report names it, since its peak is the higher one."""
+        return "fp8" if self.fp8 else precision_of(record.words)
+
+
+def _one(role: str, record: Record, known: Sequence[Record]) -> Stated | None:
+    found = stated_of(role, record, known).stated
+    return found[0] if len(found) == 1 else None
+
+
+def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+    """Duration or card-hours of a training of stated parameters and tokens on a known card."""
+    n, d, card = _one("parameters", record, known), _one("tokens", record, known), context.card(record)
+    if n is None or d is None or card is None or SPARSE_MODEL.search(record.words + record.subject):
+        return
+    if not n.quantity.low >= 1e6 or not d.quantity.low >= 1e6:
+        return
+    own = [s for role in ("gpu_hours", "duration") for s in record.facts.get(role, [])]
+    if not own or len({s.quantity.text for s in own}) > 2:
+        return
+    says = {"parameters": n.quantity.text, "tokens": d.quantity.text, "gpu": card.name, **_method(record, context)}
+    if mfu := _one("mfu", record, known) or _assumed_mfu(record, known):
+        says["mfu"] = mfu.quantity.text
+    number = _cards_used(record, known, card)
+    for stated in own:
+        if stated.quantity.dimension == "seconds":
+            if number is None or stated.quantity.high < 60:
+                continue
+            says = says | {"gpus": number}
+        text = f"{record.subject or record.words}: {stated.quantity.text}"
+        yield Drafted(
+            kind="training_time",
+            line=stated.line,
+            text=shortened(text),
+            says={"value": stated.quantity.text, **says},
+        )
+
+
+def _cards_used(record: Record, known: Sequence[Record], card: Mention) -> str | None:
+    """The number of cards as a card's field; None where it is not said."""
+    for role in ("header_gpus", "gpus"):
+        if stated := _one(role, record, known):
+            return stated.quantity.text
+    if card.count:
+        return str(card.count)
+    return "1" if _SINGLE.search(record.words) else None
+
+
+def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
+    """An MFU that a sentence of the section assumes."""
+    found = [s for r in known if r.kind == "sentence" and r.section == record.section for s in r.facts.get("mfu", [])]
+    return found[0] if len({s.quantity.text for s in found}) == 1 else None
+
+
+def _method(record: Record, context: _Context) -> dict[str, Any]:
+    says: dict[str, Any] = {}
+    if ADAPTERS.search(record.words + record.subject + " ".join(record.headings)):
+        says["method"] = "adapters"
+    if precision := context.precision(record):
+        says["precision"] = precision
+    return says
+
+
+def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+    """Tokens per second of a training beside its size, card and MFU."""
+    card = context.card(record)
+    if (
+        card is None
+        or SPARSE_MODEL.search(record.words + record.subject)
+        or NOT_TRAINING.search(record.words + " ".join(record.headings))
+    ):
+        return
+    work, n = _one("work_per_token", record, known), _one("parameters", record, known)
+    if work is None and (n is None or n.quantity.low < 1e6):
+        return
+    for role in ("rate", "gpu_rate"):
+        rate = _one(role, record, known)
+        number = _cards_used(record, known, card)
+        if rate is None or (role == "rate" and number is None):
+            continue
+        if role not in record.facts and "mfu" not in record.facts:
+            continue
+        says: dict[str, Any] = {"value": rate.quantity.text, "gpu": card.name, **_method(record, context)}
+        says |= {"work": work.quantity.text} if work else {"parameters": n.quantity.text} if n else {}
+        says |= {"per_gpu": True} if role == "gpu_rate" else {"gpus": number}
+        line, mfu = rate.line, _one("mfu", record, known)
+        if mfu:
+            says["mfu"], line = mfu.quantity.text, mfu.line
+        yield Drafted(
+            kind="training_rate",
+            line=line,
+            text=shortened(f"{record.subject}: {rate.quantity.text}" + (f" at {mfu.quantity.text} MFU" if mfu else "")),
+            says=says,
+        )
+
+
+def _memory_of_rows(grid: Grid, context: _Context) -> Iterator[Drafted]:
+    """Tables of models with the memory that training them is said to take."""
+    around = " ".join((*grid.headings, *grid.header))
+    training = TRAINING.search(around) or TRAINING.search(context.title)
+    if not training or NOT_TRAINING.search(around):
+        return
+    for i, name in enumerate(grid.header):
+        if (
+            not re.search(r"\bv?ram\b|memory", name, re.IGNORECASE)
+            or LEANER.search(name)
+            or re.search(r"weights|optimi|activ|gradient|per layer|saved|total v?ram", name, re.IGNORECASE)
+        ):
+            continue
+        for row in grid.rows:
+            if mentions(row.cells[0]) or LEANER.search(" ".join(row.cells[:i])) or LEANER.search(row.cells[i]):
+                continue
+            size, found = next((s for c in row.cells[:i] if (s := size_in(c))), None), figures(row.cells[i])
+            if size is None or size.low < 5e8 or not found or found[0].dimension != "bytes" or found[0].side == "<":
+                continue
+            yield Drafted(
+                kind="training_memory",
+                line=row.line,
+                text=shortened(f"{row.cells[0]}: {found[0].raw} ({name})"),
+                says={"parameters": size.text, "value": found[0].quantity.text},
+            )
+
+
+def _cards_for_models(grid: Grid, context: _Context) -> Iterator[Drafted]:
+    """Tables of cards with the models that are said to be trained on one of them."""
+    around = " ".join((*grid.headings, *grid.header))
+    if not TRAINING.search(around) or NOT_TRAINING.search(around) or LEANER.search(around):
+        return
+    for row in grid.rows:
+        cards = mentions(row.cells[0])
+        if len(cards) != 1 or (cards[0].count or 1) > 1:
+            continue
+        for cell in row.cells[1:]:
+            for part in re.split(r"\bor\b|;|,(?! ?\d)", cell):
+                size = _MODELS.findall(part)
+                if len(size) == 1 and not LEANER.search(part) and float(size[0]) >= 0.5:
+                    memory = max(s.memory_gb for s in cards[0].specs)
+                    yield Drafted(
+                        kind="training_memory",
+                        line=row.line,
+                        text=shortened(f"{cards[0].name}: {part.strip()}"),
+                        says={"parameters": f"{size[0]} billion", "value": f"{memory:g} GB"},
+                    )
+
+
+def _single_card(passage: Passage, context: _Context) -> Iterator[Drafted]:
+    """ "A single H100 trains 7B-13B fine": full training on one card."""
+    text, cards = passage.text, mentions(passage.text)
+    trains = re.search(r"\b(?:pre-?)?train(?:s|ed|ing)?\b|\bfull(?:y)? fine-?tun", text, re.IGNORECASE)
+    if (
+        not trains
+        or len(cards) != 1
+        or (cards[0].count or 1) > 1
+        or not re.search(r"\bsingle\b|\bone\b|\b1\s?[x×]", text[: cards[0].end + 12], re.IGNORECASE)
+    ):
+        return
+    if (
+        LEANER.search(text)
+        or NOT_TRAINING.search(text)
+        or re.search(r"\bnot\b|n't|cannot|too (?:big|large)|more than|exceed|beyond|hours|days|\$", text)
+    ):
+        return
+    sizes = [
+        f
+        for f in figures(text)
+        if f.dimension == "count"
+        and f.scaled
+        and f.quantity.low >= 5e8
+        and re.match(r"(?:param|model|$|fine|well|easily)", f.noun)
+    ]
+    if len(sizes) == 1 and "tok" not in sizes[0].noun:
+        memory = max(s.memory_gb for s in cards[0].specs)
+        yield Drafted(
+            kind="training_memory",
+            line=passage.line,
+            text=shortened(text),
+            says={"parameters": sizes[0].quantity.text, "value": f"{memory:g} GB"},
+        )
+
+
+def _replicated(passage: Passage) -> Iterator[Drafted]:
+    """Data parallelism for models of a size: each card holds the whole training state."""
+    around = " ".join((*passage.headings[-2:], passage.text))
+    if not re.search(r"\bdata[- ]parallel|\bDDP\b|\breplicat", around, re.IGNORECASE) or LEANER.search(around):
+        return
+    if not re.search(r"model", passage.text, re.IGNORECASE):
+        return
+    for figure in figures(passage.text):
+        sized = figure.dimension == "count" and figure.scaled and re.match(r"(?:param|model)", figure.noun)
+        if sized and figure.quantity.low >= 1e10 and figure.side != ">":
+            yield Drafted(
+                kind="training_memory",
+                line=passage.line,
+                text=shortened(f"{passage.text} (replicated on every card)"),
+                says={"parameters": figure.quantity.text},
+            )

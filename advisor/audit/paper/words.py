@@ -1,0 +1,39 @@
+"""Words that decide what a number may mean: formats, leaner ways of training, other uses than training."""
+
+from __future__ import annotations
+
+import re
+
+SPARSITY = re.compile(r"\bspars(?:e|ity)|\b2:4\b", re.IGNORECASE)
+# training that keeps less on one card than weights, gradients and moments
+LEANER = re.compile(
+    r"\bQ?LoRA\b|\bPEFT\b|adapter|quanti[sz]|\b[48]-?bit|\bNF4\b|\bINT[48]\b|offload|ZeRO|FSDP|shard"
+    r"|tensor.?parallel|pipeline.?parallel"
+    r"|\bTP\b|model.?parallel|deepspeed|frozen|GaLore|BAdam|\bwith techniques|unsloth|paged",
+    re.IGNORECASE,
+)
+ADAPTERS = re.compile(r"\bQ?LoRA\b|\bPEFT\b|adapter", re.IGNORECASE)
+NOT_TRAINING = re.compile(
+    r"\binferenc|\bserv(?:e|ing)\b|\bdeploy|\bgenerat|\bprefill|\bdecod|\bweights? (?:only|alone)"
+    r"|\bload(?:ing)?\b|\bchat\b|\bKV\b",
+    re.IGNORECASE,
+)
+TRAINING = re.compile(r"\b(?:pre-?)?train(?:s|ed|ing)?\b|\bfull fine-?tun", re.IGNORECASE)
+SPARSE_MODEL = re.compile(
+    r"\bMoE\b|mixture|\bA\d+(?:\.\d+)?B\b|\d+x\d+B|expert|active param|activated|Mixtral|DeepSeek-?V[23]|Switch",
+    re.IGNORECASE,
+)
+_PRECISIONS = (
+    ("fp8", r"\bfp8\b|\be4m3|float8"),
+    ("bf16", r"\bbf16|bfloat16"),
+    ("fp16", r"\bfp16|float16|half.precision|\b16-bit"),
+    ("tf32", r"\btf32"),
+    ("fp32", r"\bfp32|float32|single.precision"),
+)
+
+
+def precision_of(text: str) -> str | None:
+    """The number format that a text names; of 16-bit formats bf16 first, None where none or FP4 is named."""
+    if re.search(r"\b(?:nv|mx)?fp4\b|\bint[48]\b|\btops\b", text, re.IGNORECASE):
+        return None
+    return next((name for name, pattern in _PRECISIONS if re.search(pattern, text, re.IGNORECASE)), None)

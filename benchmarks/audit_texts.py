@@ -1,0 +1,150 @@
+"""How an audit of texts compares with an auditor's: `python benchmarks/audit_texts.py FOLDER [--wrong]`.
+
+FOLDER holds texts and a key.csv: file, line, claim, verdict (ok, wrong, does_not_follow, cannot_be_judged), reason with
+arithmetic, severity, correct value; judged by hand, claim by claim. Asked: of the wrong and unfounded claims of high or
+medium severity, how many are named near their line; of the right ones, how many are accused. `--wrong` lists them text
+by text; without it only the totals are printed, so that texts kept to check with can be scored without being opened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.audit.audit import Judged
+from advisor.audit.verdict import Ruling
+from advisor.errors import AdvisorError
+from advisor.store.store import Store
+from advisor.workflows.audit import audit_cards
+
+BAD = ("wrong", "does_not_follow")
+GRAVE = ("high", "medium")
+NEAR = 1  # lines
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """One claim of the key."""
+
+    line: int
+    claim: str
+    verdict: str
+    severity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Of one text: claims that should be named, those that were, right claims, those accused, and other accusations."""
+
+    due: list[Key]
+    named: list[Key]
+    right: list[Key]
+    accused: list[tuple[Key, Judged]]
+    others: list[Judged]
+
+
+def accusations(path: Path, store: Store) -> list[Judged]:
+    """What the audit of a text calls wrong or unfounded."""
+    try:
+        (audit,) = audit_cards([path], store)
+    except AdvisorError:
+        return []
+    return [j for j in audit.judged if j.judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)]
+
+
+def score(keys: list[Key], accused: list[Judged]) -> Score:
+    """Each accusation against the key: its own line first, among several claims of a line the one with its numbers."""
+    named: set[int] = set()
+    wronged: dict[int, Judged] = {}
+    others = []
+    for judged in accused:
+        at = _matches(keys, judged)
+        bad = [i for i in at if keys[i].verdict in BAD]
+        if bad:
+            named.update(bad)
+        elif right := [i for i in at if keys[i].verdict == "ok" and keys[i].line == judged.claim.line]:
+            wronged.update((i, judged) for i in right)
+        else:
+            others.append(judged)
+    return Score(
+        due=[k for k in keys if k.verdict in BAD and k.severity in GRAVE],
+        named=[keys[i] for i in sorted(named) if keys[i].severity in GRAVE],
+        right=[k for k in keys if k.verdict == "ok"],
+        accused=[(keys[i], judged) for i, judged in wronged.items()],
+        others=others,
+    )
+
+
+def _matches(keys: list[Key], judged: Judged) -> list[int]:
+    """Claims that an accusation can be about: of its line, else of a neighbouring one; those that share its numbers."""
+    line = judged.claim.line or 0
+    own = [i for i, key in enumerate(keys) if key.line == line]
+    near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
+    numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
+    sharing = [i for i in own if numbers & _numbers([keys[i].claim])]
+    if len(own) > 1 and (numbers or sharing):
+        own = sharing
+    elif own and numbers and not sharing and all(keys[i].verdict == "ok" for i in own):
+        own = []  # it accuses another number of that line
+    return own + [i for i in near if keys[i].verdict in BAD and (not own or numbers & _numbers([keys[i].claim]))]
+
+
+def _numbers(texts: Iterable[str]) -> set[float]:
+    return {float(n.replace(",", "")) for text in texts for n in _NUMBER.findall(text)}
+
+
+def read_key(folder: Path) -> dict[str, list[Key]]:
+    """The key by file."""
+    by_file: dict[str, list[Key]] = defaultdict(list)
+    with (folder / "key.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            key = Key(line=int(row["line"]), claim=row["claim"], verdict=row["verdict"], severity=row["severity"])
+            by_file[row["file"]].append(key)
+    return by_file
+
+
+def main() -> None:
+    """Score a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--wrong", action="store_true", help="list what was missed and accused, text by text")
+    args = parser.parse_args()
+    totals = [0] * 5
+    with tempfile.TemporaryDirectory() as home:
+        store = Store(Path(home))
+        for name, keys in sorted(read_key(args.folder).items()):
+            if not (args.folder / name).is_file():
+                continue
+            one = score(keys, accusations(args.folder / name, store))
+            parts = (one.due, one.named, one.right, one.accused, one.others)
+            totals = [total + len(part) for total, part in zip(totals, parts, strict=True)]
+            if args.wrong:
+                _show(name, one)
+    due, named, right, accused, others = totals
+    print(f"wrong or unfounded, high or medium: {named} of {due} named ({named / max(1, due):.0%})")
+    print(
+        f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations"
+    )
+
+
+def _show(name: str, one: Score) -> None:
+    print(f"{name}: {len(one.named)} of {len(one.due)} named, {len(one.accused)} of {len(one.right)} accused")
+    for key in one.due:
+        print(f"  {'named ' if key in one.named else 'MISSED'} {key.line}: {key.claim[:110]}")
+    for key, judged in one.accused:
+        print(f"  ACCUSED {key.line}: {key.claim[:80]} | {judged.judgement.so[:120]}")
+    for judged in one.others:
+        print(
+            f"  other {judged.claim.line} [{judged.claim.kind}]: {judged.claim.text[:90]} | {judged.judgement.so[:110]}"
+        )
+
+
+if __name__ == "__main__":
+    main()

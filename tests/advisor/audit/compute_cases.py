@@ -1,0 +1,45 @@
+"""Cases of claims that need parameters, tokens and a card alone, each with the arithmetic that decides it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from advisor.audit.verdict import Ruling
+
+H, W, D, U = Ruling.HOLDS, Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED
+_SEVEN = {"parameters": "7 billion", "tokens": "100 billion", "gpu": "a100", "gpus": 4}
+
+COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
+    ("expression", {"value": "393,216", "readings": ["[24] * [2048] * [8]"]}, H),
+    ("expression", {"value": "64", "readings": ["[512] / [2]"]}, W),
+    (
+        "expression",
+        {"value": "~10 h", "readings": ["[17.1 s] * [2000]"]},
+        H,
+    ),  # 9.5 h, within the rounding of "about 10"
+    ("expression", {"value": "44 M", "readings": ["[1.36 billion] * [32 k]"]}, W),  # 4.4e13
+    ("expression", {"value": "12", "readings": ["[1] /"]}, U),
+    ("training_time", {"value": "80 days", **_SEVEN}, H),  # 4.2e21 ÷ (80 days · 4 · 312e12) = 49 %
+    ("training_time", {"value": "3 days", **_SEVEN}, W),
+    ("training_time", {"value": "80 days", **_SEVEN, "mfu": "20 %"}, W),
+    ("training_time", {"value": "30 years", **_SEVEN}, D),  # 0.5 %
+    ("training_time", {"value": "9,000 GPU-h", **_SEVEN, "mfu": "40 %"}, H),  # 42 %
+    ("training_rate", {"value": "10,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1, "mfu": "42 %"}, H),
+    ("training_rate", {"value": "10,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1, "mfu": "21 %"}, W),
+    ("training_rate", {"value": "90,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1}, W),
+    ("training_memory", {"parameters": "3 billion", "value": "80 GB"}, H),  # 48 GB
+    ("training_memory", {"parameters": "7 billion", "value": "80 GB"}, U),  # 112 GB with AdamW, 56 GB all in bf16
+    ("training_memory", {"parameters": "13 billion", "value": "80 GB"}, W),
+    ("training_memory", {"parameters": "70 billion"}, W),  # 560 GB on the largest card there is
+    ("sustained_rate", {"value": "400 TFLOP/s", "gpu": "h100"}, H),
+    ("sustained_rate", {"value": "~1,000 TFLOP/s", "gpu": "h100"}, W),
+    ("peak_ratio", {"value": "3.2 x", "gpu": "h100", "than": "a100"}, H),
+    ("peak_ratio", {"value": "20 x", "gpu": "h100", "than": "a100"}, W),
+    ("card_memory", {"value": "48 GB", "gpu": "l40s"}, H),
+    ("card_memory", {"value": "64 GB", "gpu": "a100"}, W),
+    ("card_peak", {"value": "7.9 PFLOP/s", "gpu": "h100", "count": 8, "precision": "bf16"}, H),
+    ("card_peak", {"value": "1,979 TFLOP/s", "gpu": "h100", "precision": "bf16"}, W),
+    ("card_peak", {"value": "1,979 TFLOP/s", "gpu": "h100", "precision": "bf16", "sparse": True}, H),
+    ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "20 billion"}, H),
+    ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "60 billion"}, W),
+]
