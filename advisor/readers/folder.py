@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, telemetry_file, tfevents, wandb_folder
+from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
 from advisor.readers.checkpoint_files import checkpoint_events, is_weights
 from advisor.readers.chunks import sample
 from advisor.readers.config_file import read_config
@@ -255,7 +255,7 @@ def _is_telemetry(path: Path) -> bool:
         head = sample(path, head_bytes=1 << 16)
     except AdvisorError:
         return False
-    return dmon.score(head, path) > 0 or gpu_csv.score(head, path) > 0.5
+    return any(module.score(head, path) > 0.5 for module in (dmon, gpu_csv, smi_tables))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.errors import AdvisorError
+from advisor.readers import bare_readings
 from advisor.readers.bounded import decode
 from advisor.readers.cells import looks_like_date, number_with_unit, plain_numbers
 from advisor.readers.csv_table import layout
@@ -16,6 +17,7 @@ from advisor.readers.telemetry_names import MEASURED, reading_of
 from advisor.readers.telemetry_table import ReadingStore, Telemetry, is_telemetry, telemetry_run
 
 NAME = "gpu_csv"
+_SAMPLED = 2000  # rows that a table without header and units is known by
 _CELL_UNITS = {"%": "%", "mib": "MiB", "w": "W", "mhz": "MHz", "c": "C"}
 
 
@@ -31,7 +33,11 @@ def score(head: bytes, path: Path) -> float:
         return 0.7 if "step" in found else 0.9
     rows = decode(head).split("\n")[:20]
     units = {_unit(cell) for row in rows for cell in row.split(dialect.delimiter)} - {None}
-    return 0.9 if units & {"W", "MiB"} else 0.0
+    if units & {"W", "MiB"}:
+        return 0.9
+    cells = [row.split(dialect.delimiter) for row in decode(head).split("\n")[:_SAMPLED]]
+    columns = zip(*(row for row in cells if len(row) == dialect.width), strict=True)
+    return 0.6 if not units and bare_readings.names_of([plain_numbers(column) for column in columns]) else 0.0
 
 
 def read(path: Path) -> RunTable:
@@ -63,6 +69,10 @@ def read_readings(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
 
 def _infer(block: Block) -> list[str]:
     """Name columns without a header by the units in their cells, in the order in which people ask for them."""
+    if not any(_unit(cell) for cells in block.columns for cell in cells[:20]):
+        bare = bare_readings.names_of([plain_numbers(cells) for cells in block.columns])
+        if bare is not None:
+            return bare
     names: list[str] = []
     seen = {"%": 0, "MiB": 0, "W": 0}
     for number, cells in enumerate(block.columns):

@@ -44,15 +44,23 @@ def _document_score(head: bytes) -> float:
 
 def read(path: Path) -> RunTable:
     """Read JSON lines, or one JSON document that holds a list of such objects. Raises AdvisorError."""
-    rows = JsonRows()
+    rows, keys = JsonRows(), dict[str, None]()
     settings: dict[str, Any] = {}
-    for line, record in _objects(path):
+    count = 0
+    for line, record in objects(path):
+        count += 1
+        keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
         if line <= 3 and not _is_record(record):
             settings |= record  # a first object without progress and loss is often the configuration
         else:
             rows.add(record, line)
     gathered = rows.finish()
     if not _holds_a_run(gathered):
+        if count > 1:
+            raise AdvisorError(
+                f"{path} holds {count} objects, none with a loss; their keys are {', '.join(list(keys)[:8])}",
+                'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
+            )
         gathered = _from_document(path)
     return assemble(
         gathered.records,
@@ -65,7 +73,8 @@ def read(path: Path) -> RunTable:
     )
 
 
-def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a file with the numbers of their lines; other lines are passed over."""
     for chunk in chunks(path):
         for offset, line in enumerate(chunk.text.split(b"\n")):
             record = _object(line)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from advisor.errors import AdvisorError
-from advisor.readers import dmon, gpu_csv
+from advisor.readers import dmon, gpu_csv, smi_tables
 from advisor.readers.bounded import as_number, bounded_int, read_head
 from advisor.readers.chunks import chunks, clean
 from advisor.readers.json_rows import flatten
@@ -68,7 +68,7 @@ def _read(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
         telemetry = _parquet([path])
         return telemetry, len(telemetry.get("unix_seconds", ())), ()  # none: a run on a CPU has the host's rows only
     head = clean(raw)[0]
-    for module in (dmon, gpu_csv):
+    for module in (dmon, gpu_csv, smi_tables):
         if module.score(head, path) > 0:
             return module.read_readings(path)
     if head.lstrip()[:1] == b"{":
