@@ -17,6 +17,13 @@ from advisor.findings.detectors.data_budget import (
     detect_repeated_data,
     detect_token_budget,
 )
+from advisor.findings.detectors.dead import (
+    detect_dead_signal,
+    detect_frozen,
+    detect_hardly_learns,
+    detect_reward_collapse,
+    detect_stuck_accuracy,
+)
 from advisor.findings.detectors.generalisation import detect_memorised, detect_overfitting, detect_scores_at_chance
 from advisor.findings.detectors.gradients import (
     detect_clipped_mostly,
@@ -42,6 +49,7 @@ from advisor.findings.detectors.stagnation import (
     detect_plateau,
     detect_preference_at_chance,
 )
+from advisor.findings.detectors.too_good import detect_too_good
 
 LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_initial_loss,
@@ -63,6 +71,12 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_no_warm_up,
     detect_never_decays,
     detect_no_learning,
+    detect_hardly_learns,
+    detect_frozen,
+    detect_stuck_accuracy,
+    detect_dead_signal,
+    detect_reward_collapse,
+    detect_too_good,
     detect_preference_at_chance,
     detect_plateau,
     detect_noise_floor,

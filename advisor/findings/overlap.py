@@ -25,7 +25,7 @@ from advisor.records import Estimate, worst_basis
 _IN_VAIN = frozenset((
     "overfitting", "memorised", "repeated_data", "token_budget", "worse_than_uniform", "random_tokens", "no_learning",
     "loss_scale_skips", "all_steps_skipped", "preference_at_chance", "plateau", "learning_rate_zero", "loss_spikes",
-    "early_loss_jump", "loss_divergence", "loss_not_finite",
+    "early_loss_jump", "loss_frozen", "loss_divergence", "loss_not_finite",
 ))  # fmt: skip
 # of findings in one tuple that see the same seconds the larger counts
 _LOST = (

@@ -64,7 +64,7 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     return Finding(
         code="nccl_timeout",
         severity=Severity.ERROR if fatal else Severity.WARNING,
-        title=f"Communication between the devices timed out{_where(case)}",
+        title=f"Communication between the devices timed out{_where(case)}: whoever reports it only waited",
         evidence=_evidence(case, event),
         confidence=Confidence.HIGH,
         causes=(
@@ -112,6 +112,9 @@ def detect_exception(case: Case) -> Verdict:
         return None
     event = _last(case, "exception", "disk_full", "nccl_error", "child_failed")
     full = event is not None and event.kind == "disk_full"
+    worker = event is not None and _lost_worker(event.text)
+    if worker:
+        return _worker_killed(case, event)
     return Finding(
         code="crashed",
         severity=Severity.ERROR,
@@ -130,6 +133,30 @@ def detect_exception(case: Case) -> Verdict:
                 + ("resume from the newest checkpoint" if len(case.run) else "start again: nothing was lost yet"),
             )
         ),
+        threshold="the log's own message",
+    )
+
+
+def _lost_worker(text: str) -> bool:
+    """Whether the message is of a data loader whose worker died."""
+    words = text.lower()
+    return "dataloader worker" in words and (
+        "killed" in words or "exited unexpectedly" in words or "bus error" in words
+    )
+
+
+def _worker_killed(case: Case, event: Event | None) -> Finding:
+    return Finding(
+        code="crashed",
+        severity=Severity.ERROR,
+        title=f"A worker of the data loader was killed{_where(case)}",
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH,
+        causes=(
+            "the host or the container ran out of memory: each worker holds its own copy of the data",
+            "shared memory (/dev/shm) is too small for the batches: containers have 64 MB unless told",
+        ),
+        actions=("fewer loader workers, memory-mapped data; docker run --shm-size=16g or --ipc=host",),
         threshold="the log's own message",
     )
 

@@ -72,3 +72,12 @@ def test_other_endings_are_not_judged_here(status):
 def test_a_crash_before_the_first_step():
     table = build.run(steps=0, status=Status.CRASHED, events=[build.event("exception", "KeyError: 'x'")])
     assert only(build.case(table)).title == "The run crashed before the first step"
+
+
+def test_a_killed_loader_worker_is_named_as_the_cause():
+    text = "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."
+    crashed = build.run(steps=30, status=Status.CRASHED, events=[build.event("exception", text, 30)])
+    found = ending.detect_exception(build.case(crashed))
+    assert found.title.startswith("A worker of the data loader was killed") and "memory" in found.causes[0]
+    other = build.run(steps=30, status=Status.CRASHED, events=[build.event("exception", "KeyError: 'x'", 30)])
+    assert "worker" not in ending.detect_exception(build.case(other)).title

@@ -1,0 +1,68 @@
+"""Losses of language models that are too low for text: leaks, masks, units."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.curves import Curve, curve, tail, trailing_median
+from advisor.findings.loss_kind import has_level, is_language
+from advisor.findings.run_facts import nats_per_unit, number, planned_steps
+
+_SOLVED = 0.02  # nats per token: the next token is known with 98 %, which no text allows
+_NOTHING = 0.01  # the same wherever in the run: perplexity 1.01
+_FEWEST_ROWS = 5
+
+
+def detect_too_good(case: Case) -> Verdict:
+    """A language model's training loss near 0 before its data have come round once, or so low that nothing is left."""
+    losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
+    if len(losses) < _FEWEST_ROWS or unit is None or not is_language(case):
+        return Insufficient(code="too_good", missing=f"{_FEWEST_ROWS} losses of a language model, per token")
+    end = float(np.median(tail(losses.value, least=3))) * unit
+    low = np.flatnonzero(trailing_median(losses.value, _FEWEST_ROWS) * unit < _SOLVED)
+    if not has_level(case, losses) or not len(low) or not 0 <= end < _SOLVED:
+        return None
+    epoch = _epoch_at(case, losses, int(low[0]))
+    first_epoch = epoch is not None and epoch < 1
+    if not first_epoch and (end >= _NOTHING or epoch is not None):
+        return None  # after several epochs it is memorised, which is another finding
+    step = float(losses.step[low[0]])
+    when = f" {epoch:.2g} epochs into its data" if epoch is not None else ""
+    return Finding(
+        code="too_good",
+        severity=Severity.WARNING,
+        title=f"Too good to be true: loss below {_SOLVED:g} since step {step:g}{when}, {end:.2g} at the end",
+        evidence=(
+            Evidence(
+                text=f"perplexity {math.exp(end):.3f}: the next token is known with {math.exp(-end):.1%}",
+                first_step=step,
+                last_step=float(losses.step[-1]),
+            ),
+        ),
+        confidence=Confidence.HIGH if first_epoch else Confidence.MEDIUM,
+        causes=(
+            "answers leak into the inputs: labels not shifted, a causal mask missing",
+            "the loss is taken over padding or template tokens, or over none",
+            "very few or identical examples; a loss divided by more than its tokens",
+        ),
+        actions=(
+            "evaluate on held-out data and read what the model writes",
+            "print one batch: which positions count in the loss, and are their labels in the input?",
+        ),
+        threshold=f"under {_SOLVED:g} nats per token within the first epoch, or under {_NOTHING:g} where epochs are "
+        "not known; text has over 1.8 (laws: irreducible loss of Chinchilla's fit)",
+    )
+
+
+def _epoch_at(case: Case, losses: Curve, row: int) -> float | None:
+    """Passes over the data at a row: printed, else by the share of the planned steps; None where not known."""
+    epochs = curve(case.run, "epoch")
+    if len(epochs) == len(losses):
+        return float(epochs.value[row])
+    planned, steps = number(case.run.facts, "planned_epochs"), planned_steps(case)
+    if planned and steps and losses.counted:
+        return float(losses.step[row]) / steps * planned
+    return None
