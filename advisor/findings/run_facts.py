@@ -23,6 +23,20 @@ def number(facts: dict[str, Any], name: str) -> float | None:
     return float(value)
 
 
+# formats of numbers alone, in which no program speaks: their silence on checkpoints and errors means nothing
+_NUMBERS_ONLY = frozenset(
+    (
+        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
+        *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt", "gpu_csv", "keras"),
+    )
+)
+
+
+def has_words(run: RunTable) -> bool:
+    """Whether the log would hold what its program said beside its numbers."""
+    return run.format not in _NUMBERS_ONLY
+
+
 def vocabulary(case: Case) -> int | None:
     """Rows of the vocabulary: what the log declares, else the workload's shape."""
     declared = number(case.run.facts, "vocab_size")

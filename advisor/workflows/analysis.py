@@ -13,6 +13,7 @@ from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case, Finding, Insufficient, Severity
+from advisor.findings.coverage import Coverage, coverage
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
 from advisor.findings.make_case import make_case
 from advisor.findings.overlap import Savings, savings
@@ -38,6 +39,9 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
+
+# notes that say how to read the log: nothing to do for anybody
+_IDLE_NOTES = frozenset(("warm_up", "loss_spikes", "steps_missing", "loss_noise", "free_memory_is_no_loss"))
 
 # Where else the run could have been: cards people rent, small to large.
 ELSEWHERE = ("l4", "rtx-4090", "l40s", "a100-80gb-sxm", "h100-80gb-sxm", "h200-141gb-sxm", "b200")
@@ -96,7 +100,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         verdict=(
             _what_happened(case),
             _what_it_cost(case, outlook, spent_hours, spent_usd),
-            _what_to_do(findings),
+            _what_to_do(findings, coverage(case, insufficient)),
         ),
         spent_hours=spent_hours,
         spent_usd=spent_usd,
@@ -259,12 +263,19 @@ def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float
     return cost + speed + rest
 
 
-def _what_to_do(findings: list[Finding]) -> str:
-    if not findings:
-        return "nothing wrong was found in what the log holds"
-    worst = next((finding for finding in findings if finding.actions or finding.severity is not Severity.NOTE), None)
+def _what_was_checked(judged: Coverage) -> str:
+    """How much could be judged, and what to log for the rest: silence is no praise where little was looked at."""
+    possible = f"the {format_count(judged.possible)} of {format_count(judged.checks)} checks that were possible"
+    if not judged.lacking:
+        return possible
+    return f"{possible}; log {' and '.join(judged.lacking[:2])} for the rest"
+
+
+def _what_to_do(findings: list[Finding], judged: Coverage) -> str:
+    loud = [finding for finding in findings if finding.severity is not Severity.NOTE]
+    worst = next(iter(loud), None) or next((f for f in findings if f.code not in _IDLE_NOTES and f.actions), None)
     if worst is None:
-        return f"nothing to do: no error and no warning, {format_count(len(findings))} notes"
+        return f"no error and no warning in {_what_was_checked(judged)}"
     saved = ""
     if worth_saying(worst.saved_hours, worst.saved_usd):
         if worst.saved_usd is not None and worst.saved_usd.value > 0:
@@ -272,5 +283,9 @@ def _what_to_do(findings: list[Finding]) -> str:
         elif worst.saved_hours is not None:
             saved = f" (saves {format_estimate(worst.saved_hours.scaled(3600), format_seconds)})"
     action = f": {worst.actions[0]}" if worst.actions else ""
-    calm = "no error and no warning; worth a look: " if worst.severity is Severity.NOTE else ""
+    calm = (
+        f"no error and no warning in {_what_was_checked(judged)}; worth a look: "
+        if worst.severity is Severity.NOTE
+        else ""
+    )
     return f"{calm}{worst.title}{action}{saved}"

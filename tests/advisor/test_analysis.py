@@ -327,3 +327,12 @@ def test_a_run_that_prints_no_step_is_not_called_well(store, tmp_path):
     found = told(tmp_path, store, "***** Running training *****\n  Num Epochs = 4\n  Total optimization steps = 400\n")
     assert "before the first step" in found.verdict[0]
     assert found.verdict[2].startswith("The log ends before the first of 400 steps")
+
+
+def test_where_little_could_be_checked_silence_is_no_praise(tmp_path):
+    log = tmp_path / "metrics.csv"
+    log.write_text("step,loss\n" + "".join(f"{n},{3 / n**0.2:.4f}\n" for n in range(1, 40)))
+    analysis = analyze(log, Given(), Store(tmp_path / "store"))
+    assert not analysis.findings
+    assert "checks that were possible; log step times and the card's name for the rest" in analysis.verdict[2]
+    assert "nothing wrong" not in analysis.verdict[2]

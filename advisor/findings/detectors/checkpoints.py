@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows
-from advisor.findings.run_facts import number, parameters, planned_steps, price, steps_done
+from advisor.findings.run_facts import has_words, number, parameters, planned_steps, price, steps_done
 from advisor.findings.spend import mean_step_seconds
 from advisor.laws import flops
 from advisor.predict.wallclock import BETWEEN_FAILURES, daly_interval_seconds
@@ -22,13 +22,6 @@ _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 _DISK_BYTES = 500e9
 _TELLS_ALL = "training-advisor"  # our own log writes every checkpoint down
-# formats of numbers alone, which never speak of checkpoints: their silence means nothing
-_NUMBERS_ONLY = frozenset(
-    (
-        *("csv", "jsonl", "keras_csv", "lightning_csv", "mlflow", "mlperf", "tfevents", "ultralytics", "wandb"),
-        *("hf_trainer_state", "markdown", "torchtitan", "llmc_mainlog", "build_nanogpt"),
-    )
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +87,7 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
     if checkpoints.count or done < _LONG_HOURS * 3600:
         return None
-    if not checkpoints.certain and case.run.format in _NUMBERS_ONLY:
+    if not checkpoints.certain and not has_words(case.run):
         return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
     if checkpoints.interval_seconds and checkpoints.interval_seconds < seconds:
         return None  # configured, the first one is still to come

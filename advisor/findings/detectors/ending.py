@@ -5,8 +5,8 @@ A log that merely stops before its planned end is `comparison.detect_steps_missi
 
 from __future__ import annotations
 
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
-from advisor.findings.run_facts import planned_steps, price, steps_done
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.run_facts import has_words, planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
 from advisor.findings.savings import whole_run_seconds
 from advisor.readers.run_table import Event, Status
@@ -17,6 +17,13 @@ def _last(case: Case, *kinds: str) -> Event | None:
     """The last event of these kinds."""
     events = [event for event in case.run.events if event.kind in kinds]
     return events[-1] if events else None
+
+
+def unsaid(case: Case, code: str) -> Insufficient | None:
+    """That a log of numbers alone cannot tell of errors; None where it could, and says nothing of this one."""
+    if has_words(case.run):
+        return None
+    return Insufficient(code=code, missing="what the program printed (stdout and stderr)")
 
 
 def _where(case: Case) -> str:
@@ -59,7 +66,7 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     """A collective operation that timed out: one rank never came, the others only waited."""
     event = _last(case, "nccl_timeout")
     if event is None:
-        return None
+        return unsaid(case, "nccl_timeout")
     fatal = case.run.status not in (Status.COMPLETED, Status.TIME_LIMIT)
     return Finding(
         code="nccl_timeout",
@@ -86,7 +93,7 @@ def detect_time_limit(case: Case) -> Verdict:
     """Cut off by the scheduler: how much longer a job must be asked for."""
     event = _last(case, "time_limit")
     if event is None and case.run.status is not Status.TIME_LIMIT:
-        return None
+        return unsaid(case, "time_limit")
     if case.run.status is Status.COMPLETED:
         return None
     rest, whole = remaining_seconds(case), whole_run_seconds(case)
@@ -109,7 +116,7 @@ def detect_time_limit(case: Case) -> Verdict:
 def detect_exception(case: Case) -> Verdict:
     """Ended by an exception or a failed process."""
     if case.run.status is not Status.CRASHED or _last(case, "nccl_timeout"):
-        return None
+        return _later_failure(case) or unsaid(case, "crashed")
     event = _last(case, "exception", "disk_full", "nccl_error", "child_failed")
     full = event is not None and event.kind == "disk_full"
     worker = event is not None and _lost_worker(event.text)
@@ -134,6 +141,23 @@ def detect_exception(case: Case) -> Verdict:
             )
         ),
         threshold="the log's own message",
+    )
+
+
+def _later_failure(case: Case) -> Finding | None:
+    """What failed in the same log although the training itself came to its end."""
+    failed = [event for event in case.run.events if event.kind in ("exception", "child_failed")]
+    if case.run.status is not Status.COMPLETED or not failed:
+        return None
+    return Finding(
+        code="later_failure",
+        severity=Severity.NOTE,
+        title="The training came to its end; something else in the same log failed",
+        evidence=tuple(Evidence(text=event.text, first_step=event.step) for event in failed[-3:]),
+        confidence=Confidence.MEDIUM,
+        causes=("a stage after the training, or an attempt before it",),
+        actions=("look at the message: the trained weights are not touched by it",),
+        threshold="an error in the log of a run that is complete",
     )
 
 
@@ -165,7 +189,7 @@ def detect_killed(case: Case) -> Verdict:
     """Ended by a signal from outside: the machine's memory, preemption or a person."""
     host = _last(case, "host_memory")
     if case.run.status is not Status.KILLED and not (case.run.status is Status.OUT_OF_MEMORY and host):
-        return None
+        return unsaid(case, "killed")
     event = host or _last(case, "killed", "signal")
     words = event.text.lower() if event else case.run.status_reason.lower()
     signal = event.numbers.get("signal") if event else None

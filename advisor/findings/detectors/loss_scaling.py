@@ -24,7 +24,7 @@ def detect_loss_scale_skips(case: Case) -> Verdict:
     """Skipped optimizer steps beyond what dynamic loss scaling does by nature."""
     skips = _skips(case)
     if skips is None:
-        if str(case.run.facts.get("precision", "")).lower() != "fp16":
+        if str(case.run.facts.get("precision", "fp16")).lower() != "fp16":
             return None  # nothing scales a loss in bf16 or fp32
         return Insufficient(code="loss_scale_skips", missing="skipped steps or the loss scale")
     step, count, done = skips

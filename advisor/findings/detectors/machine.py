@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings import run_metrics, series
-from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.run_metrics import StepTimes
 from advisor.units import format_number, format_percent, format_seconds
 
@@ -100,7 +100,9 @@ def _normal_seconds(case: Case, times: StepTimes) -> float:
 def detect_machine_busy(case: Case) -> Verdict:
     """Other work on the machine while the run went on, by the reference kernel that the trainer times."""
     times, kernel = run_metrics.step_times(case), readings(case)
-    if times is None or kernel is None or not kernel.busy.any():
+    if times is None or kernel is None:
+        return Insufficient(code="machine_busy", missing="a reference kernel timed between steps (our own trainer)")
+    if not kernel.busy.any():
         return None
     lost, whole = lost_seconds(case), float(times.seconds.sum()) * times.stride
     share = lost / whole if whole > 0 else 0.0

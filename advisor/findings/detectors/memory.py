@@ -43,8 +43,10 @@ def detect_nearly_full(case: Case) -> Verdict:
 def detect_host_spill(case: Case) -> Verdict:
     """More device memory in use than the card has, or a full card and a crawling run: pages in host memory."""
     used, total = run_metrics.memory_used_share(case)
-    if run_metrics.on_cpu(case) or used is None or total is None:
-        return None  # memory_nearly_full has said what is missing
+    if run_metrics.on_cpu(case):
+        return None
+    if used is None or total is None:
+        return Insufficient(code="host_spill", missing="device memory in use (telemetry or the log) and its size")
     promised, speed = run_metrics.promised_rate(case), run_metrics.pace(case)
     factor = promised.value / speed.tokens_per_second if promised and speed else None
     if used > 1.02:

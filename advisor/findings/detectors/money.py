@@ -140,6 +140,8 @@ def detect_declared_time(case: Case) -> Verdict:
 
 def detect_work_done_twice(case: Case) -> Verdict:
     """Steps that a restart threw away and repeated."""
+    if not len(case.run):
+        return Insufficient(code="work_done_twice", missing="steps, to see which were done again")
     restarts = [event for event in case.run.events if event.kind == "restart"]
     lost = sum(_repeated_steps(event) for event in restarts)
     seconds, covered = run_metrics.step_seconds(case), steps_covered(case)

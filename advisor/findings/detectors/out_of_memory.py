@@ -6,6 +6,7 @@ import dataclasses
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
+from advisor.findings.detectors.ending import unsaid
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import MemoryParts
 from advisor.predict.profile import FIT_MARGIN
@@ -21,7 +22,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
     """Out of memory: which allocation, what held the rest, and what would have fitted by the memory model."""
     events = [event for event in case.run.events if event.kind == "out_of_memory"]
     if not events and (case.run.status is not Status.OUT_OF_MEMORY or _of_the_machine(case)):
-        return None
+        return unsaid(case, "out_of_memory")
     fatal = case.run.status is Status.OUT_OF_MEMORY
     event = events[-1] if events else Event(kind="out_of_memory", text=case.run.status_reason)
     requested, free = event.numbers.get("requested_bytes"), event.numbers.get("free_bytes")

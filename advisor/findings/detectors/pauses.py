@@ -139,7 +139,7 @@ def detect_stalls(case: Case) -> Verdict:
     """Slow steps without a period: something outside the training loop holds it up now and then."""
     times = quiet_times(case)  # what other work on the machine slowed is another finding
     if times is None or times.source == FROM_CLOCK:
-        return None  # periodic_pauses has said what is missing
+        return Insufficient(code="stalls", missing="step times printed by the run itself")
     slow = pauses(times, left_out := _left_out(case, times))
     if slow is None or slow.period is not None or slow.share < _STALL_COST:
         return None

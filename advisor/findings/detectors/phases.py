@@ -27,7 +27,7 @@ def detect_optimizer_floor(case: Case) -> Verdict:
     """An optimizer step that would move its 28 bytes per parameter faster than memory can (sources §3.2)."""
     spec, count, timed = run_metrics.card(case), parameters(case), _typical(case, "optimizer_seconds")
     if timed is None:
-        return None  # not logged: nothing to check
+        return Insufficient(code="optimizer_floor", missing="seconds of the optimizer's step")
     if spec is None or count is None:
         return Insufficient(code="optimizer_floor", missing="the card's bandwidth and the number of parameters")
     # logs of other programs seldom say whether several devices share this work
@@ -57,7 +57,9 @@ def detect_pass_floor(case: Case) -> Verdict:
     """Forward or backward passes that would beat the card's dense peak."""
     best, work = run_metrics.peak(case), run_metrics.flops_per_token(case)
     times = {name: _typical(case, f"{name}_seconds") for name in ("forward", "backward")}
-    if all(value is None for value in times.values()) or run_metrics.on_cpu(case):
+    if all(value is None for value in times.values()):
+        return Insufficient(code="pass_floor", missing="seconds of forward and backward")
+    if run_metrics.on_cpu(case):
         return None  # a CPU runs nothing behind the clock's back, and its "peak" is but its best measured product
     if best is None or work is None or case.workload is None:
         return Insufficient(code="pass_floor", missing="the shape and the card, for the floor of forward and backward")
@@ -95,7 +97,9 @@ def _too_fast(case: Case, *, code: str, what: str, timed: float, floor: float, b
 def detect_short_backward(case: Case) -> Verdict:
     """A backward pass shorter than the forward pass, which has half of its FLOPs."""
     forward, backward = _typical(case, "forward_seconds"), _typical(case, "backward_seconds")
-    if forward is None or backward is None or backward >= forward or run_metrics.on_cpu(case):
+    if forward is None or backward is None:
+        return Insufficient(code="short_backward", missing="seconds of forward and backward")
+    if backward >= forward or run_metrics.on_cpu(case):
         return None  # a CPU runs nothing behind the clock's back, and Python makes its small forward passes slow
     accumulated = case.workload.grad_accum if case.workload else run_metrics.positive(case, "grad_accum") or 1
     launches = forward / accumulated < _LAUNCHING
@@ -120,7 +124,7 @@ def detect_fast_first_step(case: Case) -> Verdict:
     """A first step faster than the rest: real ones compile, allocate and fill caches."""
     times = run_metrics.step_times(case)
     if times is None or times.source != run_metrics.PRINTED or len(times.seconds) < _FEW_STEPS or times.step[0] > 1:
-        return None
+        return Insufficient(code="fast_first_step", missing="step times from the first step on")
     first, steady = float(times.seconds[0]), series.median(times.steady_seconds[1:])
     if first >= _FIRST_FASTER * steady:
         return None
@@ -146,7 +150,7 @@ def detect_phase_sum(case: Case) -> Verdict:
     present = [values for values in columns if np.isfinite(values).any()]
     sampled = np.all([np.isfinite(values) for values in [*present, whole]], axis=0) if present else np.zeros(0, bool)
     if len(present) < 2 or not sampled.any():
-        return None
+        return Insufficient(code="phase_sum", missing="seconds of the parts of a step beside the whole")
     total = np.sum([values[sampled] for values in present], axis=0)
     ratio = series.median(total / whole[sampled])
     has_both = all(np.isfinite(case.run.column(f"{name}_seconds")).any() for name in ("forward", "backward"))

@@ -58,7 +58,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
     logged = series.finite(run_metrics.main_column(case.run, "mfu"))
     logged = logged[logged > 0]
     if not len(logged):
-        return None
+        return Insufficient(code="logged_mfu", missing="an MFU that the log prints, to be checked")
     share = run_metrics.mfu(case)
     if share is None:
         return Insufficient(code="logged_mfu", missing="the model's shape and the card to check the logged MFU")
@@ -108,7 +108,7 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
     tokens = run_metrics.positive(case, "step_tokens") or (case.workload.step_tokens if case.workload else None)
     both = np.isfinite(rate) & np.isfinite(seconds) & (rate > 0) & (seconds > 0)
     if not both.any():
-        return None
+        return Insufficient(code="rate_arithmetic", missing="tokens per second beside seconds per step")
     if tokens is None:
         return Insufficient(code="rate_arithmetic", missing="tokens per step, to check tokens/s x seconds")
     product = rate[both] * seconds[both]

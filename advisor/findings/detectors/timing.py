@@ -88,7 +88,9 @@ def _has_pauses_between(case: Case, rows: np.ndarray) -> bool:
 def detect_warm_up(case: Case) -> Verdict:
     """Compilation and warm-up: left out of every rate, and said so where they are long."""
     times, machine = run_metrics.step_times(case), readings(case)
-    if times is None or not times.start or len(times.steady_seconds) < 5:
+    if times is None or len(times.steady_seconds) < 5:
+        return Insufficient(code="warm_up", missing="step times")
+    if not times.start:
         return None
     if machine is not None and machine.busy_at(times.step[: times.start]).any():
         return None  # nobody can tell warm-up from other work on the machine

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from advisor.findings import run_metrics
-from advisor.findings.case import Finding, Severity
+from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors import machine, money, pauses, throughput, timing
 from advisor.findings.make_case import make_case
 from advisor.findings.registry import judge
@@ -47,10 +47,10 @@ def test_stolen_time_names_the_host():
 def test_a_quiet_machine_is_not_busy():
     steady = {**WITNESS, "witness_seconds": [0.006 + 0.001 * (i % 3) for i in range(len(AT))]}
     assert machine.detect_machine_busy(on_cpu(np.where(BUSY, 5.0, 1.0) * NOISE, steady)) is None
-    assert machine.detect_machine_busy(on_cpu(np.where(BUSY, 5.0, 1.0) * NOISE, {})) is None
+    assert isinstance(machine.detect_machine_busy(on_cpu(np.where(BUSY, 5.0, 1.0) * NOISE, {})), Insufficient)
     assert machine.detect_machine_busy(on_cpu(NOISE)) is None  # somebody else worked, and it cost nothing
     for broken in ({"witness_steps": AT}, {**WITNESS, "witness_steps": [1.0]}, {**WITNESS, "witness_seconds": "6 ms"}):
-        assert machine.detect_machine_busy(on_cpu(NOISE, broken)) is None
+        assert isinstance(machine.detect_machine_busy(on_cpu(NOISE, broken)), Insufficient)
 
 
 def test_pauses_of_a_busy_machine_are_not_garbage_collection():
