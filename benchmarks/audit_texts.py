@@ -129,9 +129,7 @@ def main() -> None:
                 _show(name, one)
     due, named, right, accused, others = totals
     print(f"wrong or unfounded, high or medium: {named} of {due} named ({named / max(1, due):.0%})")
-    print(
-        f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations"
-    )
+    print(f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations")
 
 
 def _show(name: str, one: Score) -> None:
