@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
@@ -9,14 +11,24 @@ import numpy as np
 from advisor.findings import series
 from advisor.findings.case import Case
 from advisor.findings.run_facts import planned_steps, price
-from advisor.findings.run_metrics import FROM_CLOCK, lifetime_seconds, main_column, positive, step_times, telemetry
-from advisor.readers.run_table import Status
+from advisor.findings.run_metrics import (
+    FROM_CLOCK,
+    StepTimes,
+    lifetime_seconds,
+    main_column,
+    positive,
+    step_times,
+    telemetry,
+)
+from advisor.readers.line_clock import BAR
+from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
 _LEAST_USD = 0.05
 _GO_ON = (Status.INCOMPLETE, Status.UNKNOWN)  # where no word of the log says that the run has ended
+CLOCK_MISSES = 0.9  # of the steps' own times a clock of hundredths of a minute may say
 
 
 class Saved(TypedDict):
@@ -41,26 +53,83 @@ def steps_covered(case: Case) -> float | None:
 
 
 def spent_seconds(case: Case) -> float | None:
-    """Seconds that the run took so far, pauses included: by the clock where there is one, else by the sum of its steps.
+    """Seconds that the run took so far, pauses included, by the clock that is trusted most of those that it has.
 
-    A clock of hundredths of a minute, or one that starts late, misses steps that were timed one by one; time stamps
-    miss the start-up that a log's own total has: the longer account counts. Where attempts are told apart, the hours
-    between them in which nobody ran anything are no part of it.
+    Its own account of its duration; else time stamps; else a clock that it prints, each beginning of it added; else a
+    progress bar's; else the sum of its steps. A clock that says less than the steps that were timed one by one starts
+    late. Where attempts are told apart, the hours between them in which nobody ran anything are no part of it.
     """
     if case.run.attempts and (lived := lifetime_seconds(case.run)):
         return lived
-    times, steps, total = step_times(case), steps_covered(case), positive(case, "total_seconds")
+    times = step_times(case)
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
-    elapsed, stamps = (series.finite(main_column(case.run, name)) for name in ("elapsed_seconds", "unix_seconds"))
-    if len(elapsed) > 1 and elapsed.max() > elapsed.min():
-        return max(float(elapsed.max()), timed)
-    if len(stamps) > 1 and stamps.max() > stamps.min():
-        return max(float(stamps.max() - stamps.min()), total or 0.0)
+    by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
+    return by_clock or _sum_of_steps(case, times) or _watched_seconds(case)
+
+
+def _clocks(case: Case, timed: float) -> Iterator[float]:
+    """What each kind of clock says of the main run, the surest first; 0 where it has none, or where that misses steps.
+
+    `timed` is the sum of the steps that were timed one by one.
+    """
+    part = main_part(case.run)
+    stamps = series.finite(main_column(case.run, "unix_seconds"))
+    of_rows = float(stamps.max() - stamps.min()) if len(stamps) > 1 else 0.0
+    of_lines, clock = (part.clock_seconds or 0.0, part.clock) if part is not None else (0.0, "")
+    declared = (part.declared_seconds if part is not None else None) or positive(case, "total_seconds") or 0.0
+    declared, of_lines = (seconds if seconds >= CLOCK_MISSES * timed else 0.0 for seconds in (declared, of_lines))
+    if declared and (part is None or part.starts == 1):  # of several processes the last sums up itself alone
+        yield max(declared, of_rows)
+    yield max(of_rows, 0.0 if clock == BAR else of_lines)
+    yield max(elapsed, timed) if (elapsed := _elapsed(case)) else 0.0
+    yield of_lines
+    yield declared
+
+
+def _elapsed(case: Case) -> float | None:
+    """What the run's own printed clock has counted, from each time that it began anew."""
+    elapsed = series.finite(main_column(case.run, "elapsed_seconds"))
+    if len(elapsed) < 2 or elapsed.max() <= elapsed.min():
+        return None
+    again = np.flatnonzero(np.diff(elapsed) < 0)
+    return float(elapsed[again].sum() + elapsed[-1])
+
+
+def _sum_of_steps(case: Case, times: StepTimes | None) -> float | None:
+    steps = steps_covered(case)
     if times is None or steps is None or times.source == FROM_CLOCK:
-        return total or _watched_seconds(case)  # as the log sums itself up, else as long as readings were taken
+        return None
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
     return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+
+
+def main_part(run: RunTable) -> RunPart | None:
+    """The run of the log that the table's main phase holds; None where the log has none told apart."""
+    return next((part for part in run.runs if part.phase == run.main_phase and run.phases), None)
+
+
+def run_seconds(case: Case) -> list[float | None]:
+    """Seconds of each run of the log, by its own clocks; None where it has none."""
+    out: list[float | None] = []
+    for part in case.run.runs:
+        if part.phase is None:
+            out.append(part.declared_seconds or part.clock_seconds)
+            continue
+        facts = case.run.facts
+        if part.phase != case.run.main_phase:
+            facts = {name: value for name, value in facts.items() if name != "total_seconds"}
+        out.append(spent_seconds(replace(case, run=replace(case.run, main_phase=part.phase, facts=facts))))
+    return out
+
+
+def file_seconds(case: Case) -> float | None:
+    """Seconds of all runs of the log together; of those whose time is known."""
+    if len(case.run.runs) < 2:
+        alone = spent_seconds(case)
+        return alone if alone is not None or not case.run.runs else run_seconds(case)[0]
+    known = [seconds for seconds in run_seconds(case) if seconds is not None]
+    return sum(known) if known else None
 
 
 def _watched_seconds(case: Case) -> float | None:

@@ -12,13 +12,12 @@ from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_
 from advisor.readers.axis import Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
-from advisor.readers.records import Records, has_loss
-from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable, Status
-from advisor.readers.status import DECISIVE, status_of
+from advisor.readers.records import Records
+from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable
+from advisor.readers.runs import Cuts, ends_of, loss_rows, with_runs
+from advisor.readers.status import DECISIVE
 
 _ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
-FEWEST_GAPS = 5  # between evaluations that show how often they are due
-LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 
 
 def assemble(
@@ -33,11 +32,13 @@ def assemble(
     notes: Sequence[str] = (),
     phase_names: Sequence[str] = (),
     borrowed: Mapping[int, str] | None = None,
+    starts: Sequence[int] = (),
 ) -> RunTable:
     """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
 
     `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
-    step records of rule i have that print none. Columns that hold nothing are left out.
+    step records of rule i have that print none, `starts` are lines where a program began again. Columns that hold
+    nothing are left out.
     """
     notes = list(notes)
     whole, ranks = records, _ranks(records)
@@ -68,13 +69,17 @@ def assemble(
     notes += _told(found, table)
     if not table.counts_steps and len(table):
         notes.append("the log prints no step: steps are the numbers of its rows")
-    return _with_events(
-        dataclasses.replace(table, notes=tuple(dict.fromkeys(notes))),
-        [*events, *_restart_events(found, records)],
-        whole.line[whole.kind == TRAIN],
-        records.line,
-        step,
+    train_lines = whole.line[whole.kind == TRAIN]
+    placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, step)
+    table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
+    cuts = Cuts(
+        phases=tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece)),
+        lines=records.line,
+        train_lines=train_lines,
+        starts=() if found.duplicates else starts,  # a log printed twice has its banner twice
+        by_epoch=axis.epoch_steps is not None,
     )
+    return with_runs(table, placed, cuts)
 
 
 def _ranks(records: Records) -> list[float]:
@@ -136,9 +141,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
     columns = dict(table.columns)
     hidden = {name: columns.pop(name) for name in HIDDEN if name in columns}
     rows = len(table)
-    loss = has_loss(columns, rows)
-    if not loss.any() and table.rows:
-        loss = ~np.isnan(columns.get("eval_loss", np.full(rows, np.nan)))
+    loss = loss_rows(columns, rows)
     counts = [int(loss[p.first_row : p.last_row + 1].sum()) for p in table.phases]
     main = int(np.argmax(counts)) if counts else 0
     facts = dict(table.facts)
@@ -147,7 +150,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
         part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
         facts = _of_all_epochs(facts, axis.epoch_steps)
-        ends = _ends(columns, np.flatnonzero(loss[part]) + part.start, axis.printed)
+        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed)
     table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
     return _with_derived(table, hidden)
 
@@ -195,34 +198,6 @@ def _with_derived(table: RunTable, hidden: Mapping[str, np.ndarray]) -> RunTable
     return dataclasses.replace(table, columns=columns, provenance=told)
 
 
-def _ends(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, float | None]:
-    if not len(at):
-        return {}
-    printed = columns.get("loss_is_nan")
-    name = "loss" if printed is not None and not np.isnan(printed[at]).all() else "eval_loss"
-    values = columns.get(name, np.full(len(columns["step"]), np.nan))
-
-    def loss(row: int) -> float | None:
-        absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
-        return None if np.isnan(values[row]) and absent else float(values[row])
-
-    steps = columns["step"] if step_printed else _whole_epochs(columns, at)
-    return {
-        "first_step": None if steps is None else float(steps[at[0]]),
-        "last_step": None if steps is None else float(steps[at[-1]]),
-        "first_loss": loss(int(at[0])),
-        "last_loss": loss(int(at[-1])),
-    }
-
-
-def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
-    """Epochs where the log counts its rows by them, whole ones in order. Shares of an epoch name no step."""
-    epochs = columns.get("epoch")
-    if epochs is None or not np.all(np.isfinite(epochs[at])):
-        return None
-    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) >= 0) else None
-
-
 def _whole(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
@@ -251,10 +226,8 @@ def _restart_events(found: Attempts, records: Records) -> list[Event]:
     ]
 
 
-def _with_events(
-    table: RunTable, events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray
-) -> RunTable:
-    """Give events the step before them, and the table its status."""
+def _placed(events: Sequence[Event], train_lines: np.ndarray, lines: np.ndarray, step: np.ndarray) -> list[Event]:
+    """Events in order, with the step before them and how many training records follow."""
     known = ~np.isnan(step)
     lines, step = lines[known], step[known]
     placed = []
@@ -267,59 +240,7 @@ def _with_events(
             if event.kind in DECISIVE:
                 numbers["rows_after"] = float(len(train_lines) - np.searchsorted(train_lines, event.line, side="right"))
         placed.append(dataclasses.replace(event, step=before, numbers=numbers))
-    placed = joined(placed)
-    status, reason = _status(table, placed)
-    return dataclasses.replace(table, events=tuple(placed), status=status, status_reason=reason)
-
-
-def _status(table: RunTable, events: Sequence[Event]) -> tuple[Status, str]:
-    """How the run ended, by steps where both the last and the planned one are printed, else by epochs."""
-    steps, epochs = _main_values(table, "step"), _main_values(table, "epoch")
-    printed = table.provenance.get("step") != ROW_NUMBERS
-    planned, planned_epochs = (_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs"))
-    share, late = _nan_share(table), _evaluated_out_of_turn(table)
-    if planned is not None and (printed or not len(table)):
-        moves = np.diff(steps)
-        stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
-        last = float(steps.max()) if len(steps) else None
-        return status_of(events, last, planned, share, slack=max(1.0, min(stride, planned / 10)))
-    if len(epochs) and (planned_epochs is not None or not printed):
-        whole = bool(np.all(epochs == np.round(epochs)))
-        slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
-        return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
-    last = float(steps.max()) if len(steps) else None
-    return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)
-
-
-def _evaluated_out_of_turn(table: RunTable) -> str:
-    """That the last step was evaluated though none was due, as programs do at their end, in words; else empty."""
-    if not table.phases or table.provenance.get("step") == ROW_NUMBERS:
-        return ""
-    phase = table.phases[table.main_phase]
-    part = slice(phase.first_row, phase.last_row + 1)
-    steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
-    gaps = np.diff(steps[evaluated])
-    if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
-        return ""
-    out_of_turn = np.all(gaps[:-1] == gaps[0]) and 0 < gaps[-1] < gaps[0]
-    last, every = float(steps[evaluated][-1]), float(gaps[0])
-    words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
-    return words if out_of_turn else ""
-
-
-def _main_values(table: RunTable, name: str) -> np.ndarray:
-    """The finite values of a column in the main phase."""
-    if name not in table.columns or not table.phases:
-        return np.zeros(0)
-    phase = table.phases[table.main_phase]
-    values = table.columns[name][phase.first_row : phase.last_row + 1]
-    return values[np.isfinite(values)]
-
-
-def _nan_share(table: RunTable) -> float:
-    flags = table.columns.get("loss_is_nan", np.zeros(0))
-    printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
-    return float((printed > 0).mean()) if len(printed) else 0.0
+    return placed
 
 
 def _number(value: Any) -> float | None:

@@ -27,6 +27,8 @@ class Stretch:
     records: np.ndarray
     name: str = ""
     planned: float | None = None
+    planned_epochs: float | None = None
+    restarts: int = 0  # later attempts joined to it
     first: float = np.nan  # step it began with
 
 
@@ -52,6 +54,7 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attemp
             records=piece,
             name=_name(named, piece),
             planned=_last(records.column("planned_steps")[piece]),
+            planned_epochs=_last(records.column("planned_epochs")[piece]),
             first=first,
         )
         _place(stretch, axis, found)
@@ -70,6 +73,7 @@ def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
         last = float(np.nanmax(axis[before.records]))
         found.restarts.append((int(new.records[0]), new.first, last))
         found.overwritten += lost
+        before.restarts += 1
     before.records = np.concatenate((kept, new.records))
     before.planned = new.planned if new.planned is not None else before.planned
 

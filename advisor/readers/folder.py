@@ -18,6 +18,7 @@ from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, te
 from advisor.readers.checkpoint_files import checkpoint_events, is_weights
 from advisor.readers.chunks import sample
 from advisor.readers.config_file import read_config
+from advisor.readers.line_clock import with_clocks
 from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_ending, with_events, with_facts, with_readings
 
@@ -207,7 +208,7 @@ def _read(path: Path, best: Best) -> RunTable | None:
     """What a file holds; None where no reader knows it or it is damaged: others in the folder may do."""
     try:
         chosen = best(path)
-        return chosen[1].read(path) if chosen is not None else None
+        return with_clocks(chosen[1].read(path), path) if chosen is not None else None
     except AdvisorError:
         return None
 

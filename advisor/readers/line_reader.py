@@ -17,6 +17,7 @@ from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
+from advisor.readers.starts import StartLines
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class LineReader:
             FactLines(self.format),
             EventScanner(),
         )
-        engine = Engine(format=self.format, store=store, listeners=(facts, events))
+        starts = StartLines()
+        engine = Engine(format=self.format, store=store, listeners=(facts, events, starts))
         for chunk in chunks(path, progress):
             engine.feed(chunk)
         records = store.records()
@@ -55,6 +57,7 @@ class LineReader:
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
+            starts=starts.finish(float(records.line.min()) if len(records) else np.inf),
         )
         return table if self.format.finish is None else self.format.finish(table)
 

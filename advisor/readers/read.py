@@ -37,6 +37,7 @@ from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
 from advisor.readers.generic import MOST, GenericReader
+from advisor.readers.line_clock import with_clocks
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
 from advisor.readers.structured import STRUCTURED
@@ -99,6 +100,7 @@ def read_run(path: str | Path, format: str | None = None, progress: Progress | N
             table = read_folder(inside, known_reader)
         else:
             table = _named(format).read(inside, progress) if format is not None else _read(inside, progress)
+            table = with_clocks(table, inside)
     return table if inside == path else dataclasses.replace(table, source=str(path))
 
 

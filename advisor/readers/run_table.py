@@ -121,6 +121,26 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """One of the runs of a log: a phase of its table, or a start that never trained."""
+
+    name: str
+    status: Status
+    status_reason: str
+    phase: int | None = None  # index of the table's phases; None: it has no row
+    first_line: int | None = None  # of the log, 1-based; None: the log has no lines
+    last_line: int | None = None  # None: up to the end
+    first_step: float | None = None  # as printed, like those of the table
+    last_step: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    starts: int = 1  # processes it took: more where it was resumed
+    declared_seconds: float | None = None  # as it sums itself up in the end
+    clock_seconds: float | None = None  # by the time stamps of its lines, or a progress bar's clock
+    clock: str = ""  # where `clock_seconds` comes from, in words
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunTable:
     """One run as read from its log."""
 
@@ -135,6 +155,7 @@ class RunTable:
     events: tuple[Event, ...] = ()
     status: Status = Status.UNKNOWN
     status_reason: str = ""
+    runs: tuple[RunPart, ...] = ()  # in the order of the log; empty: one, which the table itself describes
     attempts: tuple[Attempt, ...] = ()  # in their order; empty: the log does not tell one process from the next
     telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
     host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without cards

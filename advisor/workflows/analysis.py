@@ -19,7 +19,7 @@ from advisor.findings.make_case import make_case
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
 from advisor.findings.run_facts import number, planned_steps, price, steps_done
-from advisor.findings.savings import spent_seconds, worth_saying
+from advisor.findings.savings import file_seconds, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
@@ -88,7 +88,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     case = make_case(run, given=stated, profile=profile, plan=plan)
     findings, insufficient = judge(case)
     outlook = forecast(case, given.targets, _places(case, store))
-    seconds, usd = spent_seconds(case), price(case)
+    seconds, usd = file_seconds(case), price(case)
     pace = run_metrics.pace(case)
     spent_hours = seconds / 3600 if seconds is not None else None
     spent_usd = spent_hours * usd if spent_hours is not None and usd is not None else None

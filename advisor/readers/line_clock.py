@@ -1,0 +1,203 @@
+"""How long the runs of a log took by the time stamps of its lines, or by the clock of a progress bar.
+
+Only the beginning, the end and samples between are looked at: a clock goes forward. Stamps without a date are counted
+through midnights, stamps without a year through new years. Days without a line are no part of a run.
+"""
+
+from __future__ import annotations
+
+import calendar
+import dataclasses
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from advisor.readers.chunks import ANSI, chunks, open_binary
+from advisor.readers.run_table import RunPart, RunTable
+
+STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
+LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
+BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
+COVERED = 0.8  # of a run's bytes lie before its last stamp, or the stamps are of its start alone
+WHOLE_BYTES = 1 << 22  # of a run that are looked at entirely; of longer ones parts
+PART_BYTES = 1 << 16  # of the beginning and the end
+SAMPLES, SAMPLE_BYTES = 128, 1 << 12  # between: enough for a midnight each in a run of months
+MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
+_DAY, _YEAR = 86400.0, 365 * 86400.0
+_MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
+_FRONT = rb"(?m)^[^\n]{0,48}?"
+_TIME = rb"(?P<h>\d\d?):(?P<min>\d\d)(?::(?P<s>\d\d(?:[.,]\d+)?))?(?: ?(?P<half>[AP]M))?"
+_NAME = rb"(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spelling:
+    pattern: re.Pattern[bytes]
+    wraps: float  # after how long it starts anew; 0: never
+
+
+def _spelled(pattern: bytes, wraps: float = 0.0) -> _Spelling:
+    return _Spelling(pattern=re.compile(_FRONT + pattern), wraps=wraps)
+
+
+# the surest first: later ones count only where none before says anything
+_SPELLINGS = (
+    (
+        _spelled(rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME),
+        _spelled(rb"(?<!\d)(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>20\d\d)[ ,-]{1,2}" + _TIME),
+        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"),
+        _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
+        _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
+    ),
+    (
+        _spelled(rb"(?<![\d/])(?P<month>\d\d)[/-](?P<day>\d\d) " + _TIME, _YEAR),
+        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?) " + _TIME, _YEAR),
+        _spelled(rb"(?<!\w)[IWEF](?P<month>[01]\d)(?P<day>[0-3]\d) " + _TIME, _YEAR),
+    ),
+    (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
+)
+_BAR = re.compile(rb"(\d+)/(\d+) \[(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d\d)<")
+
+
+def with_clocks(table: RunTable, path: Path) -> RunTable:
+    """The table with what the clocks of a log's lines say of each of its runs; AdvisorError if it cannot be opened."""
+    if not table.runs or table.telemetry is not None:
+        return table
+    with _opened(path) as data:
+        spans = _spans(data, table.runs)
+        runs = tuple(
+            _timed(run, data, span, several=len(spans) > 1) for run, span in zip(table.runs, spans, strict=True)
+        )
+    return dataclasses.replace(table, runs=runs)
+
+
+@dataclass
+class _opened:
+    """The bytes of a file: mapped, or unpacked where it is packed and not too large (else none)."""
+
+    path: Path
+    _map: mmap.mmap | None = None
+
+    def __enter__(self) -> bytes | mmap.mmap:
+        if not self.path.is_file() or not (size := self.path.stat().st_size):
+            return b""
+        with open_binary(self.path) as stream:
+            head = stream.read(2)
+            if (
+                not hasattr(stream, "fileno")
+                or head in (b"\xff\xfe", b"\xfe\xff")
+                or type(stream).__name__ == "GzipFile"
+            ):
+                return b"".join(chunk.text for chunk in chunks(self.path)) if size <= MOST_PACKED_BYTES else b""
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._map
+
+    def __exit__(self, *_: object) -> None:
+        if self._map is not None:
+            self._map.close()
+
+
+def _spans(data: bytes | mmap.mmap, runs: Sequence[RunPart]) -> list[tuple[int, int]]:
+    """First and end byte of the lines of each run."""
+    if len(runs) == 1:
+        return [(0, len(data))]
+    wanted, offsets, line, at = [run.first_line or 1 for run in runs], [], 1, 0
+    for first in wanted:
+        while line < first and at >= 0:
+            end = data.find(b"\n", at)
+            line, at = line + 1, end + 1 if end >= 0 else -1
+        offsets.append(len(data) if at < 0 else at)
+    return list(zip(offsets, [*offsets[1:], len(data)], strict=True))
+
+
+def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, several: bool) -> RunPart:
+    parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*span)]
+    if (seconds := _by_stamps(parts, span, several)) is not None:
+        return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS)
+    if (seconds := _by_bars([text for _, text in parts])) is not None:
+        return dataclasses.replace(run, clock_seconds=seconds, clock=BAR)
+    return run
+
+
+def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The parts of a run's bytes that are looked at, in order."""
+    if end - first <= WHOLE_BYTES:
+        yield first, end
+        return
+    yield first, first + PART_BYTES
+    for at in np.linspace(first + PART_BYTES, end - PART_BYTES - SAMPLE_BYTES, SAMPLES, dtype=np.int64).tolist():
+        yield at, at + SAMPLE_BYTES
+    yield end - PART_BYTES, end
+
+
+def _cleaned(text: bytes) -> bytes:
+    if b"\x1b" in text:
+        text = ANSI.sub(b"", text)
+    return text.replace(b"\r", b"\n")
+
+
+def _by_stamps(parts: Sequence[tuple[int, bytes]], span: tuple[int, int], several: bool) -> float | None:
+    """Seconds from the first to the last stamp of the surest spelling that has two at least; None without them."""
+    first, end = span
+    for group in _SPELLINGS:
+        longest = 0.0
+        for spelling in group:
+            found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
+            if len(found) > 1 and found[-1][0] >= first + COVERED * (end - first):
+                stamps = np.array([_seconds(match) for _, match in found], np.float64)
+                longest = max(longest, _span(stamps, spelling.wraps, several))
+        if longest > 0:
+            return longest
+    return None
+
+
+def _seconds(match: re.Match[bytes]) -> float:
+    """Seconds of a stamp since an origin that all of its spelling share; NaN for a day or hour that is none."""
+    parts = match.groupdict()
+    if unix := parts.get("unix"):
+        return float(unix)
+    month = int(parts.get("month") or 1)
+    if name := parts.get("name"):
+        month = _MONTHS[name]
+    day, hours, minutes = int(parts.get("day") or 1), int(parts["h"]), int(parts["min"])
+    if not 1 <= month <= 12 or not 1 <= day <= 31 or hours > 24 or minutes > 59:
+        return float("nan")
+    if half := parts.get("half"):
+        hours = hours % 12 + 12 * (half == b"PM")
+    seconds = float((parts.get("s") or b"0").replace(b",", b"."))
+    year = int(parts.get("year") or 2001)
+    return calendar.timegm((year, month, day, hours, minutes, 0, 0, 0, 0)) + seconds
+
+
+def _span(stamps: np.ndarray, wraps: float, several: bool) -> float:
+    """How long stamps last, in their order; a stamp that lies days from its neighbours is of something else.
+
+    Of `several` runs in one log shorter pauses, too, are of none.
+    """
+    stamps = stamps[np.isfinite(stamps)]
+    if len(stamps) < 2:
+        return 0.0
+    moves = np.diff(stamps)
+    if wraps:
+        moves = np.where(moves < -wraps / 2, moves + wraps, moves)
+    stamps = np.concatenate(([0.0], np.cumsum(moves)))
+    pause = max(BETWEEN_RUNS, BETWEEN_LINES * float(np.quantile(np.abs(moves), 0.9))) if several else LONGEST_PAUSE
+    cuts = np.flatnonzero(np.abs(moves) > min(pause, LONGEST_PAUSE)) + 1
+    return float(sum(piece.max() - piece.min() for piece in np.split(stamps, cuts)))
+
+
+def _by_bars(parts: Sequence[bytes]) -> float | None:
+    """The longest clock of the bars that count to the same total, those that begin anew added; None without a bar."""
+    clocks: dict[bytes, tuple[float, float]] = {}  # total → seconds of the bars before, of the present one
+    for part in parts:
+        for match in _BAR.finditer(part):
+            _, total, days, hours, minutes, seconds = match.groups()
+            now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
+            before, last = clocks.get(total, (0.0, 0.0))
+            clocks[total] = (before + last, now) if now < last else (before, now)
+    longest = max((before + last for before, last in clocks.values()), default=0.0)
+    return longest or None

@@ -1,0 +1,250 @@
+"""The runs of one log: each with how it ended; and what that means for the whole.
+
+A phase of the table is a run; so is a start that never trained, which has lines but no rows. Each is judged by the
+events of its own lines and by its own plan, then the whole by its last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.attempts import Stretch
+from advisor.readers.events import joined
+from advisor.readers.records import has_loss
+from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.starts import Segment, segments
+from advisor.readers.status import DECISIVE, FAILURES, status_of
+
+LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
+FEWEST_GAPS = 5  # between evaluations that show how often they are due
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
+_LAST_WORDS = FAILURES | {
+    "finished",
+    "early_stop",
+    "afterwards",
+    "total_time",
+    "restart",
+}  # behind them another run may begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """What cuts a log into runs."""
+
+    phases: Sequence[Stretch]  # one for each phase of the table
+    lines: np.ndarray  # of all records
+    train_lines: np.ndarray  # of all training records, all ranks
+    starts: Sequence[int]  # lines where a program began again
+    by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
+
+    def reach(self) -> list[tuple[int, int]]:
+        """First and last line of each phase's records."""
+        return [(int(lines.min()), int(lines.max())) for lines in (self.lines[phase.records] for phase in self.phases)]
+
+
+def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
+    """The table with its runs and how the whole of it ended; `events` are all of the log, in order."""
+    decisive = [event.line for event in events if event.kind in _LAST_WORDS and event.line is not None]
+    found = segments(cuts.reach(), cuts.starts, decisive, np.unique(cuts.train_lines))
+    parts = []
+    for number, segment in enumerate(found, 1):
+        mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
+        stretch = cuts.phases[segment.phase] if segment.phase is not None else None
+        part = _part(table, segment, stretch, mine, cuts.by_epoch)
+        parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
+    status, reason = _whole(parts)
+    facts = _facts_of_main(table, parts)
+    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
+
+
+def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
+    """The facts without a duration that another of several runs declared of itself."""
+    facts = dict(table.facts)
+    if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
+        own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
+        del facts["total_seconds"]
+        facts |= {} if own is None else {"total_seconds": own}
+    return facts
+
+
+def _events_of(segment: Segment, events: Sequence[Event], train_lines: np.ndarray, *, last: bool) -> list[Event]:
+    """The events of a run's lines, each with how many of its own records follow; events without a line end the log."""
+    end = np.searchsorted(train_lines, segment.end_line)
+    mine = []
+    for event in events:
+        if event.line is None:
+            if last:
+                mine.append(event)
+        elif segment.first_line <= event.line < segment.end_line:
+            if event.kind in DECISIVE:
+                after = float(end - np.searchsorted(train_lines, event.line, side="right"))
+                event = dataclasses.replace(event, numbers={**event.numbers, "rows_after": after})
+            mine.append(event)
+    return joined(mine)
+
+
+def _part(
+    table: RunTable, segment: Segment, stretch: Stretch | None, events: Sequence[Event], by_epoch: bool
+) -> RunPart:
+    """One run, judged by itself."""
+    part = RunPart(
+        name="",
+        phase=segment.phase,
+        first_line=segment.first_line,
+        last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
+        status=Status.UNKNOWN,
+        status_reason="",
+        declared_seconds=_declared(events),
+    )
+    if stretch is None or segment.phase is None:
+        whole = not table.phases
+        planned = _number(table.facts.get("planned_steps")) if whole else None
+        status, reason = status_of(events, None, planned, nan_share(table) if whole else 0.0)
+        return dataclasses.replace(part, status=status, status_reason=reason)
+    status, reason = _status(table, segment.phase, stretch, events, by_epoch)
+    rows = _rows(table, segment.phase)
+    at = np.flatnonzero(loss_rows(table.columns, len(table))[rows]) + rows.start
+    return dataclasses.replace(
+        part,
+        status=status,
+        status_reason=reason,
+        starts=max(segment.starts, 1 + stretch.restarts),
+        **ends_of(table.columns, at, table.counts_steps),
+    )
+
+
+def _declared(events: Sequence[Event]) -> float | None:
+    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch."""
+    said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
+    last = [event.numbers["seconds"] for event in said if event.numbers.get("rows_after") == 0]
+    return max(last, default=None)
+
+
+def _name(stretch: Stretch | None, number: int, of: int) -> str:
+    if stretch is not None and stretch.name:
+        return stretch.name
+    return "training" if of == 1 else f"run {number}"
+
+
+def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
+    """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
+    last = parts[-1]
+    trained = [part for part in parts if part.phase is not None]
+    if len(parts) == 1 or not trained:
+        return last.status, last.status_reason
+    if last.phase is not None or last.status in _FAILED:
+        return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
+    before = trained[-1]
+    if before.status is Status.COMPLETED:
+        return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
+    return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
+
+
+def _status(
+    table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], by_epoch: bool
+) -> tuple[Status, str]:
+    """How a run ended, by steps where both the last and the planned one are printed, else by epochs."""
+    steps, epochs = values(table, phase, "step"), values(table, phase, "epoch")
+    printed = table.counts_steps
+    planned, planned_epochs = _plan(table, phase, stretch, by_epoch, (steps, epochs))
+    share = nan_share(table, phase)
+    last = float(steps.max()) if len(steps) else None
+    if planned is not None and printed:
+        moves = np.diff(steps)
+        stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
+        return status_of(events, last, planned, share, slack=max(1.0, min(stride, planned / 10)))
+    if len(epochs) and (planned_epochs is not None or not printed):
+        whole = bool(np.all(epochs == np.round(epochs)))
+        slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
+        return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
+    late = _evaluated_out_of_turn(table, phase)
+    return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)
+
+
+def _plan(
+    table: RunTable, phase: int, stretch: Stretch, by_epoch: bool, done: tuple[np.ndarray, np.ndarray]
+) -> list[float | None]:
+    """Steps and epochs that were planned of a run; what the log declares once is known to be of the main one only."""
+    declared = [_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs")]
+    if phase == table.main_phase:
+        return declared
+    own = (None if by_epoch else stretch.planned, stretch.planned_epochs)
+    # another run of the same program that got as far was meant to
+    got = [p if p is not None and len(x) and x.max() >= p - 1 else None for p, x in zip(declared, done, strict=True)]
+    return [one if one is not None else other for one, other in zip(own, got, strict=True)]
+
+
+def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
+    """That the last step was evaluated though none was due, as programs do at their end, in words; else empty."""
+    if not table.counts_steps:
+        return ""
+    part = _rows(table, phase)
+    steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
+    gaps = np.diff(steps[evaluated])
+    if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
+        return ""
+    out_of_turn = np.all(gaps[:-1] == gaps[0]) and 0 < gaps[-1] < gaps[0]
+    last, every = float(steps[evaluated][-1]), float(gaps[0])
+    words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
+    return words if out_of_turn else ""
+
+
+def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
+    """Which rows have a training loss, or where none has, a validation loss."""
+    loss = has_loss(dict(columns), rows)
+    return loss if loss.any() else ~np.isnan(columns.get("eval_loss", np.full(rows, np.nan)))
+
+
+def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, Any]:
+    """First and last step and loss, as printed, of the rows `at`; of evaluations where no other loss was printed."""
+    if not len(at):
+        return {}
+    printed = columns.get("loss_is_nan")
+    name = "loss" if printed is not None and not np.isnan(printed[at]).all() else "eval_loss"
+    values = columns.get(name, np.full(len(columns["step"]), np.nan))
+
+    def loss(row: int) -> float | None:
+        absent = printed is None or name == "eval_loss" or np.isnan(printed[row])
+        return None if np.isnan(values[row]) and absent else float(values[row])
+
+    steps = columns["step"] if step_printed else _whole_epochs(columns, at)
+    return {
+        "first_step": None if steps is None else float(steps[at[0]]),
+        "last_step": None if steps is None else float(steps[at[-1]]),
+        "first_loss": loss(int(at[0])),
+        "last_loss": loss(int(at[-1])),
+    }
+
+
+def _whole_epochs(columns: Mapping[str, np.ndarray], at: np.ndarray) -> np.ndarray | None:
+    """Epochs where the log counts its rows by them, whole ones in order. Shares of an epoch name no step."""
+    epochs = columns.get("epoch")
+    if epochs is None or not np.all(np.isfinite(epochs[at])):
+        return None
+    return epochs if np.all(epochs[at] == np.round(epochs[at])) and np.all(np.diff(epochs[at]) >= 0) else None
+
+
+def values(table: RunTable, phase: int, name: str) -> np.ndarray:
+    """The finite values of a column in a phase."""
+    found = table.column(name)[_rows(table, phase)]
+    return found[np.isfinite(found)]
+
+
+def nan_share(table: RunTable, phase: int | None = None) -> float:
+    """The share of the last losses that are not finite."""
+    flags = table.column("loss_is_nan")[_rows(table, phase) if phase is not None else slice(None)]
+    printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
+    return float((printed > 0).mean()) if len(printed) else 0.0
+
+
+def _rows(table: RunTable, phase: int) -> slice:
+    return slice(table.phases[phase].first_row, table.phases[phase].last_row + 1)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,111 @@
+"""Where a log's program was started again, by its own first lines: what it prints first it prints at every start.
+
+The lines before the first record are the banner (imports' warnings, the configuration, the data's size). Where at least
+half of its distinct lines come again close together, digits aside, another process began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+BANNER_LINES = 60  # of the beginning that are remembered
+FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
+MOST_HITS = 100_000
+_SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
+_DELETED = b"0123456789.,+-% \t"
+
+
+@dataclass(kw_only=True)
+class StartLines:
+    """A listener of the engine: remembers the log's first lines and where they come again."""
+
+    _banner: dict[bytes, int] = field(default_factory=dict)  # distinct line → the number of its first one
+    _seen: int = 0
+    _hits: list[tuple[int, int]] = field(default_factory=list)  # line, line of the banner that it repeats
+
+    def feed(self, text: bytes, lines: np.ndarray) -> None:
+        """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
+        shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
+        learning = self._seen < BANNER_LINES
+        if not learning and not self._banner.keys() & set(shapes):
+            return
+        for at, shape in enumerate(shapes):
+            if shape in self._banner:
+                if len(self._hits) < MOST_HITS:
+                    self._hits.append((int(lines[at]), self._banner[shape]))
+            elif self._seen < BANNER_LINES:
+                self._seen += 1
+                if len(shape) >= _SHORTEST:
+                    self._banner[shape] = int(lines[at])
+
+    def finish(self, first_record: float) -> list[int]:
+        """Lines at which the banner begins again; `first_record` is the line of the first record, which ends it."""
+        banner = {line for line in self._banner.values() if line < first_record}
+        hits = [hit for hit in self._hits if hit[1] in banner]
+        if len(banner) < FEWEST:
+            return []
+        starts: list[int] = []
+        reach, after = 3 * BANNER_LINES, -1
+        for at, (line, _) in enumerate(hits):
+            if line <= after:
+                continue
+            near = [hit for hit in hits[at : at + reach] if hit[0] <= line + reach]
+            if len({repeated for _, repeated in near}) >= max(FEWEST, len(banner) / 2):
+                starts.append(line)
+                after = near[-1][0]
+        return starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Lines of a log that belong to one run: from `first_line` up to but not `end_line`."""
+
+    first_line: int
+    end_line: float
+    phase: int | None  # whose records they hold; None: the run never trained
+    starts: int = 1  # processes that began in it: more where it was resumed
+
+
+def segments(
+    phases: Sequence[tuple[int, int]], starts: Sequence[int], decisive: Sequence[int], records: np.ndarray
+) -> list[Segment]:
+    """Cut a log into its runs.
+
+    `phases` are first and last line of each phase's records, `starts` lines where a program began, `decisive` lines
+    that tell how something ended or was resumed, `records` the lines of all records, in order. A run begins where a
+    program does, or behind the last words of the one before.
+    """
+    if not phases:
+        return [Segment(first_line=1, end_line=float("inf"), phase=None)]
+    begins = {1}
+    for (_, before), (first, _) in zip(phases, phases[1:], strict=False):
+        marks = [line for line in starts if before < line <= first]
+        ends = [line for line in decisive if before < line < first]
+        begins.add(marks[-1] if marks else max([before, *ends]) + 1)
+    outside = [line for line in starts if not any(first <= line <= last for first, last in phases)]
+    happened = sorted([*decisive, *(last for _, last in phases)])
+    kept = [1]
+    for line in sorted({*begins, *outside} - {1}):
+        # several ranks print the banner once each: nothing happened between
+        if any(kept[-1] <= one < line for one in happened):
+            kept.append(line)
+    resumed = [line for line in starts if _something_between(line, decisive, records)]
+    return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
+
+
+def _something_between(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
+    """Whether the records around a start have words of an end or of a resumption between them: ranks print neither."""
+    at = int(np.searchsorted(records, start))
+    before, after = (records[at - 1] if at else 0), (records[at] if at < len(records) else np.inf)
+    return any(before < line < after for line in decisive)
+
+
+def _segment(first: int, end: float, phases: Sequence[tuple[int, int]], starts: Sequence[int]) -> Segment:
+    phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
+    inside = 0
+    if phase is not None:
+        inside = sum(phases[phase][0] < line <= phases[phase][1] for line in starts)
+    return Segment(first_line=first, end_line=end, phase=phase, starts=1 + inside)
