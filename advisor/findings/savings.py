@@ -124,12 +124,13 @@ def run_seconds(case: Case) -> list[float | None]:
 
 
 def file_seconds(case: Case) -> float | None:
-    """Seconds of all runs of the log together; of those whose time is known."""
+    """Seconds of all runs of the log together: by its time stamps where they cover them, else those that are known."""
     if len(case.run.runs) < 2:
         alone = spent_seconds(case)
         return alone if alone is not None or not case.run.runs else run_seconds(case)[0]
-    known = [seconds for seconds in run_seconds(case) if seconds is not None]
-    return sum(known) if known else None
+    known = sum(seconds for seconds in run_seconds(case) if seconds is not None)
+    clock = case.run.clock_seconds or 0.0
+    return (clock if clock >= CLOCK_MISSES * known else known) or None
 
 
 def _watched_seconds(case: Case) -> float | None:

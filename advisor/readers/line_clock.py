@@ -60,7 +60,7 @@ _SPELLINGS = (
     ),
     (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
 )
-_BAR = re.compile(rb"(\d+)/(\d+) \[(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d\d)<")
+_BAR = re.compile(rb"(?<!\d)(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
 
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
@@ -72,7 +72,10 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         runs = tuple(
             _timed(run, data, span, several=len(spans) > 1) for run, span in zip(table.runs, spans, strict=True)
         )
-    return dataclasses.replace(table, runs=runs)
+        whole = (0, len(data))
+        parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*whole)] if len(runs) > 1 else []
+        seconds = _by_stamps(parts, whole, several=True) if parts else None
+    return dataclasses.replace(table, runs=runs, clock_seconds=seconds)
 
 
 @dataclass

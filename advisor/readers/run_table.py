@@ -156,6 +156,7 @@ class RunTable:
     status: Status = Status.UNKNOWN
     status_reason: str = ""
     runs: tuple[RunPart, ...] = ()  # in the order of the log; empty: one, which the table itself describes
+    clock_seconds: float | None = None  # of all runs by the log's time stamps, long pauses between them left out
     attempts: tuple[Attempt, ...] = ()  # in their order; empty: the log does not tell one process from the next
     telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
     host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without cards

@@ -48,14 +48,13 @@ class StartLines:
         if len(banner) < FEWEST:
             return []
         starts: list[int] = []
-        reach, after = 3 * BANNER_LINES, -1
-        for at, (line, _) in enumerate(hits):
-            if line <= after:
-                continue
-            near = [hit for hit in hits[at : at + reach] if hit[0] <= line + reach]
-            if len({repeated for _, repeated in near}) >= max(FEWEST, len(banner) / 2):
-                starts.append(line)
-                after = near[-1][0]
+        began, seen = -np.inf, set[int]()
+        for line, repeated in hits:
+            if repeated in seen or line > began + 3 * BANNER_LINES:  # another repetition
+                began, seen = line, set()
+            seen.add(repeated)
+            if len(seen) >= max(FEWEST, len(banner) / 2) and began not in starts[-1:]:
+                starts.append(int(began))
         return starts
 
 

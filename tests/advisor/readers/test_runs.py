@@ -1,0 +1,112 @@
+"""Several runs in one log: where each begins, how it ended, how long it took; and what the whole is then called."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+
+from advisor.findings.make_case import make_case
+from advisor.findings.savings import file_seconds, run_seconds, spent_seconds
+from advisor.readers.line_clock import BAR, STAMPS
+from advisor.readers.read import read_run
+from advisor.readers.run_table import Status
+from advisor.readers.starts import segments
+from tests.advisor.findings import build
+
+BANNER = "Using device: cuda\nParameters in the model: 12345\nLoading the data from disk\nOptimizer: AdamW\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 9, in main\nFileExistsError: out\n'
+
+
+def steps(first: int, last: int, planned: int = 100) -> str:
+    return "".join(f"step {i}/{planned} | loss {4 - i / 50:.4f}\n" for i in range(first, last + 1))
+
+
+def read(tmp_path, text: str):
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    return read_run(path)
+
+
+def test_runs_of_one_log_are_told_apart_and_judged_each(tmp_path):
+    run = read(tmp_path, BANNER + steps(1, 40) + "Killed\n" + BANNER + steps(1, 100) + "Training complete in 30 s\n")
+    killed, done = run.runs
+    assert (killed.status, killed.last_step) == (Status.KILLED, 40)
+    assert (done.status, done.first_step, done.last_step, done.declared_seconds) == (Status.COMPLETED, 1, 100, 30)
+    assert run.status is Status.COMPLETED and run.status_reason.startswith("run 2 of 2")
+
+
+def test_a_start_that_never_trained_decides_only_where_it_failed(tmp_path):
+    done = BANNER + steps(1, 100) + "Training complete in 30 s\n"
+    failed = read(tmp_path, done + BANNER + TRACEBACK)
+    assert [part.phase for part in failed.runs] == [0, None] and failed.status is Status.CRASHED
+    again = read(tmp_path, done + BANNER + TRACEBACK + BANNER)
+    assert [part.status for part in again.runs][:2] == [Status.COMPLETED, Status.CRASHED]
+    assert again.status is Status.COMPLETED
+
+
+def test_a_resumed_run_is_one_run_of_two_starts(tmp_path):
+    run = read(tmp_path, BANNER + steps(1, 60) + "Killed\n" + BANNER + "Resuming from step 50\n" + steps(51, 100))
+    (part,) = run.runs
+    assert (part.starts, part.status) == (2, Status.COMPLETED)
+
+
+def test_ranks_that_print_the_banner_each_are_one_start(tmp_path):
+    assert len(read(tmp_path, BANNER * 4 + steps(1, 100)).runs) == 1
+
+
+def test_words_of_the_end_belong_to_the_run_before_them():
+    found = segments([(10, 20), (40, 50)], [], [22, 30], np.array([10, 20, 40, 50]))
+    assert [(part.first_line, part.end_line, part.phase) for part in found] == [(1, 31, 0), (31, float("inf"), 1)]
+
+
+def stamped(began: str, spelling: str, seconds: int, lines: int = 50) -> str:
+    at = datetime.fromisoformat(began)
+    rows = ((at + timedelta(seconds=seconds * i / lines)).strftime(spelling) for i in range(lines + 1))
+    return "".join(f"{stamp} step {i + 1}/51 | loss {4 - i / 50:.4f}\n" for i, stamp in enumerate(rows))
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,000]", "[%m/%d %H:%M:%S d2.utils]:", "%m/%d %I:%M:%S %p", "%H:%M:%S",
+     "%a %b %d %H:%M:%S %Y", "%b %d %H:%M:%S host", "[%d %b %Y %H:%M:%S]", "%m/%d/%Y %H:%M:%S"],
+)  # fmt: skip
+def test_time_stamps_in_any_spelling_go_on_past_midnight_and_new_year(tmp_path, spelling):
+    run = read(tmp_path, "Start\n" + stamped("2024-12-31 20:00:00", spelling, 8 * 3600))
+    assert (run.runs[0].clock_seconds, run.runs[0].clock) == (pytest.approx(8 * 3600, abs=61), STAMPS)
+
+
+def test_stamps_of_the_start_alone_are_no_clock(tmp_path):
+    run = read(tmp_path, "2024-01-01 10:00:00 hello\n2024-01-01 10:00:05 go\n" + steps(1, 100))
+    assert run.runs[0].clock_seconds is None
+
+
+def test_a_bars_clock_is_added_where_it_begins_anew(tmp_path):
+    def bar(epoch: int, seconds: int) -> str:
+        went = ((i, seconds * i // 10) for i in range(11))
+        return "\r".join(f"Epoch {epoch}: {10 * i}%| {i}/10 [00:{s:02d}<00:01, loss={3 - i / 10}]" for i, s in went)
+
+    run = read(tmp_path, bar(1, 50) + "\n" + bar(2, 40) + "\n")
+    assert (run.runs[0].clock_seconds, run.runs[0].clock) == (90, BAR)
+
+
+def test_the_hours_of_a_log_are_those_of_its_runs_without_the_days_between(tmp_path):
+    first = stamped("2024-03-01 10:00:00", "%Y-%m-%d %H:%M:%S", 3600)
+    again = stamped("2024-03-09 10:00:00", "%Y-%m-%d %H:%M:%S", 7200)
+    case = make_case(read(tmp_path, BANNER + first + BANNER + again))
+    assert run_seconds(case) == [3600, 7200] and file_seconds(case) == 10800  # a week between them
+
+
+def test_the_total_of_another_run_is_not_that_of_the_main_one(tmp_path):
+    timed = "".join(f"iter {i}: loss 3.0, time 2000.00ms, mfu 1.00%\n" for i in range(1, 101))
+    short = "".join(f"iter {i}: loss 2.0, time 1000.00ms, mfu 1.00%\n" for i in range(1, 11))
+    short += "Training complete in 12 s\n"
+    run = read(tmp_path, BANNER + timed + BANNER + short)
+    assert "total_seconds" not in run.facts
+    assert run_seconds(make_case(run)) == [200, 12]
+
+
+def test_a_printed_clock_that_begins_anew_is_added():
+    elapsed = np.concatenate((np.arange(1.0, 101), np.arange(1.0, 301)))
+    assert spent_seconds(build.case(build.without(build.run(elapsed_seconds=elapsed), "seconds"))) == 400
