@@ -24,6 +24,7 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
 STATE, LEAN_STATE = 16.0, 8.0
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
+_SMALL_MODEL, _LOOKED_UP = 3e9, 0.5
 _OTHER_MFU = 1.6  # times off a stated MFU: attention, recomputation and words like "about" explain less
 _LOWEST_MFU = 0.01  # below it a bill is for something else than training
 
@@ -82,7 +83,9 @@ def training_rate(q: Question) -> Judgement:
     if work is not None:
         each = work.least, work.most
     elif q.get("parameters") is not None:
-        each = least * q.get("parameters").least, most * q.get("parameters").most
+        # lookup tables cost no FLOPs and can be most of a small model (sources §1.1)
+        tables = _LOOKED_UP if q.get("parameters").middle < _SMALL_MODEL else 1.0
+        each = tables * least * q.get("parameters").least, most * q.get("parameters").most
     else:
         return unknown("neither parameters nor FLOPs per token are stated")
     if not peak:
@@ -100,7 +103,7 @@ def training_rate(q: Question) -> Judgement:
     if stated is None:
         return holds(f"an MFU of {format_percent(low)}", words)
     share = 1.0 if q.get("per_gpu") or q.get("gpus") is None else number  # the rate may be that of one card
-    if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share, 4 / 3)):
+    if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share)):
         return holds(f"an MFU of {format_percent(low)}", words)
     return wrong(
         f"{format_percent(low)} of the dense peak, not {stated.text}",

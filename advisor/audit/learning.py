@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from advisor.audit import signs
-from advisor.audit.counts import counts, vocabulary
+from advisor.audit.counts import VOCABULARIES, counts, vocabulary
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
 from advisor.findings.detectors.data_budget import FLOOR_MARGIN, loss_floor
@@ -23,6 +23,7 @@ from advisor.units import format_count, format_number, format_percent, format_to
 # Another corpus and tokenizer move the loss by 6 % (docs/how-it-predicts.md); an accusation takes two of these.
 _LAW_ERROR = 0.12
 NOISE_NATS = 0.1  # of one printed training loss (sources §7.2: ±0.05-0.1)
+_MOST_UNIFORM = math.log(VOCABULARIES[1])
 _BYTES_PER_TOKEN = (2.0, 6.5)  # of BPE tokenizers of 4,000 to 262,144 tokens on text
 
 
@@ -45,6 +46,14 @@ def perplexity(q: Question) -> Judgement:
 def initial_loss(q: Question) -> Judgement:
     """The first loss of an untrained model: ln V, the loss of guessing uniformly."""
     value, base = q.get("value"), signs.uniform_loss(q.setup)
+    if base is None and value.least > _MOST_UNIFORM + FAULT_ABOVE:
+        return wrong(
+            f"{value.middle - _MOST_UNIFORM:,.1f} nats worse than a uniform guess over any vocabulary in use",
+            f"ln {VOCABULARIES[1]:,} = {_MOST_UNIFORM:.2f}",
+            severity=Severity.ERROR,
+            causes=("weights of unit variance", "a sum over the sequence or the batch in place of a mean"),
+            consequence="nothing measured on this run says anything about the model or the hardware",
+        )
     if base is None:
         low, high = math.exp(min(value.low, 50)), math.exp(min(value.high, 50))
         return unknown(f"the vocabulary is not stated; it would be {low:,.0f} to {high:,.0f} tokens", "e^loss")
@@ -78,6 +87,13 @@ def converging(q: Question) -> Judgement:
     fell = f"{losses[0]:.4g} to {losses[-1]:.4g} nats"
     if losses[-1] >= losses[0]:
         return wrong("the loss does not fall", fell, severity=Severity.ERROR)
+    if base is None and losses[-1] > _MOST_UNIFORM:
+        return wrong(
+            f"after all steps the model is worse than a uniform guess over any vocabulary in use ({_MOST_UNIFORM:.2f})",
+            fell,
+            severity=Severity.ERROR,
+            consequence="it has not begun to learn: what falls is the error of the initialisation",
+        )
     if base is None:
         return unknown("the vocabulary, and so the loss of a uniform guess, is not stated", fell)
     words = f"{fell}; a uniform guess over {q.setup.vocab_size:,} tokens costs {base:.3f}"

@@ -14,6 +14,10 @@ from advisor.readers.markdown_text import repaired
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _HEADING = re.compile(r"^(#{1,6})\s+(.*\S)")
 _NUMBERED = re.compile(r"^(?:\d+\.)+\d*\s+[A-Z][^.|]{2,70}$")
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_POWER = re.compile(
+    r"(\d(?:\.\d+)?)\s?(?:[×x·*]|\\times|\\cdot)\s?10(?:\^|\*\*)?((?<=[\^*])\{?-?\d{1,2}\}?|[⁻⁰¹²³⁴-⁹]{1,3})(?!\d)"
+)
 _BULLET = re.compile(r"^\s*(?:[-*+•◦▪‣]|\d{1,2}[.)])\s+(?=\S)")
 _PART = re.compile(
     r"(?:Part|Step|Phase|Stage|Strategy|Option|Case|Example|Chapter|Section|Scenario|Method)\b", re.IGNORECASE
@@ -185,8 +189,10 @@ def plain(text: str) -> str:
     """Text without Markdown's marks; dashes and signs spelt one way."""
     text = _LINK.sub(r"\1", text)
     text = re.sub(r"<br\s*/?>", " ", text)
+    text = re.sub(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])", " × ", text)  # a product, no emphasis
     text = re.sub(r"\*{1,3}|`+|(?<!\w)__|__(?!\w)|</?[a-z][^>]{0,80}>", "", text)
     text = re.sub(r"^\s*(?:\[[ x?]\]|>+)\s+", "", text).replace("\\$", "$").replace("\\%", "%").replace("\\times", "×")
+    text = _POWER.sub(lambda m: f"{m[1]}e{m[2].translate(_RAISED).strip('{}')}", text)
     text = re.sub(r"[–—‒](?=\s?[~$]?\d)", "-", text).replace("−", "-").replace("\u00a0", " ").replace("\u202f", " ")
     return " ".join(text.split())
 

@@ -13,8 +13,10 @@ _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·"
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
 _GAP = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*(?P<close>\)?)\s*(?P<op>[×x*/÷+·-])\s*(?P<open>\(?)\s*")
 _EQUALS = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*\)?\s*(?P<sign>=|≈|==|→)\s*(?:about |~)?\s*")
-_LED = re.compile(r"[×x*/÷+^=·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($")
+_LED = re.compile(r"[×x*/÷+^·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($")
 _POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
+_NAMED = r"(?:[A-Za-z_][\w ]{0,20}\s?[=:]\s?)?"  # "batch=20"
+_INNER = re.compile(rf"\s*{_WORDS}\s*(?P<op>[×x*/÷·])\s*{_NAMED}")
 _MOST = 8
 
 
@@ -46,8 +48,10 @@ def _joined(passages: Sequence[Passage]) -> Iterator[Passage]:
 
 
 def equations(text: str, line: int) -> Iterator[Drafted]:
-    """The equations of one piece of text."""
+    """The equations of one piece of text, with an equals sign or with the arithmetic in parentheses."""
     found = figures(text)
+    yield from _explained(text, line, found)
+    yield from _restated(text, line, found)
     for at in range(1, len(found)):
         gap = text[found[at - 1].end : found[at].start]
         equals = _EQUALS.fullmatch(gap)
@@ -68,6 +72,43 @@ def equations(text: str, line: int) -> Iterator[Drafted]:
                 "readings": [expression],
             },
         )
+
+
+def _explained(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "65,536 tokens (4 × 16 × 1024)": a number and, in parentheses, what it is made of."""
+    for at in range(len(found) - 2):
+        opened = re.fullmatch(
+            rf"\s*{_WORDS}\s*\(\s*(?:=|i\.e\.,?|from)?\s*{_NAMED}", text[found[at].end : found[at + 1].start]
+        )
+        if opened is None or found[at].dimension in ("times", "fraction"):
+            continue
+        last, pieces = at + 1, [f"[{found[at + 1].quantity.text}]"]
+        while last + 1 < len(found):
+            gap = _INNER.fullmatch(text[found[last].end : found[last + 1].start])
+            if gap is None or _POWER.match(text, found[last].end):
+                break
+            pieces += [_OPERATORS[gap["op"]], f"[{found[last + 1].quantity.text}]"]
+            last += 1
+        closed = re.match(rf"\s*{_WORDS}\s*\)", text[found[last].end :])
+        if (
+            last > at + 1
+            and closed
+            and not _POWER.match(text, found[last].end)
+            and not _LED.search(text[: found[at].start])
+        ):
+            says = {"value": _value(found[at], approximate=False), "readings": [" ".join(pieces)]}
+            yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _restated(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "171 hours (~7 days)": one time, size or rate in two units."""
+    for one, other in zip(found, found[1:], strict=False):
+        units = {re.sub(r"[\d.,~$\s+-]", "", q.quantity.text) for q in (one, other)}
+        same = one.dimension == other.dimension and one.dimension in ("seconds", "bytes", "flops") and len(units) == 2
+        opened = re.fullmatch(r"\s*\(\s*(?:~|≈|about |or |i\.e\.,? |=)?\s*", text[one.end : other.start])
+        if same and opened and re.match(r"\s*\)", text[other.end :]) and not other.side:
+            says = {"value": _value(other, approximate=True), "readings": [f"[{one.quantity.text}]"], "in_units": True}
+            yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
 
 
 def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] | None:

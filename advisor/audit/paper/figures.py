@@ -60,7 +60,7 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"weeks?\b", "weeks"),
         (r"months?\b", "months"),
         (r"years?\b", "years"),
-        (r"(?:[x×](?!\s?~?\d|\s?(?:NVIDIA |AMD |RTX )?[A-Z]{1,4}\d|\s?\()|times\b|-?fold\b)", "x"),
+        (r"(?:[x×](?!\s?~?\d|\s?(?:NVIDIA |AMD |RTX )?[A-Z]{1,4}\d|\s?\(|\s[A-Za-z_]+\s?[=:])|times\b|-?fold\b)", "x"),
         (r"(?:W|watts?)\b", "W"),
     )
 )
@@ -121,7 +121,7 @@ def _clock(text: str, match: re.Match[str]) -> Figure | None:
 
 def _figure(text: str, match: re.Match[str]) -> Figure | None:
     end = match.end()
-    rest = re.match(_SCALE, text[end:])
+    rest = re.match(_SCALE, text[end:], re.IGNORECASE)
     assert rest is not None  # every part of it is optional
     last = rest["scale"] if match["second"] else None
     scale = _SCALES.get((last or match["scale1"] or rest["scale"] or "").lower(), "")

@@ -54,7 +54,7 @@ def _devices(passages: Sequence[Passage]) -> Iterator[tuple[Passage, Mention | N
 
 
 def _memory(passage: Passage) -> Iterator[Drafted]:
-    """ "B200 (128 GB each", "A100 has 80 GB": a size that stands beside a card's name."""
+    """As "B200 (128 GB each", "A100 has 80 GB": a size that stands beside a card's name."""
     found = figures(passage.text)
     for card in mentions(passage.text):
         if card.memory_gb and all(abs(s.memory_gb / card.memory_gb - 1) > _EDITION for s in card.specs):
@@ -132,7 +132,7 @@ def _attached(text: str, card: Mention, figure: Figure, named: Sequence[Mention]
 
 
 def _ratio(passage: Passage) -> Iterator[Drafted]:
-    """ "4.5x higher peak FLOPs (B200 vs A6000)": the peaks of two named cards."""
+    """As "4.5x higher peak FLOPs (B200 vs A6000)": the peaks of two named cards."""
     text, named = passage.text, mentions(passage.text)
     other = re.search(r"\b(?:fp|int|tf)(?:32|8|64|4)\b", text, re.IGNORECASE)  # the ratio is of 16-bit peaks
     if other or len(named) != 2 or not _LARGER.search(text) or not re.search(r"\bvs\.?\b|compared|than|over\b", text):

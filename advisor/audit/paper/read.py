@@ -9,37 +9,62 @@ from typing import Any
 
 from advisor.audit.card import SCHEMA, Card
 from advisor.audit.load import card_from_dict
-from advisor.audit.paper import equations, hardware, laws, training
+from advisor.audit.paper import (
+    comparisons,
+    conclusions,
+    equations,
+    hardware,
+    laws,
+    run_claims,
+    tables,
+    training,
+)
 from advisor.audit.paper.document import Document, read_document
 from advisor.audit.paper.draft import Drafted, claims_of, shortened
 from advisor.audit.paper.figures import figures
+from advisor.audit.paper.run import rows_of, run_of, timing_of
 from advisor.errors import AdvisorError
+from advisor.readers import markdown_report
+from advisor.readers.run_table import RunTable
 
-RULES = (equations.drafts, hardware.drafts, laws.drafts, training.drafts)
+RULES = (equations.drafts, comparisons.drafts, tables.drafts, hardware.drafts, laws.drafts, training.drafts)
 
 
 def draft(path: Path) -> dict[str, Any]:
     """The draft of a report's card; AdvisorError where the file cannot be read or states nothing that can be judged."""
     document = read_document(path)
-    claims = claims_of(list(_drafted(document)))
+    table = _table(path)
+    run, timing, rows = run_of(document, table), timing_of(document), rows_of(table)
+    about_run = [*run_claims.drafts(document, run, timing), *conclusions.drafts(document, run)]
+    claims = claims_of([*_drafted(document), *about_run, *run_claims.volunteered(run, document)])
     if not claims:
         raise AdvisorError(
             f"{path} states nothing that can be judged: no arithmetic, speed, memory, time or cost was found",
             "advisor audit --kinds lists what can be claimed; docs/file-formats.md describes cards",
         )
-    lines = {entry["line"] for entry in claims}
+    told = {entry["line"] for entry in claims}
     raw: dict[str, Any] = {
         "schema": SCHEMA,
         "id": re.sub(r"[^\w-]+", "-", path.stem).strip("-") or "report",
         "title": document.title[:200] or path.name,
         "source": path.name,
         "assumed": ["this card was drafted from the text by rule; correct it and audit it again"],
-        "run": {},
+        "run": run,
+        **({"rows": rows} if rows else {}),
+        **({"timing": timing} if timing else {}),
         "claims": claims,
     }
-    if unplaced := list(_unplaced(document, lines)):
+    if unplaced := list(_unplaced(document, told)):
         raw["unplaced"] = unplaced
     return raw
+
+
+def _table(path: Path) -> RunTable | None:
+    """What the reader of reports makes of the file: facts that are declared once, and its table of steps."""
+    try:
+        return markdown_report.read(path)
+    except AdvisorError:
+        return None  # not a step table in it, nor a fact: the sentences are still there
 
 
 def card_of(raw: dict[str, Any]) -> Card:

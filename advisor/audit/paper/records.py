@@ -17,7 +17,10 @@ _PARTS = re.compile(r"\s*[│|;]\s*|,\s+(?=[A-Za-z][\w /]{2,20}:\s)")
 _METRICS = re.compile(
     r"metric|parameter|setting|phase|item|property|spec|aspect|measure|quantity|category", re.IGNORECASE
 )
-_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BM])(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))")
+_SIZE = re.compile(
+    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))"
+)
+_EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
 _DERIVED = re.compile(
     r"ratio|expected|speed-?up|change|difference|improvement|delta|notes?|status|observed|impact|source", re.IGNORECASE
 )
@@ -64,7 +67,7 @@ class Record:
 def plain_name(name: str) -> str:
     """A name without case, punctuation and remarks in parentheses: "LLaMA3-2.2B (old)" is "llama3 2.2b"."""
     bare = re.sub(r"\([^)]*\)", " ", name.lower())
-    return " ".join(re.findall(r"[a-z0-9.]+", bare))
+    return " ".join(re.findall(r"[a-z0-9]+(?:\.[a-z0-9]+)*", bare))
 
 
 def same_subject(one: str, other: str) -> bool:
@@ -80,7 +83,7 @@ def records(document: Document) -> list[Record]:
     """All records of a document, in order."""
     found = [*_sections(document.passages), *_sentences(document.passages)]
     for grid in document.grids:
-        found += _columns(grid) if _is_transposed(grid) else _rows(grid)
+        found += _columns(grid) if is_transposed(grid) else _rows(grid)
     return [record for record in found if record.facts]
 
 
@@ -140,7 +143,8 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
         if not found or found[0].start > 2 or re.search(r"[=→]|->", match["value"][found[0].end :]):
             continue
         label = "step time" if logged and match["label"].strip().lower() in ("time", "dt") else match["label"]
-        if stated := _stated(label, found[0], line):
+        each = " per GPU" if _EACH.match(match["value"][found[0].end :].lstrip()) else ""
+        if stated := _stated(label + each, found[0], line):
             yield stated
 
 
@@ -148,6 +152,8 @@ def _stated(label: str, figure: Figure, line: int) -> Stated | None:
     role = role_of(label, figure)
     if role is None:
         return None
+    if role == "rate" and _EACH.search(label):
+        role = "gpu_rate"
     quantity = figure.quantity
     unit = unit_of_label(role, label)
     if unit and quantity.dimension == "count":
@@ -166,7 +172,7 @@ def _scale(word: str) -> str:
     return {"k": "k ", "M": "M ", "billion": "B "}.get(word, "")
 
 
-def _is_transposed(grid: Grid) -> bool:
+def is_transposed(grid: Grid) -> bool:
     """Whether the columns are the subjects: metrics stand in the first column."""
     if len(grid.header) < 2:
         return False
@@ -269,6 +275,8 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
     """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
     for figure in figures(text):
         role = _NOUNS_OF.get(figure.dimension)
+        if role == "rate" and _EACH.match(text[figure.end :].lstrip()):
+            role = "gpu_rate"
         if figure.dimension == "count":
             role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
         elif figure.dimension == "fraction":
@@ -302,4 +310,4 @@ def size_in(name: str) -> Quantity | None:
     if len(sizes) != 1:
         return None
     number, scale = sizes.pop()
-    return parse_quantity(f"~{number} {'billion' if scale == 'B' else 'M'}")
+    return parse_quantity(f"~{number} {'billion' if scale in 'Bb' else 'M'}")

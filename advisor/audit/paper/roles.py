@@ -10,6 +10,8 @@ from advisor.audit.paper.figures import Figure
 _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
     (role, pattern, frozenset(dimensions.split()))
     for role, pattern, dimensions in (
+        ("other", r"warm-?up|\beval|\bsav(?:e|ing)|checkpoint|interval|\bevery\b|patience|cooldown"
+        r"|decay", "count seconds rate usd bytes fraction"),
         ("tokens_per_hour", r"tok(?:en)?s?\b[^|]{0,12}(?:/|per)\s*h", "count rate"),
         ("gpu_rate", r"tok(?:en)?s?\s*/?\s*(?:/|per|\s)\s*s(?:ec(?:ond)?)?\s*(?:/|per)\s*(?:gpu|device|card"
         r"|chip)", "count rate"),
@@ -54,6 +56,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
     )
 )  # fmt: skip
 _COMPILED = tuple((role, re.compile(pattern, re.IGNORECASE), dimensions) for role, pattern, dimensions in _LABELS)
+_CARD_HOURS = re.compile(r"\b(?:gpu|card|device|[ahbv]\d{2,3})[- ]?(?:hours?|hrs?)\b", re.IGNORECASE)
 _UNIT_OF_LABEL = (
     (re.compile(r"\(?\b(?:hours|hrs?|h)\b\)?", re.IGNORECASE), "h"),
     (re.compile(r"\bin days|\(days?\)|\bdays\b", re.IGNORECASE), "days"),
@@ -63,7 +66,7 @@ _UNIT_OF_LABEL = (
 )
 # what was not measured or done, and statistics of it
 _PROMISED = re.compile(r"\bexpected\b|\btarget\b|\brequired\b|\bmax(?:imum)?\b(?!.*(?:step|iter|seq))"
-r"|\bminimum\b|\bbaseline\b|\bprevious\b|"
+r"|\bmin(?:imum)?\b(?!\w)|\bbaseline\b|\bprevious\b|"
                        r"\bsaved?\b|\bsavings?\b|\badded\b|\boverhead\b|speed-?up|ratio$|change|\bvs\b"
                        r"|improvement|difference", re.IGNORECASE)  # fmt: skip
 _SCALE_OF_LABEL = re.compile(r"\(\s*(?:in )?(k|m|b|t|thousands?|millions?|billions?|trillions?)\s*\)", re.IGNORECASE)
@@ -77,6 +80,8 @@ def role_of(label: str, figure: Figure) -> str | None:
     bare = re.sub(r"\([^)]*\)|@.*$", " ", label).strip(" *:")
     if _PROMISED.search(label):
         return None
+    if _CARD_HOURS.search(label) and figure.dimension in ("count", "gpu_hours", "seconds"):
+        return "gpu_hours"  # also as the unit in parentheses of a time
     return _labelled(bare, figure) or (_labelled(label, figure) if bare != label else None) or _by_unit(label, figure)
 
 

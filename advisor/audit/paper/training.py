@@ -203,7 +203,7 @@ def _cards_for_models(grid: Grid, context: _Context) -> Iterator[Drafted]:
 
 
 def _single_card(passage: Passage, context: _Context) -> Iterator[Drafted]:
-    """ "A single H100 trains 7B-13B fine": full training on one card."""
+    """As "A single H100 trains 7B-13B fine": full training on one card."""
     text, cards = passage.text, mentions(passage.text)
     trains = re.search(r"\b(?:pre-?)?train(?:s|ed|ing)?\b|\bfull(?:y)? fine-?tun", text, re.IGNORECASE)
     if (

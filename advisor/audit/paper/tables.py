@@ -1,0 +1,166 @@
+"""What a table's own cells say of each other: ratios of its columns, totals of its rows, parts of a whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import permutations
+
+from advisor.audit.paper.document import Document, Grid, Passage, Row
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.records import is_transposed
+
+_RATIO = re.compile(
+    r"ratio|speed-?up|change|improve|reduc|increas|decreas|delta|\bvs\b|faster|slower|saving|×|factor|relative|gain",
+    re.IGNORECASE,
+)
+_TOTAL = re.compile(
+    r"^\W*(?:(?:grand|sub-?)?\s?total|sum|overall|combined)\b(?!.*\b(?:time per|average|mean)\b)", re.IGNORECASE
+)
+_NOT_SUMMED = re.compile(
+    r"avg|average|mean|max|min|peak|rate|per|%|speed|mfu|util|price|loss|params?\b|layers", re.IGNORECASE
+)
+_BASE = re.compile(r"^\W*(?:baseline|1(?:\.0+)?\s?[x×]|[-—–]|n/?a|ref(?:erence)?)\W*$", re.IGNORECASE)
+_SAME = re.compile(r"^\W*(?:same|identical|equal|unchanged|no change)\b", re.IGNORECASE)
+_ABOUT_TOTALS = 3  # parts of a list before a total, at most, that belong to something else
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Ratio columns, totals, "same", and lists that end in a total."""
+    for grid in document.grids:
+        for at, name in enumerate(grid.header):
+            if _RATIO.search(name) and at:
+                yield from _ratio_column(grid, at)
+            elif at:
+                yield from _total(grid, at)
+        yield from _same(grid)
+    yield from _lists(document.passages)
+
+
+def _cell(row: Row, at: int) -> Figure | None:
+    """The number that a cell begins with."""
+    found = figures(row.cells[at])
+    return found[0] if found and found[0].start <= 2 else None
+
+
+def _ratio_column(grid: Grid, at: int) -> Iterator[Drafted]:
+    """Each ratio against every pair of cells of its row, of its row and a base row, of a cell and a header's number."""
+    base = next((row for row in grid.rows if _BASE.match(row.cells[at])), None)
+    constants = [f for f in figures(grid.header[at]) if f.scaled]
+    for row in grid.rows:
+        ratio = _cell(row, at)
+        if ratio is None or row is base or ratio.dimension not in ("fraction", "times"):
+            continue
+        others = [
+            (i, f)
+            for i in range(1, len(row.cells))
+            if i != at and (f := _cell(row, i)) and not _RATIO.search(grid.header[i])
+        ]
+        pairs = [(a, b) for (i, a), (j, b) in permutations(others, 2) if i < j and _comparable(a, b)]
+        if base is not None:
+            pairs += [(f, b) for i, f in others if (b := _cell(base, i)) and _comparable(f, b)]
+        pairs += [(f, c) for _, f in others for c in constants if f.dimension == c.dimension]
+        # with a base row or a constant the sense is clear; without, only a pair of one kind is
+        if not pairs or (base is None and not constants and len(others) > 3):
+            continue
+        yield Drafted(
+            kind="expression",
+            line=row.line,
+            text=shortened(f"{row.cells[0]}: {grid.header[at]} {row.cells[at]}"),
+            says={
+                "value": _about(ratio),
+                "readings": list(dict.fromkeys(r for a, b in pairs for r in _senses(a, b))),
+                "in_units": True,
+            },
+        )
+
+
+def _comparable(one: Figure, other: Figure) -> bool:
+    return one.dimension == other.dimension and one.dimension != "times" and min(one.value, other.value) > 0
+
+
+def _senses(a: Figure, b: Figure) -> list[str]:
+    each = [f"[{a.quantity.text}] / [{b.quantity.text}]", f"[{b.quantity.text}] / [{a.quantity.text}]"]
+    points = [f"[{a.quantity.text}] - [{b.quantity.text}]", f"[{b.quantity.text}] - [{a.quantity.text}]"]
+    return [
+        *each,
+        *(f"{r} - 1" for r in each),
+        *(f"1 - {r}" for r in each),
+        *(points if a.dimension == "fraction" else []),
+    ]
+
+
+def _about(figure: Figure) -> str:
+    text = figure.quantity.text
+    return text if text.startswith("~") else f"~{text}"
+
+
+def _total(grid: Grid, at: int) -> Iterator[Drafted]:
+    """A total against the cells above it, since the total before it or since the start."""
+    if _NOT_SUMMED.search(grid.header[at]):
+        return
+    settings = is_transposed(grid)  # rows of different things: sizes and times of parts are summed, counts are not
+    parts: list[Figure] = []
+    for row in grid.rows:
+        cell = _cell(row, at)
+        if cell is None:
+            return  # a hole in the column: the total may count what is not printed
+        if not any(_TOTAL.match(label) for label in row.cells[:1]):
+            parts.append(cell)
+            continue
+        if (
+            len(parts) >= 2
+            and len({p.dimension for p in parts} | {cell.dimension}) == 1
+            and cell.dimension not in ("times", "rate", *(("count",) if settings else ()))
+        ):
+            yield _sum(row.line, f"{row.cells[0]}: {grid.header[at]} {row.cells[at]}", cell, parts)
+        parts = []
+
+
+def _sum(line: int, text: str, value: Figure, parts: Sequence[Figure]) -> Drafted:
+    """A total: of all parts, or without the first few."""
+    readings = [
+        " + ".join(f"[{part.quantity.text}]" for part in parts[skipped:])
+        for skipped in range(min(_ABOUT_TOTALS, len(parts) - 1))
+        if len(parts) - skipped >= 2
+    ]
+    if value.quantity.low < value.quantity.high or any(p.quantity.low < p.quantity.high for p in parts):
+        whole = [part.quantity.text for part in parts]
+        return Drafted(kind="sum", line=line, text=shortened(text), says={"value": _about(value), "parts": whole})
+    says = {"value": _about(value), "readings": readings, "in_units": True}
+    return Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _same(grid: Grid) -> Iterator[Drafted]:
+    """As "Same" beside two numbers of a row that differ."""
+    for row in grid.rows:
+        numbers = [f for i in range(1, len(row.cells)) if (f := _cell(row, i))]
+        if len(numbers) == 2 and _comparable(*numbers) and any(_SAME.match(cell) for cell in row.cells[1:]):
+            yield Drafted(
+                kind="agreement",
+                line=row.line,
+                text=shortened(" | ".join(row.cells)),
+                says={"values": [number.quantity.text for number in numbers]},
+            )
+
+
+def _lists(passages: Sequence[Passage]) -> Iterator[Drafted]:
+    """Consecutive "label: value" lines of one kind that end in a total."""
+    items: list[tuple[Passage, Figure]] = []
+    for passage in passages:
+        match = re.match(r"^(?P<label>[^:=]{2,50})[:=]\s*(?P<value>\S.*)$", passage.text)
+        found = figures(match["value"]) if match else []
+        if match is None or not found or found[0].start > 2:
+            if items and items[-1][0].section != passage.section:
+                items = []
+            continue
+        if items and (items[-1][0].section != passage.section or items[-1][1].dimension != found[0].dimension):
+            items = []
+        if _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
+            parts = [figure for _, figure in items]
+            if len(parts) >= 3 and passage.line - items[-1][0].line <= 2:
+                yield _sum(passage.line, passage.text, found[0], parts)
+            items = []
+        else:
+            items.append((passage, found[0]))
