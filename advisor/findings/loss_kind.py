@@ -11,6 +11,7 @@ from advisor.findings.case import Case
 from advisor.findings.curves import Curve, curve
 from advisor.findings.run_facts import number, vocabulary
 
+_LARGE = 3e8  # parameters: few other models are so large
 _NEGATIVE = 0.01  # of the rows: single values below zero may be rounding
 # trainers and tools that train language models only
 _LANGUAGE = re.compile(
@@ -31,6 +32,8 @@ def has_level(case: Case, losses: Curve) -> bool:
 def is_language(case: Case) -> bool:
     """Whether the loss is one of a language model: a vocabulary or context is declared, or its names say so."""
     if vocabulary(case) is not None or number(case.run.facts, "seq_len") or len(curve(case.run, "tokens")):
+        return True
+    if (number(case.run.facts, "parameters") or 0) >= _LARGE:
         return True
     words = f"{case.run.framework or ''} {case.run.format} {Path(case.run.source).name}".lower()
     return _LANGUAGE.search(words) is not None

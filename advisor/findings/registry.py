@@ -8,6 +8,12 @@ from collections.abc import Callable
 from advisor.findings.case import Case, Confidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.demoted import DEMOTED
 from advisor.findings.detectors.batch import detect_bigger_batch
+from advisor.findings.detectors.cards import (
+    detect_card_hot,
+    detect_card_idle,
+    detect_power_cap,
+    detect_unknown_load,
+)
 from advisor.findings.detectors.drift import detect_drift, detect_shift
 from advisor.findings.detectors.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
 from advisor.findings.detectors.hardware import detect_cpu_fallback, detect_utilization
@@ -43,6 +49,7 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_optimizer_floor, detect_pass_floor, detect_short_backward, detect_fast_first_step, detect_phase_sum),
     *(detect_cpu_fallback, detect_software_bound, detect_bigger_batch, detect_bound),
     *(detect_utilization, detect_throttling, detect_straggler),
+    *(detect_card_idle, detect_card_hot, detect_power_cap, detect_unknown_load),
     *(detect_nearly_full, detect_host_spill, detect_memory_growth),
     *(
         detect_machine_busy,

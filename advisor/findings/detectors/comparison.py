@@ -24,12 +24,13 @@ def detect_merged_runs(case: Case) -> Verdict:
     run = case.run
     if not len(main_rows(run)):
         return Insufficient(code="merged_runs", missing="rows with steps")
-    signs = [*_second_starts(run), *_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
+    mixed = [*_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
+    signs = [*_second_starts(run), *mixed]
     if not signs:
         return None
     return Finding(
         code="merged_runs",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if mixed else Severity.NOTE,  # runs told apart are each judged alone
         title=f"The log holds more than one run: {signs[0].text}",
         evidence=tuple(signs),
         confidence=Confidence.HIGH if len(signs) > 1 else Confidence.MEDIUM,

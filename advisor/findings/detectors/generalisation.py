@@ -194,8 +194,8 @@ def detect_memorised(case: Case) -> Verdict:
     first, end = float(losses.value[0]), float(np.median(tail(losses.value)))
     if first < _STARTED or not 0 <= end < _NEAR_ZERO or end > (1 - _FALLEN) * first:
         return None
-    if len(evals) and evals.value[-1] < 3 * max(end, _NEAR_ZERO):
-        return None  # a task that can be solved: validation data are solved too
+    if len(evals) and (evals.value[-1] < 3 * max(end, _NEAR_ZERO) or not is_language(case)):
+        return None  # a task that can be solved: validation data are solved too; of other tasks `overfitting` tells
     below = losses.step[losses.value < _NEAR_ZERO]
     epochs = curve(case.run, "epoch").value
     hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)

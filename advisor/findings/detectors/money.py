@@ -10,12 +10,14 @@ from advisor.findings.detectors.machine import lost_seconds, slowdown
 from advisor.findings.run_facts import price
 from advisor.findings.savings import saved_share, spent_seconds, steps_covered
 from advisor.readers.run_table import Event
-from advisor.units import HOUR, format_percent, format_seconds, format_usd
+from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
 
 _GOODPUT = 0.90  # of the wall clock in steps: what well run training reaches (sources §6.3)
+_BAD_GOODPUT = 0.80  # start-up and evaluations of short runs take a tenth and more
 _LEAST_WALL_SECONDS = 60.0  # what starts and stops within a minute is a test
 _IDLE_SHARE = 0.05
 _IDLE_DEAR = 0.25  # of the time watched: before and after a job readings are idle by nature
+_HELD_BYTES = 1e9  # more than a driver's context
 _TIME_TOLERANCE = 0.10
 _TWICE = 0.01  # of the steps
 
@@ -46,7 +48,7 @@ def detect_goodput(case: Case) -> Verdict:
     cost = f", {format_usd((wall - working) / HOUR * usd)} so far" if usd else ""
     return Finding(
         code="goodput",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if share < _BAD_GOODPUT else Severity.NOTE,
         title=f"{format_percent(1 - share)} of the wall clock is not training: {format_seconds(wall - working)}{cost}",
         evidence=(
             Evidence(
@@ -103,13 +105,26 @@ def detect_idle_device(case: Case) -> Verdict:
         severity=Severity.WARNING if idle / whole > _IDLE_DEAR else Severity.NOTE,
         title=f"Nothing ran on the device for {format_seconds(idle / count)}{cost}: "
         f"{format_percent(idle / whole)} of the time watched",
-        evidence=(Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),),
+        evidence=(
+            Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),
+            *_held_meanwhile(case),
+        ),
         confidence=Confidence.HIGH,
         causes=("set-up, download or tokenising on the rented machine", "left running after the end", "a hung process"),
         actions=("prepare data before renting; stop the machine when the run ends",),
         threshold="5 % of the time in stretches of two minutes or more",
         **saved_share(case, idle / whole),
     )
+
+
+def _held_meanwhile(case: Case) -> tuple[Evidence, ...]:
+    """The memory that stays allocated while nothing runs: a process that waits."""
+    used = run_metrics.telemetry(case, "memory_used_bytes")
+    rows = np.concatenate(run_metrics.idle_stretches(case))
+    held = series.median(used[rows]) if len(used) > rows.max() else 0.0
+    if not held > _HELD_BYTES:
+        return ()
+    return (Evidence(text=f"{format_bytes(held)} stay allocated meanwhile: a process waits (a server, a hung rank)"),)
 
 
 def detect_declared_time(case: Case) -> Verdict:

@@ -105,7 +105,7 @@ def detect_short_backward(case: Case) -> Verdict:
     launches = forward / accumulated < _LAUNCHING
     return Finding(
         code="short_backward",
-        severity=Severity.NOTE if launches else Severity.WARNING,
+        severity=Severity.NOTE,  # frozen parts and unsynchronised timers of sound runs give it as well
         title=f"Backward ({format_seconds(backward)}) is shorter than forward ({format_seconds(forward)})",
         evidence=(Evidence(text=f"backward / forward = {backward / forward:.2f}; 2 to 2.5 is normal"),),
         confidence=Confidence.LOW if launches else Confidence.MEDIUM,

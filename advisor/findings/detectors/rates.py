@@ -12,6 +12,7 @@ from advisor.units import format_flops, format_number, format_percent, format_ra
 
 _LOGGED_MFU_TOLERANCE = 0.10
 _ARITHMETIC_TOLERANCE = 0.02
+_NEXT_TO_NOTHING = 0.02  # even small models on large cards reach 5 %
 # Peaks that wrong denominators are made of: what logs divide by instead of the card's dense peak.
 _WRONG_PEAKS = (
     (312e12, "an A100's 312 TFLOP/s"),
@@ -60,9 +61,11 @@ def detect_logged_mfu(case: Case) -> Verdict:
     if not len(logged):
         return Insufficient(code="logged_mfu", missing="an MFU that the log prints, to be checked")
     share = run_metrics.mfu(case)
-    if share is None:
-        return Insufficient(code="logged_mfu", missing="the model's shape and the card to check the logged MFU")
     printed = series.median(logged[series.steady_start(1 / logged) :])
+    if share is None:
+        return _tiny_mfu(printed) or Insufficient(
+            code="logged_mfu", missing="the model's shape and the card to check the logged MFU"
+        )
     ratio = printed / share
     if abs(ratio - 1) <= _LOGGED_MFU_TOLERANCE:
         return None
@@ -76,6 +79,25 @@ def detect_logged_mfu(case: Case) -> Verdict:
         causes=_mfu_causes(case, ratio),
         actions=("read the recomputed value; compare runs only by tokens per second or by it",),
         threshold="printed and recomputed agree within 10 %: FLOPs 6·N_mm + 12·L·d·T over the dense peak (sources §1)",
+    )
+
+
+def _tiny_mfu(printed: float) -> Finding | None:
+    """A printed MFU next to nothing, on a card that is not known: it says that the card, or the formula, is another."""
+    if printed >= _NEXT_TO_NOTHING:
+        return None
+    return Finding(
+        code="logged_mfu",
+        severity=Severity.NOTE,
+        title=f"The log prints an MFU of {format_percent(printed)}: hardly any of the peak that it assumes",
+        evidence=(Evidence(text="the card is not named, so that it cannot be recomputed"),),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the formula's peak is of another card: many scripts divide by an A100's 312 TFLOP/s",
+            "a CPU, or a model too small for the card: launches and waiting take the time",
+        ),
+        actions=("name the card (--gpu) to have it recomputed; compare tokens per second instead",),
+        threshold=f"below {format_percent(_NEXT_TO_NOTHING)}",
     )
 
 

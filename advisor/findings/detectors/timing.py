@@ -12,7 +12,6 @@ from advisor.findings.savings import saved_share
 from advisor.units import format_percent, format_seconds
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
-_WIDE_GAPS = 0.3  # of the clock
 _WARM_UP_FACTOR = 3.0
 _WARM_UP_COST = 0.02
 _WARM_UP_LEAST_SECONDS = 1.0
@@ -41,7 +40,8 @@ def detect_data_stall(case: Case) -> Verdict:
     logged = len(waits) >= 5
     return Finding(
         code="data_stall" if logged else "gaps_between_steps",
-        severity=_gap_severity(share) if not logged else Severity.ERROR if share > 0.3 else Severity.WARNING,
+        # what lies between steps may be anything, and is known by subtraction only
+        severity=Severity.NOTE if not logged else Severity.ERROR if share > 0.3 else Severity.WARNING,
         title=f"{format_percent(share)} of the time is spent waiting for data"
         if logged
         else f"{format_percent(share)} of the time lies between steps",
@@ -57,11 +57,6 @@ def detect_data_stall(case: Case) -> Verdict:
         threshold="more than 5 % of a step (sources §7.5)",
         **saved_share(case, min(1.0, share)),
     )
-
-
-def _gap_severity(share: float) -> Severity:
-    """What lies between steps may be anything, and is known by subtraction only."""
-    return Severity.WARNING if share > _WIDE_GAPS else Severity.NOTE
 
 
 def _gap_share(case: Case, times: StepTimes) -> float | None:

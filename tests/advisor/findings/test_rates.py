@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.detectors import rates
 from advisor.findings.run_metrics import flops_per_token, mfu
 from advisor.records import Workload
@@ -104,3 +104,10 @@ def test_rate_arithmetic_that_holds():
 def test_rates_whose_product_no_number_can_hold_are_not_judged():
     table = build.run(seconds=1e-25, tokens_per_second=1.0, facts={"step_tokens": 1e300})
     assert isinstance(rates.detect_rate_arithmetic(build.case(table)), Insufficient)
+
+
+def test_a_tiny_mfu_is_named_where_it_cannot_be_recomputed():
+    table = build.run(mfu=0.0006)
+    found = rates.detect_logged_mfu(Case(run=table))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "0.06 %" in found.title
+    assert isinstance(rates.detect_logged_mfu(Case(run=build.run(mfu=0.35))), Insufficient)

@@ -1,0 +1,120 @@
+"""Logs of several runs: how many, what went wrong in those beside the longest, and runs that are one run twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
+from advisor.findings.detectors.dead import detect_frozen
+from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
+from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
+from advisor.findings.detectors.stagnation import detect_no_learning
+from advisor.readers.run_table import Phase, RunTable
+
+_FEWEST_ROWS = 3
+_SAME_ROWS = 5  # losses equal to the last digit printed: no chance, and no other setting
+_SAME_SHARE = 0.8
+# what each run beside the longest is asked: its loss alone answers
+_ASKED: tuple[Callable[[Case], Verdict], ...] = (
+    *(detect_loss_not_finite, detect_loss_divergence, detect_learning_rate_zero, detect_no_learning, detect_frozen),
+)
+
+
+def _parts(run: RunTable) -> list[tuple[int, Phase]]:
+    """The phases that hold enough rows to be called a run, with their numbers."""
+    return [(n, p) for n, p in enumerate(run.phases) if p.last_row - p.first_row + 1 >= _FEWEST_ROWS]
+
+
+def detect_several_runs(case: Case) -> Verdict:
+    """More than one run or stage in a log: which was judged, and what the others did."""
+    parts = _parts(case.run)
+    if not len(case.run):
+        return Insufficient(code="several_runs", missing="rows with a training loss")
+    if len(parts) < 2:
+        return None
+    main = case.run.phases[case.run.main_phase]
+    return Finding(
+        code="several_runs",
+        severity=Severity.NOTE,
+        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{main.name}”",
+        evidence=tuple(Evidence(text=_outline(case.run, phase)) for _, phase in parts[:20]),
+        confidence=Confidence.HIGH,
+        causes=("logs appended to one file, a sweep, stages of one script, or starts after a failure",),
+        actions=("compare them with each other (advisor compare) rather than as one curve",),
+        threshold="steps, epochs or clocks that begin anew",
+    )
+
+
+def _outline(run: RunTable, phase: Phase) -> str:
+    loss = run.column("loss")[phase.first_row : phase.last_row + 1]
+    known = loss[np.isfinite(loss)]
+    losses = f", loss {known[0]:.4g} → {known[-1]:.4g}" if len(known) else ""
+    return f"{phase.name}: {phase.last_row - phase.first_row + 1} rows{losses}"
+
+
+def detect_other_runs(case: Case) -> Verdict:
+    """What is wrong with the runs of a log beside the one that is judged in full."""
+    parts = [(n, phase) for n, phase in _parts(case.run) if n != case.run.main_phase]
+    if not parts:
+        return None if len(case.run) else Insufficient(code="other_runs", missing="rows with a training loss")
+    wrong: list[tuple[Phase, Finding]] = []
+    for number, phase in parts:
+        alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=number))
+        found = [v for ask in _ASKED if isinstance(v := ask(alone), Finding) and v.severity is Severity.ERROR]
+        wrong += [(phase, found[0])] if found else []
+    if not wrong:
+        return None
+    first = wrong[0][1]
+    return Finding(
+        code="other_runs",
+        severity=Severity.WARNING,
+        title=f"{len(wrong)} of the log's {len(parts)} other runs went wrong: “{wrong[0][0].name}”: {first.title}",
+        evidence=tuple(Evidence(text=f"{phase.name}: {finding.title}") for phase, finding in wrong[:10]),
+        confidence=first.confidence,
+        causes=first.causes,
+        actions=first.actions,
+        threshold="each run's own loss: not a number, diverged, flat or frozen",
+    )
+
+
+def detect_same_results(case: Case) -> Verdict:
+    """Runs whose losses agree to the last digit: what was varied between them had no effect."""
+    parts = [(phase, values) for _, phase in _parts(case.run) if len(values := _losses(case.run, phase)) >= _SAME_ROWS]
+    if len(parts) < 2:
+        return Insufficient(code="same_results", missing="two runs in one log") if not len(case.run) else None
+    groups = [names for names in _alike(parts) if len(names) > 1]
+    if not groups:
+        return None
+    twice = sum(map(len, groups))
+    return Finding(
+        code="same_results",
+        severity=Severity.WARNING,
+        title=f"{twice} of {len(parts)} runs have the losses of another one to the last digit",
+        evidence=tuple(Evidence(text=", ".join(names)) for names in groups),
+        confidence=Confidence.HIGH,
+        causes=("the same seed and settings: what was varied does not reach the training", "a run printed twice"),
+        actions=("print the settings that each run really uses; vary the seed to see the noise between runs",),
+        threshold=f"all losses that both have are equal, {_SAME_ROWS} at least and {_SAME_SHARE:.0%} of the longer run",
+    )
+
+
+def _alike(parts: Sequence[tuple[Phase, np.ndarray]]) -> list[list[str]]:
+    """Names of the runs, those of the same losses together."""
+    groups: list[tuple[np.ndarray, list[str]]] = []
+    for phase, values in parts:
+        for first, names in groups:
+            both = min(len(first), len(values))
+            if both >= _SAME_SHARE * max(len(first), len(values)) and np.array_equal(first[:both], values[:both]):
+                names.append(phase.name)
+                break
+        else:
+            groups.append((values, [phase.name]))
+    return [names for _, names in groups]
+
+
+def _losses(run: RunTable, phase: Phase) -> np.ndarray:
+    loss = run.column("loss")[phase.first_row : phase.last_row + 1]
+    return loss[np.isfinite(loss)]

@@ -1,0 +1,86 @@
+"""Several cards beside each other: which was idle, when, beside whom; hot, capped, or somebody else's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Insufficient, Severity
+from advisor.findings.detectors import cards, money
+from tests.advisor.findings import build
+
+READINGS = 600
+
+
+def case(gpus: int = 4, readings: int = READINGS, facts: dict | None = None, w=None, **columns):
+    """Busy cards, one reading a second; each keyword is a column per card or per card and reading."""
+    wide = {name: np.broadcast_to(np.asarray(v, float), (readings, gpus)).ravel() for name, v in columns.items()}
+    table = build.healthy(telemetry=build.telemetry(readings, gpus=gpus, **wide), facts=facts or {})
+    return build.case(table, w)
+
+
+DETECTORS = (cards.detect_card_idle, cards.detect_card_hot, cards.detect_power_cap)
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_cards_alike_are_silent(detector):
+    random = np.random.default_rng(3)
+    assert detector(case(power_watts=350 + 25 * random.standard_normal((READINGS, 4)))) is None
+
+
+@pytest.mark.parametrize("detector", DETECTORS[:2])
+def test_one_card_has_no_others(detector):
+    assert isinstance(detector(case(gpus=1)), Insufficient)
+
+
+def test_idle_cards_are_named_beside_those_that_work():
+    used = {"utilization": [0.97, 0.95, 0.02, 0.97], "power_watts": [340, 350, 62, 345]}
+    found = cards.detect_card_idle(case(facts={"world_size": 4}, **used))
+    assert cards.detect_card_idle(case(facts={"world_size": 3}, **used)).severity is Severity.NOTE  # as asked for
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    assert found.title == "GPU 2 of 4: 2 % utilisation, where the others have 97 %"
+    assert "62 W" in found.evidence[2].text
+
+
+def test_a_snapshot_is_a_note():
+    found = cards.detect_card_idle(case(8, 1, utilization=[0.05, 0.33, 0.06, 0.33, 0.19, 0.21, 0.24, 0.43]))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
+    assert found.title.startswith("GPUs 0, 2 of 8") and found.title.endswith("(a snapshot)")
+
+
+def test_a_stretch_without_work_says_when_and_beside_whom():
+    used = np.full((READINGS, 2), 0.9)
+    used[100:401, 1] = 0.0
+    found = cards.detect_card_idle(case(2, utilization=used))
+    assert found.title.startswith("GPU 1 of 2 had nothing to do for 5 min")
+    assert "from 100 s to 6.67 min" in found.evidence[0].text and "others at 90 %" in found.evidence[0].text
+    used[100:401, 0] = 0.0  # both idle: a pause of the run, which is another finding
+    assert cards.detect_card_idle(case(2, utilization=used)) is None
+
+
+def test_a_hot_card_with_a_lower_clock():
+    hot = {"temperature_celsius": [66, 67, 88, 65]}
+    found = cards.detect_card_hot(case(**hot, sm_clock_mhz=[1410, 1410, 1200, 1410]))
+    assert found.severity is Severity.WARNING
+    assert found.title == "GPU 2 runs at 88 °C, the others at 66 °C, its clock 14.9 % lower"
+    assert cards.detect_card_hot(case(**hot)).severity is Severity.NOTE  # as fast as the others
+    assert cards.detect_card_hot(case(temperature_celsius=[66, 67, 74, 65])) is None
+
+
+def test_a_power_ceiling_below_the_datasheet():
+    found = cards.detect_power_cap(case(power_watts=[[300.0, 300.0, 300.0, 300.0]]))  # an A100 has 400 W
+    assert found.severity is Severity.NOTE and "75 % of the datasheet's 400 W" in found.title
+    one = cards.detect_power_cap(case(power_watts=[395.0, 396.0, 250.0, 398.0]))
+    assert one.severity is Severity.WARNING and one.title.startswith("GPU 2 of 4")
+
+
+def test_more_cards_at_work_than_the_run_has():
+    found = cards.detect_unknown_load(case(facts={"world_size": 2}))
+    assert isinstance(found, Finding) and found.title.startswith("4 cards are at work where the run has 2")
+    assert cards.detect_unknown_load(case(facts={"world_size": 4})) is None
+
+
+def test_memory_held_while_nothing_runs():
+    idle = case(gpus=1, utilization=np.where(np.arange(READINGS)[:, None] > 100, 0.0, 0.9))
+    found = money.detect_idle_device(idle)
+    assert found.severity is Severity.WARNING and "stay allocated" in found.evidence[1].text
