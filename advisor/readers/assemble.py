@@ -12,6 +12,7 @@ from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_
 from advisor.readers.axis import Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
+from advisor.readers.plan_lines import Planned
 from advisor.readers.records import Records
 from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable
 from advisor.readers.runs import Cuts, ends_of, loss_rows, with_runs
@@ -33,12 +34,13 @@ def assemble(
     phase_names: Sequence[str] = (),
     borrowed: Mapping[int, str] | None = None,
     starts: Sequence[int] = (),
+    plans: Sequence[Planned] = (),
 ) -> RunTable:
     """Join the records of a log into one table: repeats dropped, restarts joined, phases numbered, evaluations merged.
 
     `phase_names[i]` names the phase of records of rule i ("" where the format does not say), `borrowed[i]` says whose
-    step records of rule i have that print none, `starts` are lines where a program began again. Columns that hold
-    nothing are left out.
+    step records of rule i have that print none, `starts` are lines where a program began again, `plans` settings
+    that say how far it goes. Columns that hold nothing are left out.
     """
     notes = list(notes)
     whole, ranks = records, _ranks(records)
@@ -77,6 +79,7 @@ def assemble(
         lines=records.line,
         train_lines=train_lines,
         starts=() if found.duplicates else starts,  # a log printed twice has its banner twice
+        plans=plans,
         by_epoch=axis.epoch_steps is not None,
     )
     return with_runs(table, placed, cuts)

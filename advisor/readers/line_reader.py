@@ -14,6 +14,7 @@ from advisor.readers.engine import Engine
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
 from advisor.readers.line_format import LineFormat, provenance
+from advisor.readers.plan_lines import PlanLines
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
@@ -42,8 +43,8 @@ class LineReader:
             FactLines(self.format),
             EventScanner(),
         )
-        starts = StartLines()
-        engine = Engine(format=self.format, store=store, listeners=(facts, events, starts))
+        starts, plans = StartLines(), PlanLines()
+        engine = Engine(format=self.format, store=store, listeners=(facts, events, starts, plans))
         for chunk in chunks(path, progress):
             engine.feed(chunk)
         records = store.records()
@@ -58,6 +59,7 @@ class LineReader:
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
             starts=starts.finish(float(records.line.min()) if len(records) else np.inf),
+            plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)
 

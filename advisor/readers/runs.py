@@ -7,7 +7,7 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,16 @@ import numpy as np
 
 from advisor.readers.attempts import Stretch
 from advisor.readers.events import joined
+from advisor.readers.plan_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
-from advisor.readers.starts import Segment, segments
-from advisor.readers.status import DECISIVE, FAILURES, status_of
+from advisor.readers.starts import Segment, Words, segments
+from advisor.readers.status import CAUSES, DECISIVE, FAILURES, status_of
 
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
+_OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
 _LAST_WORDS = FAILURES | {
     "finished",
     "early_stop",
@@ -40,6 +42,7 @@ class Cuts:
     lines: np.ndarray  # of all records
     train_lines: np.ndarray  # of all training records, all ranks
     starts: Sequence[int]  # lines where a program began again
+    plans: Sequence[Planned]  # settings that say how far it goes
     by_epoch: bool  # whether steps start again with every epoch: what was planned is that of one
 
     def reach(self) -> list[tuple[int, int]]:
@@ -49,17 +52,38 @@ class Cuts:
 
 def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
     """The table with its runs and how the whole of it ended; `events` are all of the log, in order."""
-    decisive = [event.line for event in events if event.kind in _LAST_WORDS and event.line is not None]
-    found = segments(cuts.reach(), cuts.starts, decisive, np.unique(cuts.train_lines))
+    table = dataclasses.replace(table, facts=_with_plans(table, cuts))
+    words = Words(
+        decisive=_lines(events, _LAST_WORDS), finished=_lines(events, ("finished",)), failed=_lines(events, _OWN_FAULT)
+    )
+    found = segments(cuts.reach(), cuts.starts, words, np.unique(cuts.train_lines))
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
-        part = _part(table, segment, stretch, mine, cuts.by_epoch)
+        part = _part(table, segment, stretch, mine, cuts)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
     status, reason = _whole(parts)
     facts = _facts_of_main(table, parts)
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
+
+
+def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:
+    return [event.line for event in events if event.kind in kinds and event.line is not None]
+
+
+def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
+    """The facts with what the configuration in the log says of how far the main run goes, where no record says it."""
+    facts = dict(table.facts)
+    if not table.phases:
+        return facts
+    first = cuts.reach()[table.main_phase][0]
+    for fact, column in (("planned_steps", "step"), ("planned_epochs", "epoch")):
+        done = values(table, table.main_phase, column)
+        counted = len(done) and (column == "epoch" or table.counts_steps)
+        if counted and fact not in facts and (plan := planned_before(cuts.plans, first, fact, float(done.max()))):
+            facts[fact] = int(plan) if plan == int(plan) else plan
+    return facts
 
 
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
@@ -88,9 +112,7 @@ def _events_of(segment: Segment, events: Sequence[Event], train_lines: np.ndarra
     return joined(mine)
 
 
-def _part(
-    table: RunTable, segment: Segment, stretch: Stretch | None, events: Sequence[Event], by_epoch: bool
-) -> RunPart:
+def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Sequence[Event], cuts: Cuts) -> RunPart:
     """One run, judged by itself."""
     part = RunPart(
         name="",
@@ -106,7 +128,7 @@ def _part(
         planned = _number(table.facts.get("planned_steps")) if whole else None
         status, reason = status_of(events, None, planned, nan_share(table) if whole else 0.0)
         return dataclasses.replace(part, status=status, status_reason=reason)
-    status, reason = _status(table, segment.phase, stretch, events, by_epoch)
+    status, reason = _status(table, segment.phase, stretch, events, cuts)
     rows = _rows(table, segment.phase)
     at = np.flatnonzero(loss_rows(table.columns, len(table))[rows]) + rows.start
     return dataclasses.replace(
@@ -140,18 +162,18 @@ def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
     if last.phase is not None or last.status in _FAILED:
         return last.status, f"{last.name} of {len(parts)}: {last.status_reason}"
     before = trained[-1]
+    if last.status is Status.COMPLETED and before.status is Status.INCOMPLETE:  # its last words came behind a banner
+        return last.status, last.status_reason
     if before.status is Status.COMPLETED:
         return before.status, f"{before.name} of {len(parts)}: {before.status_reason}; what came after did not train"
     return Status.INCOMPLETE, f"started again after {before.name} ({before.status_reason}), without a record since"
 
 
-def _status(
-    table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], by_epoch: bool
-) -> tuple[Status, str]:
+def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Event], cuts: Cuts) -> tuple[Status, str]:
     """How a run ended, by steps where both the last and the planned one are printed, else by epochs."""
     steps, epochs = values(table, phase, "step"), values(table, phase, "epoch")
     printed = table.counts_steps
-    planned, planned_epochs = _plan(table, phase, stretch, by_epoch, (steps, epochs))
+    planned, planned_epochs = _plan(table, phase, stretch, cuts, (steps, epochs))
     share = nan_share(table, phase)
     last = float(steps.max()) if len(steps) else None
     if planned is not None and printed:
@@ -167,13 +189,18 @@ def _status(
 
 
 def _plan(
-    table: RunTable, phase: int, stretch: Stretch, by_epoch: bool, done: tuple[np.ndarray, np.ndarray]
+    table: RunTable, phase: int, stretch: Stretch, cuts: Cuts, done: tuple[np.ndarray, np.ndarray]
 ) -> list[float | None]:
     """Steps and epochs that were planned of a run; what the log declares once is known to be of the main one only."""
     declared = [_number(table.facts.get(name)) for name in ("planned_steps", "planned_epochs")]
     if phase == table.main_phase:
         return declared
-    own = (None if by_epoch else stretch.planned, stretch.planned_epochs)
+    first = cuts.reach()[phase][0]
+    printed = (None if cuts.by_epoch else stretch.planned, stretch.planned_epochs)
+    own = [
+        plan if plan is not None else planned_before(cuts.plans, first, name, float(x.max()) if len(x) else 0.0)
+        for plan, name, x in zip(printed, ("planned_steps", "planned_epochs"), done, strict=True)
+    ]
     # another run of the same program that got as far was meant to
     got = [p if p is not None and len(x) and x.max() >= p - 1 else None for p, x in zip(declared, done, strict=True)]
     return [one if one is not None else other for one, other in zip(own, got, strict=True)]

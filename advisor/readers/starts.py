@@ -1,7 +1,7 @@
 """Where a log's program was started again, by its own first lines: what it prints first it prints at every start.
 
 The lines before the first record are the banner (imports' warnings, the configuration, the data's size). Where at least
-half of its distinct lines come again close together, digits aside, another process began.
+half of its distinct lines, or six of them, come again close together, digits aside, another process began.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-BANNER_LINES = 60  # of the beginning that are remembered
+BANNER_LINES = 300  # of the beginning that are remembered
+SURE = 6  # distinct lines of it that come again are enough: launchers and installers print once what programs do not
 FEWEST = 3  # distinct lines that make a banner: one or two may be the head of every epoch
 MOST_HITS = 100_000
 _SHORTEST = 8  # characters of a line, digits and blanks aside, that tell it from another
@@ -50,10 +51,10 @@ class StartLines:
         starts: list[int] = []
         began, seen = -np.inf, set[int]()
         for line, repeated in hits:
-            if repeated in seen or line > began + 3 * BANNER_LINES:  # another repetition
+            if repeated in seen or line > began + BANNER_LINES:  # another repetition
                 began, seen = line, set()
             seen.add(repeated)
-            if len(seen) >= max(FEWEST, len(banner) / 2) and began not in starts[-1:]:
+            if len(seen) >= max(FEWEST, min(SURE, len(banner) / 2)) and began not in starts[-1:]:
                 starts.append(int(began))
         return starts
 
@@ -68,31 +69,50 @@ class Segment:
     starts: int = 1  # processes that began in it: more where it was resumed
 
 
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """Lines, in order, in which a log says how something went."""
+
+    decisive: Sequence[int]  # how something ended or was resumed
+    finished: Sequence[int] = ()  # that training is over
+    failed: Sequence[int] = ()  # that a program failed by itself
+
+
 def segments(
-    phases: Sequence[tuple[int, int]], starts: Sequence[int], decisive: Sequence[int], records: np.ndarray
+    phases: Sequence[tuple[int, int]], starts: Sequence[int], words: Words, records: np.ndarray
 ) -> list[Segment]:
     """Cut a log into its runs.
 
-    `phases` are first and last line of each phase's records, `starts` lines where a program began, `decisive` lines
-    that tell how something ended or was resumed, `records` the lines of all records, in order. A run begins where a
-    program does, or behind the last words of the one before.
+    `phases` are first and last line of each phase's records, `starts` lines where a program began, `records` the lines
+    of all records, in order. A run begins where a program does, or behind the last words of the one before; what fails
+    after training is over is a stage of its own.
     """
     if not phases:
         return [Segment(first_line=1, end_line=float("inf"), phase=None)]
+    decisive = words.decisive
     begins = {1}
     for (_, before), (first, _) in zip(phases, phases[1:], strict=False):
         marks = [line for line in starts if before < line <= first]
         ends = [line for line in decisive if before < line < first]
         begins.add(marks[-1] if marks else max([before, *ends]) + 1)
     outside = [line for line in starts if not any(first <= line <= last for first, last in phases)]
-    happened = sorted([*decisive, *(last for _, last in phases)])
     kept = [1]
-    for line in sorted({*begins, *outside} - {1}):
-        # several ranks print the banner once each: nothing happened between
-        if any(kept[-1] <= one < line for one in happened):
+    for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
+        # several ranks print the banner once each, and an evaluation what it printed before: nothing ended between
+        if line in begins or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
     resumed = [line for line in starts if _something_between(line, decisive, records)]
     return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
+
+
+def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
+    """Lines behind "training is over" where something fails before the next training."""
+    stages = []
+    for (_, last), (following, _) in zip(phases, [*phases[1:], (float("inf"), 0)], strict=True):
+        over = next((line for line in words.finished if last < line < following), None)
+        if over is not None and any(over < line < following for line in words.failed):
+            stages.append(over + 1)
+    return stages
 
 
 def _something_between(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from advisor.findings.savings import file_seconds, run_seconds, spent_seconds
 from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
-from advisor.readers.starts import segments
+from advisor.readers.starts import Words, segments
 from tests.advisor.findings import build
 
 BANNER = "Using device: cuda\nParameters in the model: 12345\nLoading the data from disk\nOptimizer: AdamW\n"
@@ -46,6 +46,22 @@ def test_a_start_that_never_trained_decides_only_where_it_failed(tmp_path):
     assert again.status is Status.COMPLETED
 
 
+def test_a_stage_that_fails_after_training_is_a_run_of_its_own(tmp_path):
+    run = read(tmp_path, BANNER + steps(1, 90) + "Training complete in 30 s\nExporting the model\n" + TRACEBACK)
+    assert [part.status for part in run.runs] == [Status.COMPLETED, Status.CRASHED]
+    assert run.status is Status.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("setting", "status"),
+    [("args = Namespace(lr=0.1, epochs=30)", Status.COMPLETED), ("python train.py --epochs 40", Status.INCOMPLETE),
+     ("epochs: 7", Status.INCOMPLETE)],
+)  # fmt: skip
+def test_how_far_a_run_goes_is_in_its_configuration(tmp_path, setting, status):
+    epochs = "".join(f"Epoch {i}: train loss {3 - i / 20:.4f}\n" for i in range(1, 31))
+    assert read(tmp_path, f"{setting}\n{epochs}").status is status
+
+
 def test_a_resumed_run_is_one_run_of_two_starts(tmp_path):
     run = read(tmp_path, BANNER + steps(1, 60) + "Killed\n" + BANNER + "Resuming from step 50\n" + steps(51, 100))
     (part,) = run.runs
@@ -57,7 +73,7 @@ def test_ranks_that_print_the_banner_each_are_one_start(tmp_path):
 
 
 def test_words_of_the_end_belong_to_the_run_before_them():
-    found = segments([(10, 20), (40, 50)], [], [22, 30], np.array([10, 20, 40, 50]))
+    found = segments([(10, 20), (40, 50)], [], Words(decisive=[22, 30]), np.array([10, 20, 40, 50]))
     assert [(part.first_line, part.end_line, part.phase) for part in found] == [(1, 31, 0), (31, float("inf"), 1)]
 
 
