@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
-from advisor.readers.axis import Axis, axis_of, row_numbers, steps_by_epoch
+from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.plan_lines import Planned
@@ -153,7 +153,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
         part = slice(table.phases[main].first_row, table.phases[main].last_row + 1)
         facts |= _repeated({name: values[part] for name, values in hidden.items()}, columns["step"][part])
         facts = _of_all_epochs(facts, axis.epoch_steps)
-        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed)
+        ends = ends_of(columns, np.flatnonzero(loss[part]) + part.start, axis.printed and axis.note != JOINED)
     table = dataclasses.replace(table, columns=columns, main_phase=main, facts=facts, **ends)
     return _with_derived(table, hidden)
 

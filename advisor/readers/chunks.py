@@ -21,6 +21,7 @@ Progress = Callable[[int, int], None]  # bytes of the file done, bytes of the fi
 # CSI and OSC sequences and two-byte escapes, ECMA-48; the OSC text is bounded so that no input makes this quadratic
 ANSI = re.compile(rb"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_=>78])")
 
+BACKSPACES = re.compile(rb"\x08+")
 ECHO = re.compile(rb"\^\[\[[A-DHF]")  # arrow keys pressed while a terminal echoed them
 
 
@@ -43,6 +44,8 @@ def clean(raw: bytes) -> tuple[bytes, tuple[int, ...]]:
         raw = ANSI.sub(b"", raw)
     if b"^[[" in raw:
         raw = ECHO.sub(b"", raw)
+    if b"\b" in raw:  # Keras takes a bar back by as many backspaces
+        raw = BACKSPACES.sub(b"\r", raw)
     if b"\r" not in raw:
         return raw, ()
     raw = raw.replace(b"\r\n", b"\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.readers.line_format import TRAIN, UNITS, Found
+from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found
 from advisor.readers.names import BYTES, SECONDS, Named, column_of, normalise, not_measured
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
 
@@ -24,7 +24,7 @@ _COUNTERS = {
     **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter"), "step"),
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
-_PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/\w+")
+_PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
 _RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
@@ -47,8 +47,8 @@ def readings(line: bytes) -> dict[str, Reading]:
     found = slots(line)
     for slot in found:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
-        if reading is None and _is_rate(slot.unit):
-            reading = _rate(slot)
+        if reading is None and (per := _rate_of(slot)):
+            reading = _rate(slot, per)
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     _with_bar(found, best)
@@ -72,6 +72,8 @@ def _named_reading(slot: Slot) -> Reading | None:
 
 def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
     column, unit = named.column, slot.unit or named.unit or ""
+    if named.unit and slot.unit in _SUFFIXES:
+        return None  # thousands of milliseconds: two factors
     if column == "loss" and slot.held_out:
         column = "eval_loss"
     target: str | None = column
@@ -99,21 +101,22 @@ def _reading(slot: Slot, named: Named, key: str) -> Reading | None:
     return Reading(column=column, target=target, slot=slot, rank=named.rank, kind=named.kind, key=key)
 
 
-def _is_rate(unit: str) -> bool:
-    return "/" in unit
+def _rate_of(slot: Slot) -> str:
+    """The unit that names a number instead of words, behind it or before it: `1.2 s/it`, `It/sec 1.2`."""
+    if "/" in slot.unit:
+        return slot.unit
+    word = slot.name.rpartition(" ")[2].lower()
+    return word if _PERIOD.fullmatch(word) or _FREQUENCY.fullmatch(word) else ""
 
 
-def _rate(slot: Slot) -> Reading | None:
-    """A number named by the unit behind it: `1.2 s/it`, `3.4 it/s`, `123 tok/s`."""
-    if match := _PERIOD.fullmatch(slot.unit):
+def _rate(slot: Slot, per: str) -> Reading:
+    if match := _PERIOD.fullmatch(per):
         target = "seconds__ms" if match[1] == "ms" else "seconds"
-    elif _FREQUENCY.fullmatch(slot.unit):
+    elif _FREQUENCY.fullmatch(per):
         target = "seconds__inverse"
     else:
         target = "tokens_per_second"
-    return Reading(
-        column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate of steps", key=slot.unit
-    )
+    return Reading(column=target.partition("__")[0], target=target, slot=slot, rank=_OWN, kind="rate", key=per)
 
 
 def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
@@ -175,6 +178,8 @@ class LearntRow:
             return None
         if any(name not in read for name in self.required):
             return None
+        if self.kind == EVAL and any(read[name].key == COUNTED for name in self.required):
+            return None  # how far the evaluation is
         return self._found(line, read)
 
     def _found(self, line: bytes, read: Mapping[str, Reading]) -> tuple[list[Found], int] | None:

@@ -35,7 +35,7 @@ class JsonRows:
             named = self.name_of(key)
             if named is None:
                 continue
-            number = _time(value) if named.kind in ("date", "time") else as_number(value)
+            number = _time(value) if named.kind in ("date", "time") else _count(value, named)
             if number is not None:
                 self._cells.setdefault(key, []).append((at, number, _printed(value, number)))
         if len(self._lines) == BLOCK_ROWS:
@@ -79,6 +79,13 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterabl
                 yield from flatten(value, f"{prefix}{key}/", depth + 1)
         else:
             yield prefix + str(key), value
+
+
+def _count(value: Any, named: Named) -> float | None:
+    """A number; of a counter with its plan behind a slash ("5/80") the counter."""
+    if named.kind == "count" and isinstance(value, str):
+        value = value.partition("/")[0]
+    return as_number(value)
 
 
 def _time(value: Any) -> float | None:

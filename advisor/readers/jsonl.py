@@ -20,13 +20,15 @@ from advisor.readers.run_table import RunTable
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
 _OBJECTS_TRIED = 50
+_DEEPEST = 3  # objects in objects that are looked into for columns of losses
 
 
 def score(head: bytes, path: Path) -> float:
     """The share of the first lines that are objects, if their keys name a loss."""
     lines = [line for line in head.split(b"\n")[:_OBJECTS_TRIED] if line.strip()]
     objects = [record for line in lines if (record := _object(line)) is not None]
-    if not objects or len(objects) < 0.6 * (len(lines) - 1):
+    alone = len(objects) == 1 and not _has_loss(objects[0])  # a whole document on one line
+    if not objects or alone or len(objects) < 0.6 * (len(lines) - 1):
         return _document_score(head)
     columns = {named.column for record in objects for key in record if (named := column_of(str(key)))}
     if columns & {"loss", "eval_loss"}:
@@ -117,7 +119,7 @@ def _from_document(path: Path) -> Gathered:
     raise AdvisorError(f"{path} holds no objects with a loss", 'rows like {"step": 1, "loss": 2.5} are read')
 
 
-def _candidates(raw: Any) -> Iterator[list[Mapping[str, Any]]]:
+def _candidates(raw: Any, depth: int = 0) -> Iterator[list[Mapping[str, Any]]]:
     lists = [raw] if isinstance(raw, list) else []
     if isinstance(raw, Mapping):
         lists += [value for value in raw.values() if isinstance(value, list)]
@@ -129,3 +131,6 @@ def _candidates(raw: Any) -> Iterator[list[Mapping[str, Any]]]:
         yield [raw]
     for rows in sorted(lists, key=len, reverse=True):
         yield [row for row in rows if isinstance(row, Mapping)]
+    for value in raw.values() if isinstance(raw, Mapping) and depth < _DEEPEST else ():
+        if isinstance(value, Mapping):  # {"history": {"loss": [...]}}
+            yield from _candidates(value, depth + 1)

@@ -30,6 +30,7 @@ OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _MAY_MATTER = re.compile(rb"(?i)loss|entropy|nll|epoch|step|iter|batch|\bit\b|\bep\b|[\x80-\xff]|\d/ *\d")
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
+_PLANS = {"epochs", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -49,9 +50,10 @@ class _Line:
     count: int
     read: dict[str, Reading]
 
-    @property
-    def progress(self) -> frozenset[str]:
-        return frozenset(name for name in PROGRESS if name in self.read)
+    def progress(self, column: str) -> frozenset[str]:
+        """What counts on the line; the place in an evaluation counts nothing."""
+        own = column == "loss"
+        return frozenset(n for n in PROGRESS if n in self.read and (own or self.read[n].key != COUNTED))
 
 
 @dataclass(kw_only=True)
@@ -148,8 +150,9 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
         reading = line.read.get(column)
         if reading is None:
             continue
-        key = (reading.key, line.progress)
-        kinds.setdefault(key, _Kind(loss=reading.key, progress=line.progress, rank=reading.rank)).lines.append(line)
+        progress = line.progress(column)
+        kind = kinds.setdefault((reading.key, progress), _Kind(loss=reading.key, progress=progress, rank=reading.rank))
+        kind.lines.append(line)
     return list(kinds.values())
 
 
@@ -193,7 +196,7 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         constant = len(values) >= FEWEST and len(set(values)) == 1
         if column == "tokens" and constant:
             out[column] = "step_tokens"
-        elif (column != "epoch" and constant) or not _rises(values):
+        elif (column != "epoch" and constant) or not _rises(_within(series.get("epoch", []), values)):
             out[column] = ""
     times = series.get("seconds", [])
     if len(times) >= FEWEST and _rises(times, 1.0) and times[-1] > 2 * times[0]:
@@ -208,6 +211,13 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
 def _rises(values: Sequence[float], share: float = RISING) -> bool:
     moves = [b >= a for a, b in zip(values, values[1:], strict=False)]
     return not moves or sum(moves) >= share * len(moves)
+
+
+def _within(epochs: Sequence[float], values: list[float]) -> list[float]:
+    """A counter that starts again with every epoch, as one that goes on."""
+    if len(epochs) != len(values) or not values:
+        return values
+    return [epoch * (1 + max(values)) + value for epoch, value in zip(epochs, values, strict=True)]
 
 
 def _moves(series: dict[str, list[float]]) -> bool:
@@ -279,7 +289,7 @@ def _is_subject(reading: Reading) -> bool:
     if reading.key == COUNTED:
         return True
     named = column_of(_BEGIN.sub("", normalise(reading.slot.name)[0]))
-    return named is not None and named.column == reading.column and not reading.key.endswith("s")  # `epochs: 3`: a plan
+    return named is not None and named.column == reading.column and reading.key not in _PLANS
 
 
 class LearntContext(LearntRow):

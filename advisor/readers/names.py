@@ -45,7 +45,10 @@ SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
 _UNITS = {**SECONDS, **BYTES, **SHARES}
 
 _EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|heldout|held_out|holdout)"
-_LOSS_WORD = r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss)"
+_LOSS_WORD = (
+    r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss|xent"
+    r"|log_?loss)"
+)
 _ACCURACY = (
     r"(?:(?:mean_|token_|mean_token_|batch_|binary_|categorical_|sparse_categorical_|top_?1_?)?"
     r"(?:accuracy|acc|acc_?1)|top_?1)"
@@ -61,10 +64,13 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "step", "global_step", "trainer_global_step", "iter", "iteration", "steps", "iters", "iterations",
         "num_updates", "update", "updates", "optimizer_step", "train_step", "training_step", "num_steps", "it",
         "step_num", "step_number", "iter_num", "batch_idx", "_step", "current_steps", "current_step", "steps_done",
-        "total_timesteps", "timesteps", "n_updates", "total_steps_done",
+        "time_total_timesteps", "total_timesteps", "timesteps", "n_updates",
+        "global_step_max_steps", "iter_train", "total_steps_done",
     )),
     ("epoch", "count", (
-        "epoch", "epochs", "current_epoch", "epoch_num", "train_epoch", "epch", "epoch_number", "epoch_idx", "ep",
+        "epoch", "epochs",
+        "current_epoch", "epoch_num", "train_epoch", "epch", "epoch_number", "epoch_idx", "epoch_train",
+        "ep",
     )),
     ("tokens", "count", (
         "tokens_seen", "total_tokens", "num_tokens_seen", "num_input_tokens_seen", "n_tokens_seen", "num_tokens",
@@ -74,7 +80,8 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("loss", "loss", (
         "loss", "train_loss_step", "loss_step", "train_loss", "training_loss", "loss_train", "lm_loss", "ce_loss",
         "train_ce_loss", "train_lm_loss", "train_cross_entropy", "train_cross_entropy_loss", "cross_entropy",
-        "cross_entropy_loss", "train_crossentropyloss", "metrics_train_language_cross_entropy", "loss_train_total",
+        "cross_entropy_loss", "xent", "log_?loss", "train_crossentropyloss",
+        "metrics_train_language_cross_entropy", "loss_train_total",
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "total_loss", "train_total_loss", "running_loss", "train_box_loss", "box_loss",
@@ -176,14 +183,15 @@ _OUTER = re.compile(
 )
 _NOT_MEASURED = re.compile(
     r"(?:^|_)(?:expected|target|predicted|projected|estimated|goal|best|ideal|baseline|est|final|lowest|previous|prev"
-    r"|initial|improved|decreased|reduced)(?:_|$)"
+    r"|initial|improved|decreased)(?:_|$)"
 )
 # any other name with a loss in it: one part of several, or somebody's own word for it. Never a setting of one
-_SOME_LOSS = re.compile(r"(?:\w+_)?[a-z]*loss(?:_\w+)?")
+_SOME_LOSS = re.compile(r"(?:\w+_)?[a-z]*loss(?:_\w+)?|l_(?:pix|percep|style|gan|total|[gd]_\w+)")
 _NO_LOSS = re.compile(
-    r"(?:^|_)(?:weights?|scale|scaler|coefs?|coeff|lambda|factor|type|fn|func|function|mask|ratio|reduction|threshold"
-    r"|smoothing|stop|no|config|name|over|per|after|at|patience|count|num|id|gain|lr|rate|time|ms|s|std|var|packet"
-    r"|grad|norm|steps?|epochs?|is|was|window|ema_decay|delta)(?:_|$)"
+    r"loss_(?:\w+_)?(?:weights?|scale|scaler|coefs?|coeff|lambda|factor|type|fn|func|function|mask|ratio|reduction|id"
+    r"|threshold|smoothing|config|name|over|per|after|at|patience|count|num|gain|lr|rate|time|ms|s|std|var|grad|norm"
+    r"|steps?|epochs?|is|was|window|delta)(?:_|$)"
+    r"|(?:^|_)(?:no|stop|packet|over|per|num|n|use|delta|std|var)_(?:\w+_)?loss"
 )
 _WHOLE_LOSS = re.compile(r"(?:^|_)(?:total|sum|overall|all|combined|train|training)(?:_|$)")
 _SIDE_LOSS = re.compile(r"(?:^|_)(?:aux|kl|reg|entropy|value|vf|critic|z|router|balance|commit|gp|penalty)(?:_|$)")
@@ -221,7 +229,7 @@ def column_of(name: str) -> Named | None:
     shorter = _OUTER.sub("", bare, count=1) if _OUTER.match(bare) else None
     inner = (_look_up(shorter, suffix) or _look_up(_OUTER.sub("", shorter, count=1), suffix)) if shorter else None
     if inner is None:
-        return _some_loss(bare) if unit is None and suffix is None else None
+        return _some_loss(stem) if unit is None else None
     return Named(**{**inner.__dict__, "rank": inner.rank + 100})
 
 
@@ -274,7 +282,7 @@ def _fits(kind: str, unit: str | None) -> bool:
     """A unit contradicts a quantity: "memory (%)" is no number of bytes."""
     wanted = {"seconds": SECONDS, "bytes": BYTES, "share": SHARES}.get(kind)
     if kind in ("count", "loss"):
-        return unit is None or kind == "loss"
+        return unit is None or (kind == "loss" and unit in SHARES)  # `loss_g`: a generator's, not gigabytes
     return unit is None or wanted is None or unit in wanted
 
 

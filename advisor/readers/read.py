@@ -13,11 +13,13 @@ from advisor.readers import (
     axolotl,
     build_nanogpt,
     composer,
+    darknet,
     darts,
     deepspeed,
     fairseq,
     gpt_neox,
     hugging_face,
+    keras_console,
     litgpt,
     llmc,
     maxtext,
@@ -32,6 +34,7 @@ from advisor.readers import (
     torchtune,
     trl,
     verl,
+    yolo_console,
 )
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
@@ -81,6 +84,9 @@ LINE_FORMATS = (
     deepspeed.FORMAT,
     rust_progress.FORMAT,
     darts.FORMAT,
+    keras_console.FORMAT,
+    yolo_console.FORMAT,
+    darknet.FORMAT,
 )
 
 GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be

@@ -161,7 +161,9 @@ class RunTable:
     telemetry: dict[str, np.ndarray] | None = None  # of TELEMETRY_COLUMNS, equally long
     host_telemetry: dict[str, np.ndarray] | None = None  # of the machine, on a run without cards
     rows: int = 0  # records with a training loss (a validation loss where the log has no other), before thinning
-    first_step: float | None = None  # of the main phase, as printed; the epoch where no step is
+    first_step: float | None = (
+        None  # of the main phase, as printed; the epoch where no step is, or where each begins anew
+    )
     last_step: float | None = None
     first_loss: float | None = None  # of the main phase, as printed; NaN where NaN was printed
     last_loss: float | None = None

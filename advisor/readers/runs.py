@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Stretch
+from advisor.readers.axis import JOINED
 from advisor.readers.events import joined
 from advisor.readers.plan_lines import Planned, planned_before
 from advisor.readers.records import has_loss
@@ -136,7 +137,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         status=status,
         status_reason=reason,
         starts=max(segment.starts, 1 + stretch.restarts),
-        **ends_of(table.columns, at, table.counts_steps),
+        **ends_of(table.columns, at, table.counts_steps and table.provenance.get("step") != JOINED),
     )
 
 
@@ -228,7 +229,10 @@ def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:
 
 
 def ends_of(columns: Mapping[str, np.ndarray], at: np.ndarray, step_printed: bool) -> dict[str, Any]:
-    """First and last step and loss, as printed, of the rows `at`; of evaluations where no other loss was printed."""
+    """First and last step and loss, as printed, of the rows `at`; of evaluations where no other loss was printed.
+
+    Steps that start again with every epoch (`step_printed` is False of them) name no place in the run: its epochs do.
+    """
     if not len(at):
         return {}
     printed = columns.get("loss_is_nan")

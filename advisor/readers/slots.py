@@ -7,6 +7,7 @@ slash between them and no words count something, as a bar does. What has neither
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.readers.foreign_names import english
@@ -47,18 +48,25 @@ _NAMED = (
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
-_PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-])"
+_PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _ORDINAL = (  # 第 3 轮, 第3/10步
     rb"\xe7\xac\xac ?(?P<nth>\d+)(?: ?/ ?(?P<of>\d+))? ?"
     rb"(?P<measure>\xe8\xbd\xae|\xe4\xb8\xaa ?epoch|\xe6\xad\xa5|\xe6\xac\xa1)"
 )
 _JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<number>\d+)" + _END
-_SLOT = re.compile(b"|".join((_CLOCK, _ORDINAL, _JOINED, _NAMED, _BARE_RATE, _PART)))
+_OUTER = (  # [3][ 50/100], [3,  50]
+    rb"\[ *(?P<outer>\d+)(?:/(?P<outers>\d+))?(?:\] {0,2}\[ *|(?<=^\[\d),\s+|(?<=^\[\d\d),\s+)"
+)
+_INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
+_LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])"  # [100] accuracy=…
+_SLOT = re.compile(b"|".join((_CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _PART)))
+# a table of two columns, one name and one number a line
+_TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
 _PHASE = re.compile(
-    rb"(?i)(?<![a-z.])(?:(?P<held>val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|devset"
-    rb"|\xe9\xaa\x8c\xe8\xaf\x81|\xe6\xb5\x8b\xe8\xaf\x95)|(?P<own>train|training|\xe8\xae\xad\xe7\xbb\x83))"
-    rb"(?![a-z/.]|_?\w*\.py)"
+    rb"(?i)(?<![a-z.])(?:(?P<held>val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev"
+    rb"|saving dict|\xe9\xaa\x8c\xe8\xaf\x81|\xe6\xb5\x8b\xe8\xaf\x95)"
+    rb"|(?P<own>train|training|\xe8\xae\xad\xe7\xbb\x83))(?![a-z/.]|_?\w*\.py)"
 )
 _STAMP = re.compile(
     rb"^[^\d\n]{0,60}?(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[ T_](?P<h>\d\d):(?P<min>\d\d):"
@@ -96,7 +104,9 @@ def slots(line: bytes) -> list[Slot]:
     if len(line) > LONGEST:
         return []
     text = plain(line)
-    return [slot for match in _SLOT.finditer(text) if (slot := _slot(match, text)) is not None]
+    if text.lstrip()[:1] == b"|" and (cells := _TWO_CELLS.match(text)) is not None:
+        text = text[: cells.start("between")] + b":" + text[cells.end("between") :]
+    return [slot for match in _SLOT.finditer(text) for slot in _slots(match, text)]
 
 
 def stamp(line: bytes) -> list[tuple[str, int, int]]:
@@ -105,8 +115,16 @@ def stamp(line: bytes) -> list[tuple[str, int, int]]:
     return [] if match is None else [(part, *match.span(part)) for part in match.re.groupindex]
 
 
-def _slot(match: re.Match[bytes], text: bytes) -> Slot | None:
-    kind = match.lastgroup
+def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
+    if match["outer"] is None:
+        yield _slot(match, text)
+        return
+    for name, count, total in (("epoch", "outer", "outers"), (COUNTED, "inner", "inners")):
+        of = None if match[total] is None else match.span(total)
+        yield Slot(name=name, start=match.start(count), end=match.end(count), total=of)
+
+
+def _slot(match: re.Match[bytes], text: bytes) -> Slot:
     if match["value"] is not None:
         return _named(match, text)
     if match["number"] is not None:
@@ -114,19 +132,20 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot | None:
         return Slot(name=name, start=match.start("number"), end=match.end("number"))
     if match["rate"] is not None:
         return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=match["rated"].decode())
+    if match["lead"] is not None:
+        return Slot(name=COUNTED, start=match.start("lead"), end=match.end("lead"))
     if match["part"] is not None:
         return Slot(name=COUNTED, start=match.start("part"), end=match.end("part"), total=match.span("whole"))
     if match["nth"] is not None:
         epoch = match["measure"] not in (b"\xe6\xad\xa5", b"\xe6\xac\xa1")
         total = None if match["of"] is None else match.span("of")
         return Slot(name="epoch" if epoch else "step", start=match.start("nth"), end=match.end("nth"), total=total)
-    assert kind is not None
     names = {"h": "hours", "min": "minutes", "s": "seconds"}
     parts = tuple((unit, *match.span(group)) for unit, group in names.items() if match[group] is not None)
     return Slot(name="bar clock", start=match.start(), end=match.end(), parts=parts)
 
 
-def _named(match: re.Match[bytes], text: bytes) -> Slot | None:
+def _named(match: re.Match[bytes], text: bytes) -> Slot:
     unit = (match["count"] or match["unit"] or b"").decode("utf-8", "replace")
     key = english(match["key"].decode("utf-8", "replace"))
     inside = (match["in"] or b"").decode("utf-8", "replace")

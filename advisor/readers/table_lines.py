@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found
-from advisor.readers.names import BYTES, column_of
+from advisor.readers.names import BYTES, Named, column_of
 from advisor.readers.slots import LONGEST, plain
 
 MOST_HEADERS = 8  # different ones that one log is read by
@@ -19,6 +19,7 @@ _NUMBER = (
 )
 _CELL = re.compile(_NUMBER, re.IGNORECASE)
 _CLOCK = re.compile(rb"(?:(?P<h>\d+):)?(?P<min>\d+):(?P<s>\d\d(?:\.\d+)?)")
+_SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # above a column only
 _EMPTY = (b"-", b"--", b"n/a", b"N/A", b"None")
 _WORDS = re.compile(rb"[^\s|]+")
 _WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, two blanks or a line apart
@@ -83,7 +84,7 @@ def _may_head(line: bytes) -> bool:
 
 
 def _row_of(line: bytes, wide: bool) -> TableRow | None:
-    named = [column_of(text.decode("utf-8", "replace")) for text, _, _ in _cells(line, wide)]
+    named = [_named(text.decode("utf-8", "replace")) for text, _, _ in _cells(line, wide)]
     columns = [one.column if one else "" for one in named]
     taken = {column for column in columns if column}
     if not taken & {"loss", "eval_loss"} or not taken & {"step", "epoch", "tokens"}:
@@ -94,6 +95,10 @@ def _row_of(line: bytes, wide: bool) -> TableRow | None:
         best = one is not None and one.rank == min(rivals) and one.column not in columns[:at]
         names.append(_target(one.column, one.kind, one.unit) if best and one is not None else "")
     return TableRow(names=tuple(names), wide=wide, kind=TRAIN if "loss" in taken else EVAL)
+
+
+def _named(name: str) -> Named | None:
+    return column_of(_SHORT.get(name, name))
 
 
 def _target(column: str, kind: str, unit: str | None) -> str:

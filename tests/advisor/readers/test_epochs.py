@@ -26,7 +26,8 @@ def test_planned_steps_are_those_of_all_epochs(tmp_path, epoch, done, planned, s
     path = tmp_path / "train.log"
     path.write_text(lines(f"{epoch}, Step [{{step}}/300], Loss: {{loss:.3f}}", done))
     run = read_run(path)
-    assert (run.first_step, run.last_step) == (100, 300 * done)
+    assert (run.first_step, run.last_step) == (1, done)  # what is printed of the whole run: its epochs
+    assert (run.columns["step"][0], run.columns["step"][-1]) == (100, 300 * done)
     assert run.facts.get("planned_steps") == planned
     assert run.status is status
 
@@ -35,4 +36,4 @@ def test_a_plan_of_the_whole_run_is_not_multiplied(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(lines("epoch {epoch}/4 step {step}/1200 loss {loss:.3f}", 4))
     run = read_run(path)
-    assert run.last_step == 1200 and run.facts["planned_steps"] == 1200
+    assert run.columns["step"][-1] == 1200 and run.facts["planned_steps"] == 1200

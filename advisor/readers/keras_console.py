@@ -1,0 +1,34 @@
+"""Keras' `fit` on a console: `Epoch 3/10`, then a bar whose last state has the means of the epoch.
+
+`469/469 [====] - 3s 6ms/step - loss: 0.25 - val_loss: 0.13`, in Keras 3 with `━` for the bar; `verbose=2` has none.
+The states of the bar before its last one are running means of an unfinished epoch: no records.
+"""
+
+from __future__ import annotations
+
+from advisor.readers.line_format import LOSS, SETS, LineFormat, Pairs, Row, Sign
+
+_BAR = rb"(?:\[=*>?\.*\]|(?:\xe2\x94\x81)+)"
+_EPOCH = Pairs(
+    start=rb"\s*(\d+)/\1 (?:" + _BAR + rb" )?(?:- )?(?=\d)(?:\d+h?:?[\d:]*m?s )?[^:\n]*?(?=[a-z])",
+    pair=rb"(?:^|- )?(?P<key>[a-z]\w*): (?P<value>" + LOSS + rb")(?= - |\s*$| -)",
+    keys={
+        "loss": "loss",
+        "val loss": "eval_loss",
+        "accuracy": "accuracy",
+        "acc": "accuracy",
+        "val accuracy": "eval_accuracy",
+        "val acc": "eval_accuracy",
+        "lr": "learning_rate",
+        "learning rate": "learning_rate",
+    },
+    required=("loss",),
+    needs=b"loss: ",
+)
+FORMAT = LineFormat(
+    name="keras",
+    framework="keras",
+    rows=(_EPOCH, Row(pattern=rb"\s*Epoch (?P<epoch>\d+)/(?P<planned_epochs>\d+)\s*$", kind=SETS, needs=b"Epoch ")),
+    signs=(Sign(pattern=rb"(?m)^\s*Epoch \d+/\d+\s*\n.*\[[=>.]{5,}\]", weight=0.3),),
+    notes={"loss": "the mean over each epoch", "accuracy": "the mean over each epoch"},
+)
