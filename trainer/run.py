@@ -25,13 +25,13 @@ from trainer.checkpoint import CheckpointError, prune
 from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
 from trainer.loop import StepRecord, Trainer, World
-from trainer.runlog import RunLogWriter, load_run_log
+from trainer.runlog import LOG_NAME, RunLogWriter, load_run_log
 from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
-LOG_FILE, CHECKPOINT_FOLDER = "log.jsonl", "checkpoints"
+CHECKPOINT_FOLDER = "checkpoints"
 
 _WITNESS_EVERY_SECONDS = 5.0
 _SAY_EVERY_SECONDS = 5.0
@@ -49,7 +49,7 @@ def run(config: RunConfig, out_dir: str | Path) -> Outcome:
     out_dir = Path(out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     world = World.from_environment()
-    journal = _Journal(out_dir / LOG_FILE, world)
+    journal = _Journal(out_dir / LOG_NAME, world)
     with _stop_signals() as signals:
         try:
             session = _Session(config, out_dir, world, journal, signals)

@@ -23,6 +23,7 @@ Record = dict[str, Any]
 # Ends a line that a crash left unfinished: such a line stays in the file, is no data and is skipped by readers.
 TORN_MARK = b" <torn>"
 
+LOG_NAME = "log.jsonl"  # in a run folder
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _NUMERIC_KINDS = ("step", "eval", "witness", "compile")  # in these, every such string is a number
 _LINES_PER_PARSE = 4096  # parsed as one JSON array: field names are shared between lines, which halves the memory

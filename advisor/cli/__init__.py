@@ -47,6 +47,7 @@ VERBS = {
         Verb(name="predict", section=MEASURE, help="Predict step time, throughput and memory of one configuration."),
         Verb(name="plan", section=MEASURE, help="Recommend depth, batch and tokens for a goal."),
         Verb(name="launch", section=RUN, help="Start a planned run that outlives this terminal."),
+        Verb(name="export", section=RUN, help="Write a plan as a script, a Slurm or Kubernetes job, or a cloud task."),
         Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),

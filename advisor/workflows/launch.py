@@ -135,7 +135,7 @@ def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: 
 
 def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer) -> Job:
     """The first attempt, in a folder that need not be there yet."""
-    _refuse_data_elsewhere(source)
+    refuse_data_elsewhere(source)
     now = datetime.now(UTC)
     name = source.run.name if isinstance(source, Plan) else source.name
     folder = store.run_folder(name, now) if run_dir is None else run_dir.expanduser().resolve()
@@ -151,7 +151,7 @@ def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: L
     )
 
 
-def _refuse_data_elsewhere(source: Plan | RunConfig) -> None:
+def refuse_data_elsewhere(source: Plan | RunConfig) -> None:
     if isinstance(source, Plan) and source.goal.data_tokens and source.run.data.path is None:
         raise AdvisorError(
             f"the plan is for {format_tokens(source.goal.data_tokens)} tokens of data that are not here",

@@ -1,0 +1,124 @@
+"""Tasks for SkyPilot and dstack, which rent a machine, run the job on it and give it back."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+
+from advisor.errors import AdvisorError
+from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
+from advisor.store.disk import dump_yaml
+from advisor.store.folders import profiles_folder
+
+SKY, DSTACK = "task.yaml", "task.dstack.yml"
+MOST_RESTARTS = 3
+DISK_GB = 100  # software, data and a few checkpoints, unless they take more
+# What the engines call the providers of the price lists; they rent from no others of them.
+_SKY = {name: name for name in ("aws", "azure", "do", "gcp", "lambda", "nebius", "oci", "runpod", "vast", "verda")}
+_DSTACK = {name: name for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod", "verda")} | {
+    "do": "digitalocean", "vast": "vastai",
+}  # fmt: skip
+_MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
+
+
+def skypilot(job: ExportJob) -> dict[str, str]:
+    """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one."""
+    resources: dict[str, object] = {
+        "infra": job.infra or _SKY.get(job.plan.provider or "") or "*",
+        "accelerators": {_name(job, "skypilot"): job.gpus_per_node},
+        "use_spot": job.plan.spot,
+        "disk_size": disk_gb(job),
+        "autostop": {"idle_minutes": 10, "down": True},
+        "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
+    }
+    if job.plan.usd_per_hour:
+        resources["max_hourly_cost"] = round(job.plan.usd_per_hour * _MARGIN, 2)
+    mounts: dict[str, object] = {
+        RUN_FOLDER: {"name": f"{job.name}-run", "mode": "MOUNT_CACHED"},
+    }
+    if job.data is not None and job.config.data.path:
+        mounts[job.config.data.path] = str(job.data)
+    variables = (
+        'NODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
+    )
+    task = {
+        "name": job.name,
+        "num_nodes": job.nodes,
+        "workdir": ".",
+        "resources": resources,
+        "file_mounts": mounts,
+        "envs": {"RUN": RUN_FOLDER},
+        "setup": f"bash {SETUP}",
+        # `exec`, so that the signal of a cancelled or preempted task reaches the script
+        "run": f"export {variables}\nexec timeout --signal=TERM --kill-after={job.grace_seconds} "
+        f"{job.limit_seconds} bash {RUN}",
+    }
+    return {SKY: dump_yaml(task)}
+
+
+def skypilot_steps(job: ExportJob) -> list[str]:
+    """See the offer, then launch."""
+    return [f"sky launch --dryrun {SKY}   # which machine, at what price?", f"sky jobs launch {SKY}"]
+
+
+def dstack(job: ExportJob) -> dict[str, str]:
+    """A task with its price, duration and idle time limited, retried when a spot machine is taken back."""
+    task: dict[str, object] = {
+        "type": "task",
+        "name": job.name[:41].strip("-"),
+        "nodes": job.nodes,
+        "python": "3.12",
+        "files": [".:/training"],
+        "working_dir": "/training",
+        "env": [f"RUN={RUN_FOLDER}"],
+        "commands": [
+            f"bash {SETUP}",
+            "export NODES=$DSTACK_NODES_NUM NODE_RANK=$DSTACK_NODE_RANK MASTER_ADDR=$DSTACK_MASTER_NODE_IP",
+            f"exec bash {RUN}",
+        ],
+        "resources": {
+            "gpu": f"{_name(job, 'dstack')}:{job.gpus_per_node}",
+            "shm_size": "8GB",
+            "disk": f"{disk_gb(job)}GB..",
+        },
+        "spot_policy": "spot" if job.plan.spot else "on-demand",
+        "max_duration": f"{job.limit_seconds}s",
+        "stop_duration": f"{job.grace_seconds}s",
+        "retry": {"on_events": ["no-capacity", "interruption"], "duration": "1d"},
+        "utilization_policy": {"min_gpu_utilization": 1, "time_window": "30m"},
+    }
+    if backend := job.infra or _DSTACK.get(job.plan.provider or ""):
+        task["backends"] = [backend]
+    if job.plan.usd_per_hour:
+        task["max_price"] = round(job.plan.usd_per_hour / job.nodes * _MARGIN, 2)
+    volumes = [f"{job.claim}:{RUN_FOLDER}"] if job.claim else []
+    if volumes:
+        task["volumes"] = volumes
+    return {DSTACK: dump_yaml(task)}
+
+
+def dstack_steps(job: ExportJob) -> list[str]:
+    """Apply shows the offers and asks before it rents."""
+    return [f"dstack apply -f {DSTACK}"]
+
+
+def disk_gb(job: ExportJob) -> int:
+    """Gigabytes a machine needs: software, the data, and every checkpoint kept beside the one being written."""
+    data = sum(path.stat().st_size for path in job.data.rglob("*") if path.is_file()) if job.data else 0
+    needed = (job.plan.prediction.disk_bytes or 0) + data + 30e9
+    return max(DISK_GB, int(needed / 1e9 * 1.2))
+
+
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    with (profiles_folder() / "engine_names.csv").open(encoding="utf-8", newline="") as file:
+        return {row["key"]: row for row in csv.DictReader(file)}
+
+
+def _name(job: ExportJob, engine: str) -> str:
+    """What an engine calls the card; AdvisorError for a CPU, or a card whose name there is not known."""
+    key = job.plan.workload.gpu
+    name = _names().get(key, {}).get(engine)
+    if not name:
+        raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")
+    return name

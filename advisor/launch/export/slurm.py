@@ -1,0 +1,64 @@
+"""A batch job for Slurm that saves before its limit, queues itself again, and goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+from advisor.launch.export.bundle import SETUP, ExportJob
+from advisor.store.run_folder import CONFIG
+
+SCRIPT = "job.sbatch"
+
+
+def slurm(job: ExportJob) -> dict[str, str]:
+    """`job.sbatch`: one task a GPU, so that Slurm's own signal reaches the trainer's processes."""
+    asked = {
+        "partition": job.partition, "account": job.account, "qos": job.qos, "constraint": job.constraint,
+    }  # fmt: skip
+    options = [
+        f"--job-name={job.name}",
+        f"--nodes={job.nodes}",
+        f"--ntasks-per-node={job.gpus_per_node}",
+        *([f"--gpus-per-node={job.gpus_per_node}", "--cpus-per-task=4"] if job.spec else ["--exclusive"]),
+        f"--time={slurm_time(job.limit_seconds)}",
+        f"--signal=TERM@{job.grace_seconds}",
+        "--requeue",
+        "--open-mode=append",
+        "--output=%x-%j.out",
+        f"--comment=advisor:{job.plan.id}",
+        *(f"--{name}={value}" for name, value in asked.items() if value),
+    ]
+    return {
+        SCRIPT: "\n".join([
+            "#!/usr/bin/env bash",
+            *(f"#SBATCH {option}" for option in options),
+            f"# Slurm signals {job.grace_seconds} s before the limit: the run saves, ends, and is queued again.",
+            "set -uo pipefail",
+            'cd "$SLURM_SUBMIT_DIR"',
+            'PYTHON=${PYTHON:-$PWD/.venv/bin/python}',
+            'export RUN=${RUN:-$PWD/run} PYTHON PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
+            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+            'mkdir -p "$RUN"',
+            "srun --kill-on-bad-exit=1 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID \\",
+            f"    WORLD_SIZE=$SLURM_NTASKS exec \"$PYTHON\" -m trainer {CONFIG} --out \"$RUN\"'",
+            '"$PYTHON" -m trainer.ended "$RUN"',
+            "status=$?",
+            "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever",
+            'if [ "$status" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ]; then',
+            '    scontrol requeue "$SLURM_JOB_ID"',
+            "    sleep 60  # it is ended by the requeue",
+            "fi",
+            'exit "$status"',
+            "",
+        ])
+    }  # fmt: skip
+
+
+def slurm_steps(job: ExportJob) -> list[str]:
+    """The environment once, on a login node; when it would start; the job."""
+    return [f"bash {SETUP}", f"sbatch --test-only {SCRIPT}   # when would it start?", f"sbatch {SCRIPT}"]
+
+
+def slurm_time(seconds: int) -> str:
+    """As `--time` wants it, D-HH:MM:SS, rounded up to a minute."""
+    minutes = -(-seconds // 60)
+    return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"

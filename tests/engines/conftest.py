@@ -1,0 +1,107 @@
+"""A real Slurm on this machine, and Python with the engines' own libraries; tests skip in words where they are not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINES = ROOT / ".venv-engines" / "bin" / "python"  # `make engines`
+SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+
+
+@pytest.fixture(scope="session")
+def engines_python() -> Path:
+    """The interpreter that has skypilot, dstack and Kubeflow's models."""
+    chosen = Path(os.environ.get("ADVISOR_ENGINES_PYTHON", ENGINES))
+    known = chosen.exists() and subprocess.run(
+        [chosen, "-c", "import sky, dstack, kubeflow_trainer_api"], capture_output=True, cwd=ROOT.parent
+    )
+    if not known or known.returncode:
+        pytest.skip(f"{chosen} does not have the engines' libraries: make engines")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    """Variables under which sbatch and squeue reach a cluster of this one machine, started for the tests."""
+    if missing := [name for name in SLURM if shutil.which(name) is None]:
+        pytest.skip(f"no Slurm here ({', '.join(missing)}): apt-get install slurm-wlm munge")
+    if os.geteuid() != 0:
+        pytest.skip("a Slurm of one's own needs root")
+    folder = tmp_path_factory.mktemp("slurm")
+    host, ports = socket.gethostname().split(".")[0], (_free_port(), _free_port())
+    key, munge = folder / "munge.key", folder / "munge.socket"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    (folder / "slurm.conf").write_text(
+        f"""ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={munge},cred_expire=5
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+StateSaveLocation={folder}
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SchedulerParameters=sched_interval=1,requeue_delay=1
+ReturnToService=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
+PartitionName=debug Nodes={host} Default=YES State=UP
+"""
+    )
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    daemons = [
+        ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}",
+         f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed"],
+        ["slurmctld", "-D"],
+        ["slurmd", "-D"],
+    ]  # fmt: skip
+    started = []
+    for words in daemons:
+        started.append(subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        time.sleep(1.0)
+    try:
+        if not _within(30.0, lambda: "idle" in _output(["sinfo", "-h", "-o", "%t"], environment)):
+            pytest.skip("Slurm's daemons do not start here: " + (folder / "slurmctld.log").read_text()[-300:])
+        yield environment
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait(timeout=20)
+
+
+def _output(words: list[str], environment: dict[str, str]) -> str:
+    return subprocess.run(words, env=environment, capture_output=True, text=True).stdout
+
+
+def _within(seconds: float, happens) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if happens():
+            return True
+        time.sleep(0.3)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]

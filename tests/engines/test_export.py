@@ -1,0 +1,242 @@
+"""Plans as text for other engines: run by hand, by a real Slurm, and read by the engines' own libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from advisor.errors import AdvisorError
+from advisor.launch.export.slurm import slurm_time
+from advisor.launch.export.targets import TARGETS
+from advisor.workflows.export import Engine, export, grace_seconds
+from advisor.workflows.launch import Limits
+from tests.advisor.plans import guess, small_plan
+from trainer.runlog import load_run_log
+from trainer.schema import CheckpointConfig, DataConfig
+
+SECONDS = 120.0  # that a run of these tests may take on a machine that does other things
+
+
+def slow_plan(steps: int = 150):
+    """A run of some seconds that saves often."""
+    plan = small_plan(steps=steps)
+    run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
+    return replace(plan, run=run)
+
+
+def on_card(plan, gpus: int = 8, gpu: str = "h100-80gb-sxm"):
+    return replace(plan, workload=replace(plan.workload, gpu=gpu, gpus=gpus), provider="aws")
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    """An export as a script, and what starts it with this interpreter in place of its own environment."""
+
+    def make(plan, **limits):
+        folder = tmp_path / "export"
+        export(plan, "script", Limits(**limits)).write(folder)
+        environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": ""}  # its own sources, not ours
+
+        def start(**more: str) -> subprocess.Popen:
+            return subprocess.Popen(["bash", "run.sh"], cwd=folder, env={**environment, **more},
+                                    stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+        return folder, start
+
+    return make
+
+
+def waited(happens) -> None:
+    end = time.monotonic() + SECONDS
+    while not happens():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def steps_done(folder: Path) -> int:
+    log = folder / "run" / "log.jsonl"
+    return len(load_run_log(log).steps) if log.exists() else 0
+
+
+def test_a_script_runs_without_us_to_the_end(by_hand):
+    folder, start = by_hand(small_plan(steps=20))
+    assert start().wait(SECONDS) == 0
+    log = load_run_log(folder / "run" / "log.jsonl")
+    assert log.final["outcome"] == "completed" and [s["step"] for s in log.steps] == list(range(1, 21))
+
+
+@pytest.mark.parametrize("processes", [1, 2])  # two under torchrun, which hands the signal on
+def test_a_signal_saves_and_the_same_script_goes_on(by_hand, processes):
+    plan = slow_plan()
+    folder, start = by_hand(replace(plan, workload=replace(plan.workload, gpus=processes)))
+    first = start()
+    waited(lambda: steps_done(folder) >= 30)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(SECONDS) == 75 and "received SIGTERM" in first.stderr.read()
+    stopped_at = steps_done(folder)
+    assert stopped_at < 150 and start().wait(SECONDS) == 0
+    log = load_run_log(folder / "run" / "log.jsonl")
+    assert log.headers[1]["resumed_from_step"] == stopped_at and not log.superseded  # not a step twice
+    assert [s["step"] for s in log.steps] == list(range(1, 151))
+
+
+def test_a_killed_trainer_is_started_again_from_its_checkpoint(by_hand):
+    folder, start = by_hand(slow_plan())
+    process = start()
+    waited(lambda: steps_done(folder) >= 50)
+    os.kill(load_run_log(folder / "run" / "log.jsonl").header["pid"], signal.SIGKILL)
+    assert process.wait(SECONDS) == 0
+    log = load_run_log(folder / "run" / "log.jsonl")
+    assert log.attempts == 2 and log.headers[1]["resumed_from_step"] >= 40 and log.final["outcome"] == "completed"
+
+
+def test_a_limit_of_the_run_itself_ends_the_script_for_good(by_hand):
+    folder, start = by_hand(slow_plan(steps=100_000), max_hours=4 / 3600)
+    assert start().wait(SECONDS) == 0
+    log = load_run_log(folder / "run" / "log.jsonl")
+    assert log.final["outcome"] == "stopped" and "allowed" in log.final["reason"] and log.attempts == 1
+
+
+def test_a_slurm_job_that_is_signalled_is_queued_again_and_completes(slurm, tmp_path):
+    folder = tmp_path / "export"
+    export(slow_plan(), "slurm").write(folder)
+    environment = {**slurm, "PYTHON": sys.executable, "PYTHONPATH": ""}
+
+    def slurm_says(*words: str) -> str:
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
+        return done.stdout + done.stderr
+
+    assert "to start at" in slurm_says("sbatch", "--test-only", "job.sbatch")
+    job = slurm_says("sbatch", "--parsable", "job.sbatch").strip()
+    waited(lambda: steps_done(folder) >= 30)
+    slurm_says("scancel", "--signal=TERM", job)  # what slurmctld does before the limit: the steps, not the script
+    waited(lambda: slurm_says("squeue", "--noheader", "--format=%T", "--job", job).strip() in ("", "COMPLETED"))
+    log = load_run_log(folder / "run" / "log.jsonl")
+    assert log.attempts == 2 and log.final["outcome"] == "completed" and not log.superseded
+    assert [s["step"] for s in log.steps] == list(range(1, 151))
+
+
+@pytest.mark.parametrize(("seconds", "printed"), [(59, "0-00:01:00"), (3600, "0-01:00:00"), (90_061, "1-01:02:00")])
+def test_times_as_slurm_wants_them(seconds, printed):
+    assert slurm_time(seconds) == printed
+
+
+def test_slurm_passes_on_what_a_site_asks_for():
+    text = export(on_card(small_plan(), 16), "slurm", engine=Engine(account="me", qos="high", constraint="h100"))
+    lines = text.files["job.sbatch"].splitlines()
+    for option in ("--nodes=2", "--ntasks-per-node=8", "--gpus-per-node=8", "--account=me", "--qos=high",
+                   "--constraint=h100", "--requeue", "--signal=TERM@60"):  # fmt: skip
+        assert f"#SBATCH {option}" in lines
+
+
+_SKY = """
+import sys, yaml, sky
+task = sky.Task.from_yaml_config(yaml.safe_load(sys.stdin))
+[resources] = task.resources
+print(task.name, task.num_nodes, resources.accelerators, resources.use_spot, resources.disk_size)
+"""
+_DSTACK = """
+import sys, yaml
+from dstack._internal.core.models.configurations import parse_run_configuration
+task = parse_run_configuration(yaml.safe_load(sys.stdin))
+gpu = task.resources.gpu
+print(task.type, task.nodes, gpu.name, gpu.count.min, task.max_duration, task.stop_duration, task.max_price)
+"""
+_KUBE = """
+import sys, yaml, json
+from kubeflow_trainer_api import models
+document = yaml.safe_load(sys.stdin)
+kind = {"TrainJob": models.TrainerV1alpha1TrainJob, "JobSet": models.JobsetV1alpha2JobSet}[document["kind"]]
+print(json.dumps([document, kind.from_dict(document).to_dict()]))
+"""
+
+
+def read_by(python: Path, code: str, text: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run([python, "-c", code], input=text, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_skypilot_reads_its_task(engines_python):
+    exported = export(replace(on_card(small_plan(), 16), spot=True), "skypilot")
+    said = read_by(engines_python, _SKY, exported.files[exported.main])
+    assert said.endswith("2 {'H100-SXM': 8} True 100")
+
+
+def test_dstack_reads_its_task(engines_python):
+    exported = export(on_card(small_plan(usd_per_hour=20.0)), "dstack", Limits(max_hours=2))
+    said = read_by(engines_python, _DSTACK, exported.files[exported.main])
+    assert said == "task 1 ['H100'] 8 7320 60 25.0"
+
+
+@pytest.mark.parametrize("to", ["trainjob", "jobset"])
+@pytest.mark.parametrize("gpus", [1, 8, 16])
+def test_kubernetes_knows_every_field(engines_python, to, gpus):
+    exported = export(on_card(small_plan(), gpus), to, engine=Engine(image="me/run:1", claim="runs"))
+    document, known = json.loads(read_by(engines_python, _KUBE, exported.files[exported.main]))
+    assert known == document  # a field that its model does not have would be dropped
+
+
+@pytest.mark.parametrize("to", sorted(TARGETS))
+def test_an_export_holds_all_it_names(to):
+    exported = export(on_card(small_plan()), to, engine=Engine(image="me/run:1", claim="runs"))
+    assert exported.main in exported.files and exported.steps
+    assert {"run.yaml", "plan.yaml", "setup.sh", "run.sh", "requirements.txt", "trainer/__main__.py"} <= set(
+        exported.files
+    )
+    for name in ("setup.sh", "run.sh", *(["job.sbatch"] if to == "slurm" else [])):
+        done = subprocess.run(["bash", "-n"], input=exported.files[name], text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_data_lie_where_the_engine_puts_them(tmp_path):
+    plan = on_card(small_plan())
+    plan = replace(plan, run=replace(plan.run, data=DataConfig(path=str(tmp_path))))
+    assert yaml.safe_load(export(plan, "slurm").files["run.yaml"])["data"]["path"] == str(tmp_path)
+    task = export(plan, "skypilot")
+    assert yaml.safe_load(task.files["run.yaml"])["data"]["path"] == "/data"
+    assert yaml.safe_load(task.files["task.yaml"])["file_mounts"]["/data"] == str(tmp_path)
+    there = export(plan, "slurm", engine=Engine(data_at="/scratch/tokens"))
+    assert yaml.safe_load(there.files["run.yaml"])["data"]["path"] == "/scratch/tokens"
+    assert any("/scratch/tokens" in warning for warning in there.warnings)
+
+
+def test_a_notice_too_short_for_a_checkpoint_is_said():
+    """Write of 100 s at most beside AWS' two minutes and Google's half."""
+    plan = on_card(small_plan())
+    clock = replace(plan.prediction.wall_clock, checkpoints_seconds=guess(90.0, 1 / 9))
+    plan = replace(plan, spot=True, prediction=replace(plan.prediction, wall_clock=clock))
+    assert grace_seconds(plan) == 151  # 1.5 x (100 s + a step)
+    said = {name: " ".join(export(replace(plan, provider=name), "skypilot").warnings) for name in ("aws", "gcp")}
+    assert "30 s of notice" in said["gcp"] and "notice" not in said["aws"]
+
+
+@pytest.mark.parametrize(
+    ("to", "plan", "words"),
+    [
+        ("jobset", on_card(small_plan()), "image"),
+        ("skypilot", small_plan(), "no name for cpu"),
+        ("slurm", on_card(small_plan(), 12), "whole number of nodes"),
+    ],
+)
+def test_what_an_engine_cannot_take_is_refused_with_a_next_step(to, plan, words):
+    with pytest.raises(AdvisorError, match=words) as refused:
+        export(plan, to)
+    assert refused.value.hint
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(AdvisorError, match="not empty"):
+        export(small_plan(), "script").write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
