@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.audit.card import Card, Claim
 from advisor.audit.kinds import KINDS
-from advisor.audit.verdict import Believe, Judgement, Question, Ruling, unknown
+from advisor.audit.verdict import Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.findings.case import Evidence, Finding
 
 
@@ -41,7 +42,22 @@ class Audit:
 
 def audit(card: Card, believe: Believe) -> Audit:
     """Judge every claim of a card by its numbers alone. `believe` says what is expected of a card, None: nothing."""
-    return Audit(card=card, judged=tuple(_judged(card, claim, believe) for claim in card.claims))
+    first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
+    return Audit(card=card, judged=tuple(_carried(card, judged, first) for judged in first.values()))
+
+
+def _carried(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged:
+    """A claim that rests on others: it does not hold where all of them fail."""
+    claim = judged.claim
+    premises = [others[name] for name in claim.get("premises") or () if name in others]
+    if claim.kind != "rests_on" or not premises:
+        return judged
+    failed = [p for p in premises if p.judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)]
+    if len(failed) == len(premises):
+        words = "; ".join(f"line {p.claim.line}: {p.claim.text}" for p in failed[:3])
+        judgement = does_not_follow(f"it rests on what is wrong: {failed[0].judgement.so}", words)
+        return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement))
+    return Judged(claim=claim, judgement=unknown("not all that it rests on is wrong"), finding=None)
 
 
 def _judged(card: Card, claim: Claim, believe: Believe) -> Judged:

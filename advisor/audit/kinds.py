@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.audit import arithmetic, budget, compute, hardware, learning, memory, reasoning, speed
+from advisor.audit import arithmetic, budget, compute, hardware, inference, learning, memory, reasoning, speed
 from advisor.audit.card import COLUMNS
 from advisor.audit.expression import expression
 from advisor.audit.verdict import Check, Judgement, Question, unknown
@@ -26,6 +26,11 @@ def _kind(check: Check, **fields: str) -> Kind:
 def not_judged(q: Question) -> Judgement:
     """What no card can settle: the claim says itself what would be needed."""
     return unknown(q.get("why"))
+
+
+def rests_on(q: Question) -> Judgement:
+    """What follows from other claims: `audit.audit` judges it when they are judged."""
+    return unknown(f"it rests on {', '.join(q.get('premises'))}")
 
 
 _COLUMN = "|".join(COLUMNS)
@@ -159,6 +164,28 @@ KINDS: dict[str, Kind] = {
         compute.card_peak, value="flops", gpu="card", count="count?", precision=f"{_RATES}?", sparse="flag?"
     ),
     "tokens_per_parameter": _kind(compute.tokens_per_parameter, value="number", parameters="count", tokens="count"),
+    "training_work": _kind(inference.training_work, value="work", parameters="count", tokens="count"),
+    "optimal_tokens": _kind(inference.optimal_tokens, value="count", parameters="count"),
+    "card_figure": _kind(inference.card_figure, value="number", gpu="card", fact="bandwidth|power"),
+    "weights_memory": _kind(inference.weights_memory, value="bytes", parameters="count", bytes_each="count"),
+    "optimizer_state": _kind(inference.optimizer_state, value="count"),
+    "state_total": _kind(inference.state_total, value="times", parts="[times]"),
+    # comparisons and generalisations
+    "unequal_work": _kind(
+        inference.unequal_work,
+        seconds="seconds",
+        tokens="count",
+        than_seconds="seconds",
+        than_tokens="count",
+        way="slower|faster",
+    ),
+    "range_of": _kind(inference.range_of, value="number", members="[number]"),
+    "repetition_worth": _kind(inference.repetition_worth, value="count", tokens="count", epochs="count"),
+    "repetition_limit": _kind(inference.repetition_limit, epochs="count"),
+    "swiglu_cost": _kind(inference.swiglu_cost, value="fraction", expansion="number?"),
+    "compared_losses": _kind(inference.compared_losses, vocabularies="[count]"),
+    "loss_prediction": _kind(inference.loss_prediction, value="count", reached="count"),
+    "rests_on": _kind(rests_on, premises="[text]"),
     # conclusions
     "conclusion": _kind(
         reasoning.conclusion,

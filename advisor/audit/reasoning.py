@@ -211,6 +211,16 @@ def more_tokens_help(q: Question) -> Judgement:
     return holds("new tokens lower the loss", words)
 
 
+def accumulation_slows(q: Question) -> Judgement:
+    """Judge "Gradient accumulation is what makes training slow": it makes steps longer and as much fewer."""
+    return does_not_follow(
+        "accumulation changes the tokens of an update, not the tokens per second: longer steps, fewer of them",
+        "",
+        actions=("compare tokens per second",),
+        threshold="time for so many tokens",
+    )
+
+
 CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {
     "bigger_batch_pays": speed_reasoning.bigger_batch_pays,
     "faster_gpu_pays": speed_reasoning.faster_gpu_pays,
@@ -231,4 +241,5 @@ CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {
     "never_waits": never_waits,
     "data_file_good": data_file_good,
     "more_tokens_help": more_tokens_help,
+    "accumulation_slows": accumulation_slows,
 }

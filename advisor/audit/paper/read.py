@@ -13,9 +13,11 @@ from advisor.audit.paper import (
     comparisons,
     conclusions,
     equations,
+    generalities,
     hardware,
     laws,
     run_claims,
+    specs,
     tables,
     training,
 )
@@ -27,7 +29,16 @@ from advisor.errors import AdvisorError
 from advisor.readers import markdown_report
 from advisor.readers.run_table import RunTable
 
-RULES = (equations.drafts, comparisons.drafts, tables.drafts, hardware.drafts, laws.drafts, training.drafts)
+RULES = (
+    equations.drafts,
+    comparisons.drafts,
+    tables.drafts,
+    hardware.drafts,
+    laws.drafts,
+    training.drafts,
+    generalities.drafts,
+    specs.drafts,
+)
 
 
 def draft(path: Path) -> dict[str, Any]:

@@ -125,6 +125,9 @@ def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
         )
         for stated in in_words(passage.text, passage.line):
             record.add(stated)
+        if len(record.cards) == 1 and record.cards[0].count and "gpus" not in record.facts:
+            number = parse_quantity(str(record.cards[0].count))
+            record.add(Stated(role="gpus", quantity=number, line=passage.line, label=record.cards[0].name))
         if not re.search(r"\bvs\.?\b|\bthan\b", passage.text):
             _add_size(record, passage.text)
         yield record

@@ -9,6 +9,8 @@ from advisor.audit.verdict import Ruling
 H, W, D, U = Ruling.HOLDS, Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED
 _SEVEN = {"parameters": "7 billion", "tokens": "100 billion", "gpu": "a100", "gpus": 4}
 
+_STEPS = {"seconds": "28 s", "tokens": "786,432", "than_seconds": "17 s", "than_tokens": "327,680"}
+
 COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("expression", {"value": "393,216", "readings": ["[24] * [2048] * [8]"]}, H),
     ("expression", {"value": "64", "readings": ["[512] / [2]"]}, W),
@@ -42,4 +44,32 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("card_peak", {"value": "1,979 TFLOP/s", "gpu": "h100", "precision": "bf16", "sparse": True}, H),
     ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "20 billion"}, H),
     ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "60 billion"}, W),
+    ("training_work", {"value": "4.2e22 FLOP", "parameters": "7 billion", "tokens": "1 T"}, H),
+    ("training_work", {"value": "4.2e21 FLOP", "parameters": "7 billion", "tokens": "1 T"}, W),
+    ("optimal_tokens", {"value": "140 billion", "parameters": "7 billion"}, H),
+    ("optimal_tokens", {"value": "1 T", "parameters": "7 billion"}, W),
+    ("card_figure", {"value": "3.35 TB/s", "gpu": "h100", "fact": "bandwidth"}, H),
+    ("card_figure", {"value": "900 W", "gpu": "h100", "fact": "power"}, W),
+    ("weights_memory", {"value": "14 GB", "parameters": "7 billion", "bytes_each": 2}, H),
+    ("weights_memory", {"value": "7 GB", "parameters": "7 billion", "bytes_each": 2}, W),
+    ("optimizer_state", {"value": 8}, H),
+    ("optimizer_state", {"value": 2}, W),
+    ("state_total", {"value": "4 x", "parts": ["1 x", "1 x", "2 x"]}, H),
+    ("state_total", {"value": "4 x", "parts": ["0.5 x", "0.5 x", "0.5 x"]}, D),
+    # 28 s ÷ 786,432 = 36 µs a token, 17 s ÷ 327,680 = 52 µs
+    ("unequal_work", {**_STEPS, "way": "faster"}, H),
+    ("unequal_work", {**_STEPS, "way": "slower"}, D),
+    ("range_of", {"value": "5-50 x", "members": ["6.9 x", "20 x"]}, H),
+    ("range_of", {"value": "5-50 x", "members": ["0.007 x", "20 x"]}, W),
+    # Muennighoff: 8 M · (1 + 15.4 · (1 - e^(-4/15.4))) = 36 M
+    ("repetition_worth", {"value": "~36 M", "tokens": "8 M", "epochs": 5}, H),
+    ("repetition_worth", {"value": "~20 M", "tokens": "8 M", "epochs": 5}, W),
+    ("repetition_limit", {"epochs": 20}, H),
+    ("repetition_limit", {"epochs": 4}, D),
+    ("swiglu_cost", {"value": "50 %", "expansion": 4}, H),
+    ("swiglu_cost", {"value": "25 %", "expansion": 2.667}, W),
+    ("compared_losses", {"vocabularies": ["32 k", "32 k"]}, H),
+    ("compared_losses", {"vocabularies": ["32 k", "152 k"]}, D),
+    ("loss_prediction", {"value": 2.0, "reached": 2.4}, H),
+    ("loss_prediction", {"value": 2.4, "reached": 2.0}, D),
 ]

@@ -223,6 +223,7 @@ CONCLUDED = [
     ("data_file_good", {"size": "2.2 MB", "full_size": "2.2 MB", "opening": '{"messages": []}'}, H),
     ("data_file_good", {"size": "278 B", "full_size": "2.2 MB"}, W),
     ("data_file_good", {"size": "2.2 MB", "opening": "<!DOCTYPE html>"}, W),
+    ("accumulation_slows", {}, D),
     ("more_tokens_help", {}, H),
     ("more_tokens_help", {"run": {"dataset": "30 MB"}}, D),  # 160 passes
 ]
@@ -256,7 +257,7 @@ def test_every_kind_has_a_true_and_a_false_claim() -> None:
     for kind, _, ruling in CASES + COMPUTE_CASES:
         rulings.setdefault(kind, set()).add(ruling)
     one_sided = {"unsaved_work", "not_judged", "clip_share"}  # statements of a loss; never judged; never accused
-    assert set(rulings) | {"conclusion"} == set(KINDS)
+    assert set(rulings) | {"conclusion", "rests_on"} == set(KINDS)
     for kind in set(rulings) - one_sided:
         assert H in rulings[kind], kind
         assert rulings[kind] & {W, D}, kind

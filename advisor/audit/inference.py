@@ -1,0 +1,175 @@
+"""Claims that compare or generalise: unequal work, ranges and their members, repeated data, losses of other tokens."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.audit.fields import cards_named
+from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
+from advisor.findings.case import Confidence, Severity
+from advisor.laws.repetition import WASTEFUL_EPOCHS
+from advisor.predict.loss import effective_tokens
+from advisor.units import format_count, format_number, format_seconds, format_tokens
+
+_EQUAL = 1.1  # work that differs by less is the same for a comparison
+_CLEAR = 1.05  # by how much the order must be the other way round to say so
+_MUENNIGHOFF = "Muennighoff et al. 2023: repeated tokens lose their worth by e in 15 passes"
+
+
+def unequal_work(q: Question) -> Judgement:
+    """Judge "slower" and "faster" from seconds of a step: by the token, where the steps are not of equal tokens."""
+    seconds, tokens, other, others = (q.get(n).middle for n in ("seconds", "tokens", "than_seconds", "than_tokens"))
+    if min(seconds, tokens, other, others) <= 0:
+        return unknown("a time or a number of tokens is not positive")
+    each, its = seconds / tokens, other / others
+    words = (
+        f"{format_seconds(each)} against {format_seconds(its)} a token; steps of {tokens:,.0f} and {others:,.0f} tokens"
+    )
+    slower = q.get("way") == "slower"
+    if max(tokens / others, others / tokens) < _EQUAL:
+        return holds("the steps are of equal tokens", words)
+    if (each * _CLEAR < its) if slower else (each > _CLEAR * its):
+        return does_not_follow(
+            f"by the token it is {'faster' if slower else 'slower'}: the steps hold {tokens / others:.2f} times"
+            f" the tokens",
+            words,
+            consequence="time and cost for so many tokens are ranked the wrong way round",
+            threshold="compare tokens per second, or steps of equal tokens",
+        )
+    return holds(f"so it is by the token: {each / its:.2f} times the time", words)
+
+
+def range_of(q: Question) -> Judgement:
+    """A range that is said of named members: each of them must lie in it."""
+    value, members = q.get("value"), q.get("members")
+    outside = [m for m in members if m.most < 0.9 * value.least or m.least > 1.1 * value.most]
+    words = f"{value.text}: {', '.join(m.text for m in members)}"
+    if not outside:
+        return holds(f"all {len(members)} lie in it", words)
+    return wrong(f"{', '.join(m.text for m in outside)} lie outside {value.text}, by the report's own numbers", words)
+
+
+def repetition_worth(q: Question) -> Judgement:
+    """What so many passes over data are worth in new tokens, by the law of repeated data."""
+    tokens, epochs = q.get("tokens").middle, q.get("epochs").middle
+    worth = float(effective_tokens(tokens * epochs, tokens))
+    words = f"{epochs:g} passes over {format_tokens(tokens)} are worth {format_tokens(worth)} of new tokens"
+    judgement = compare(q.get("value"), 0.85 * worth, 1.15 * worth, show=format_tokens, arithmetic=words)
+    return judgement if judgement.ruling == "holds" else wrong(f"{format_tokens(worth)}", words, threshold=_MUENNIGHOFF)
+
+
+def repetition_limit(q: Question) -> Judgement:
+    """A number of passes beyond which repeating is said to give nothing."""
+    epochs = q.get("epochs")
+    words = f"the worth of repeated tokens falls smoothly; after {WASTEFUL_EPOCHS} passes most of it is gone"
+    if epochs.most < 0.7 * WASTEFUL_EPOCHS:
+        return does_not_follow(f"{epochs.text} passes are no such limit: {words}", words, threshold=_MUENNIGHOFF)
+    return holds(words, words)
+
+
+def swiglu_cost(q: Question) -> Judgement:
+    """FLOPs that SwiGLU adds to an FFN: three matrices at 8/3 of the width are as many as two at 4."""
+    value, expansion = q.get("value"), q.get("expansion")
+    ratios = [expansion.middle] if expansion else [8 / 3, 4.0]
+    truths = [3 * ratio / (2 * 4.0) - 1 for ratio in ratios]
+    words = "; ".join(
+        f"3 × {ratio:.3g} against 2 × 4 widths: {truth:+.0%}" for ratio, truth in zip(ratios, truths, strict=True)
+    )
+    words = words.replace("%", " %")
+    if any(value.least - 0.02 <= truth <= value.most + 0.02 for truth in truths):
+        return holds(words, words)
+    return wrong(words, words, consequence="the FLOPs of the model are counted wrongly")
+
+
+def compared_losses(q: Question) -> Judgement:
+    """Losses per token ranked across vocabularies: only bits per byte compare."""
+    sizes = [v.middle for v in q.get("vocabularies")]
+    words = ", ".join(format_count(size) for size in sizes)
+    if max(sizes) <= 1.05 * min(sizes):
+        return holds("one size of vocabulary", words)
+    return does_not_follow(
+        f"losses per token of vocabularies of {words} do not compare: the tokens are of different length",
+        words,
+        actions=("compare bits per byte",),
+        confidence=Confidence.MEDIUM,
+    )
+
+
+def loss_prediction(q: Question) -> Judgement:
+    """A loss that is promised at the optimum, of a run that is below it long before."""
+    value, reached = q.get("value"), q.get("reached")
+    words = f"{reached.text} reached, {value.text} predicted for many more tokens"
+    if reached.most < 0.98 * value.least:
+        return does_not_follow("the run is below its prediction already: the law does not describe these data", words)
+    return holds("the run is above its prediction", words)
+
+
+def optimizer_state(q: Question) -> Judgement:
+    """Bytes a parameter that a formula gives to the optimizer: two moments, 4 bytes each, 2 at least."""
+    value = q.get("value")
+    words = "AdamW keeps two moments: 8 bytes a parameter in fp32, 4 in bf16"
+    if value.most < 4:
+        return wrong(
+            f"{words}; {value.middle:g} would be neither",
+            words,
+            consequence="memory is planned too small by the largest part of the state",
+        )
+    return holds(words, words)
+
+
+def state_total(q: Question) -> Judgement:
+    """A total of so many times the model's size against the parts that are listed for it."""
+    value, parts = q.get("value"), q.get("parts")
+    low, high = sum(p.low for p in parts), sum(p.high for p in parts)
+    words = f"{' + '.join(p.text for p in parts)} = {format_number(low)} times the model's size"
+    if value.admits(0.9 * low, 1.1 * high):
+        return holds(words, words)
+    return does_not_follow(f"the parts add up to {format_number(low)} times, not {value.text}", words)
+
+
+def weights_memory(q: Question) -> Judgement:
+    """Memory for running a model: the weights alone are a floor."""
+    value, n, each = q.get("value"), q.get("parameters"), q.get("bytes_each").middle
+    low = n.low * each
+    words = f"{n.text} parameters × {each:g} bytes = {low / 1e9:,.3g} GB"
+    if value.most < 0.85 * low:
+        return wrong(f"the weights alone take {low / 1e9:,.3g} GB", words)
+    return holds("the weights fit in it", words)
+
+
+def optimal_tokens(q: Question) -> Judgement:
+    """Tokens that are called compute-optimal after Chinchilla: about 20 a parameter."""
+    value, n = q.get("value"), q.get("parameters")
+    low, high = value.least / n.most, value.most / n.least
+    words = f"{value.text} tokens ÷ {n.text} parameters = {value.middle / n.middle:.3g}"
+    if high < 20 / 1.35 or low > 20 * 1.35:
+        return wrong(f"{words} tokens a parameter, where the rule says about 20", words, severity=Severity.WARNING)
+    return holds(words, words)
+
+
+def training_work(q: Question) -> Judgement:
+    """FLOPs of a training: 6·N·D, a little more with attention."""
+    value, n, d = q.get("value"), q.get("parameters"), q.get("tokens")
+    low, high = 6 * n.least * d.least, 8.5 * n.most * d.most
+    words = f"6 × {n.text} × {d.text} = {6 * n.middle * d.middle:.3g} FLOP"
+    if value.admits(0.9 * low, 1.1 * high):
+        return holds(words, words)
+    factor = value.middle / (6 * n.middle * d.middle)
+    far = math.log10(factor) if factor > 0 else 0.0
+    return wrong(f"{words}, not {value.text}" + (f": 10^{far:.0f} apart" if abs(far) >= 1 else ""), words)
+
+
+def card_figure(q: Question) -> Judgement:
+    """Bandwidth or power of a named card, of any of its editions."""
+    value, cards = q.get("value"), cards_named(q.get("gpu"))
+    figures = {
+        "bandwidth": [c.memory_bytes_per_second for c in cards],
+        "power": [c.tdp_watts for c in cards if c.tdp_watts],
+    }[q.get("fact")]
+    if not figures:
+        return unknown(f"the datasheet of {q.get('gpu')} gives none")
+    scale = 1e9 if q.get("fact") == "bandwidth" else 1.0
+    words = f"catalog: {', '.join(f'{f / scale:,.0f}' for f in sorted(set(figures)))} {'GB/s' if scale > 1 else 'W'}"
+    if value.admits(0.92 * min(figures), 1.08 * max(figures)):
+        return holds(words, words)
+    return wrong(words, words)

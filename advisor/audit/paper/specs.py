@@ -1,0 +1,172 @@
+"""Data sheets in a text: figures of cards, tables with cards as columns, weights by format, FLOPs of a training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.document import Document, Grid
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.records import Record, records, size_in
+from advisor.audit.paper.words import SPARSE_MODEL, SPARSITY, precision_of
+from advisor.laws.mfu import IMPOSSIBLE_MFU
+
+_BANDWIDTH = re.compile(
+    r"\bbandwidth\b(?!.*(?:nvlink|interconnect|network|pcie|infiniband))|\bmem(?:ory)? bw\b", re.IGNORECASE
+)
+_POWER = re.compile(r"\btdp\b|\bpower(?: draw| consumption| limit)?\b|\bwatts?\b", re.IGNORECASE)
+_MEMORY = re.compile(r"\bv?ram\b|\bmemory(?: size| capacity)?$|\bhbm\w*\b|gpu memory", re.IGNORECASE)
+_EACH = (("fp32", r"\bfp32|\bfull"
+r" precision", 4.0), ("fp16", r"\b[fb]f?p?16\b"
+r"|\bhalf", 2.0), ("int8", r"\bint8|\b8-?bit", 1.0), ("int4", r"\bint4|\b4-?bit|\bQ4", 0.5))  # fmt: skip
+_NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggregate)\b", re.IGNORECASE)
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Claims about cards' data sheets, weights in memory, FLOPs of trainings, utilisations that cannot be."""
+    sparse = SPARSITY.search(document.text) is not None
+    for grid in document.grids:
+        yield from _cards_as_columns(grid, sparse)
+        yield from _cards_as_rows(grid)
+        yield from _weights(grid)
+    for passage in document.passages:
+        yield from _beside(passage.text, passage.line)
+    for record in records(document):
+        yield from _work(record)
+        yield from _impossible(record)
+
+
+def _card(text: str) -> Mention | None:
+    named = mentions(text)
+    return named[0] if len(named) == 1 and (named[0].count or 1) == 1 and not _NOT_OF_ONE.search(text) else None
+
+
+def _figure_claim(card: Mention, label: str, figure: Figure, line: int, sparse: bool) -> Iterator[Drafted]:
+    """A claim of one figure of a card by the label of its row or column."""
+    text, value = shortened(f"{card.name}: {label} {figure.raw}"), figure.quantity.text
+    if figure.dimension == "bandwidth" and _BANDWIDTH.search(label):
+        yield Drafted(
+            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.name, "fact": "bandwidth"}
+        )
+    elif figure.dimension == "watts" and _POWER.search(label):
+        yield Drafted(
+            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.name, "fact": "power"}
+        )
+    elif figure.dimension == "bytes" and _MEMORY.search(label):
+        yield Drafted(kind="card_memory", line=line, text=text, says={"value": value, "gpu": card.name})
+    elif (
+        (precision := precision_of(label))
+        and not SPARSITY.search(label)
+        and not re.search(r"core|ratio|achiev", label, re.IGNORECASE)
+    ):
+        rate = (
+            value
+            if figure.dimension == "flops"
+            else f"{value} TFLOP/s"
+            if figure.dimension == "count" and "flop" in label.lower()
+            else None
+        )
+        if rate and not (figure.dimension == "count" and figure.scaled):
+            says: dict[str, object] = {"value": rate, "gpu": card.name, "precision": precision}
+            yield Drafted(kind="card_peak", line=line, text=text, says=says | ({"sparse": True} if sparse else {}))
+
+
+def _cards_as_columns(grid: Grid, sparse: bool) -> Iterator[Drafted]:
+    """A table whose columns are cards and whose rows are their figures."""
+    cards = {i: card for i, name in enumerate(grid.header) if i and (card := _card(name))}
+    if len(cards) < 1 or mentions(grid.header[0]):
+        return
+    for row in grid.rows:
+        for i, card in cards.items():
+            found = figures(row.cells[i])
+            if len(found) == 1 and found[0].start <= 2 and not SPARSITY.search(row.cells[i] + row.cells[0]):
+                yield from _figure_claim(card, row.cells[0], found[0], row.line, sparse)
+
+
+def _cards_as_rows(grid: Grid) -> Iterator[Drafted]:
+    """Bandwidth and power columns of a table of cards; its memory and peaks are `hardware`'s."""
+    for row in grid.rows:
+        card = _card(row.cells[0])
+        for i in range(1, len(row.cells)):
+            found = figures(row.cells[i])
+            if card and len(found) == 1 and found[0].dimension in ("bandwidth", "watts"):
+                yield from _figure_claim(card, grid.header[i], found[0], row.line, sparse=True)
+
+
+def _beside(text: str, line: int) -> Iterator[Drafted]:
+    """ "The A100 has 2 TB/s of memory bandwidth": one card and one such figure in a sentence."""
+    card = _card(text)
+    found = [f for f in figures(text) if f.dimension in ("bandwidth", "watts")]
+    if (
+        card is None
+        or len(found) != 1
+        or re.search(r"nvlink|interconnect|pcie|network|infiniband|measured|used|average|at \d", text, re.IGNORECASE)
+    ):
+        return
+    around = text[max(0, found[0].start - 30) : found[0].end + 30]
+    if (found[0].dimension == "bandwidth" and _BANDWIDTH.search(around)) or re.search(r"\bTDP\b", around):
+        fact = "bandwidth" if found[0].dimension == "bandwidth" else "power"
+        says = {"value": found[0].quantity.text, "gpu": card.name, "fact": fact}
+        yield Drafted(kind="card_figure", line=line, text=shortened(text), says=says)
+
+
+def _weights(grid: Grid) -> Iterator[Drafted]:
+    """Memory by number format: never less than the weights take."""
+    for i, name in enumerate(grid.header):
+        each = next((size for _, pattern, size in _EACH if re.search(pattern, name, re.IGNORECASE)), None)
+        if (
+            each is None
+            or i == 0
+            or not re.search(r"ram|memory|weights|\bgb\b|fp16$|fp32$|int8$|int4$|bit$", name, re.IGNORECASE)
+        ):
+            continue
+        for row in grid.rows:
+            size, found = next((s for c in row.cells[:i] if (s := size_in(c))), None), figures(row.cells[i])
+            if (
+                size
+                and found
+                and found[0].dimension == "bytes"
+                and size.low > 3e8
+                and not SPARSE_MODEL.search(row.cells[0])
+            ):
+                says = {"value": found[0].quantity.text, "parameters": size.text, "bytes_each": f"{each:g}"}
+                yield Drafted(
+                    kind="weights_memory",
+                    line=row.line,
+                    text=shortened(f"{row.cells[0]}: {name} {row.cells[i]}"),
+                    says=says,
+                )
+
+
+def _work(record: Record) -> Iterator[Drafted]:
+    """FLOPs of a whole training beside its parameters and tokens."""
+    n, d = record.facts.get("parameters", []), record.facts.get("tokens", [])
+    if record.kind == "section" or len(n) != 1 or len(d) != 1 or SPARSE_MODEL.search(record.words):
+        return
+    total = [f for f in figures(record.words) if f.dimension == "work" and f.value > 1e17]
+    if len(total) == 1 and not re.search(r"per (?:token|step|gpu|second)", record.words, re.IGNORECASE):
+        says = {
+            "value": f"~{total[0].quantity.text.lstrip('~')}",
+            "parameters": n[0].quantity.text,
+            "tokens": d[0].quantity.text,
+        }
+        yield Drafted(kind="training_work", line=record.line, text=shortened(record.words), says=says)
+
+
+def _impossible(record: Record) -> Iterator[Drafted]:
+    """An MFU that nothing reaches."""
+    if re.search(r"FP8|MBU|scaling efficiency|GPU util", record.words, re.IGNORECASE):
+        return
+    for stated in _high(record):
+        yield Drafted(
+            kind="mfu",
+            line=stated[1],
+            text=shortened(f"{record.subject or record.words}: MFU {stated[0]}"),
+            says={"value": stated[0]},
+        )
+
+
+def _high(record: Record) -> Sequence[tuple[str, int]]:
+    return [(s.quantity.text, s.line) for s in record.facts.get("mfu", []) if s.quantity.least > IMPOSSIBLE_MFU]
