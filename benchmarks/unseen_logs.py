@@ -71,12 +71,24 @@ def _asked(row: dict[str, str]) -> list[str]:
 
 
 def _values(row: dict[str, str], run: RunTable) -> str | None:
-    wrong = []
+    wrong, found = [], _ends(run)
     for name in ("first_step", "last_step", "first_loss", "last_loss"):
-        text, value = row[f"expected_{name}"], getattr(run, name)
+        text, value = row[f"expected_{name}"], found[name]
         if text and ":" not in text and not _same(text, value):
             wrong.append(f"{name} {value} for {text}")
     return "; ".join(wrong) or None
+
+
+def _ends(run: RunTable) -> dict[str, float | None]:
+    """First and last values of the file, as the manifest has them: of the first run in it, and of the last."""
+    trained = [part for part in run.runs if part.first_loss is not None]
+    first, last = (trained[0], trained[-1]) if len(trained) > 1 else (run, run)
+    return {
+        "first_step": first.first_step,
+        "first_loss": first.first_loss,
+        "last_step": last.last_step,
+        "last_loss": last.last_loss,
+    }
 
 
 def _same(text: str, value: float | None) -> bool:
@@ -90,6 +102,9 @@ def _hours(row: dict[str, str], analysis: Analysis) -> str | None:
     match = _NUMBER.search(row["hours"])
     expected = float(match[0]) if match else math.nan
     hours = analysis.spent_hours
+    if row["hours"].startswith("last run") and analysis.run_seconds:  # stated of that one alone
+        last = analysis.run_seconds[-1]
+        hours = None if last is None else last / 3600
     right = hours is not None and abs(hours - expected) <= HOURS_OFF * expected
     return None if right else f"{hours} for {row['hours']}"
 

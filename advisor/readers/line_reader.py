@@ -19,6 +19,7 @@ from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
 from advisor.readers.starts import StartLines
+from advisor.readers.status import FAILURES
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,19 @@ class LineReader:
         engine = Engine(format=self.format, store=store, listeners=(facts, events, starts, plans))
         for chunk in chunks(path, progress):
             engine.feed(chunk)
-        records = store.records()
+        records, said = store.records(), events.finish()
+        ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         table = assemble(
             records,
             source=str(path),
             format=self.format.name,
             framework=self.format.framework,
             facts={**_facts_of_rows(self.format, records), **facts.facts()},
-            events=[*events.finish(), *facts.events],
+            events=[*said, *facts.events],
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],
             borrowed={index: row.step for index, row in enumerate(rows) if row.step},
-            starts=starts.finish(float(records.line.min()) if len(records) else np.inf),
+            starts=starts.finish(min([*records.line[:1].tolist(), *ends], default=np.inf)),
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)

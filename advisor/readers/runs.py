@@ -55,7 +55,10 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
     """The table with its runs and how the whole of it ended; `events` are all of the log, in order."""
     table = dataclasses.replace(table, facts=_with_plans(table, cuts))
     words = Words(
-        decisive=_lines(events, _LAST_WORDS), finished=_lines(events, ("finished",)), failed=_lines(events, _OWN_FAULT)
+        decisive=_lines(events, _LAST_WORDS),
+        finished=_lines(events, ("finished",)),
+        failed=_lines(events, _OWN_FAULT),
+        broken=_lines(events, FAILURES),
     )
     found = segments(cuts.reach(), cuts.starts, words, np.unique(cuts.train_lines))
     parts = []

@@ -42,9 +42,9 @@ class StartLines:
                 if len(shape) >= _SHORTEST:
                     self._banner[shape] = int(lines[at])
 
-    def finish(self, first_record: float) -> list[int]:
-        """Lines at which the banner begins again; `first_record` is the line of the first record, which ends it."""
-        banner = {line for line in self._banner.values() if line < first_record}
+    def finish(self, end: float) -> list[int]:
+        """Lines at which the banner begins again; it ends before line `end`: the first record or failure."""
+        banner = {line for line in self._banner.values() if line < end}
         hits = [hit for hit in self._hits if hit[1] in banner]
         if len(banner) < FEWEST:
             return []
@@ -76,6 +76,7 @@ class Words:
     decisive: Sequence[int]  # how something ended or was resumed
     finished: Sequence[int] = ()  # that training is over
     failed: Sequence[int] = ()  # that a program failed by itself
+    broken: Sequence[int] = ()  # that anything ended it before its time
 
 
 def segments(
@@ -95,13 +96,21 @@ def segments(
         marks = [line for line in starts if before < line <= first]
         ends = [line for line in decisive if before < line < first]
         begins.add(marks[-1] if marks else max([before, *ends]) + 1)
-    outside = [line for line in starts if not any(first <= line <= last for first, last in phases)]
+    gaps = list(zip([0, *(last for _, last in phases)], [*(first for first, _ in phases), float("inf")], strict=True))
+    outside = [
+        line
+        for before, after in gaps
+        if any(before < one < after for one in words.broken)  # else what it prints between is not a start that failed
+        for line in starts
+        if before < line < after
+    ]
     kept = [1]
     for line in sorted({*begins, *outside, *_next_stages(phases, words)} - {1}):
         # several ranks print the banner once each, and an evaluation what it printed before: nothing ended between
         if line in begins or any(kept[-1] <= one < line for one in decisive):
             kept.append(line)
-    resumed = [line for line in starts if _something_between(line, decisive, records)]
+    between = {int(np.searchsorted(records, line)): line for line in starts if _ended_before(line, decisive, records)}
+    resumed = list(between.values())  # once, however many ranks say so
     return [_segment(first, end, phases, resumed) for first, end in zip(kept, [*kept[1:], float("inf")], strict=True)]
 
 
@@ -115,7 +124,7 @@ def _next_stages(phases: Sequence[tuple[int, int]], words: Words) -> list[int]:
     return stages
 
 
-def _something_between(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
+def _ended_before(start: int, decisive: Sequence[int], records: np.ndarray) -> bool:
     """Whether the records around a start have words of an end or of a resumption between them: ranks print neither."""
     at = int(np.searchsorted(records, start))
     before, after = (records[at - 1] if at else 0), (records[at] if at < len(records) else np.inf)
@@ -124,7 +133,5 @@ def _something_between(start: int, decisive: Sequence[int], records: np.ndarray)
 
 def _segment(first: int, end: float, phases: Sequence[tuple[int, int]], starts: Sequence[int]) -> Segment:
     phase = next((at for at, (begins, _) in enumerate(phases) if first <= begins < end), None)
-    inside = 0
-    if phase is not None:
-        inside = sum(phases[phase][0] < line <= phases[phase][1] for line in starts)
-    return Segment(first_line=first, end_line=end, phase=phase, starts=1 + inside)
+    inside = [line for line in starts if phase is not None and phases[phase][0] < line <= phases[phase][1]]
+    return Segment(first_line=first, end_line=end, phase=phase, starts=1 + len(inside))

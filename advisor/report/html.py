@@ -74,6 +74,7 @@ def _run(analysis: Analysis, figures: list[str]) -> str:
     findings = "".join(_finding(finding) for finding in analysis.findings) or "<p>None.</p>"
     missing = _list(f"{check.code}: {check.missing}" for check in analysis.insufficient)
     sections = (
+        ("Runs in this log", _table(words.RUNS, words.runs(analysis))),
         ("Findings", findings),
         ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
         ("Speed", _table(("", ""), words.speed(analysis))),

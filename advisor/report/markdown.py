@@ -17,6 +17,8 @@ def document(analysis: Analysis) -> str:
     """One Markdown document; sections without data are left out."""
     run = analysis.run
     parts = [f"# Training run: {run.source}", "\n".join(f"- {line}" for line in analysis.verdict)]
+    several = words.runs(analysis)
+    parts += _section("Runs in this log", table(words.RUNS, several) if several else "")
     parts += _section("Model", _pairs(words.model_facts(analysis)))
     parts += _section("Training", _pairs(words.training_facts(analysis)))
     if analysis.case.unsure:

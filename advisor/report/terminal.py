@@ -23,6 +23,9 @@ def report(analysis: Analysis) -> Iterator[RenderableType]:
     """Texts and tables, in the order they are read."""
     yield Text(analysis.run.source, style="bold")
     yield from analysis.verdict
+    if several := words.runs(analysis):
+        yield ""
+        yield render.table(words.RUNS, several)
     for finding in analysis.findings:
         yield ""
         yield from _finding(finding)

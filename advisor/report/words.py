@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from advisor.findings.case import Finding
 from advisor.findings.overlap import EXPECTED
@@ -107,6 +108,42 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
 def _bill(name: str, hours: Estimate | None, usd: Estimate | None) -> tuple[str, str, str]:
     cost = format_estimate(usd, format_usd) if usd is not None else "unknown"
     return name, _estimated_hours(hours) if hours is not None else "unknown", cost
+
+
+RUNS = ("run", "ended", "steps", "loss", "takes", "costs", "why")
+_MOST_RUNS = 40  # of a table: a sweep's first and last ones
+
+
+def runs(analysis: Analysis) -> list[tuple[str, ...]]:
+    """The runs of a log that holds several (columns `RUNS`): how each ended, how far it got, what it took."""
+    parts, usd = analysis.run.runs, price(analysis.case)
+    if len(parts) < 2:
+        return []
+    rows: list[tuple[str, ...]] = []
+    for part, seconds in zip(parts, analysis.run_seconds, strict=True):
+        ended = part.status.value.replace("_", " ") if part.phase is not None else f"{part.status.value}, never trained"
+        name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
+        cost = format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
+        steps, losses = _range(part.first_step, part.last_step, _plain), _range(part.first_loss, part.last_loss, _loss)
+        takes = "unknown" if seconds is None else format_seconds(seconds)
+        rows.append((name, ended, steps, losses, takes, cost, _cut(part.status_reason)))
+    if len(rows) > _MOST_RUNS:
+        left = len(rows) - _MOST_RUNS
+        half = _MOST_RUNS // 2
+        rows = [*rows[:half], (f"({left} more: --json)", *[""] * (len(RUNS) - 1)), *rows[-half:]]
+    return rows
+
+
+def _range(first: float | None, last: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if first is None or last is None else f"{shown(first)} to {shown(last)}"
+
+
+def _loss(loss: float) -> str:
+    return format_number(loss) if math.isfinite(loss) else "not a number"
+
+
+def _cut(text: str, most: int = 90) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def saving(finding: Finding) -> str:

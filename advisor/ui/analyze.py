@@ -133,6 +133,7 @@ def _report(analysis: Analysis) -> None:
         st.markdown(plain(cost))
         st.markdown(f":material/arrow_forward: {plain(todo)}")
         _downloads(analysis)
+    pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
     _findings(analysis)
     _figures(analysis)
     _tables(analysis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from advisor.findings.make_case import make_case
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
 from advisor.findings.run_facts import number, planned_steps, price, steps_done
-from advisor.findings.savings import file_seconds, worth_saying
+from advisor.findings.savings import file_seconds, main_part, run_seconds, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
 from advisor.hardware.offers import cheapest_offer
 from advisor.predict.profile import Profile
 from advisor.readers.config_file import read_config
-from advisor.readers.run_table import RunTable, Status
+from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.telemetry_file import read_telemetry
 from advisor.records import Plan
 from advisor.store.plan_files import load_plan
@@ -75,6 +76,7 @@ class Analysis:
     tokens_per_second: float | None  # median of steady steps
     mfu: float | None  # by exact FLOPs and the card's dense peak
     savings: Savings | None = None  # of all findings, no second counted twice; None: not known
+    run_seconds: tuple[float | None, ...] = ()  # of each of the log's runs, by its own clocks
 
     @property
     def run(self) -> RunTable:
@@ -107,6 +109,7 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         tokens_per_second=pace.tokens_per_second if pace else None,
         mfu=run_metrics.mfu(case),
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
+        run_seconds=tuple(run_seconds(case)),
     )
 
 
@@ -119,6 +122,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "framework": run.framework,
         "rows": run.rows,
         "phases": [phase.name for phase in run.phases],
+        "runs": [_run_document(part, seconds) for part, seconds in zip(run.runs, analysis.run_seconds, strict=True)],
         "first_step": run.first_step,
         "last_step": run.last_step,
         "first_loss": _printed(run.first_loss),
@@ -145,6 +149,23 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "columns": run.provenance,
         "notes": run.notes,
         "events": run.events,
+    }
+
+
+def _run_document(part: RunPart, seconds: float | None) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "trained": part.phase is not None,
+        "status": part.status,
+        "status_reason": part.status_reason,
+        "first_line": part.first_line,
+        "last_line": part.last_line,
+        "first_step": part.first_step,
+        "last_step": part.last_step,
+        "first_loss": _printed(part.first_loss),
+        "last_loss": _printed(part.last_loss),
+        "starts": part.starts,
+        "hours": None if seconds is None else seconds / 3600,
     }
 
 
@@ -199,7 +220,15 @@ def _places(case: Case, store: Store) -> list[Place]:
 
 
 def _what_happened(case: Case) -> str:
-    run = case.run
+    """How the run ended, its main one where the log holds several, with how all of them did before it."""
+    run, main = case.run, main_part(case.run)
+    if len(run.runs) > 1:
+        ways = Counter(_in_words(part) for part in run.runs)
+        several = ", ".join(f"{count} {words}" for words, count in ways.most_common())
+        longest = f"; the longest, {main.name}" if main is not None else ""
+        own = replace(run, runs=(), status=main.status, status_reason=main.status_reason) if main is not None else None
+        rest = _what_happened(replace(case, run=own)).partition(": ")[2] if own is not None else ""
+        return f"{run.framework or run.format}: {len(run.runs)} runs, {several}{longest}: {rest}".removesuffix(": ")
     ends = dict.fromkeys(_loss(loss) for loss in (run.first_loss, run.last_loss) if loss is not None)
     losses = f", loss {' to '.join(ends)}" if ends else ""
     ended, far = run.status.value.replace("_", " "), _how_far(case)
@@ -211,6 +240,11 @@ def _what_happened(case: Case) -> str:
         ended += f" after {far}" if far else " before the first step"
     reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
+
+
+def _in_words(part: RunPart) -> str:
+    ended = part.status.value.replace("_", " ")
+    return ended if part.phase is not None else f"that never trained ({ended})"
 
 
 def _how_far(case: Case) -> str:

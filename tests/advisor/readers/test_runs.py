@@ -72,6 +72,11 @@ def test_ranks_that_print_the_banner_each_are_one_start(tmp_path):
     assert len(read(tmp_path, BANNER * 4 + steps(1, 100)).runs) == 1
 
 
+def test_tracebacks_of_many_ranks_are_no_starts(tmp_path):
+    run = read(tmp_path, BANNER + TRACEBACK * 8 + BANNER + steps(1, 100))
+    assert [part.status for part in run.runs] == [Status.CRASHED, Status.COMPLETED]
+
+
 def test_words_of_the_end_belong_to_the_run_before_them():
     found = segments([(10, 20), (40, 50)], [], Words(decisive=[22, 30]), np.array([10, 20, 40, 50]))
     assert [(part.first_line, part.end_line, part.phase) for part in found] == [(1, 31, 0), (31, float("inf"), 1)]
