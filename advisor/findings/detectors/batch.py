@@ -102,7 +102,7 @@ def detect_bigger_batch(case: Case) -> Verdict:
     words = "the same global batch" if choice.same_global_batch else "a bigger global batch, which changes training"
     return Finding(
         code="bigger_batch",
-        severity=Severity.WARNING if choice.same_global_batch else Severity.NOTE,
+        severity=Severity.WARNING if choice.same_global_batch and not case.unsure else Severity.NOTE,
         title=f"A micro-batch of {choice.micro_batch} instead of {w.micro_batch} would give "
         f"{format_percent(choice.gain)} more tokens per second and fits",
         evidence=(

@@ -18,6 +18,7 @@ from advisor.units import format_bytes, format_seconds
 
 _WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
 _LONG_HOURS = 1.0  # a shorter run is simply started again
+_DAY = 24 * 3600.0  # so long without one is asking for it
 _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 _DISK_BYTES = 500e9
@@ -98,7 +99,7 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
-        severity=Severity.ERROR if certain else Severity.NOTE,
+        severity=Severity.NOTE if not certain else Severity.ERROR if done > _DAY else Severity.WARNING,
         title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it"
         if certain
         else f"The log speaks of no checkpoint in {format_seconds(done)}",
@@ -151,7 +152,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
     word = "too frequent" if often else "too rare"
     return Finding(
         code="checkpoints_too_frequent" if often else "checkpoints_too_rare",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if often else Severity.NOTE,  # what may come is a choice, what is written is paid
         title=f"Checkpoints every {format_seconds(checkpoints.interval_seconds)} are {word}: Daly's interval is "
         f"{format_seconds(best)}",
         evidence=(

@@ -30,7 +30,8 @@ def detect_merged_runs(case: Case) -> Verdict:
         return None
     return Finding(
         code="merged_runs",
-        severity=Severity.WARNING if mixed else Severity.NOTE,  # runs told apart are each judged alone
+        # a batch may grow by schedule, a rate start again: only both are another run; those told apart are judged alone
+        severity=Severity.WARNING if len(mixed) > 1 else Severity.NOTE,
         title=f"The log holds more than one run: {signs[0].text}",
         evidence=tuple(signs),
         confidence=Confidence.HIGH if len(signs) > 1 else Confidence.MEDIUM,
@@ -98,8 +99,8 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
     noise = row_noise(losses.value)
     places = [int(i) for i in np.flatnonzero(change > np.log(_RATE_JUMP)) if 20 <= i < len(value) - 20]
     for before, after in pairwise([*places, len(value) - 1]):
-        if after - before < 5:
-            continue
+        if after - before < 5 or value[before + 1] < value[before]:
+            continue  # schedules drop the rate, and the loss falls with it
         at = float(step[before + 1])
         left = losses.value[losses.step < at][-10:]
         right = losses.value[losses.step >= at][:10]

@@ -36,6 +36,7 @@ from advisor.readers.run_table import Status
 
 FLOOR_MARGIN = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR  # of the floor
 _LAW_VOCAB = 16_000
+_HALF = 0.5  # of the compute: the choice of a size has other reasons than one loss
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
 _ERROR_PAGES = (
@@ -90,7 +91,7 @@ def detect_repeated_data(case: Case) -> Verdict:
     amounts = f": {tokens:,.4g} tokens over {unique:,.4g} unique ones" if tokens and unique else ""
     return Finding(
         code="repeated_data",
-        severity=Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING,
+        severity=_repetition_severity(case, epochs),
         title=f"The data repeat {epochs:.3g} times; {1 - worth:.0%} of the compute buys nothing",
         evidence=(Evidence(text=f"{epochs:.4g} epochs{amounts}, worth {worth * epochs:.3g} epochs of fresh data"),),
         confidence=Confidence.HIGH if epochs <= MOST_PREDICTED_EPOCHS else Confidence.MEDIUM,
@@ -108,6 +109,14 @@ def detect_repeated_data(case: Case) -> Verdict:
         threshold="sources §4.3 (Muennighoff et al. 2023): up to 4 epochs nearly free, over 16 mostly waste, "
         "D′ = U + U·R*·(1 − e^(−R/R*)), R* = 15.39",
     )
+
+
+def _repetition_severity(case: Case, epochs: float) -> Severity:
+    """How bad it is that data repeat: not at all while the validation loss still falls."""
+    evals = curve(case.run, "eval_loss").value
+    if len(evals) >= 3 and int(np.argmin(evals)) >= 0.9 * (len(evals) - 1):
+        return Severity.NOTE
+    return Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING
 
 
 def cheapest_tokens(size: float, tokens: float) -> tuple[float, float, float]:
@@ -148,7 +157,7 @@ def detect_token_budget(case: Case) -> Verdict:
     best = f"{best_size / 1e6:,.0f} M parameters on {best_tokens / 1e9:.3g} B tokens"
     return Finding(
         code="token_budget",
-        severity=Severity.NOTE if over else Severity.WARNING,
+        severity=Severity.NOTE if over or share > _HALF else Severity.WARNING,
         title=f"The model is {word}: {best} reach the same loss with {share:.0%} of the compute",
         evidence=(
             Evidence(text=_ratios(case, tokens, size)),

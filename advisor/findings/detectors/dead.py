@@ -18,7 +18,7 @@ _DIGITS = 4  # significant ones that must repeat
 _ZERO_ROWS, _ZERO_SHARE = 8, 0.5
 _STUCK_ROWS, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
 _COLLAPSE_EVALS, _COLLAPSE_ROWS = 5, 50
-_COLLAPSE_SHARE, _COLLAPSE_NOISES = 0.15, 5.0  # of what was gained; standard deviations of a row
+_COLLAPSE_NOISES = 5.0  # standard deviations of a row
 _HARDLY = 0.75  # of the first loss: the frequencies of tokens alone put a language model at about 0.7
 _UNLEARNT = (7.0, 13.5)  # nats: what fresh models of a thousand to half a million tokens begin with
 _LONG_EPOCHS, _LONG_STEPS, _LONG_ROWS = 5, 2000, 20
@@ -70,15 +70,16 @@ def detect_dead_signal(case: Case) -> Verdict:
     policy = "policy" in str(case.run.facts.get("loss_unit") or "") or len(rewards) > 0
     if not policy or max(len(losses), len(rewards)) < _ZERO_ROWS:
         return Insufficient(code="dead_signal", missing=f"rewards or policy losses of {_ZERO_ROWS} steps")
-    shares = [(name, float((c.value == 0).mean()), c) for name, c in (("policy loss", losses), ("reward", rewards))
-              if len(c) >= _ZERO_ROWS]  # fmt: skip
-    name, share, values = max(shares, key=lambda each: each[1])
+    # a policy loss is 0 by construction where each batch is used once: only rewards tell
+    known = len(rewards) >= _ZERO_ROWS
+    name, values = ("reward", rewards) if known else ("policy loss", losses)
+    share = float((values.value[len(values) // 2 :] == 0).mean())
     if share < _ZERO_SHARE:
         return None
     return Finding(
         code="dead_signal",
-        severity=Severity.WARNING,
-        title=f"The {name} is exactly 0 in {share:.0%} of the rows: these steps teach nothing",
+        severity=Severity.WARNING if known else Severity.NOTE,
+        title=f"The {name} is exactly 0 in {share:.0%} of the later rows: these steps teach nothing",
         evidence=(Evidence(text=f"{int((values.value == 0).sum())} of {len(values)} rows",
                            first_step=float(values.step[0]), last_step=float(values.step[-1])),),
         confidence=Confidence.HIGH,
@@ -125,9 +126,9 @@ def detect_reward_collapse(case: Case) -> Verdict:
     level = rewards.value if rewards is held_out else trailing_median(rewards.value, max(3, len(rewards) // 20))
     best = int(np.argmax(level))
     end, top = float(np.median(tail(level, least=2))), float(level[best])
-    learnt = max(top - float(level[0]), abs(top))
-    noise = row_noise(rewards.value)
-    if best >= len(level) - 2 or top - end < max(_COLLAPSE_SHARE * learnt, _COLLAPSE_NOISES * noise, 1e-9):
+    # below where a quarter of the way up had been: most of what was gained is lost
+    lost = end < float(np.quantile(level[: best + 1], 0.25)) and best >= 3
+    if best >= len(level) - 2 or not lost or top - end < max(_COLLAPSE_NOISES * row_noise(rewards.value), 1e-9):
         return None
     step = float(rewards.step[best])
     return Finding(
@@ -140,7 +141,7 @@ def detect_reward_collapse(case: Case) -> Verdict:
         causes=("updates too large for the policy (learning rate, clip range, KL weight)",
                 "a value function or baseline that has diverged"),
         actions=(f"keep the checkpoint of step {step:g}", "lower the learning rate, or clip and penalise KL more"),
-        threshold=f"{_COLLAPSE_SHARE:.0%} of what was gained lost again, {_COLLAPSE_NOISES:g} deviations of a row",
+        threshold=f"below the lowest quarter of what led to the best, by {_COLLAPSE_NOISES:g} deviations of a row",
     )  # fmt: skip
 
 

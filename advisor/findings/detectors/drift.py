@@ -13,6 +13,7 @@ from advisor.findings.work import is_constant, work_change
 from advisor.units import format_number, format_percent, format_seconds
 
 _DRIFT = 0.03  # of throughput over the run (sources §7.3)
+_DEAR_DRIFT = 0.10
 _DRIFT_ROWS = 50
 _SHIFT = 0.10  # a lasting change of level
 _SMOOTHED = 11  # rows
@@ -42,7 +43,7 @@ def detect_drift(case: Case) -> Verdict:
     cause, evidence = _data_or_compute(case, times, len(times.steady_seconds))
     return Finding(
         code="drift",
-        severity=Severity.WARNING if is_constant(work) or cause else Severity.NOTE,
+        severity=Severity.WARNING if slower > _DEAR_DRIFT and (is_constant(work) or cause) else Severity.NOTE,
         title=f"Steps grew {format_percent(slower)} slower from step {times.steady_step[0]:g} to "
         f"{times.steady_step[-1]:g}",
         evidence=(

@@ -11,19 +11,20 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, row_noise, tail
 from advisor.findings.loss_kind import has_level, is_language
-from advisor.findings.run_facts import nats_per_unit, planned_steps, steps_done
+from advisor.findings.run_facts import nats_per_unit
 from advisor.findings.spend import cost_of_steps
 from advisor.laws.benchmarks import BENCHMARKS, benchmark_of, chance_interval
 
 _FEWEST_EVALS = 3
 _RISE = 0.01  # of the best evaluation: less is not worth acting on
 _BAD_RISE = 0.1
-_SLIGHT_RISE = 0.03  # a note
+_SLIGHT_RISE = 0.05  # a note
 _MOST_PAIRS = 0.6
 _FEW_EVALS = 12  # noise cannot be told from the course of fewer
 _RISES = 3  # evaluations after the best, all above it
 _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
+_MANY_EPOCHS = 10
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
 _STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
@@ -50,7 +51,7 @@ def detect_overfitting(case: Case) -> Verdict:
     if not has_level(case, losses):
         return Insufficient(code="overfitting", missing="a loss whose height means something, and no policy loss")
     if max(map(len, sets.values()), default=0) < _FEWEST_EVALS:
-        return _wide_gap(losses, curve(case.run, "eval_loss"))
+        return _wide_gap(case, losses, curve(case.run, "eval_loss"))
     rises = [rise for name, evals in sets.items() if (rise := _rise(name, losses, evals)) is not None]
     return _overfitting(case, losses, rises, len(sets)) if rises else None
 
@@ -106,7 +107,8 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     waste = (last - step) / max(last - min(float(evals.step[0]), step), 1e-9)
     # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
     a_part = nats_per_unit(case.run) is None
-    mild = a_part or worst.relative < _SLIGHT_RISE or _still_improves(case, step)
+    slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # of classifiers accuracy counts, and may still rise
+    mild = a_part or worst.relative < slight or _still_improves(case, step)
     hours, usd = cost_of_steps(case, last - step) if evals.counted and not mild else (None, None)
     lost = is_language(case) or end > float(evals.value[0])  # of classifiers the accuracy counts, not its surety
     bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
@@ -147,7 +149,7 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     )
 
 
-def _wide_gap(losses: Curve, evals: Curve) -> Verdict:
+def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
     """The gap alone, where the log has too few validation losses to see their course."""
     if not len(evals) or not len(losses):
         return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
@@ -156,7 +158,7 @@ def _wide_gap(losses: Curve, evals: Curve) -> Verdict:
         return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
     return Finding(
         code="generalisation_gap",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if is_language(case) else Severity.NOTE,
         title=f"Validation loss {held_out:.4g} is far above the training loss {train:.4g}",
         evidence=(Evidence(text=f"gap {held_out - train:.3g}", last_step=float(evals.step[-1])),),
         confidence=Confidence.MEDIUM,
@@ -201,7 +203,7 @@ def detect_memorised(case: Case) -> Verdict:
     hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)
     if len(epochs) and epochs.max() <= 1:
         return None  # nothing repeats within an epoch: what is solved there is too easy or leaks (too_good)
-    sure = bool(len(epochs)) or is_language(case)
+    sure = is_language(case) or (len(epochs) > 0 and float(epochs.max()) >= _MANY_EPOCHS and not len(evals))
     return Finding(
         code="memorised",
         severity=Severity.WARNING if sure else Severity.NOTE,
@@ -258,7 +260,7 @@ def detect_scores_at_chance(case: Case) -> Verdict:
     return Finding(
         code="scores_at_chance",
         # a model that has learnt something still guesses at what is hard for it
-        severity=Severity.WARNING if len(at_chance) > len(scores) / 2 and not _early(case) else Severity.NOTE,
+        severity=Severity.NOTE,
         title=f"{len(at_chance)} of {len(scores)} scores at chance: {shown}",
         evidence=tuple(_score_evidence(name, value, step) for name, (value, step) in at_chance.items()),
         confidence=Confidence.HIGH,
@@ -266,12 +268,6 @@ def detect_scores_at_chance(case: Case) -> Verdict:
         actions=("report the loss (bits per byte) instead, which moves long before such scores do",),
         threshold="inside the 95 % interval of guessing: p ± 1.96 √(p(1 − p)/n), n questions of the benchmark",
     )
-
-
-def _early(case: Case) -> bool:
-    """Whether the log shows less than half of the run: scores at chance are no surprise there."""
-    done, planned = steps_done(case.run), planned_steps(case)
-    return done is not None and planned is not None and done < planned / 2
 
 
 def _score_evidence(name: str, value: float, step: float | None) -> Evidence:

@@ -81,7 +81,7 @@ def detect_post_clip_norm(case: Case) -> Verdict:
     share = float((norms.value >= cap * (1 - _EQUAL)).mean())
     return Finding(
         code="post_clip_norm",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"Gradient norms are logged after clipping: {share:.0%} of the rows read exactly {cap:.4g}, none more",
         evidence=(
             Evidence(
@@ -111,7 +111,7 @@ def detect_grad_norm_large(case: Case) -> Verdict:
     early = place < max(1, len(norms) // 20) or norms.step[place] <= 100
     return Finding(
         code="grad_norm_large",
-        severity=Severity.NOTE if early else Severity.WARNING,
+        severity=Severity.NOTE,  # clipping took it, or the loss shows it
         title=f"Gradient norm {top:.3g} at step {norms.step[place]:g}, {top / usual:.0f}× its median"
         + (" (at the start)" if early else ""),
         evidence=(
@@ -156,7 +156,7 @@ def detect_grad_spikes_before_loss_spikes(case: Case) -> Verdict:
         return None
     return Finding(
         code="grad_spikes_first",
-        severity=Severity.WARNING if len(led) > 1 and len(led) >= _LED_SHARE * len(loss_spikes) else Severity.NOTE,
+        severity=Severity.NOTE,
         title=f"{len(led)} of {len(loss_spikes)} loss spikes were announced by a spike of the gradient norm",
         evidence=tuple(
             Evidence(
@@ -201,7 +201,7 @@ def detect_clipped_mostly(case: Case) -> Verdict:
     clip = number(case.run.facts, "grad_clip")
     return Finding(
         code="clipped_mostly",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"{share:.0%} of the steps are clipped" + (f" at {clip:g}" if clip else "") + " after warm-up",
         evidence=(Evidence(text=f"{share:.1%} of {len(later)} rows", last_step=float(shares.step[-1])),),
         confidence=Confidence.HIGH,
@@ -225,7 +225,7 @@ def detect_clipping_rises(case: Case) -> Verdict:
         return None
     return Finding(
         code="clipping_rises",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"Clipping becomes more frequent: {before.mean():.0%} of the steps early, {now.mean():.0%} late",
         evidence=(Evidence(text=f"{before.mean():.1%} → {now.mean():.1%}", first_step=float(shares.step[0]),
                            last_step=float(shares.step[-1])),),

@@ -166,7 +166,7 @@ def detect_worse_than_uniform(case: Case) -> Verdict:
     fallen = f"fell from {first:.4g} to {end:.4g}" if end < first else f"is {end:.4g}"
     return Finding(
         code="worse_than_uniform",
-        severity=Severity.ERROR,
+        severity=Severity.WARNING if sums else Severity.ERROR,
         title=f"Loss {fallen}, yet guessing all {vocab:,} tokens alike gives {expected:.3f}: nothing usable was learnt",
         evidence=(
             Evidence(text=f"loss {end:.5g} over the last rows", first_step=float(losses.step[0]), last_step=last),

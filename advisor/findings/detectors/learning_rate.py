@@ -22,6 +22,7 @@ _JUMP = 1.15  # times the first loss: the start was too hard
 _JUMP_ROWS = 2  # above that, or one of half as much again: a single noisy batch is no jump
 _SURE_JUMP = 1.5
 _SOON = 0.01  # of the run: a jump healed by then has cost nothing
+_FAR_OFF = 10.0  # times: small models bear more than laws of large ones say
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
 
 
@@ -98,10 +99,10 @@ def detect_learning_rate_off_law(case: Case) -> Verdict:
     side, off = ("above", times) if times > 1 else ("below", 1 / times)
     return Finding(
         code="learning_rate_off_law",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if off >= _FAR_OFF else Severity.NOTE,
         title=f"Peak learning rate {peak:.3g} is {off:.1f}× {side} what published laws give ({low:.2g} to {high:.2g})",
         evidence=(Evidence(text=", ".join(f"{name}: {value:.3g}" for name, value in laws.items())),),
-        confidence=Confidence.MEDIUM if off < 10 else Confidence.HIGH,
+        confidence=Confidence.MEDIUM if off < _FAR_OFF else Confidence.HIGH,
         causes=("a value taken from another model size or batch", "a rate of fine-tuning used for pre-training")
         if side == "below"
         else ("a value of another optimizer (Muon, SGD) or of a far smaller model",),
@@ -229,7 +230,7 @@ def detect_never_decays(case: Case) -> Verdict:
     low, high = FULL_DECAY_NATS * (1 - GAIN_SPREAD), FULL_DECAY_NATS * (1 + GAIN_SPREAD)
     return Finding(
         code="ends_at_high_learning_rate",
-        severity=Severity.WARNING if complete and scratch else Severity.NOTE,
+        severity=Severity.NOTE,
         title=f"The run ends at {last / peak:.0%} of its peak learning rate"
         + (f": about {FULL_DECAY_NATS:.2f} nats are left unused" if scratch else ""),
         evidence=(

@@ -69,7 +69,7 @@ def _residual_scores(values: np.ndarray, before: np.ndarray, window: int) -> tup
     center = trailing_median(residual, window)
     deviation = np.abs(residual - center)
     scale = trailing_median(deviation, window) / 0.6745
-    scale = np.maximum(scale, 0.5 * spread(residual[window:] - center[window:]))
+    scale = np.maximum(scale, 0.8 * spread(residual[window:] - center[window:]))
     # a flat stretch of rounded numbers has no spread; the least height guards there
     return (residual - center) / np.maximum(scale, 1e-12), residual - center
 

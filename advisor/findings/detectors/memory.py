@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from advisor.findings import run_metrics, series
@@ -14,6 +16,7 @@ from advisor.units import format_bytes, format_number, format_percent
 
 _LIKELY_SPILL = 3.0  # times slower than predicted, at a full card
 _GROWTH = 0.05  # of memory over the run
+_EACH = 0.01  # from each eighth of the run to the next
 _GROWTH_ROWS = 50
 
 
@@ -84,9 +87,11 @@ def detect_memory_growth(case: Case) -> Verdict:
         return Insufficient(code="memory_growth", missing=f"device memory in at least {_GROWTH_ROWS} rows")
     half = len(best[1]) // 2  # the first half may still be filling caches
     trend = series.theil_sen(best[0][half:], best[1][half:])
-    late, early = series.median(best[1][-half // 4 :]), series.median(best[1][half : half + half // 4])
-    if trend is None or trend.low <= 0 or not late > (1 + _GROWTH) * early:
-        return None
+    quarters = [series.median(part) for part in np.array_split(best[1][half:], 4)]
+    early, late = quarters[0], quarters[-1]
+    steady = all(later > (1 + _EACH) * sooner for sooner, later in pairwise(quarters))
+    if trend is None or trend.low <= 0 or not late > (1 + _GROWTH) * early or not steady:
+        return None  # a peak that rises once, for a longer batch, is no leak
     return Finding(
         code="memory_growth",
         severity=Severity.WARNING,

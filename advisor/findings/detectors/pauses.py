@@ -17,7 +17,8 @@ _PAUSE = 1.5  # times the running median
 _PAUSE_NEIGHBOURS = 51
 _PAUSE_COST = 0.01  # of the time, to be worth a word
 _DEAR_PAUSE = 0.05
-_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for: what they may cost is their owner's to say
+_DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for (and pauses that come back often are either)
+_DEAR_STALLS = 0.10
 _STALL_COST = 0.01
 _GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
@@ -72,7 +73,7 @@ def detect_periodic_pauses(case: Case) -> Verdict:
     if slow is None or slow.period is None or slow.share < _PAUSE_COST:
         return None
     what, actions = _pause_cause(case, slow, slow.period.every)
-    asked_for = what.startswith(("evaluation", "checkpoint"))
+    asked_for = what.startswith(("evaluation", "checkpoint", "cause unknown"))
     dear = slow.share > (_DEAR_BY_CHOICE if asked_for else _DEAR_PAUSE)
     mean = float(slow.excess_seconds.mean())
     return Finding(
@@ -146,7 +147,7 @@ def detect_stalls(case: Case) -> Verdict:
     worst, pauses_ = int(np.argmax(slow.excess_seconds)), "pauses" if len(slow.step) > 1 else "pause"
     return Finding(
         code="stalls",
-        severity=Severity.WARNING if slow.share > _DEAR_PAUSE else Severity.NOTE,
+        severity=Severity.WARNING if slow.share > _DEAR_STALLS else Severity.NOTE,
         title=f"{len(slow.step)} irregular {pauses_} cost {format_percent(slow.share)} of the time",
         evidence=(
             Evidence(

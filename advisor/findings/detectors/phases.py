@@ -84,7 +84,7 @@ def _too_fast(case: Case, *, code: str, what: str, timed: float, floor: float, b
     sure = timed < _SURE_BELOW * floor and not case.unsure
     return Finding(
         code=code,
-        severity=Severity.ERROR,
+        severity=Severity.ERROR if sure else Severity.WARNING,
         title=f"{what} is timed at {format_seconds(timed)}, where physics needs {format_seconds(floor)} or more",
         evidence=(Evidence(text=f"floor: {because}"),),
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
@@ -130,7 +130,7 @@ def detect_fast_first_step(case: Case) -> Verdict:
         return None
     return Finding(
         code="fast_first_step",
-        severity=Severity.WARNING,
+        severity=Severity.NOTE,
         title=f"The first step takes {format_seconds(first)}, later ones {format_seconds(steady)}",
         evidence=(Evidence(text="the first step compiles and allocates", first_step=float(times.step[0])),),
         confidence=Confidence.MEDIUM,

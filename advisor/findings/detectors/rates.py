@@ -34,7 +34,7 @@ def detect_impossible_mfu(case: Case) -> Verdict:
     assert speed is not None and best is not None
     return Finding(
         code="impossible_mfu",
-        severity=Severity.ERROR,
+        severity=Severity.WARNING if case.unsure else Severity.ERROR,
         title=f"The log's speed would be {format_percent(share)} of the card's dense peak, which no run reaches",
         evidence=(
             Evidence(
@@ -72,7 +72,7 @@ def detect_logged_mfu(case: Case) -> Verdict:
     impossible = printed > IMPOSSIBLE_MFU
     return Finding(
         code="logged_mfu",
-        severity=Severity.ERROR if impossible else Severity.WARNING,
+        severity=Severity.NOTE if case.unsure else Severity.ERROR if impossible else Severity.WARNING,
         title=f"The log prints an MFU of {format_percent(printed)}; its own times give {format_percent(share)}",
         evidence=(Evidence(text=f"median of {len(logged)} printed values; printed / recomputed = {ratio:.3g}"),),
         confidence=Confidence.MEDIUM if case.unsure else Confidence.HIGH,
@@ -141,7 +141,7 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
         return Insufficient(code="rate_arithmetic", missing="possible tokens per step, to check tokens/s x seconds")
     return Finding(
         code="rate_arithmetic",
-        severity=Severity.ERROR if abs(np.log(ratio)) > 0.2 else Severity.WARNING,
+        severity=_disagreement(case, ratio),
         title=f"Tokens per second and step times disagree by a factor of {format_number(max(ratio, 1 / ratio))}",
         evidence=(
             Evidence(
@@ -150,13 +150,22 @@ def detect_rate_arithmetic(case: Case) -> Verdict:
             ),
         ),
         confidence=Confidence.MEDIUM if case.unsure and not run.facts.get("step_tokens") else Confidence.HIGH,
-        causes=_ratio_causes(case, ratio),
+        causes=_causes_of(case, ratio),
         actions=("trust seconds and tokens per step; mend the log's formula",),
         threshold="tokens/s = tokens per step / seconds per step within 2 % (sources §7.3)",
     )
 
 
-def _ratio_causes(case: Case, ratio: float) -> tuple[str, ...]:
+def _disagreement(case: Case, ratio: float) -> Severity:
+    """How bad it is: a rate of one device or micro-batch is another definition, a guessed batch proves nothing."""
+    declared = run_metrics.positive(case, "step_tokens") is not None
+    if not declared or _known_ratio(case, ratio):
+        return Severity.NOTE
+    return Severity.ERROR if abs(np.log(ratio)) > 0.2 else Severity.WARNING
+
+
+def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
+    """What is counted otherwise, where that explains the ratio within 5 %."""
     w = case.workload
     accum = run_metrics.positive(case, "grad_accum") or (w.grad_accum if w else 1)
     world = float(run_metrics.devices(case))
@@ -168,6 +177,10 @@ def _ratio_causes(case: Case, ratio: float) -> tuple[str, ...]:
         (world, f"tokens of {world:g} devices are counted {world:g} times"),
     )
     causes = [words for value, words in candidates if value != 1 and abs(ratio / value - 1) < 0.05]
-    return tuple(causes) or (
+    return tuple(causes)
+
+
+def _causes_of(case: Case, ratio: float) -> tuple[str, ...]:
+    return _known_ratio(case, ratio) or (
         "rate, time or tokens per step belong to different things (a moving average, evaluations)",
     )

@@ -52,7 +52,7 @@ def detect_no_learning(case: Case) -> Verdict:
     known = _may_know_its_data(case, losses)
     return Finding(
         code="no_learning",
-        severity=Severity.ERROR if fresh else Severity.NOTE if known else Severity.WARNING,
+        severity=Severity.ERROR if fresh else Severity.NOTE,  # diffusion, GANs and late parts are flat by nature
         title=(f"No learning: loss {first:.4g} at the start, {end:.4g} at the end" if fresh or not known
                else f"The loss is flat, {first:.4g} to {end:.4g}: the log may begin late, or the weights knew the data")
         + (f", as guessing among {guess} classes gives" if guess else ""),

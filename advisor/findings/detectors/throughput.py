@@ -67,7 +67,7 @@ def detect_software_bound(case: Case) -> Verdict:
     )
     return Finding(
         code="software_bound",
-        severity=Severity.ERROR if broken else Severity.WARNING,
+        severity=Severity.ERROR if broken else Severity.WARNING if _is_known(case) else Severity.NOTE,
         title=f"{format_centre(factor, format_number)}x slower than this card is at this shape{of_peak}",
         evidence=(
             Evidence(
@@ -85,6 +85,11 @@ def detect_software_bound(case: Case) -> Verdict:
         threshold=f"slower than the predicted 80 % interval and by {_SLOW_FACTOR:g}x ({BROKEN_FACTOR:g}x: error)",
         **saved_by_speedup(case, factor),
     )
+
+
+def _is_known(case: Case) -> bool:
+    """Whether the card was calibrated or the workload is known in full: the prior about a guess accuses nobody."""
+    return not case.unsure or (case.profile is not None and case.profile.calibrated)
 
 
 def _bigger_batch_evidence(case: Case, factor: float) -> tuple[Evidence, ...]:

@@ -12,6 +12,7 @@ from advisor.findings.savings import saved_share
 from advisor.units import format_percent, format_seconds
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
+_DEAR_SHARE, _BAD_SHARE = 0.15, 0.5
 _WARM_UP_FACTOR = 3.0
 _WARM_UP_COST = 0.02
 _WARM_UP_LEAST_SECONDS = 1.0
@@ -41,7 +42,7 @@ def detect_data_stall(case: Case) -> Verdict:
     return Finding(
         code="data_stall" if logged else "gaps_between_steps",
         # what lies between steps may be anything, and is known by subtraction only
-        severity=Severity.NOTE if not logged else Severity.ERROR if share > 0.3 else Severity.WARNING,
+        severity=_severity(share) if logged else Severity.NOTE,
         title=f"{format_percent(share)} of the time is spent waiting for data"
         if logged
         else f"{format_percent(share)} of the time lies between steps",
@@ -57,6 +58,11 @@ def detect_data_stall(case: Case) -> Verdict:
         threshold="more than 5 % of a step (sources §7.5)",
         **saved_share(case, min(1.0, share)),
     )
+
+
+def _severity(share: float) -> Severity:
+    """Of a share of the time that is logged as waiting: loaders of pictures take a tenth of it by habit."""
+    return Severity.ERROR if share > _BAD_SHARE else Severity.WARNING if share > _DEAR_SHARE else Severity.NOTE
 
 
 def _gap_share(case: Case, times: StepTimes) -> float | None:

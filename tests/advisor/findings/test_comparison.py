@@ -86,3 +86,10 @@ def test_a_complete_run_is_silent(done):
 def test_more_steps_than_declared():
     found = detect_steps_missing(learning_case(learning_run(facts={"planned_steps": 1000})))
     assert isinstance(found, Finding) and "beyond" in found.title
+
+
+def test_a_rate_that_drops_by_schedule_is_no_other_run():
+    rate = np.where(np.arange(STEPS) < STEPS // 2, 0.1, 0.01)
+    loss = healthy_loss(noise=0.01)
+    loss[STEPS // 2 :] -= 1.0
+    assert detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss))) is None

@@ -57,6 +57,11 @@ def test_policy_losses_of_exactly_0():
     table = learning_run(40, loss=loss, eval_loss=None, facts={"loss_unit": "policy gradient"})
     found = detect_dead_signal(learning_case(table))
     assert isinstance(found, Finding) and "90%" in found.title
+    assert found.severity is Severity.NOTE  # used once, a batch has a policy loss of 0 by construction
+    unrewarded = learning_run(40, loss=loss, reward=np.where(np.arange(40) == 7, 0.25, 0.0), eval_loss=None)
+    assert detect_dead_signal(learning_case(unrewarded)).severity is Severity.WARNING
+    late = learning_run(40, loss=loss, reward=np.where(np.arange(40) > 18, 0.5, 0.0), eval_loss=None)
+    assert detect_dead_signal(learning_case(late)) is None  # found at last
     alive = learning_run(40, loss=0.01 * RANDOM.standard_normal(40), reward=np.linspace(0.1, 0.6, 40), eval_loss=None)
     assert detect_dead_signal(learning_case(alive)) is None
 

@@ -76,7 +76,7 @@ def test_no_warm_up_is_a_note_unless_the_loss_jumps():
 
 def test_a_constant_rate_never_decays():
     found = detect_never_decays(learning_case(learning_run(learning_rate=np.full(STEPS, 3e-4))))
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING and "100%" in found.title
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "100%" in found.title
 
 
 def test_the_phase_of_a_schedule():

@@ -120,7 +120,7 @@ def test_next_to_nothing_is_not_worth_saying():
 
 def test_pauses_that_cost_next_to_nothing_are_a_note():
     step = np.arange(1, 401)
-    slow = {length: np.where(step % 50 == 0, 4.0, 1.0) * length for length in (0.1, 10.0)}
+    slow = {length: np.where(step % 50 == 0, 20.0, 1.0) * length for length in (0.1, 10.0)}
     found = {}
     for length, seconds in slow.items():
         findings, _ = judge(dataclasses.replace(build.case(build.run(seconds=seconds)), profile=None, expected=None))

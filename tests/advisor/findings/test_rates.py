@@ -90,9 +90,14 @@ def test_rate_of_one_micro_batch_per_step():
     w = dataclasses.replace(D16, gpus=8, grad_accum=4, micro_batch=8)
     table = build.run(seconds=1.57188, tokens_per_second=83_385, facts={"step_tokens": 524_288})
     found = rates.detect_rate_arithmetic(build.case(table, w))
-    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE  # another definition
     assert "factor of 4" in found.title
     assert "the rate counts one of 4 micro-batches" in found.causes
+
+
+def test_a_rate_that_no_definition_explains_is_an_error():
+    table = build.run(seconds=1.0, tokens_per_second=300_000, facts={"step_tokens": 524_288})
+    assert rates.detect_rate_arithmetic(build.case(table)).severity is Severity.ERROR
 
 
 def test_rate_arithmetic_that_holds():

@@ -57,7 +57,7 @@ def test_guessed_workloads_are_no_error_at_four_times():
         build.case(build.healthy(seconds=10.0)), unsure=("the number of GPUs is not printed: one was assumed",)
     )
     found = throughput.detect_software_bound(case)
-    assert isinstance(found, Finding) and found.severity is Severity.WARNING
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE
 
 
 def test_software_bound_without_a_card():
