@@ -28,9 +28,7 @@ from advisor.workflows.launch import Limits
 @click.option("--constraint", help="Slurm's, as in h100.")
 @click.option("--image", help="Container image for Kubernetes, to be built from the Dockerfile.")
 @click.option("--volume-claim", "claim", help="Volume that outlives the job, for Kubernetes and dstack.")
-@click.option(
-    "--infra", help="Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider."
-)
+@click.option("--infra", help="Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(plan: Path, to: str, out: Path | None, as_json: bool, **options: Any) -> None:
     """Write PLAN.yaml as text that can be run without this program: a script, a Slurm or Kubernetes job, a task.
