@@ -75,7 +75,8 @@ class _Journal:
         self.attempt, self.earlier_seconds = 1, 0.0
         if self._writes:
             if path.exists():
-                self.attempt, self.earlier_seconds = _earlier_attempts(path)
+                before = load_run_log(path)
+                self.attempt, self.earlier_seconds = before.attempts + 1, before.used_seconds
             self._log = RunLogWriter(path)
         self._said = 0.0
 
@@ -371,19 +372,6 @@ def _stopped_at_the_end(handle: TelemetryHandle) -> Iterator[None]:
         yield
     finally:
         handle.stop()
-
-
-def _earlier_attempts(path: Path) -> tuple[int, float]:
-    """This attempt's number, and the seconds that earlier ones took: as they said, or up to their last record."""
-    log = load_run_log(path)
-    seconds = sum(final["seconds"] for final in log.finals)  # of attempts that failed before their header as well
-    ended = {final["attempt"] for final in log.finals}
-    kinds = (log.steps, log.evals, log.checkpoints, log.witnesses, log.superseded)
-    for number, header in enumerate(log.headers, 1):
-        if number not in ended:
-            last = max((r["time"] for kind in kinds for r in kind if r["attempt"] == number), default=header["time"])
-            seconds += last - header["time"] + header["startup_seconds"]
-    return len(log.headers) + 1, seconds
 
 
 def _in_words(error: BaseException) -> str:

@@ -115,6 +115,18 @@ class RunLog:
             return self.finals[-1]
         return None
 
+    @property
+    def used_seconds(self) -> float:
+        """What all attempts took: as they said, or up to the last record of those that died without a word."""
+        seconds = sum(final.get("seconds") or 0.0 for final in self.finals)  # of attempts without a header as well
+        ended = {final["attempt"] for final in self.finals}
+        kinds = (self.steps, self.evals, self.checkpoints, self.witnesses, self.superseded)
+        for number, header in enumerate(self.headers, 1):
+            if number not in ended:
+                times = (record["time"] for kind in kinds for record in kind if record["attempt"] == number)
+                seconds += max(times, default=header["time"]) - header["time"] + (header.get("startup_seconds") or 0.0)
+        return seconds
+
 
 def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
     """Read the whole lines from a byte offset on; give the records and the offset for the next call.

@@ -69,15 +69,14 @@ class OwnTrainer:
         )
 
     def used_seconds(self, folder: Path) -> float:
-        """Seconds of every attempt that ended with a word; the trainer adds them up in the same way."""
+        """Seconds of every attempt, as the trainer itself adds them up."""
         path = folder / self.log_name
         if not path.exists():
             return 0.0
         try:
-            finals = load_run_log(path).finals
+            return load_run_log(path).used_seconds
         except RunLogError as error:
             raise AdvisorError(f"the log is damaged: {error}", "mend or remove that line") from error
-        return sum(final.get("seconds") or 0.0 for final in finals)
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
         """`python -m trainer.worker`."""

@@ -169,3 +169,17 @@ def test_a_record_cut_by_a_full_disk_does_not_spoil_the_next(tmp_path):
 def test_the_module_needs_no_torch():
     code = "import sys, trainer.runlog; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_time_used_counts_the_attempts_that_died_without_a_word(tmp_path):
+    """10 s as the first said; the second was killed 7 s after its header, which came 3 s after its start."""
+    path = tmp_path / "log.jsonl"
+    clock = iter([100.0, 105.0, 108.0, 200.0, 204.0, 207.0])
+    with RunLogWriter(path, clock=lambda: next(clock)) as log:
+        log.write("header", schema=1, resumed_from_step=0, startup_seconds=2.0)
+        log.write("step", step=1)
+        log.write("final", outcome="stopped", reason="received SIGTERM", step=1, seconds=10.0)
+        log.write("header", schema=1, resumed_from_step=1, startup_seconds=3.0)
+        log.write("step", step=2)
+        log.write("step", step=3)
+    assert load_run_log(path).used_seconds == 10.0 + 3.0 + 7.0
