@@ -24,8 +24,10 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
 STATE, LEAN_STATE = 16.0, 8.0
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
+_LONG_SEQUENCE = 3.0  # times the FLOPs of the weights where attention over a long sequence is counted too
 _SMALL_MODEL, _LOOKED_UP = 3e9, 0.5
 _OTHER_MFU = 1.6  # times off a stated MFU: attention, recomputation and words like "about" explain less
+_LONG_RUN = 1e9  # tokens: shorter runs are mostly start-up, evaluation and saving
 _LOWEST_MFU = 0.01  # below it a bill is for something else than training
 
 
@@ -67,7 +69,7 @@ def _against_stated(q: Question, low: float, high: float, words: str) -> Judgeme
             words,
             consequence="time and cost are off by this factor",
         )
-    if high < _LOWEST_MFU:
+    if high < _LOWEST_MFU and q.get("tokens").low >= _LONG_RUN and q.get("method") != "adapters":
         return does_not_follow(
             f"that is an MFU of {format_percent(high)} at most: the card trains {0.4 / high:,.0f} times faster at 40 %",
             words,
@@ -103,6 +105,8 @@ def training_rate(q: Question) -> Judgement:
     if stated is None:
         return holds(f"an MFU of {format_percent(low)}", words)
     share = 1.0 if q.get("per_gpu") or q.get("gpus") is None else number  # the rate may be that of one card
+    if work is None and q.get("long"):
+        high *= _LONG_SEQUENCE
     if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share)):
         return holds(f"an MFU of {format_percent(low)}", words)
     return wrong(
@@ -202,7 +206,9 @@ def card_peak(q: Question) -> Judgement:
         return unknown(f"no such rate is known of {q.get('gpu')}")
     if any(value.admits(0.97 * p, 1.03 * p) for p in dense):
         return holds(format_flops(dense[0]), f"catalog: {q.get('gpu')}, dense")
-    if any(value.admits(0.97 * SPARSE * p, 1.03 * SPARSE * p) for p in dense):
+    shader = any(c.fp32_flops and value.admits(1.9 * number * c.fp32_flops, 2.1 * number * c.fp32_flops) for c in cards)
+    halved = any(c.generation.endswith("half-rate") for c in cards)  # with sums in fp16 twice the rate, dense
+    if any(value.admits(0.97 * SPARSE * p, 1.03 * SPARSE * p) for p in dense) and not shader and not halved:
         if q.get("sparse"):
             return holds("with 2:4 sparsity", f"catalog: {q.get('gpu')}")
         return wrong(
@@ -210,9 +216,10 @@ def card_peak(q: Question) -> Judgement:
             f"catalog: {q.get('gpu')}, {number:g} of them",
             consequence="utilisation against it comes out half of what it is",
         )
-    every = [number * rate for c in cards for rate in _rates(c) if rate]
-    if q.get("precision") is None and any(value.admits(0.95 * r, 1.05 * s * r) for r in every for s in (1, SPARSE)):
-        return holds("one of its rates", f"catalog: {q.get('gpu')}")
+    # shader rates, fp16 sums on GeForce cards, other formats: a figure that is some rate of the card accuses nobody
+    every = [number * rate * k for c in cards for rate in (*_rates(c), c.bf16_flops) if rate for k in (1, SPARSE, 4)]
+    if any(value.admits(0.93 * rate, 1.07 * rate) for rate in every):
+        return unknown("a rate of the card in another format or sense", f"catalog: {q.get('gpu')}")
     return compare(value, min(dense), max(dense), show=format_flops, arithmetic=f"catalog: {q.get('gpu')}, dense")
 
 

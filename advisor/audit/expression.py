@@ -55,12 +55,12 @@ def expression(q: Question) -> Judgement:
     results = [result for reading in readings for result in senses(reading, value)]
     if not results:
         return unknown("the expression cannot be reckoned")
-    words = "; or ".join(f"{_plain(r)} = {_shown(_first(r), value)}" for r in readings[:3] if _first(r))
+    words = "; or ".join(f"{_plain(r)} = {_shown(evaluate(r), value)}" for r in readings[:3] if evaluate(r))
     room = _ABOUT if value.text.startswith("~") else _EXACT
     for result, claimed in results:
         low, high = sorted((result.low * (1 - room), result.high * (1 + room)))
         if claimed.admits(low, high):
-            return holds(_shown(_first(readings[0]) or result, value), words)
+            return holds(_shown(evaluate(readings[0]) or result, value), words)
     nearest = min((result for result, _ in results), key=lambda r: _apart(r, value))
     return compare(value, nearest.low, nearest.high, show=_show(value), arithmetic=words)
 
@@ -72,7 +72,7 @@ def _apart(result: Interval, value: Quantity) -> float:
 
 def _in_units(reading: str, value: Quantity) -> Iterator[tuple[Interval, Quantity]]:
     """The expression's result where every number has its unit."""
-    result = _first(reading)
+    result = evaluate(reading)
     if result is not None:
         yield result, value
 
@@ -137,7 +137,8 @@ def _walk(node: ast.expr, operands: list[Interval]) -> Interval:
     raise ValueError(f"not arithmetic: {ast.dump(node)[:80]}")
 
 
-def _first(reading: str) -> Interval | None:
+def evaluate(reading: str) -> Interval | None:
+    """The result of an expression in house units; None where it is no arithmetic."""
     return _evaluate(reading, [_interval(parse_quantity(text)) for text in _OPERAND.findall(reading)])
 
 

@@ -104,7 +104,7 @@ def precision_speedup(q: Question) -> Judgement:
     words += f": {most:.2f} times at most"
     if value.least > most:
         return wrong(f"{most:.2f} times at most, and only in matrix products", words, consequence=_SCALED)
-    if value.most > most * 1.02:
+    if value.high > most * 1.02:
         return wrong(f"the upper end is impossible: {most:.2f} times at most", words, consequence=_SCALED)
     if most < 1:
         return wrong("it is slower", words)

@@ -155,6 +155,7 @@ KINDS: dict[str, Kind] = {
         precision=f"{_RATES}?",
         method="full|adapters?",
         per_gpu="flag?",
+        long="flag?",
     ),
     "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?"),
     "sustained_rate": _kind(compute.sustained_rate, value="flops", gpu="card", gpus="count?", precision=f"{_RATES}?"),

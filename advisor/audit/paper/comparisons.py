@@ -70,9 +70,21 @@ def _ratios(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
             after = text[figure.end : figure.end + 30]
             told = _COMPARED.search(after) or _COMPARED.search(text[: found[at - 2].start]) or re.match(r"\s*\)", after)
             pair = (found[at - 2], found[at - 1]) if led and told else None
-        if pair and (readings := _readings(figure, *pair)):
+        if pair and _is_of(text, figure, *pair) and (readings := _readings(figure, *pair)):
             says = {"value": _about(figure), "readings": readings, "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _is_of(text: str, ratio: Figure, one: Figure, other: Figure) -> bool:
+    """Whether a ratio can be one of these numbers: sizes are not faster, and bare counts may be settings."""
+    words = text[max(0, ratio.start - 30) : max(ratio.end + 40, 0)].lower()
+    timely = re.search(r"faster|slower|longer|shorter|quicker|speed", words) is not None
+    kind = one.dimension if one.dimension != "count" else other.dimension
+    if kind == "count" and not (one.scaled or other.scaled or "." in one.raw + other.raw):
+        return False
+    if kind in ("bytes", "fraction", "count", "usd", "watts") and timely:
+        return False
+    return not (kind == "seconds" and re.search(r"larger|smaller|bigger|cheaper|parameters|memory", words))
 
 
 def _is_pair(text: str, one: Figure, other: Figure) -> bool:

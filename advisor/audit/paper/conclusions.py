@@ -16,7 +16,8 @@ _CONCLUDED = (
     ("clipping_works", r"norms? (?:stays?|remains?|kept|is|was)[^.]{0,20}(?:under|below|at|<=?"
     r"|≤)[^.]{0,40}clipp|clipping (?:is )?working"),
     ("clipping_stabilised", r"clipp\w+[^.]{0,40}(?:kept|keeps|made|makes)[^.]{0,20}stable"),
-    ("compute_bound", r"(?:is|are|still|therefore|means?|so|,)\s+(?:\w+ )?compute[- ]bound"),
+    ("compute_bound", r"utili[sz]ation[^.]{0,60}compute[- ]bound|compute[- ]bound[^.]{0,60}utili[sz]ation"
+    r"|unchanged, still compute-bound"),
     ("memory_bound", r"bottleneck\W+(?:is )?\W*(?:memory bandwidth|bandwidth)|(?:is|are) memory[- ](?:bandwidth"
     r" )?bound"),
     ("bigger_batch_pays", rf"{_MORE_BATCH}[^.]{{0,40}}(?:fill|utili[sz]|better use)|(?:fill"

@@ -28,6 +28,12 @@ _FORMULA = re.compile(
     r"(?:\s*(?P<op>[/×x*÷])\s*(?P<factor>\d+(?:\.\d+)?))?",
     re.IGNORECASE,
 )
+_SAYS_OPTIMAL = re.compile(
+    r"(?:optimal|chinchilla)[^.;]{0,60}?(?:\bwould be|\bis\b|:|=|≈|→|\bsuggests?|\bneeds?|\brequires?"
+    r"|\bmeans?)[^.;]{0,30}\btokens?\b"
+    r"|^(?:for|a) [^.;]{0,40}(?:that's|that is|needs?|requires?|≈|=)[^.;]{0,25}\btokens?\b",
+    re.IGNORECASE,
+)
 _CLEARLY = 1.3
 _OPTIMAL = re.compile(r"chinchilla|compute[- ]optimal|tokens[- ]per[- ]param|\b20\s?[x×]\s", re.IGNORECASE)
 
@@ -250,8 +256,10 @@ def _repetition(text: str, line: int) -> Iterator[Drafted]:
 
 def _optimal(text: str, line: int, passage: Passage, known: Sequence[Record]) -> Iterator[Drafted]:
     """ "Chinchilla-optimal for 7B is 140B tokens"."""
-    if not _OPTIMAL.search(text) or re.search(
-        r"over-?train|beyond|more than|times|below|under|instead|≈ ?\d+ ?[x×]|\d[x×] ", text
+    if (
+        not _SAYS_OPTIMAL.search(text)
+        or not _OPTIMAL.search(text)
+        or re.search(r"over-?train|beyond|more than|times|below|under|instead|≈ ?\d+ ?[x×]|\d[x×] ", text)
     ):
         return
     found = figures(text)

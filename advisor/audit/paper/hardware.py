@@ -57,7 +57,9 @@ def _memory(passage: Passage) -> Iterator[Drafted]:
     """As "B200 (128 GB each", "A100 has 80 GB": a size that stands beside a card's name."""
     found = figures(passage.text)
     for card in mentions(passage.text):
-        if card.memory_gb and all(abs(s.memory_gb / card.memory_gb - 1) > _EDITION for s in card.specs):
+        number = card.count or 1
+        sizes = [size for s in card.specs for size in (s.memory_gb, number * s.memory_gb)]
+        if card.memory_gb and all(abs(size / card.memory_gb - 1) > _EDITION for size in sizes):
             yield Drafted(
                 kind="card_memory",
                 line=passage.line,
@@ -67,6 +69,8 @@ def _memory(passage: Passage) -> Iterator[Drafted]:
         for figure in found:
             between = passage.text[card.end : figure.start] if figure.start >= card.end else None
             if figure.dimension != "bytes" or between is None or not _ATTACHED.fullmatch(between):
+                continue
+            if any(abs(size * 1e9 / figure.value - 1) <= _EDITION for size in sizes):
                 continue
             after = passage.text[figure.end : figure.end + 25]
             total = re.match(

@@ -38,6 +38,7 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
+_SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
     _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
@@ -45,7 +46,7 @@ LAWS = (
     _law(
         "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
     ),
-    _law("batch", _BATCH, f"{_BATCH} * {{gpus}}"),
+    _law("batch", _BATCH, f"{_BATCH} * {{gpus}}", *(f"{_BATCH} * {{gpus}} / {k}" for k in _SHARDS)),
     _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
     _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
     _law("duration", "{steps} * {step_time}"),

@@ -21,6 +21,11 @@ _SIZE = re.compile(
     r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))"
 )
 _EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
+_OTHER_TOKENS = re.compile(
+    r"data|corpus|available|context|max|input|output|prompt|vocab|special|generat|new\b|per\b|average|length"
+    r"|valid|test|eval",
+    re.IGNORECASE,
+)
 _DERIVED = re.compile(
     r"ratio|expected|speed-?up|change|difference|improvement|delta|notes?|status|observed|impact|source", re.IGNORECASE
 )
@@ -154,6 +159,10 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
 def _stated(label: str, figure: Figure, line: int) -> Stated | None:
     role = role_of(label, figure)
     if role is None:
+        return None
+    if role == "batch" and (figure.scaled or figure.noun.startswith("token")):
+        role = "step_tokens"
+    if role == "tokens" and _OTHER_TOKENS.search(label):
         return None
     if role == "rate" and _EACH.search(label):
         role = "gpu_rate"

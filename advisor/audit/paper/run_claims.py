@@ -12,11 +12,17 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.run import declared_parameters
 from advisor.audit.paper.words import LEANER, precision_of
+from advisor.audit.quantity import parse_quantity
+from advisor.laws.repetition import WASTEFUL_EPOCHS
 
 _PARTS = (
     ("weights", r"^(?:model(?: weights| parameters| params)?|weights|parameters|params)\b"),
     ("gradients", r"^(?:gradients?|grads)\b"),
     ("optimizer", r"^(?:optimi[sz]er|adamw?)\b"),
+)
+_LEAST_BYTES = 2.0  # of text a token
+_LOADED = re.compile(
+    r"fine-?tun|pre-?trained (?:model|weights|checkpoint)|resum(?:e|ing)|continued pre|LoRA", re.IGNORECASE
 )
 _BYTES = {"weights": (2, 4), "gradients": (2, 4), "optimizer": (2, 4, 6, 8, 12)}  # that any training keeps of each
 
@@ -24,11 +30,13 @@ _BYTES = {"weights": (2, 4), "gradients": (2, 4), "optimizer": (2, 4, 6, 8, 12)}
 def drafts(document: Document, run: dict[str, Any], timing: dict[str, str]) -> Iterator[Drafted]:
     """Claims that the fields of the run, or the parameters that are declared, can settle."""
     parameters = declared_parameters(document)
+    scratch = not _LOADED.search(document.text)
     for grid in document.grids:
         yield from _perplexities(grid)
         yield from _expected_losses(grid, run)
         yield from _phases(grid, timing)
-        yield from _first_loss(grid, run)
+        if scratch:
+            yield from _first_loss(grid, run)
         for row in grid.rows:
             if len(grid.header) == 2:
                 yield from _labelled(row.cells[0], row.cells[1], row.line, run, parameters)
@@ -182,9 +190,19 @@ def _expected_speed(text: str, line: int, run: dict[str, Any]) -> Iterator[Draft
 
 def volunteered(run: dict[str, Any], document: Document) -> Iterator[Drafted]:
     """What declared facts say together though no sentence claims it: passes over the data."""
-    if {"steps", "micro_batch", "seq_len"} <= run.keys() and ("dataset" in run or "dataset_tokens" in run):
+    if _passes(run) > WASTEFUL_EPOCHS:
         text = f"{run['steps']:,} steps over the data set"
         yield Drafted(kind="epochs", line=_line_of(document, run["steps"]), text=text)
+
+
+def _passes(run: dict[str, Any]) -> float:
+    """Passes over the data at least: two bytes a token, where the data are stated in bytes; 0 where it is not known."""
+    if not {"steps", "micro_batch", "seq_len"} <= run.keys() or not run.keys() & {"dataset", "dataset_tokens"}:
+        return 0.0
+    tokens = run["steps"] * run["micro_batch"] * run["seq_len"] * run.get("grad_accum", 1)
+    if "dataset_tokens" in run:
+        return float(tokens / parse_quantity(run["dataset_tokens"]).high)
+    return float(tokens / (parse_quantity(run["dataset"]).high / _LEAST_BYTES))
 
 
 def _line_of(document: Document, number: int) -> int:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
+from advisor.audit.expression import evaluate
 from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import is_transposed
+from advisor.audit.quantity import parse_quantity
 
 _RATIO = re.compile(
     r"ratio|speed-?up|change|improve|reduc|increas|decreas|delta|\bvs\b|faster|slower|saving|×|factor|relative|gain",
@@ -48,32 +50,35 @@ def _ratio_column(grid: Grid, at: int) -> Iterator[Drafted]:
     """Each ratio against every pair of cells of its row, of its row and a base row, of a cell and a header's number."""
     base = next((row for row in grid.rows if _BASE.match(row.cells[at])), None)
     constants = [f for f in figures(grid.header[at]) if f.scaled]
+    drafted = []
     for row in grid.rows:
         ratio = _cell(row, at)
         if ratio is None or row is base or ratio.dimension not in ("fraction", "times"):
             continue
-        others = [
-            (i, f)
-            for i in range(1, len(row.cells))
-            if i != at and (f := _cell(row, i)) and not _RATIO.search(grid.header[i])
-        ]
+        columns = [i for i in range(1, len(row.cells)) if i != at and not _RATIO.search(grid.header[i])]
+        others = [(i, f) for i in columns if (f := _cell(row, i))]
         pairs = [(a, b) for (i, a), (j, b) in permutations(others, 2) if i < j and _comparable(a, b)]
+        alone = len(pairs) == 1 and len(others) == 2
         if base is not None:
             pairs += [(f, b) for i, f in others if (b := _cell(base, i)) and _comparable(f, b)]
         pairs += [(f, c) for _, f in others for c in constants if f.dimension == c.dimension]
-        # with a base row or a constant the sense is clear; without, only a pair of one kind is
-        if not pairs or (base is None and not constants and len(others) > 3):
-            continue
-        yield Drafted(
-            kind="expression",
-            line=row.line,
-            text=shortened(f"{row.cells[0]}: {grid.header[at]} {row.cells[at]}"),
-            says={
-                "value": _about(ratio),
-                "readings": list(dict.fromkeys(r for a, b in pairs for r in _senses(a, b))),
-                "in_units": True,
-            },
-        )
+        if pairs and (alone or base is not None or constants):
+            readings = list(dict.fromkeys(r for a, b in pairs for r in _senses(a, b)))
+            drafted.append((row, ratio, readings, alone))
+    explained = sum(_gives(ratio, readings) for _, ratio, readings, _ in drafted)
+    for row, ratio, readings, alone in drafted:
+        # where no row comes out, the column is of numbers that the table does not print
+        if alone or explained >= max(2, len(drafted) / 2):
+            text = shortened(f"{row.cells[0]}: {grid.header[at]} {row.cells[at]}")
+            says = {"value": _about(ratio), "readings": readings, "in_units": True}
+            yield Drafted(kind="expression", line=row.line, text=text, says=says)
+
+
+def _gives(ratio: Figure, readings: Sequence[str]) -> bool:
+    """Whether one of the expressions comes out as the printed ratio."""
+    value = parse_quantity(_about(ratio))
+    results = [result for reading in readings if (result := evaluate(reading)) is not None]
+    return any(value.admits(0.94 * r.low, 1.06 * r.high) for r in results if r.low > 0)
 
 
 def _comparable(one: Figure, other: Figure) -> bool:
@@ -81,14 +86,13 @@ def _comparable(one: Figure, other: Figure) -> bool:
 
 
 def _senses(a: Figure, b: Figure) -> list[str]:
+    """Every sense in which one number is said of two: quotients, changes, differences of percentages."""
     each = [f"[{a.quantity.text}] / [{b.quantity.text}]", f"[{b.quantity.text}] / [{a.quantity.text}]"]
     points = [f"[{a.quantity.text}] - [{b.quantity.text}]", f"[{b.quantity.text}] - [{a.quantity.text}]"]
-    return [
-        *each,
-        *(f"{r} - 1" for r in each),
-        *(f"1 - {r}" for r in each),
-        *(points if a.dimension == "fraction" else []),
-    ]
+    if a.dimension == "count":  # scores may be per cent without the sign
+        points = [f"({point}) / 100" for point in points]
+    kept = points if a.dimension in ("fraction", "count") else []
+    return [*each, *(f"{r} - 1" for r in each), *(f"1 - {r}" for r in each), *kept]
 
 
 def _about(figure: Figure) -> str:
@@ -110,7 +114,7 @@ def _total(grid: Grid, at: int) -> Iterator[Drafted]:
             parts.append(cell)
             continue
         if (
-            len(parts) >= 2
+            len(parts) >= 3
             and len({p.dimension for p in parts} | {cell.dimension}) == 1
             and cell.dimension not in ("times", "rate", *(("count",) if settings else ()))
         ):

@@ -17,6 +17,9 @@ from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SPARSE_MOD
 _SINGLE = re.compile(
     r"\b(?:single|one|1)[ x×-]*(?:\w+ )?(?:GPU|card|[ABHLV]\d{2,3}|RTX)|\bon (?:a|an|one) (?:single )?", re.IGNORECASE
 )
+_LONG = re.compile(
+    r"\b(?:16|32|64|128|256)[kK]\b(?! steps)|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context", re.IGNORECASE
+)
 _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
 
 
@@ -41,6 +44,8 @@ class _Context:
     def __init__(self, document: Document, known: Sequence[Record]) -> None:
         self.text = document.text
         self.title = document.title
+        self.long = _LONG.search(document.text) is not None
+        self.leaner = LEANER.search(document.title) is not None
         self.fp8 = re.search(r"\bFP8\b", document.text, re.IGNORECASE) is not None
         self.sections = {r.section: r for r in known if r.kind == "section"}
         self._cards: dict[int, list[Mention]] = {}
@@ -142,6 +147,8 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         says: dict[str, Any] = {"value": rate.quantity.text, "gpu": card.name, **_method(record, context)}
         says |= {"work": work.quantity.text} if work else {"parameters": n.quantity.text} if n else {}
         says |= {"per_gpu": True} if role == "gpu_rate" else {"gpus": number}
+        if context.long:
+            says["long"] = True
         line, mfu = rate.line, _one("mfu", record, known)
         if mfu:
             says["mfu"], line = mfu.quantity.text, mfu.line
@@ -157,7 +164,8 @@ def _memory_of_rows(grid: Grid, context: _Context) -> Iterator[Drafted]:
     """Tables of models with the memory that training them is said to take."""
     around = " ".join((*grid.headings, *grid.header))
     training = TRAINING.search(around) or TRAINING.search(context.title)
-    if not training or NOT_TRAINING.search(around):
+    whole = " ".join((around, context.title, *(cell for row in grid.rows for cell in row.cells[:1])))
+    if not training or NOT_TRAINING.search(whole) or LEANER.search(" ".join((*grid.headings, context.title))):
         return
     for i, name in enumerate(grid.header):
         if (

@@ -13,6 +13,7 @@ import pytest
 
 from advisor.audit.verdict import Ruling
 from advisor.errors import AdvisorError
+from tests.advisor.audit.made_up import ask
 from tests.advisor.audit.test_paper import judged
 
 TEXTS = {
@@ -132,3 +133,29 @@ def test_the_same_tables_with_a_number_changed_are_accused(tmp_path: Path) -> No
     assert wrongly_accused(tmp_path, slower)
     assert wrongly_accused(tmp_path, TEXTS["mpt"].replace("42.4%", "84.8%"))
     assert wrongly_accused(tmp_path, TEXTS["tinyllama"].replace("90 days", "9 days"))
+
+
+HARMLESS = {
+    "settings and boxes": "- It is 40% faster (batch 32 vs 16).\n- A box with 8x A100 (640GB) and 8×H100 80GB.\n",
+    "shader rates": "The RTX 4090 has an FP16 peak of 82.6 TFLOPS, 330 TFLOPS on tensor cores.\n",
+    "parallelism": "- GPUs: 64\n- Micro batch size: 2\n- Gradient accumulation: 8\n- Global batch size: 128\n",
+    "loaded weights": "We fine-tune.\n\n| Step | Loss |\n|---|---|\n| 0 | 2.1 |\n| 9 | 1.7 |\n\n- Vocab size: 32000\n",
+    "working hours": "It takes 2 weeks (80 hours) of work.\n",
+    "a bound without its premise": "Prefill is compute-bound. Decoding is memory-bound.\n",
+    "adapters": "# QLoRA\n\n| Model | Training memory |\n|---|---|\n| Foo 7B | 9 GB |\n| Foo 70B | 46 GB |\n",
+    "scores": "| Task | Base | Ours | Gain |\n|---|---|---|---|\n| a | 60.1 | 66.3 | 6.2% |\n| b | 50.0 | 55.0 | 10% |\n",
+    "over the optimum": "Llama 3 8B saw 15T tokens, far past the Chinchilla-optimal 160B tokens for its size.\n",
+    "a short fine-tune": "We fine-tuned a 7B model on 1M tokens on one A100 in 3 hours.\n",
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_reads_like_a_contradiction_and_is_none(tmp_path: Path, name: str) -> None:
+    assert wrongly_accused(tmp_path, f"# Notes\n\n{HARMLESS[name]}") == []
+
+
+def test_a_ratio_that_rounds_to_the_most_that_is_possible_is_possible() -> None:
+    """TF32 over FP32 on an A100: 156 ÷ 19.5 = 8.0."""
+    run = {"gpu": "a100-80gb-sxm"}
+    assert ask("precision_speedup", run=run, value="8 x", fast="tf32", slow="fp32").judgement.ruling is Ruling.HOLDS
+    assert ask("precision_speedup", run=run, value="12 x", fast="tf32", slow="fp32").judgement.ruling is Ruling.WRONG
