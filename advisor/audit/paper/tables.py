@@ -110,7 +110,7 @@ def _total(grid: Grid, at: int) -> Iterator[Drafted]:
         cell = _cell(row, at)
         if cell is None:
             return  # a hole in the column: the total may count what is not printed
-        if not any(_TOTAL.match(label) for label in row.cells[:1]):
+        if not any(_TOTAL.match(label) for label in row.cells[:2]):
             parts.append(cell)
             continue
         if (

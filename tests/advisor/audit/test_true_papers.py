@@ -143,7 +143,7 @@ HARMLESS = {
     "working hours": "It takes 2 weeks (80 hours) of work.\n",
     "a bound without its premise": "Prefill is compute-bound. Decoding is memory-bound.\n",
     "adapters": "# QLoRA\n\n| Model | Training memory |\n|---|---|\n| Foo 7B | 9 GB |\n| Foo 70B | 46 GB |\n",
-    "scores": "| Task | Base | Ours | Gain |\n|---|---|---|---|\n| a | 60.1 | 66.3 | 6.2% |\n| b | 50.0 | 55.0 | 10% |\n",
+    "score": "| T | Base | Ours | Gain |\n|---|---|---|---|\n| a | 60.1 | 66.3 | 6.2% |\n| b | 50.0 | 55.0 | 10% |\n",
     "over the optimum": "Llama 3 8B saw 15T tokens, far past the Chinchilla-optimal 160B tokens for its size.\n",
     "a short fine-tune": "We fine-tuned a 7B model on 1M tokens on one A100 in 3 hours.\n",
 }
