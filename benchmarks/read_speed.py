@@ -1,7 +1,8 @@
 """How fast line formats are read on one core, beside the obvious loop of one regular expression per line.
 
-Writes synthetic logs in the style of nanochat, nanoGPT and llm.c, reads each with `read_run` (everything: events,
-facts, table) and with the loop (records only), and prints MB/s, their ratio and the peak of resident memory.
+Writes synthetic logs in the style of nanochat, nanoGPT, llm.c and of nobody (it has to teach its format), reads each
+with `read_run` (everything: events, facts, table) and with the loop (records only), and prints MB/s, their ratio and
+the peak of resident memory.
 
     python benchmarks/read_speed.py [--megabytes 64] [--huge]       # --huge: also one log of 2 GB, for its memory
 """
@@ -48,7 +49,23 @@ def llmc_line(step: int, draw: Callable[[], float]) -> str:
     return line if step % 250 else f"val loss {3 + draw():.6f}\n" + line
 
 
+def unknown_line(step: int, draw: Callable[[], float]) -> str:
+    """A format that no reader declares: padded fields between upright lines."""
+    line = (
+        f"[progress] step {step:7d} | seq 1024 | tokens  65536 | loss {3 + draw():8.4f} | grad  {draw():.4f}"
+        f" | lr  {3e-5 + 1e-5 * draw():.3e}\n"
+    )
+    return line if step % 250 else f"[progress] step {step:7d} | validation loss {3 + draw():8.4f}\n" + line
+
+
 STYLES = {
+    "generic": (
+        unknown_line,
+        re.compile(
+            r"\[progress\] step +(\d+) \| seq (\d+) \| tokens +(\d+) \| loss +([\d.]+|nan) \| grad +([\d.]+|nan)"
+            r" \| lr +([\d.e+-]+)"
+        ),
+    ),
     "nanochat": (
         nanochat_line,
         re.compile(

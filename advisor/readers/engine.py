@@ -78,14 +78,15 @@ class Engine:
         """Read one chunk."""
         lines = Lines.of(chunk)
         ids = self._plan_ids(lines)
-        loose = [np.zeros(0, np.int64)]
-        for plan_id in np.unique(ids).tolist():
+        loose = np.zeros(len(ids), bool)
+        for plan_id in np.flatnonzero(np.bincount(ids)).tolist():
             plan, at = self.plans[plan_id], np.flatnonzero(ids == plan_id)
             if plan.rule == NOT_A_RECORD:
-                loose.append(at)
+                loose[at] = True
             else:
-                loose += [self._read_lines(lines, plan, at), self._tails(plan_id, at)]
-        self._tell(lines, np.unique(np.concatenate(loose)))
+                loose[self._read_lines(lines, plan, at)] = True
+                loose[self._tails(plan_id, at)] = True
+        self._tell(lines, np.flatnonzero(loose))
         self.done += len(ids)
         self.read_bytes += len(chunk.text)
         self.store.end_of_chunk()

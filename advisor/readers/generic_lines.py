@@ -22,6 +22,7 @@ _SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
 _OWN = 200  # rank of names that mean something on a line of a log only, never above a column
 _COUNTERS = {
     **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter"), "step"),
+    "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
 _PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")

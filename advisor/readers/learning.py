@@ -20,15 +20,18 @@ from advisor.readers.line_templates import number
 from advisor.readers.names import column_of, normalise
 from advisor.readers.slots import COUNTED, LONGEST, stamp
 from advisor.readers.sniff import distinct_lines
-from advisor.readers.table_lines import TableRow, headers
+from advisor.readers.table_lines import TableRow, headers, two_columns
 
 MOST_SHAPES = 6000  # lines of different shape that are read
+MOST_COUNTED = 2000  # lines in which rows of a table are counted
 SERIES = 400  # lines whose numbers are looked at
 FEWEST = 3  # rows that need no other sign of being a log
 MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
-_MAY_MATTER = re.compile(rb"(?i)loss|entropy|nll|epoch|step|iter|batch|\bit\b|\bep\b|[\x80-\xff]|\d/ *\d")
+_MAY_MATTER = re.compile(
+    rb"(?i)loss|entropy|nll|xent|train|\btrl\b|\btel\b|\bval|epoch|step|iter|batch|\bit\b|\bep\b|[\x80-\xff]|\d/ *\d"
+)
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
 _PLANS = {"epochs", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
@@ -106,6 +109,9 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     context = _context(lines, counted)
     varied = len({repr(value) for value in series.get("loss", [])}) > 1
     rows = main.count
+    unnamed = any(not line.read["loss"].slot.sure and line.read["loss"].slot.word == b"" for line in main.lines)
+    if unnamed and max(series.get("loss", [0.0])) <= 1:
+        return Lesson()  # `250 train 0.61`: an accuracy as well as a loss
     if not counted and not (varied and max(line.count for line in main.lines) >= FEWEST):
         return Lesson()
     if rows < FEWEST and not any(line.read["loss"].slot.sure or b"|" in line.text for line in main.lines):
@@ -307,8 +313,10 @@ class LearntContext(LearntRow):
 def _tables(head: bytes) -> list[tuple[TableRow, int]]:
     lines = head.split(b"\n")
     out = []
-    for row in headers(lines):
-        rows = sum(row.find(line) is not None for line in lines[: 1 << 14])
+    bare = two_columns(lines)
+    distinct = (line for line, _ in distinct_lines(head) if len(line) <= LONGEST)
+    for row in [*headers(lines, distinct), *([bare] if bare else [])]:
+        rows = sum(row.find(line) is not None for line in lines[:MOST_COUNTED])
         if rows:
             out.append((row, rows))
     return out

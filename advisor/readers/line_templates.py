@@ -8,7 +8,9 @@ the letters of a record and as many numbers, but in other places, would be misre
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from advisor.readers.line_format import DATE_PARTS, INVERSE, Found, Rule, unit_f
 DIGITS = b"0123456789."
 NOT_A_RECORD = -1
 LONGEST_RECORD = 1 << 14  # bytes; expressions that backtrack must not see whole documents on one line
+_HYPHEN = re.compile(rb"-(?<=\d-)(?=\d)")  # the sign first: what is looked for
+_DIGIT = re.compile(rb"\d")
 _EXPONENTS = ((b"e-", b"\x01\x02"), (b"e+", b"\x01\x03"), (b"E-", b"\x01\x02"), (b"E+", b"\x01\x03"))
 
 
@@ -45,6 +49,8 @@ class Plan:
     table: bytes = b""
     delete: bytes = b""
     exponents: tuple[tuple[bytes, bytes], ...] = ()  # how they are written, and bytes that the table turns into them
+    hyphens: bool = False  # numbers are joined by hyphens (2025-10-07) beside ones with a sign
+    junk: tuple[bytes, ...] = ()  # signs and points that stand alone (--, ...)
     tail: bool = False  # there is text behind the record that may say something of its own
 
 
@@ -192,7 +198,7 @@ def _generalise(line: bytes, index: int, rule: Rule, found: Sequence[Found], tai
 
 def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) -> Plan | None:
     """The plan with each take's place among the line's numbers; None when any is in doubt."""
-    tokens = _numbers_only(line, plan).split()
+    plan, tokens = _without_junk(line, plan)
     if not tokens or any(math.isnan(number(t)) for t in tokens):
         return None
     takes = []
@@ -204,18 +210,26 @@ def _with_tokens(line: bytes, plan: Plan, read: Sequence[tuple[Take, Found]]) ->
             if token >= len(tokens) or tokens[token] != _numbers_only(text, plan).strip() or math.isnan(take.value):
                 return None
         takes.append(Take(column=take.column, part=take.part, multiply=take.multiply, divide=take.divide, token=token))
-    return Plan(
-        rule=plan.rule,
-        takes=tuple(takes),
-        numbers=len(tokens),
-        table=plan.table,
-        delete=plan.delete,
-        exponents=plan.exponents,
-        tail=plan.tail,
-    )
+    return dataclasses.replace(plan, takes=tuple(takes), numbers=len(tokens))
+
+
+def _without_junk(line: bytes, plan: Plan) -> tuple[Plan, list[bytes]]:
+    """The plan that leaves numbers only of a line, as far as one can, and what it leaves."""
+    if _HYPHEN.search(line) and b"-" in _numbers_only(line, plan):
+        plan = dataclasses.replace(plan, hyphens=True)
+    junk = {token for token in _numbers_only(line, plan).split() if not _DIGIT.search(token)}
+    plan = dataclasses.replace(plan, junk=tuple(sorted(junk)))
+    return plan, _numbers_only(line, plan).split()
 
 
 def _numbers_only(text: bytes, plan: Plan) -> bytes:
     for printed, kept in plan.exponents:
         text = text.replace(printed, kept)
-    return text.translate(plan.table, plan.delete)
+    if plan.hyphens:
+        text = _HYPHEN.sub(b" ", text)
+    text = text.translate(plan.table, plan.delete)
+    if plan.junk:
+        text = b" " + text + b" "
+        for token in plan.junk * 2:  # neighbours share a blank
+            text = text.replace(b" " + token + b" ", b"  ")
+    return text

@@ -80,14 +80,14 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("loss", "loss", (
         "loss", "train_loss_step", "loss_step", "train_loss", "training_loss", "loss_train", "lm_loss", "ce_loss",
         "train_ce_loss", "train_lm_loss", "train_cross_entropy", "train_cross_entropy_loss", "cross_entropy",
-        "cross_entropy_loss", "xent", "log_?loss", "train_crossentropyloss",
+        "cross_entropy_loss", "xent", "trl", "log_?loss", "train_crossentropyloss",
         "metrics_train_language_cross_entropy", "loss_train_total",
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "total_loss", "train_total_loss", "running_loss", "train_box_loss", "box_loss",
     )),
     ("eval_loss", "loss", (
-        rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
+        "tel", rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
         rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
         rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
     )),

@@ -59,7 +59,8 @@ _OUTER = (  # [3][ 50/100], [3,  50]
 )
 _INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
 _LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])"  # [100] accuracy=…
-_SLOT = re.compile(b"|".join((_CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _PART)))
+_SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
+_SLOT = re.compile(b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _PART)))
 # a table of two columns, one name and one number a line
 _TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
@@ -116,6 +117,10 @@ def stamp(line: bytes) -> list[tuple[str, int, int]]:
 
 
 def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
+    if match["row"] is not None:
+        yield Slot(name="step", start=match.start("row"), end=match.end("row"))
+        yield Slot(name=match["split"].decode() + " loss", start=match.start("said"), end=match.end("said"), sure=False)
+        return
     if match["outer"] is None:
         yield _slot(match, text)
         return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found
@@ -12,6 +13,9 @@ from advisor.readers.names import BYTES, Named, column_of
 from advisor.readers.slots import LONGEST, plain
 
 MOST_HEADERS = 8  # different ones that one log is read by
+FEWEST = 8  # rows without a header that make a table
+_PAIRS = 4096  # lines that are looked at for such
+_PAIR = re.compile(rb"\s*(\d{1,12})\s+(\d{1,12}\.\d{1,20}(?:[eE][-+]?\d{1,3})?)\s*")
 _ROWS_BELOW = 6  # lines under a header among which its first row has to be
 _NUMBER = (
     rb"(?P<value>[-+]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?P<of>/\d+)?"
@@ -23,7 +27,7 @@ _SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # above a column only
 _EMPTY = (b"-", b"--", b"n/a", b"N/A", b"None")
 _WORDS = re.compile(rb"[^\s|]+")
 _WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, two blanks or a line apart
-_HAS_WORD = re.compile(rb"[A-Za-z\x80-\xff]{2}")
+_LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|[\x80-\xff]")
 _RULE = re.compile(rb"[-=+|: ]*")
 
 
@@ -58,14 +62,18 @@ class TableRow:
         return (out, cells[-1][2]) if any(one.target in ("loss", "eval_loss") for one in out) else None
 
 
-def headers(lines: Sequence[bytes]) -> list[TableRow]:
-    """The tables of some lines: words that name a loss and something that counts, with a row of numbers below."""
+def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]:
+    """The tables of some lines: words that name a loss and something that counts, with a row of numbers below.
+
+    `distinct` has one line of each shape: a header is one of them.
+    """
     rows: dict[tuple[str, ...], TableRow] = {}
-    for at, line in enumerate(lines):
+    for line in distinct:
         if len(rows) >= MOST_HEADERS:
             break
         if not _may_head(line):
             continue
+        at = lines.index(line)
         below = [other for other in lines[at + 1 : at + 1 + _ROWS_BELOW] if not _RULE.fullmatch(plain(other))]
         for wide in (False, True):
             row = _row_of(line, wide)
@@ -75,9 +83,21 @@ def headers(lines: Sequence[bytes]) -> list[TableRow]:
     return list(rows.values())
 
 
+def two_columns(lines: Sequence[bytes]) -> TableRow | None:
+    """The table that some lines are which hold a rising whole number and a broken one each, and nothing else."""
+    filled = [line for line in lines if line.strip()]
+    pairs = [match for line in filled[:_PAIRS] if (match := _PAIR.fullmatch(line)) is not None]
+    if len(pairs) < FEWEST or len(pairs) < 0.9 * len(filled[:_PAIRS]):
+        return None
+    steps, values = [int(match[1]) for match in pairs], [float(match[2]) for match in pairs]
+    if any(b <= a for a, b in pairwise(steps)) or not 0.005 < sorted(values)[len(values) // 2] < 1000:
+        return None
+    return TableRow(names=("step", "loss"), wide=False)
+
+
 def _may_head(line: bytes) -> bool:
     """Cheaply: words and no cell that is a number."""
-    if len(line) > LONGEST or not _HAS_WORD.search(line):
+    if len(line) > LONGEST or not _LOSS.search(line):
         return False
     cells = line.split()
     return 2 <= len(cells) <= 64 and not any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells)

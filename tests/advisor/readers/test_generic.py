@@ -114,6 +114,22 @@ def test_utf_16_as_a_redirect_of_powershell_writes_it(tmp_path):
     assert read_run(written(tmp_path, lines, encoding="utf-16")).rows == 5
 
 
+def test_signs_that_stand_alone_and_dates_beside_negative_losses_are_read_in_bulk(tmp_path):
+    lines = [f"2025-10-07 07:00:{i % 60:02d},500 -- step {i} loss {-i / 4:.2f} - kl 0.5 ..." for i in range(1, 200)]
+    table = read_run(written(tmp_path, lines))
+    assert table.columns["loss"].tolist() == [-i / 4 for i in range(1, 200)]
+    assert table.columns["unix_seconds"][1] - table.columns["unix_seconds"][0] == 1
+
+
+def test_three_tokens_a_line_and_two_columns(tmp_path):
+    lines = [line for i in range(12) for line in (f"{i} train {9 - i / 2:.4f}", f"{i} val {9.5 - i / 2:.4f}")]
+    table = GENERIC.read(written(tmp_path, lines))
+    assert (table.rows, table.first_loss, table.columns["eval_loss"][0]) == (12, 9.0, 9.5)
+    assert GENERIC.read(written(tmp_path, [f"{i} train 0.{i}5" for i in range(1, 9)])).rows == 0  # an accuracy, perhaps
+    table = GENERIC.read(written(tmp_path, [f"{i}   {9 - i / 2:.6f}" for i in range(12)]))
+    assert (table.rows, table.last_step, table.last_loss) == (12, 11, 3.5)
+
+
 NO_LOGS = {
     "page.txt": [
         "# A run",
@@ -187,8 +203,8 @@ def ends(table):
 
 
 def test_the_general_reader_gives_what_the_declared_ones_give():
-    """Three in four: abbreviations (`trl:`, `3 train 4.1`) and columns without a header name nothing by themselves."""
+    """Nine in ten: what is left are steps without a loss, and averages whose batches only DARTS' own reader knows."""
     found = [(path, ends(table) == ends(GENERIC.read(path))) for path, table in declared()]
     if not found:
         pytest.skip("the folders of real logs are not here")
-    assert sum(same for _, same in found) >= 0.75 * len(found), [path.name for path, same in found if not same]
+    assert sum(same for _, same in found) >= 0.9 * len(found), [path.name for path, same in found if not same]
