@@ -14,8 +14,17 @@ from advisor.audit.quantity import Quantity
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, show_bytes, unknown, wrong
 from advisor.findings.case import Severity
 from advisor.hardware.catalog import GpuSpec, load_gpus
+from advisor.hardware.prices import load_prices
 from advisor.laws.mfu import IMPOSSIBLE_MFU
-from advisor.units import format_count, format_flops, format_number, format_percent, format_seconds, format_tokens
+from advisor.units import (
+    format_count,
+    format_flops,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd_rate,
+)
 
 # FLOPs a parameter and token: 4 where only adapters learn (no gradients of the weights), 6 in full, 8 with every
 # activation computed twice; attention adds to each (sources §1.2).
@@ -23,6 +32,7 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # Bytes a parameter that training keeps on one card: 16 with AdamW in fp32 or mixed precision, 8 with everything in bf16
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
 STATE, LEAN_STATE = 16.0, 8.0
+_PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
 _LONG_SEQUENCE = 3.0  # times the FLOPs of the weights where attention over a long sequence is counted too
 _SMALL_MODEL, _LOOKED_UP = 3e9, 0.5
@@ -182,6 +192,26 @@ def peak_ratio(q: Question) -> Judgement:
     return wrong(
         f"{max(halves):.1f} times in 16 bits, dense", words, consequence="what is scaled by it comes out wrong"
     )
+
+
+def card_price(q: Question) -> Judgement:
+    """A rent per hour of so many cards against every listed price: wrong only where it is far from all of them."""
+    value, number = q.get("value"), int(q.get("count").middle) if q.get("count") else 1
+    keys = {card.key for card in _cards(q.get("gpu"))}
+    bills = sorted(
+        row.on_demand_usd_per_hour / row.gpu_count
+        for row in load_prices()
+        if row.gpu in keys and row.on_demand_usd_per_hour and row.gpu_count
+    )
+    if not bills:
+        return unknown(f"no price list has {q.get('gpu')}")
+    low, high = number * bills[0], number * bills[-1]
+    span = f"{format_usd_rate(bills[0])} to {format_usd_rate(bills[-1])}/h"
+    span = f"{format_usd_rate(bills[0])} to {format_usd_rate(bills[-1])}/h"
+    words = f"{len(bills)} listed prices of one {q.get('gpu')}: {span}"
+    if value.most < _PRICES[0] * low or value.least > _PRICES[1] * high:
+        return wrong(f"{words}{f', {number} of them' if number > 1 else ''}, not {value.text}", words)
+    return holds(words, words)
 
 
 def card_memory(q: Question) -> Judgement:

@@ -86,6 +86,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "training_memory": ("7 B parameters train in 80 GB", "value: 80 GB, parameters: 7 billion"),
     "sustained_rate": ("an A100 sustains 150 TFLOP/s in training", "value: 150 TFLOP/s, gpu: a100"),
     "peak_ratio": ("an H100 has 3.2 times the peak of an A100", "value: 3.2 x, gpu: h100, than: a100"),
+    "card_price": ("an H100 costs $2.50 an hour", "value: $2.50/h, gpu: h100"),
     "card_memory": ("the L40S has 48 GB", "value: 48 GB, gpu: l40s"),
     "card_peak": ("eight H100 have 7.9 PFLOP/s in bf16", "value: 7.9 PFLOP/s, gpu: h100, count: 8, precision: bf16"),
     "tokens_per_parameter": ("20 tokens for each parameter", "value: '20', parameters: 1 billion, tokens: 20 billion"),

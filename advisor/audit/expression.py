@@ -6,14 +6,15 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from advisor.audit.quantity import Quantity, parse_quantity
-from advisor.audit.verdict import Judgement, Question, compare, holds, unknown
+from advisor.audit.verdict import Judgement, Question, compare, holds, unknown, wrong
 from advisor.units import format_percent, format_seconds, format_usd
 
 _OPERAND = re.compile(r"\[([^\]]+)\]")
+_WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off by so much
 _EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
 # what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
 _LEFT_OUT = (1e3, 1e6, 1e9, 1e12, 60.0, 3600.0, 86400.0, 24.0, 100.0, 8.0, 1024.0, 1024.0**2, 1024.0**3)
@@ -57,12 +58,25 @@ def expression(q: Question) -> Judgement:
         return unknown("the expression cannot be reckoned")
     words = "; or ".join(f"{_plain(r)} = {_shown(evaluate(r), value)}" for r in readings[:3] if evaluate(r))
     room = _ABOUT if value.text.startswith("~") else _EXACT
+    if q.get("in_units") and (ends := _ends_apart(value, [result for result, _ in results])):
+        return wrong(ends, words, consequence="the range promises what its own numbers do not give")
     for result, claimed in results:
         low, high = sorted((result.low * (1 - room), result.high * (1 + room)))
         if claimed.admits(low, high):
             return holds(_shown(evaluate(readings[0]) or result, value), words)
     nearest = min((result for result, _ in results), key=lambda r: _apart(r, value))
     return compare(value, nearest.low, nearest.high, show=_show(value), arithmetic=words)
+
+
+def _ends_apart(value: Quantity, results: list[Interval]) -> str | None:
+    """Of a range against ranges: what is wrong where no result has both its ends, though some overlap it."""
+    spread = [r for r in results if r.high > _WIDE * r.low > 0]
+    if not value.high > _WIDE * value.low > 0 or len(spread) < len(results):
+        return None
+    if any(abs(r.low / value.low - 1) < _END and abs(r.high / value.high - 1) < _END for r in spread):
+        return None
+    nearest = min(spread, key=lambda r: abs(r.low / value.low - 1) + abs(r.high / value.high - 1))
+    return f"{_shown(nearest, value)}, not {value.text}"
 
 
 def _apart(result: Interval, value: Quantity) -> float:
@@ -154,3 +168,10 @@ def _shown(result: Interval | None, value: Quantity) -> str:
 
 def _show(value: Quantity) -> Callable[[float], str]:
     return _SHOW.get(value.dimension, "{:,.4g}".format)
+
+
+def gives(value: str, readings: Sequence[str]) -> bool:
+    """Whether one of the expressions comes out as the quantity, roundings on the way allowed."""
+    claimed = parse_quantity(value)
+    results = [result for reading in readings if (result := evaluate(reading)) is not None]
+    return any(claimed.admits((1 - _ABOUT) * r.low, (1 + _ABOUT) * r.high) for r in results if r.low > 0)

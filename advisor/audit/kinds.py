@@ -160,6 +160,7 @@ KINDS: dict[str, Kind] = {
     "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?"),
     "sustained_rate": _kind(compute.sustained_rate, value="flops", gpu="card", gpus="count?", precision=f"{_RATES}?"),
     "peak_ratio": _kind(compute.peak_ratio, value="times", gpu="card", than="card"),
+    "card_price": _kind(compute.card_price, value="usd_per_hour", gpu="card", count="count?"),
     "card_memory": _kind(compute.card_memory, value="bytes", gpu="card"),
     "card_peak": _kind(
         compute.card_peak, value="flops", gpu="card", count="count?", precision=f"{_RATES}?", sparse="flag?"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
 
+from advisor.audit.expression import gives
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.records import Record, Stated, records, same_subject
@@ -66,17 +67,59 @@ LAWS = (
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every stated quantity that others of its subject give too."""
     known = records(document)
+    drafted = [*_all(known)]
+    blamed = _blamed(drafted)
+    for claim, far in drafted:
+        if far is None or id(far) not in blamed:
+            yield claim
+    yield from (_of_price(far, known) for far in blamed.values())
+
+
+def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]]) -> dict[int, Stated]:
+    """Prices stated elsewhere with which most of the costs that rest on them do not come out: they are at fault."""
+    by_price: dict[int, list[tuple[Drafted, Stated]]] = {}
+    for claim, far in drafted:
+        if far is not None:
+            by_price.setdefault(id(far), []).append((claim, far))
+    blamed = {}
+    for key, claims in by_price.items():
+        failing = [claim for claim, _ in claims if not gives(claim.says["value"], claim.says["readings"])]
+        if len(failing) >= 2 and 2 * len(failing) > len(claims):
+            blamed[key] = claims[0][1]
+    return blamed
+
+
+def _of_price(price: Stated, known: Sequence[Record]) -> Drafted:
+    """The price as a claim: what the costs of the report come to an hour."""
+    readings = [
+        reading
+        for r in known
+        if r.kind == "row" and len(r.facts.get("usd", ())) == 1 and r.facts.get("duration")
+        for usd, time in [(r.facts["usd"][0].quantity.text, r.facts["duration"][0].quantity.text)]
+        for reading in (f"[{usd}] / ([{time}] / 3600)", f"[{usd}] / ([{time}] / 3600) / 8")
+    ]
+    says = {"value": f"~{price.quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
+    return Drafted(
+        kind="expression", line=price.line, text=shortened(f"{price.label}: {price.quantity.text}"), says=says
+    )
+
+
+def _all(known: Sequence[Record]) -> Iterator[tuple[Drafted, Stated | None]]:
     for record in known:
         for law in LAWS:
-            targets = record.facts.get(law.target, [])
+            targets: Sequence[Stated] = record.facts.get(law.target, [])
+            targets = _whole(targets)
             values = len({t.quantity.text for t in targets})
             if not 1 <= values <= (1 if record.kind == "sentence" else _MOST_VALUES):
                 continue
             yield from _claims(law, record, targets, known)
 
 
-def _claims(law: Law, record: Record, targets: Sequence[Stated], known: Sequence[Record]) -> Iterator[Drafted]:
+def _claims(
+    law: Law, record: Record, targets: Sequence[Stated], known: Sequence[Record]
+) -> Iterator[tuple[Drafted, Stated | None]]:
     readings: list[str] = []
+    far: Stated | None = None
     for template in law.readings:
         found = [stated_of(role, record, known) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
@@ -84,6 +127,9 @@ def _claims(law: Law, record: Record, targets: Sequence[Stated], known: Sequence
         alone = record.kind == "sentence"
         if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
             continue
+        for role, one in zip(law.roles(template), found, strict=True):
+            if role == "usd_per_hour" and one.scope >= Scope.SECTION:
+                far = one.stated[0]
         for chosen in product(*(one.stated for one in found)):
             names = dict(zip(law.roles(template), (f"[{s.quantity.text}]" for s in chosen), strict=True))
             readings.append(template.format(**names))
@@ -92,12 +138,13 @@ def _claims(law: Law, record: Record, targets: Sequence[Stated], known: Sequence
         return
     for target in targets:
         about = "" if target.quantity.text.startswith("~") else "~"
-        yield Drafted(
+        claim = Drafted(
             kind="expression",
             line=target.line,
             text=shortened(f"{record.subject}: {target.label.lower()} {target.quantity.text}"),
             says={"value": f"{about}{target.quantity.text}", "readings": unique, "in_units": True},
         )
+        yield claim, far
 
 
 class Scope(IntEnum):
@@ -123,15 +170,23 @@ class Found:
 def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
     """What is stated of a quantity, nearest first: the record's own, its subject's, its section's, the report's."""
     if own := record.facts.get(role):
-        return Found(stated=_distinct(own), scope=Scope.OWN)
+        return Found(stated=_distinct(_whole(own)), scope=Scope.OWN)
     same = [r for r in known if r.kind != "sentence" and same_subject(r.key, record.key)]
     if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
         return Found(stated=found, scope=Scope.SUBJECT)
-    beside = [s for r in known if r.section == record.section and r.kind == "section" for s in r.facts.get(role, [])]
-    if found := _distinct(beside):
-        return Found(stated=found if len(found) == 1 else (), scope=Scope.SECTION)
+    if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
+        beside = [
+            s for r in known if r.section == record.section and r.kind == "section" for s in r.facts.get(role, [])
+        ]
+        if found := _distinct(beside):
+            return Found(stated=found if len(found) == 1 else (), scope=Scope.SECTION)
     everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()
     return Found(stated=everywhere if len(everywhere) == 1 else (), scope=Scope.REPORT)
+
+
+def _whole(stated: Sequence[Stated]) -> Sequence[Stated]:
+    """Of parts and their total, the total."""
+    return [s for s in stated if re.match(r"\W*(?:grand |overall )?total\b", s.label, re.IGNORECASE)] or stated
 
 
 def _distinct(stated: Sequence[Stated]) -> tuple[Stated, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from advisor.audit.card import SCHEMA, Card
 from advisor.audit.load import card_from_dict
 from advisor.audit.paper import (
+    agreement,
     comparisons,
     conclusions,
     equations,
@@ -38,6 +39,7 @@ RULES = (
     training.drafts,
     generalities.drafts,
     specs.drafts,
+    agreement.drafts,
 )
 
 

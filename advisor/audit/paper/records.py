@@ -108,12 +108,23 @@ def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
             _add_size(held, subject)
         held.words += passage.text + "\n"
         held.cards += mentions(passage.text)
-        for stated in pairs(passage.text, passage.line):
+        labelled = list(pairs(passage.text, passage.line))
+        for stated in labelled or _bullet(passage):
             held.add(stated)
         if named := re.match(r"(?:base )?model(?: name| size)?\s*:\s*(.{2,60})$", passage.text, re.IGNORECASE):
             _add_size(held, named[1])
     if held:
         yield held
+
+
+def _bullet(passage: Passage) -> Iterator[Stated]:
+    """What a short line without a label states: "8x H100 GPUs", "11.2B tokens"."""
+    if len(passage.text.split()) > 6 or ":" in passage.text or passage.text in passage.headings:
+        return
+    yield from in_words(passage.text, passage.line)
+    cards = mentions(passage.text)
+    if len(cards) == 1 and cards[0].count and not re.search(r"\d\s*GPUs", passage.text):
+        yield Stated(role="gpus", quantity=parse_quantity(str(cards[0].count)), line=passage.line, label=cards[0].name)
 
 
 def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
@@ -154,6 +165,9 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
         each = " per GPU" if _EACH.match(match["value"][found[0].end :].lstrip()) else ""
         if stated := _stated(label + each, found[0], line):
             yield stated
+        for figure in found[1:]:  # "$81 (at $3/GPU/hour)"
+            if figure.dimension == "usd_per_hour" and found[0].dimension == "usd":
+                yield Stated(role="usd_per_hour", quantity=figure.quantity, line=line, label=label)
 
 
 def _stated(label: str, figure: Figure, line: int) -> Stated | None:

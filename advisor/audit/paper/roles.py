@@ -56,6 +56,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
     )
 )  # fmt: skip
 _COMPILED = tuple((role, re.compile(pattern, re.IGNORECASE), dimensions) for role, pattern, dimensions in _LABELS)
+_TIMED = re.compile(r"time|took|duration|\d\s?[x×]\s?[A-Z]|\d\s?[BM]\b")
 _CARD_HOURS = re.compile(r"\b(?:gpu|card|device|[ahbv]\d{2,3})[- ]?(?:hours?|hrs?)\b", re.IGNORECASE)
 _UNIT_OF_LABEL = (
     (re.compile(r"\(?\b(?:hours|hrs?|h)\b\)?", re.IGNORECASE), "h"),
@@ -111,7 +112,7 @@ def _by_unit(label: str, figure: Figure) -> str | None:
         r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b", figure.noun
     ):
         return "steps"
-    return "duration" if figure.dimension == "seconds" and re.search(r"time|took|duration", label) else None
+    return "duration" if figure.dimension == "seconds" and _TIMED.search(label) else None
 
 
 def unit_of_label(role: str, label: str) -> str:

@@ -33,6 +33,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _weights(grid)
     for passage in document.passages:
         yield from _beside(passage.text, passage.line)
+        yield from _price(passage.text, passage.line)
     for record in records(document):
         yield from _work(record)
         yield from _impossible(record)
@@ -110,6 +111,19 @@ def _beside(text: str, line: int) -> Iterator[Drafted]:
         fact = "bandwidth" if found[0].dimension == "bandwidth" else "power"
         says = {"value": found[0].quantity.text, "gpu": card.name, "fact": fact}
         yield Drafted(kind="card_figure", line=line, text=shortened(text), says=says)
+
+
+def _price(text: str, line: int) -> Iterator[Drafted]:
+    """As "$25/GPU-hour for A100": a rent of one card, named in the same sentence."""
+    cards, found = mentions(text), [f for f in figures(text) if f.dimension == "usd_per_hour"]
+    if len({card.name for card in cards}) != 1 or len(found) != 1:
+        return
+    behind = text[found[0].start : found[0].end + 12]
+    each = re.search(r"(?:/|per |a )\s?(?:gpu|card|[ahbv]\d{2,3})", behind, re.IGNORECASE)
+    single = (cards[0].count or 1) == 1 and re.search(r"\bone\b|\bsingle\b|\b1x\b", text)
+    if each or single:
+        says = {"value": found[0].quantity.text.replace(" /h", "/h"), "gpu": cards[0].name}
+        yield Drafted(kind="card_price", line=line, text=shortened(text), says=says)
 
 
 def _weights(grid: Grid) -> Iterator[Drafted]:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
-from advisor.audit.expression import evaluate
+from advisor.audit.expression import gives
 from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import is_transposed
-from advisor.audit.quantity import parse_quantity
 
 _RATIO = re.compile(
     r"ratio|speed-?up|change|improve|reduc|increas|decreas|delta|\bvs\b|faster|slower|saving|×|factor|relative|gain",
@@ -65,20 +64,13 @@ def _ratio_column(grid: Grid, at: int) -> Iterator[Drafted]:
         if pairs and (alone or base is not None or constants):
             readings = list(dict.fromkeys(r for a, b in pairs for r in _senses(a, b)))
             drafted.append((row, ratio, readings, alone))
-    explained = sum(_gives(ratio, readings) for _, ratio, readings, _ in drafted)
+    explained = sum(gives(_about(ratio), readings) for _, ratio, readings, _ in drafted)
     for row, ratio, readings, alone in drafted:
         # where no row comes out, the column is of numbers that the table does not print
         if alone or explained >= max(2, len(drafted) / 2):
             text = shortened(f"{row.cells[0]}: {grid.header[at]} {row.cells[at]}")
             says = {"value": _about(ratio), "readings": readings, "in_units": True}
             yield Drafted(kind="expression", line=row.line, text=text, says=says)
-
-
-def _gives(ratio: Figure, readings: Sequence[str]) -> bool:
-    """Whether one of the expressions comes out as the printed ratio."""
-    value = parse_quantity(_about(ratio))
-    results = [result for reading in readings if (result := evaluate(reading)) is not None]
-    return any(value.admits(0.94 * r.low, 1.06 * r.high) for r in results if r.low > 0)
 
 
 def _comparable(one: Figure, other: Figure) -> bool:

@@ -20,6 +20,7 @@ _SINGLE = re.compile(
 _LONG = re.compile(
     r"\b(?:16|32|64|128|256)[kK]\b(?! steps)|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context", re.IGNORECASE
 )
+_LEAST_MODEL = 1e7  # parameters; what is smaller is a layer or a head
 _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
 
 
@@ -30,6 +31,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for record in known:
         yield from _times(record, known, context)
         yield from _rates(record, known, context)
+        yield from _floor(record, known, context)
     for grid in document.grids:
         yield from _memory_of_rows(grid, context)
         yield from _cards_for_models(grid, context)
@@ -158,6 +160,23 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
             text=shortened(f"{record.subject}: {rate.quantity.text}" + (f" at {mfu.quantity.text} MFU" if mfu else "")),
             says=says,
         )
+
+
+def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+    """Any tokens per second of a training: beyond the peak of all cards that are named even for the smallest model."""
+    if record.kind != "sentence" or "parameters" in record.facts or NOT_TRAINING.search(record.words):
+        return
+    if not TRAINING.search(context.text) or NOT_TRAINING.search(" ".join(record.headings)):
+        return
+    sizes = [s.quantity for r in known for s in r.facts.get("parameters", []) if s.quantity.low >= _LEAST_MODEL]
+    number = max((m.count or 1 for m in context.everywhere), default=1)
+    if not sizes or not context.everywhere:
+        return
+    best = max(context.everywhere, key=lambda m: max((s.bf16_flops or s.fp16_flops or 0.0) for s in m.specs))
+    for rate in record.facts.get("rate", [])[:1]:
+        says: dict[str, Any] = {"value": rate.quantity.text, "parameters": min(sizes, key=lambda q: q.low).text}
+        says |= {"gpu": best.name, "gpus": str(max(8, number))}
+        yield Drafted(kind="training_rate", line=rate.line, text=shortened(record.words), says=says)
 
 
 def _memory_of_rows(grid: Grid, context: _Context) -> Iterator[Drafted]:

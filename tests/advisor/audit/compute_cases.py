@@ -37,6 +37,8 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("sustained_rate", {"value": "~1,000 TFLOP/s", "gpu": "h100"}, W),
     ("peak_ratio", {"value": "3.2 x", "gpu": "h100", "than": "a100"}, H),
     ("peak_ratio", {"value": "20 x", "gpu": "h100", "than": "a100"}, W),
+    ("card_price", {"value": "$2.50/h", "gpu": "h100"}, H),
+    ("card_price", {"value": "$25/h", "gpu": "a100"}, W),
     ("card_memory", {"value": "48 GB", "gpu": "l40s"}, H),
     ("card_memory", {"value": "64 GB", "gpu": "a100"}, W),
     ("card_peak", {"value": "7.9 PFLOP/s", "gpu": "h100", "count": 8, "precision": "bf16"}, H),
