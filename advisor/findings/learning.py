@@ -24,7 +24,12 @@ from advisor.findings.detectors.dead import (
     detect_reward_collapse,
     detect_stuck_accuracy,
 )
-from advisor.findings.detectors.generalisation import detect_memorised, detect_overfitting, detect_scores_at_chance
+from advisor.findings.detectors.generalisation import (
+    detect_accuracy_gap,
+    detect_memorised,
+    detect_overfitting,
+    detect_scores_at_chance,
+)
 from advisor.findings.detectors.gradients import (
     detect_clipped_mostly,
     detect_clipping_rises,
@@ -82,6 +87,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_plateau,
     detect_noise_floor,
     detect_overfitting,
+    detect_accuracy_gap,
     detect_memorised,
     detect_scores_at_chance,
     detect_repeated_data,

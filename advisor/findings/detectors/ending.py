@@ -8,8 +8,8 @@ from __future__ import annotations
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.run_facts import has_words, planned_steps, price, steps_done
 from advisor.findings.run_metrics import step_seconds
-from advisor.findings.savings import whole_run_seconds
-from advisor.readers.run_table import Event, Status
+from advisor.findings.savings import main_part, whole_run_seconds
+from advisor.readers.run_table import Event, RunPart, Status
 from advisor.units import HOUR, format_percent, format_seconds, format_usd
 
 
@@ -122,6 +122,9 @@ def detect_exception(case: Case) -> Verdict:
     worker = event is not None and _lost_worker(event.text)
     if worker:
         return _worker_killed(case, event)
+    main = main_part(case.run)
+    if main is not None and main.status is Status.COMPLETED:
+        return _stage_failed(case, event, main)
     return Finding(
         code="crashed",
         severity=Severity.ERROR,
@@ -141,6 +144,20 @@ def detect_exception(case: Case) -> Verdict:
             )
         ),
         threshold="the log's own message",
+    )
+
+
+def _stage_failed(case: Case, event: Event | None, main: RunPart) -> Finding:
+    """A crash of a log whose training had come to its end: a later stage of the script, or another start."""
+    return Finding(
+        code="crashed",
+        severity=Severity.ERROR,
+        title=f"“{main.name}” is complete; what came after it in the same log crashed",
+        evidence=_evidence(case, event),
+        confidence=Confidence.HIGH,
+        causes=("a later stage of the script (evaluation, the next model), or another start of it",),
+        actions=("mend what the message names and start that stage alone: the training before it stands",),
+        threshold="the log's own message, after the end of its longest run",
     )
 
 

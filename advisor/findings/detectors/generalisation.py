@@ -25,6 +25,7 @@ _RISES = 3  # evaluations after the best, all above it
 _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
 _MANY_EPOCHS = 10
+_GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
 _FALLEN = 0.95  # of the first loss
 _STARTED = 1.0  # nats: a loss that began lower is of a task that ends near 0 by nature
@@ -108,7 +109,8 @@ def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -
     # a part of a loss, such as a detector's boxes, may rise while the rest pays for it; so may one set of many
     a_part = nats_per_unit(case.run) is None
     slight = _SLIGHT_RISE if is_language(case) else _BAD_RISE  # of classifiers accuracy counts, and may still rise
-    mild = a_part or worst.relative < slight or _still_improves(case, step)
+    stopped = any(event.kind == "early_stop" for event in case.run.events)  # then its owner watches it
+    mild = a_part or stopped or worst.relative < slight or _still_improves(case, step)
     hours, usd = cost_of_steps(case, last - step) if evals.counted and not mild else (None, None)
     lost = is_language(case) or end > float(evals.value[0])  # of classifiers the accuracy counts, not its surety
     bad = not mild and lost and len(rises) > sets / 2 and worst.relative > _BAD_RISE and waste > _BAD_WASTE
@@ -201,6 +203,8 @@ def detect_memorised(case: Case) -> Verdict:
     below = losses.step[losses.value < _NEAR_ZERO]
     epochs = curve(case.run, "epoch").value
     hours, usd = cost_of_steps(case, float(losses.step[-1] - below[0])) if losses.counted else (None, None)
+    if not len(evals) and not len(epochs):
+        return None  # nothing says that data came round again: too good rather than memorised
     if len(epochs) and epochs.max() <= 1:
         return None  # nothing repeats within an epoch: what is solved there is too easy or leaks (too_good)
     sure = is_language(case) or (len(epochs) > 0 and float(epochs.max()) >= _MANY_EPOCHS and not len(evals))
@@ -224,6 +228,30 @@ def detect_memorised(case: Case) -> Verdict:
         saved_hours=hours,
         saved_usd=usd,
         threshold=f"from over {_STARTED:g} to under {_NEAR_ZERO:g} nats, validation loss absent or far above",
+    )
+
+
+def detect_accuracy_gap(case: Case) -> Verdict:
+    """An accuracy on held-out data far below that on the training data, or one that has fallen from its best."""
+    own, held_out = curve(case.run, "accuracy"), curve(case.run, "eval_accuracy")
+    if len(held_out) < _FEWEST_EVALS or len(own) < _FEWEST_EVALS:
+        return Insufficient(code="accuracy_gap", missing=f"accuracies of {_FEWEST_EVALS} evaluations beside training's")
+    train, test = (float(np.median(tail(c.value, least=2))) for c in (own, held_out))
+    best = int(np.argmax(held_out.value))
+    gap, fall = train - test, float(held_out.value[best]) - test
+    if gap < _GAP_SCORE or max(train, test) > 1:
+        return None
+    fell = fall > max(_FALLEN_SCORE, 3 * row_noise(held_out.value))
+    at = f"; it was best, {held_out.value[best]:.1%}, at {held_out.step[best]:g}" if fell else ""
+    return Finding(
+        code="accuracy_gap",
+        severity=Severity.WARNING if gap >= _BAD_GAP_SCORE and fell else Severity.NOTE,
+        title=f"Accuracy {train:.1%} in training, {test:.1%} on held-out data{at}",
+        evidence=(Evidence(text=f"gap {gap:.1%} over the last evaluations", last_step=float(held_out.step[-1])),),
+        confidence=Confidence.HIGH if len(held_out) >= 5 else Confidence.MEDIUM,
+        causes=("a model too large for the data, without augmentation or regularisation", "data of another kind"),
+        actions=("keep the checkpoint of the best held-out accuracy", "augmentation, weight decay, or more data"),
+        threshold=f"over {_GAP_SCORE:.0%}; a warning over {_BAD_GAP_SCORE:.0%} where held-out accuracy has fallen",
     )
 
 

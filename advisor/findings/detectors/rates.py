@@ -168,7 +168,7 @@ def _known_ratio(case: Case, ratio: float) -> tuple[str, ...]:
     """What is counted otherwise, where that explains the ratio within 5 %."""
     w = case.workload
     accum = run_metrics.positive(case, "grad_accum") or (w.grad_accum if w else 1)
-    world = float(run_metrics.devices(case))
+    world = max(1.0, float(run_metrics.devices(case)))
     candidates = (
         (1 / accum, f"the rate counts one of {accum:g} micro-batches"),
         (1 / world, f"the rate counts one of {world:g} devices"),

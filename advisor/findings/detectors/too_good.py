@@ -13,13 +13,16 @@ from advisor.findings.run_facts import nats_per_unit, number, planned_steps
 
 _SOLVED = 0.02  # nats per token: the next token is known with 98 %, which no text allows
 _NOTHING = 0.01  # the same wherever in the run: perplexity 1.01
+_MANY_CLASSES = 3.0  # nats: among 20 classes and more; regressions that start here end near 0 as well: a note
 _FEWEST_ROWS = 5
 
 
 def detect_too_good(case: Case) -> Verdict:
     """A language model's training loss near 0 before its data have come round once, or so low that nothing is left."""
     losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
-    if len(losses) < _FEWEST_ROWS or unit is None or not is_language(case):
+    language = is_language(case)
+    unseen = len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not len(curve(case.run, "eval_loss"))
+    if len(losses) < _FEWEST_ROWS or unit is None or not (language or unseen):
         return Insufficient(code="too_good", missing=f"{_FEWEST_ROWS} losses of a language model, per token")
     end = float(np.median(tail(losses.value, least=3))) * unit
     low = np.flatnonzero(trailing_median(losses.value, _FEWEST_ROWS) * unit < _SOLVED)
@@ -27,13 +30,14 @@ def detect_too_good(case: Case) -> Verdict:
         return None
     epoch = _epoch_at(case, losses, int(low[0]))
     first_epoch = epoch is not None and epoch < 1
-    if not first_epoch and (end >= _NOTHING or epoch is not None):
+    least = _NOTHING if language else _NOTHING / 10
+    if (not first_epoch and epoch is not None) or ((not first_epoch or not language) and end >= least):
         return None  # after several epochs it is memorised, which is another finding
     step = float(losses.step[low[0]])
     when = f" {epoch:.2g} epochs into its data" if epoch is not None else ""
     return Finding(
         code="too_good",
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if language else Severity.NOTE,
         title=f"Too good to be true: loss below {_SOLVED:g} since step {step:g}{when}, {end:.2g} at the end",
         evidence=(
             Evidence(

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.findings.case import Finding, Severity
 from advisor.findings.detectors import ending
-from advisor.readers.run_table import Status
+from advisor.readers.run_table import RunPart, Status
 from tests.advisor.findings import build
 
 DETECTORS = (ending.detect_nccl_timeout, ending.detect_time_limit, ending.detect_exception, ending.detect_killed)
@@ -81,3 +81,14 @@ def test_a_killed_loader_worker_is_named_as_the_cause():
     assert found.title.startswith("A worker of the data loader was killed") and "memory" in found.causes[0]
     other = build.run(steps=30, status=Status.CRASHED, events=[build.event("exception", "KeyError: 'x'", 30)])
     assert "worker" not in ending.detect_exception(build.case(other)).title
+
+
+def test_a_stage_that_crashes_after_the_training_costs_no_resume():
+    error = build.event("exception", "KeyError: 'reward'", 400)
+    done = RunPart(name="run 1", status=Status.COMPLETED, status_reason="", phase=0)
+    failed = RunPart(name="run 2", status=Status.CRASHED, status_reason="")
+    table = build.run(status=Status.CRASHED, events=[error], runs=(done, failed))
+    found = ending.detect_exception(build.case(table))
+    assert found.severity is Severity.ERROR and "complete" in found.title and "resume" not in found.actions[0]
+    alone = ending.detect_exception(build.case(build.run(status=Status.CRASHED, events=[error])))
+    assert "resume" in alone.actions[0]

@@ -10,6 +10,7 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.generalisation import (
+    detect_accuracy_gap,
     detect_memorised,
     detect_overfitting,
     detect_scores_at_chance,
@@ -247,3 +248,17 @@ def test_within_an_epoch_nothing_is_memorised():
     assert detect_memorised(learning_case(early)) is None
     late = learning_run(loss=loss, eval_loss=None, epoch=np.linspace(0, 9, STEPS))
     assert isinstance(detect_memorised(learning_case(late)), Finding)
+
+
+def test_an_accuracy_gap_is_a_note_and_a_warning_where_it_has_grown_at_the_cost_of_new_data():
+    scores = {"accuracy": np.linspace(0.5, 0.99, STEPS)}
+    at = np.isfinite(overfitted(3.0))
+    held_out = np.full(STEPS, np.nan)
+    held_out[at] = np.r_[np.linspace(0.5, 0.78, 6), np.linspace(0.78, 0.70, 14)]
+    found = detect_accuracy_gap(learning_case(learning_run(**scores, eval_accuracy=held_out)))
+    assert isinstance(found, Finding) and found.severity is Severity.WARNING and "78.0%" in found.title
+    held_out[at] = np.linspace(0.5, 0.91, 20)
+    mild = detect_accuracy_gap(learning_case(learning_run(**scores, eval_accuracy=held_out)))
+    assert mild.severity is Severity.NOTE
+    held_out[at] = np.linspace(0.5, 0.97, 20)
+    assert detect_accuracy_gap(learning_case(learning_run(**scores, eval_accuracy=held_out))) is None
