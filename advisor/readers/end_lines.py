@@ -18,8 +18,9 @@ END_RULES = (
         "interrupt",
         "KeyboardInterrupt|SIGINT|eyboard interrupt|nterrupted|Ctrl|ctrl|^C|CANCELLED BY|CANCELLED AT|cancelled by"
         "|canceled by"
-        "|aborted by user|Aborted by user|by the user|by user",
-        r"^\s*KeyboardInterrupt\b|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
+        "|TERM_OWNER|interrupt (one more|EXITING FROM TRAINING|aborted by user|Aborted by user|by the user|by user",
+        r"^\s*KeyboardInterrupt\b|TERM_OWNER: |^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
+        r"|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
         r"|[Kk]eyboard interrupt(?:ed)?\b.*(?:received|caught|detected|stopp|exit|sav)"
         r"|^\W*(?:Keyboard )?[Ii]nterrupted\W*$"
         r"|(?:[Tt]raining|[Rr]un|[Pp]rogram|[Pp]rocess|[Jj]ob) (?:was |has been )?(?:manually )?"
@@ -31,8 +32,10 @@ END_RULES = (
         "child_failed",
         "exitcode|exits with return code|Child process|exit code|exited with|xit status|rror executing job"
         "|xited with code"
-        "|return code",
-        r"exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)"
+        "|return code|Program failed with code|process to finish|(code |] Error |State: FAILED|ob step aborted",
+        r"Program failed with code (?P<exitcode__7>\d+)|process to finish.*\(failed (?P<exitcode__8>\d+)\)"
+        r"|Ended \(code (?P<exitcode__9>[1-9]\d*)\)|^make\b.*\*\*\* .*\] Error \d+|\bState: FAILED\b"
+        r"|^srun: Job step aborted|exitcode\s*: (?P<exitcode>-?\d+) ?\(pid: (?P<pid>\d+)\)"
         r"|\(exitcode: (?P<exitcode__2>-?\d+)\) local_rank: (?P<rank>\d+)"
         r"|exits with return code = (?P<exitcode__3>-?\d+)"
         r"|[Ee]xited with (?:exit )?code:? (?P<exitcode__4>-?[1-9]\d*)\b"
@@ -62,8 +65,11 @@ END_RULES = (
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
-        "|done!|Done!|DONE|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습",
-        r"\[after training is done\]|total average iteration time:|peak memory consumption: |peak memory allocated: "
+        "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
+        "|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습",
+        r"\[after training is done\]|^\W*(?:.*\] )?Optimization Done|Loss for final step:|Saved pipeline to output"
+        r"|^Optimizer stripped from|^Results saved to \S|total average iteration time:|peak memory consumption: "
+        r"|peak memory allocated: "
         rf"|{_NOT_YET}(?:(?:^|[\]:|>*=#!✅-] ?|INFO |\bthe )(?:\w+ ){{0,3}}{_TRAINING}[^\d.:\n]{{0,24}}?"
         r"\b(?:completed?|COMPLETED?|finished|FINISHED|done|DONE|ended|is over|over!|[Cc]omplete[d!]?|[Ff]inished"
         r"|[Dd]one)"
@@ -87,7 +93,7 @@ END_RULES = (
         "|raining time|untime:|time taken|Time taken|ime cost|real\t|all time|耗时|用时|all-clock|allclock",
         r"(?:[Tt]otal|TOTAL|[Oo]verall|[Tt]rain(?:ing)?|[Ee]xecution|[Ww]all(?:-?clock)?|[Rr]un(?:ning)?)"
         r"(?: (?:\w+ )?)?(?:[Ee]lapsed|ELAPSED|[Tt]ime|TIME|[Dd]uration|[Rr]untime|[Tt]ook|[Ww]all-?clock)"
-        r"(?: (?:elapsed|taken|spent|cost|used|time))?[^\d\n]{0,14}<DURATION>\s*\W*$"
+        r"(?: (?:elapsed|taken|spent|cost|used|time))?[^\d\n]{0,14}<DURATION>\s*(?:\([^()]*\))?\W*$"
         r"|^\W*(?:[Ee]lapsed|[Ff]inished in|[Rr]untime|[Tt]ime (?:taken|elapsed"
         r"|cost))(?: time)?[^\d\n]{0,8}<DURATION>\s*\W*$"
         r"|^real\s+(?P<real_minutes>\d+)m(?P<real_seconds>[\d.]+)s"
@@ -97,18 +103,23 @@ END_RULES = (
         "exited",
         "exits successfully|Job |exit code 0|xit code: 0|xited with code 0|xit status 0|ob finished|ob completed"
         "|Finished at"
-        "|End time|End of job|COMPLETED|finished at|ob ended",
+        "|End time|End of job|COMPLETED|finished at|ob ended|uccessfully completed|Program ended successfully"
+        "|process to finish|Ended (code 0",
         r"Process \d+ exits successfully|[Ee]xit(?:ed with)? (?:code|status):? 0\b|[Jj]ob (?:\S+ )?(?:finished"
         r"|completed|ended)\b"
         r"|^\W*(?:Finished|finished|Job finished|End(?:ed)?|End time)(?: at)?:? .*\d\d:\d\d|State: COMPLETED"
-        r"|^End of job",
+        r"|^End of job|^Successfully completed\.$|Program ended successfully|process to finish.*\(success\)"
+        r"|Ended \(code 0\)",
     ),
     rule(
         "afterwards",
-        "est accuracy|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model|inal val|est results|Best |best "
+        "est accuracy|est-set|est set|est Set|est-Set|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model"
+        "|inal val|est results|Best |best "
         "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳|wandb: Synced|wandb: Run summary"
         "|wandb: Run history|View run |inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
-        r"^\W*(?:[Ff]inal |[Oo]verall |[Bb]est )?[Tt]est(?:ing)? (?:set )?(?:[Aa]cc(?:uracy)?|[Ll]oss|[Rr]esults?"
+        r"\b(?:[Aa]ccuracy|[Ll]oss|[Rr]esults?|[Ss]core|[Mm]etrics) (?:on|of|for) (?:the )?[Tt]est[- ]?(?:[Ss]et"
+        r"|[Dd]ata)\w*\b"
+        r"|^\W*(?:[Ff]inal |[Oo]verall |[Bb]est )?[Tt]est(?:ing)? (?:set )?(?:[Aa]cc(?:uracy)?|[Ll]oss|[Rr]esults?"
         r"|[Ss]core|[Mm]etrics)\b"
         r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|test|accuracy|loss|score|metrics|val(?:idation)?"
         r"|checkpoint)\b"

@@ -37,9 +37,10 @@ RULES = (
     # --- memory: the system's killer first, its lines also say "out of memory"
     _rule(
         "host_memory",
-        "Out of memory: Kill|oom-kill|oom_kill|OOMKilled|OOM Killed|running low on memory|OUT_OF_MEMORY",
+        "Out of memory: Kill|oom-kill|oom_kill|OOMKilled|OOM Killed|running low on memory|OUT_OF_MEMORY|TERM_MEMLIMIT"
+        "|Out Of Memory|exceeded memory limit",
         r"Out of memory: Kill|oom[-_]kill|OOM ?Killed|due to the node running low on memory|(?:State"
-        r"|state)[ :=]*OUT_OF_MEMORY",
+        r"|state)[ :=]*OUT_OF_MEMORY|TERM_MEMLIMIT|task \S+ Out Of Memory|exceeded memory limit",
     ),
     _rule(
         "out_of_memory",
@@ -63,8 +64,9 @@ RULES = (
     # --- schedulers
     _rule(
         "time_limit",
-        "DUE TO TIME LIMIT|TERM_RUNLIMIT|exceeded limit|exceeded hard wallclock",
-        r"DUE TO TIME LIMIT|TERM_RUNLIMIT|PBS: job killed: walltime (?P<used_seconds>\d+) exceeded limit"
+        "DUE TO TIME LIMIT|TERM_RUNLIMIT|exceeded limit|exceeded hard wallclock|State: TIMEOUT|ime limit|walltime",
+        r"DUE TO TIME LIMIT|\bState: TIMEOUT\b|[Tt]ime limit (?:reached|exceeded)|[Rr]eached (?:the )?(?:time limit"
+        r"|walltime)|TERM_RUNLIMIT|PBS: job killed: walltime (?P<used_seconds>\d+) exceeded limit"
         r" (?P<limit_seconds>\d+)|exceeded hard wallclock",
     ),
     _rule(
@@ -113,8 +115,9 @@ RULES = (
     ),
     _rule(
         "killed",
-        "Killed|SIGKILL|killed by signal",
-        r"^\s*Killed\s*$|\bline \d+:\s+\d+ Killed\b|\d+ Killed {2,}|is killed by signal: (?:Killed|Terminated)"
+        "Killed|SIGKILL|killed by signal|Terminated|Hangup",
+        r"^\s*(?:Killed|Terminated|Hangup)\s*$|\bline \d+:\s+\d+ Terminated\b|^srun: error: .* (?:Killed"
+        r"|Terminated)\s*$|\bline \d+:\s+\d+ Killed\b|\d+ Killed {2,}|is killed by signal: (?:Killed|Terminated)"
         r"|Signal 9 \(SIGKILL\)|killed by signal 9",
     ),
     _rule(
@@ -168,7 +171,11 @@ RULES = (
         r"|^\s*[Ss]aving model\.*\s*$",
     ),
     # without the traceback before it: other languages, torn or filtered logs
-    _rule("exception", "Error: |Exception: ", r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S"),
+    _rule(
+        "exception",
+        "Error: |Exception: |ERROR: ",
+        r"^(?:ERROR: (?:LoadError|MethodError|UndefVarError)|(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S)",
+    ),
 )
 NEEDLES = tuple(dict.fromkeys(needle for rule in RULES for needle in rule.needles))
 _STEP_IN_PATH = re.compile(  # the last number that belongs to a word of counting

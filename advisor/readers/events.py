@@ -38,7 +38,7 @@ for _needle in _ALL:
 _HOT = re.compile(b"|".join(re.escape(shape) for shape in sorted(_BY_SHAPE, key=len)))
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what python and its logging print of an exception that ended nothing
-_HARMLESS = re.compile(rb"\s*(?:Exception ignored |--- Logging error ---)")
+_HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
 
 

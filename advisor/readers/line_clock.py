@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.chunks import ANSI, chunks, open_binary
-from advisor.readers.run_table import RunPart, RunTable
+from advisor.readers.run_table import RunPart, RunTable, Status
+from advisor.readers.runs import rejudged
+from advisor.readers.status import NO_END
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
 LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
@@ -75,7 +77,7 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         whole = (0, len(data))
         parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*whole)] if len(runs) > 1 else []
         seconds = _by_stamps(parts, whole, several=True) if parts else None
-    return dataclasses.replace(table, runs=runs, clock_seconds=seconds)
+    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
 
 
 @dataclass
@@ -119,11 +121,27 @@ def _spans(data: bytes | mmap.mmap, runs: Sequence[RunPart]) -> list[tuple[int, 
 
 def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, several: bool) -> RunPart:
     parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*span)]
+    bars = _bars(parts)
+    run = _by_its_bar(run, bars, span)
     if (seconds := _by_stamps(parts, span, several)) is not None:
         return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS)
-    if (seconds := _by_bars([text for _, text in parts])) is not None:
+    if bars and (seconds := max(bar.seconds for bar in bars)):
         return dataclasses.replace(run, clock_seconds=seconds, clock=BAR)
     return run
+
+
+def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
+    """The run with how far its longest bar came, where nothing else says how it ended: one bar, there to the end."""
+    bar = max(bars, key=lambda bar: bar.seconds, default=None)
+    if run.phase is None or bar is None or bar.before or not bar.total or run.status is not Status.INCOMPLETE:
+        return run
+    if NO_END not in run.status_reason or bar.end < span[0] + COVERED * (span[1] - span[0]):
+        return run
+    if bar.done == bar.total:
+        return dataclasses.replace(
+            run, status=Status.COMPLETED, status_reason=f"its progress bar came to {bar.done:,} of {bar.total:,}"
+        )
+    return dataclasses.replace(run, status_reason=f"its progress bar ends at {bar.done:,} of {bar.total:,}")
 
 
 def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
@@ -193,14 +211,29 @@ def _span(stamps: np.ndarray, wraps: float, several: bool) -> float:
     return float(sum(piece.max() - piece.min() for piece in np.split(stamps, cuts)))
 
 
-def _by_bars(parts: Sequence[bytes]) -> float | None:
-    """The longest clock of the bars that count to the same total, those that begin anew added; None without a bar."""
-    clocks: dict[bytes, tuple[float, float]] = {}  # total → seconds of the bars before, of the present one
-    for part in parts:
-        for match in _BAR.finditer(part):
-            _, total, days, hours, minutes, seconds = match.groups()
+@dataclass(kw_only=True)
+class _Bars:
+    """The progress bars of a run that count to the same total."""
+
+    total: int
+    done: int = 0
+    before: float = 0.0  # seconds of those that ended before the present one began
+    last: float = 0.0  # of the present one
+    end: int = 0  # byte behind the last of them
+
+    @property
+    def seconds(self) -> float:
+        return self.before + self.last
+
+
+def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
+    found: dict[bytes, _Bars] = {}
+    for at, text in parts:
+        for match in _BAR.finditer(text):
+            done, total, days, hours, minutes, seconds = match.groups()
             now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
-            before, last = clocks.get(total, (0.0, 0.0))
-            clocks[total] = (before + last, now) if now < last else (before, now)
-    longest = max((before + last for before, last in clocks.values()), default=0.0)
-    return longest or None
+            bar = found.setdefault(total, _Bars(total=int(total)))
+            if now < bar.last or int(done) < bar.done:
+                bar.before += bar.last
+            bar.last, bar.done, bar.end = now, int(done), at + match.end()
+    return list(found.values())

@@ -23,6 +23,7 @@ from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, status_of
 
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
+FEWEST_ROWS, ROUND_DIGITS = 50, 2  # of a run whose last step says something by being round: 10,000 or 2,500
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
@@ -157,6 +158,15 @@ def _name(stretch: Stretch | None, number: int, of: int) -> str:
     return "training" if of == 1 else f"run {number}"
 
 
+def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
+    """The table with its runs judged anew, and so the whole."""
+    judged = [(part.status, part.status_reason) for part in parts]
+    if judged == [(part.status, part.status_reason) for part in table.runs]:
+        return dataclasses.replace(table, runs=tuple(parts))
+    status, reason = _whole(parts)
+    return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
+
+
 def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
     """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
     last = parts[-1]
@@ -188,7 +198,7 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
         whole = bool(np.all(epochs == np.round(epochs)))
         slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
         return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
-    late = _evaluated_out_of_turn(table, phase)
+    late = _evaluated_out_of_turn(table, phase) or _ends_round(steps, events)
     return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)
 
 
@@ -223,6 +233,18 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     last, every = float(steps[evaluated][-1]), float(gaps[0])
     words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
     return words if out_of_turn else ""
+
+
+def _ends_round(steps: np.ndarray, events: Sequence[Event]) -> str:
+    """That the last step is a round number and was saved or tested, in words; else empty. Few runs are cut there."""
+    saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
+    if len(steps) < FEWEST_ROWS or not saved:
+        return ""
+    last = float(steps.max())
+    digits = f"{last + (1 if steps.min() == 0 and last % 10 == 9 else 0):.0f}".rstrip("0")
+    if len(digits) > ROUND_DIGITS or last < 10 * FEWEST_ROWS:
+        return ""
+    return f"its last step {last:.10g} is a round number, and behind it stands: {saved[-1].text}"
 
 
 def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

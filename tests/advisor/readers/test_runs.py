@@ -131,3 +131,17 @@ def test_the_total_of_another_run_is_not_that_of_the_main_one(tmp_path):
 def test_a_printed_clock_that_begins_anew_is_added():
     elapsed = np.concatenate((np.arange(1.0, 101), np.arange(1.0, 301)))
     assert spent_seconds(build.case(build.without(build.run(elapsed_seconds=elapsed), "seconds"))) == 400
+
+
+@pytest.mark.parametrize(("done", "status"), [(40, Status.COMPLETED), (25, Status.INCOMPLETE)])
+def test_one_bar_to_the_end_says_how_far_a_run_came(tmp_path, done, status):
+    bar = "\r".join(f"{i}/40 [00:{i:02d}<00:01, 1.00it/s]" for i in range(done + 1))
+    rows = "".join(f"{{'loss': {3 - i / 40:.2f}, 'learning_rate': 1e-05, 'epoch': {i / 5}}}\n" for i in range(1, 11))
+    run = read(tmp_path, rows + bar)
+    assert (run.status, run.runs[0].status) == (status, status) and "progress bar" in run.status_reason
+
+
+def test_a_round_last_step_that_was_tested_is_an_end(tmp_path):
+    rows = "".join(f"Step: {i}, loss = {3 - i / 2000:.4f}\n" for i in range(10, 2001, 10))
+    assert read(tmp_path, rows).status is Status.INCOMPLETE
+    assert read(tmp_path, rows + "Accuracy on Test-Set: 71.4%\n").status is Status.COMPLETED
