@@ -38,6 +38,7 @@ class LaunchRecord:
     device_key: str | None = None
     handle: str = "local://"  # engine://id: who started it, and what it is called there
     trainer: str = "own"  # the adapter's name
+    stop_asked_at: str | None = None  # ISO 8601, UTC: when its user asked this attempt to stop; None: never
     schema: int = 2
 
 

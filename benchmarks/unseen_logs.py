@@ -29,7 +29,7 @@ STATUS = {
     "killed": {Status.KILLED},
     "time_limit": {Status.TIME_LIMIT},
     "out_of_memory": {Status.OUT_OF_MEMORY},
-    "failed": {Status.CRASHED},
+    "failed": {Status.CRASHED, Status.DIVERGED},  # a loss that is no number is a failure of training
     "stopped": {Status.STOPPED},
     "unknown": {Status.UNKNOWN, Status.INCOMPLETE},
 }

@@ -27,7 +27,7 @@ from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
 _LEAST_USD = 0.05
-_GO_ON = (Status.INCOMPLETE, Status.UNKNOWN)  # where no word of the log says that the run has ended
+_GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # where no word of the log says that the run has ended
 CLOCK_MISSES = 0.9  # of the steps' own times a clock of hundredths of a minute may say
 
 

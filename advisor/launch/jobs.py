@@ -84,7 +84,8 @@ def resumed_job(
     _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), guards.max_seconds)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards)
+    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
+                     stop_asked_at=None)  # fmt: skip
     return Job(folder=run_dir, trainer=trainer, files=_files(trainer, guarded(config, guards)), record=record)
 
 

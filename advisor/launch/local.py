@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -79,6 +80,8 @@ class LocalBackend:
             raise AdvisorError(f"{run_dir} runs on {host}, not here", f"repeat the command on {host}")
         if process is None or not is_alive(process):
             return status
+        if launch is not None:
+            write_launch(run_dir, replace(launch, stop_asked_at=datetime.now(UTC).isoformat(timespec="milliseconds")))
         ask_to_stop(process, workers_only=launch is not None and launch.gpus > 1)
         if not wait_until_gone(process, timeout_seconds):
             if not force:

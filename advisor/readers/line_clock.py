@@ -70,6 +70,8 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
     if not table.runs or table.telemetry is not None:
         return table
     with _opened(path) as data:
+        if b"\0" in data[:4096]:
+            return table  # no text
         spans = _spans(data, table.runs)
         runs = tuple(
             _timed(run, data, span, several=len(spans) > 1) for run, span in zip(table.runs, spans, strict=True)

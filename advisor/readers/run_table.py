@@ -83,6 +83,7 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     CRASHED = "crashed"
     KILLED = "killed"  # by a signal from outside
+    RUNNING = "running"  # its process lives, or somebody writes its log: not over
     UNKNOWN = "unknown"  # nothing in the log says how many steps there were to be
 
 

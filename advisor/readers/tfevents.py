@@ -6,6 +6,7 @@ event.proto and summary.proto of TensorFlow.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import zlib
 from array import array
@@ -54,6 +55,18 @@ class Scalars:
     by_tag: dict[str, tuple[array, array, array]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     events: int = 0
+    seconds: float = 0.0  # from the first event of each file to its last
+    _span: tuple[float, float] = (math.inf, -math.inf)  # wall times of the present file
+
+    def passed(self, wall_time: float) -> None:
+        """Remember that an event was written at a time."""
+        if math.isfinite(wall_time):
+            self._span = min(self._span[0], wall_time), max(self._span[1], wall_time)
+
+    def end_file(self) -> None:
+        """Add the time of a file that was read."""
+        self.seconds += max(0.0, self._span[1] - self._span[0])
+        self._span = math.inf, -math.inf
 
     def add(self, tag: str, step: int, wall_time: float, value: float) -> None:
         """Remember one scalar."""
@@ -84,6 +97,8 @@ def read_events(path: Path, scalars: Scalars) -> str | None:
                     f"{path} is no event file that can be read: {error}", "copy it anew from where the run wrote it"
                 ) from error
             return f"{path.name}: {error}; what came before it is read"
+        finally:
+            scalars.end_file()
     if not scalars.events:
         raise AdvisorError(
             f"{path} holds no event: nothing was logged yet",
@@ -113,7 +128,7 @@ def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> R
     if len(steps):
         gatherer.add(cells, np.arange(1, len(steps) + 1), printed)
     gathered = gatherer.finish()
-    return assemble(
+    table = assemble(
         gathered.records,
         source=source,
         format=NAME,
@@ -122,6 +137,11 @@ def table_of(scalars: Scalars, *, source: str, notes: tuple[str, ...] = ()) -> R
         provenance={**gathered.provenance, "unix_seconds": "wall time of the event"},
         notes=(*gathered.notes, *notes),
     )
+    if len(table.runs) != 1 or not scalars.seconds:
+        return table
+    (run,) = table.runs
+    timed = dataclasses.replace(run, clock_seconds=scalars.seconds, clock="time stamps of its events")
+    return dataclasses.replace(table, runs=(timed,))
 
 
 def _event(record: bytes, scalars: Scalars) -> None:
@@ -135,6 +155,7 @@ def _event(record: bytes, scalars: Scalars) -> None:
         elif number == 5 and wire == BYTES:
             summary = value
     scalars.events += 1
+    scalars.passed(wall_time)
     if summary is not None:
         for number, wire, value in fields(summary):
             if number == 1 and wire == BYTES and isinstance(value, bytes):

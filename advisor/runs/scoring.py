@@ -23,7 +23,7 @@ from advisor.runs.reference_kernel import drift_factor, reference_seconds
 from advisor.runs.time_spent import STALL, TimeSpent, checkpoints_seconds, evals_seconds, time_spent
 from trainer.schema import Outcome
 
-_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE)  # or ended without a word
+_ONGOING = (Status.UNKNOWN, Status.INCOMPLETE, Status.RUNNING)  # or ended without a word
 _SAME = 0.01  # relative difference that is rounding of print
 # words of a provenance that mean what PyTorch's allocator gave out; "memory" alone may be what nvidia-smi shows
 _ALLOCATED = ("alloc", "active")

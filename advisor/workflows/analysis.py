@@ -236,6 +236,8 @@ def _what_happened(case: Case) -> str:
         ended = far or "no training step"
     elif run.status is Status.COMPLETED:
         ended += f" after {far}" if far else ", no step printed"
+    elif run.status is Status.RUNNING:
+        ended += f", {far} so far" if far else ", no step yet"
     else:
         ended += f" after {far}" if far else " before the first step"
     reason = f" ({_short(run.status_reason)})" if run.status_reason else ""

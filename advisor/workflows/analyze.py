@@ -6,14 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.launch.state import RunState, run_status
+from advisor.launch.writers import is_being_written
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
-from advisor.readers.run_table import RunTable
+from advisor.readers.run_table import RunTable, Status
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
 from advisor.workflows.analysis import Analysis, Given, judge_run
+
+_OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
 
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
@@ -23,7 +27,21 @@ def analyze(path: Path, given: Given, store: Store, progress: Progress | None = 
     """
     with opened(path) as inside:
         run = replace(_read(inside, given, progress), source=str(path))
-        return judge_run(run, _with_folder(inside, given), store)
+        return judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
+
+
+def _as_it_is(run: RunTable, path: Path) -> RunTable:
+    """The run with what its log cannot say: that it goes on, or that its user stopped it."""
+    launch = read_launch(path) if path.is_dir() else None
+    if launch is not None:
+        state = run_status(path).state
+        if state is RunState.RUNNING:
+            return replace(run, status=Status.RUNNING, status_reason="its process lives")
+        asked = launch.stop_asked_at is not None and run.status in (Status.STOPPED, *_OPEN, Status.KILLED)
+        return replace(run, status=Status.STOPPED, status_reason="its user stopped it") if asked else run
+    if run.status in _OPEN and run.telemetry is None and path.is_file() and is_being_written(path):
+        return replace(run, status=Status.RUNNING, status_reason="its log is being written")
+    return run
 
 
 def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:

@@ -15,6 +15,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings.overlap import savings
+from advisor.readers.run_table import Status
 from advisor.report import words, write_reports
 from advisor.report.markdown import document
 from advisor.runs.comparison import compare_runs
@@ -336,3 +337,25 @@ def test_where_little_could_be_checked_silence_is_no_praise(tmp_path):
     assert not analysis.findings
     assert "checks that were possible; log step times and the card's name for the rest" in analysis.verdict[2]
     assert "nothing wrong" not in analysis.verdict[2]
+
+
+def test_a_log_that_somebody_writes_is_running(store, tmp_path):
+    path = tmp_path / "train.log"
+    with path.open("w") as file:
+        file.write("".join(f"step {i}/100 | loss {4 - i / 50:.4f}\n" for i in range(1, 41)))
+        file.flush()
+        live = analyze(path, Given(), store)
+        assert live.run.status is Status.RUNNING and "40 of 100 steps (40 %) so far" in live.verdict[0]
+        assert not any(finding.code == "steps_missing" for finding in live.findings)
+    assert analyze(path, Given(), store).run.status is Status.INCOMPLETE
+
+
+def test_several_runs_are_a_table_everywhere(store, tmp_path):
+    banner = "Using device: cuda\nParameters in the model: 9\nLoading the data from disk\n"
+    rows = [f"step {i}/100 | loss {4 - i / 50:.4f}\n" for i in range(1, 101)]
+    text = f"{banner}{''.join(rows[:40])}Killed\n{banner}{''.join(rows)}Training complete in 50 s\n"
+    analysis = told(tmp_path, store, text)
+    assert "2 runs, 1 killed, 1 completed; the longest, run 2: completed after 100 steps" in analysis.verdict[0]
+    assert [row[1:3] for row in words.runs(analysis)] == [("killed", "1 to 40"), ("completed", "1 to 100")]
+    assert "## Runs in this log" in document(analysis)
+    assert [run["status"] for run in to_document(analysis)["runs"]] == ["killed", "completed"]

@@ -19,11 +19,14 @@ from advisor.launch.guards import guarded, make_guards, parse_loss_stop
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
+from advisor.readers.run_table import Status
 from advisor.run_records import LaunchRecord
 from advisor.runs.follow import RunFollower, summarize
 from advisor.store.run_folder import read_launch, read_run_config, read_run_plan, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.own import OWN, OwnTrainer
+from advisor.workflows.analysis import Given
+from advisor.workflows.analyze import analyze
 from advisor.workflows.launch import Limits, dry_run, launch, resume, stop
 from tests.advisor.plans import small_plan, small_run
 from trainer.runlog import load_run_log, read_records
@@ -285,6 +288,9 @@ def test_stop_waits_for_the_final_record(store, replay):
     status = launcher.stop(folder, timeout_seconds=20)
     assert (status.state, status.outcome) == (RunState.FINISHED, Outcome.STOPPED)
     assert launcher.stop(folder) == status  # again: left as it is
+    assert read_launch(folder).stop_asked_at is not None
+    stopped = analyze(folder, Given(), store).run
+    assert (stopped.status, stopped.status_reason) == (Status.STOPPED, "its user stopped it")
 
 
 def test_a_run_that_does_not_stop_is_killed_only_with_force(store):

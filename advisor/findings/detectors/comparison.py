@@ -115,6 +115,8 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
 
 def detect_steps_missing(case: Case) -> Verdict:
     """Steps declared against steps done: a run that ended early, or went on too long."""
+    if case.run.status is Status.RUNNING:
+        return None
     planned, done = planned_steps(case), steps_done(case.run)
     if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):
         return _never_began(planned)
