@@ -207,7 +207,6 @@ def card_price(q: Question) -> Judgement:
         return unknown(f"no price list has {q.get('gpu')}")
     low, high = number * bills[0], number * bills[-1]
     span = f"{format_usd_rate(bills[0])} to {format_usd_rate(bills[-1])}/h"
-    span = f"{format_usd_rate(bills[0])} to {format_usd_rate(bills[-1])}/h"
     words = f"{len(bills)} listed prices of one {q.get('gpu')}: {span}"
     if value.most < _PRICES[0] * low or value.least > _PRICES[1] * high:
         return wrong(f"{words}{f', {number} of them' if number > 1 else ''}, not {value.text}", words)

@@ -72,7 +72,7 @@ def read(path: Path) -> RunTable:
     table = _with_breakdown(table, tables)
     if table.rows and (table.status not in (Status.UNKNOWN, Status.INCOMPLETE) or "planned_steps" in table.facts):
         return table
-    reason = "a report: somebody's word on how the run went"
+    reason = "a report: somebody's word on how the run went; `advisor audit` judges what it claims"
     return dataclasses.replace(table, status=Status.UNKNOWN, status_reason=reason)
 
 

@@ -53,7 +53,7 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"%|per ?cent\b", "%"),
         (r"milliseconds?\b|ms\b", "ms"),
         (r"(?:µs|us|microseconds?)\b", "us"),
-        (r"(?:seconds?|secs?|s)\b(?!/)", "s"),
+        (r"(?:seconds?|secs?|s)\b(?!/(?!step|it))", "s"),
         (r"(?:minutes?|mins?)\b", "min"),
         (r"(?:hours?|hrs?|h)\b(?!/)", "h"),
         (r"(?:days?|d)\b", "days"),

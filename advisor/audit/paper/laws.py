@@ -19,7 +19,7 @@ from advisor.audit.paper.records import Record, Stated, records, same_subject
 
 _MOST_READINGS = 24
 _MOST_VALUES = 3  # of one quantity of one subject: more are a list of different things
-COMMON = ("gpus", "sequence", "usd_per_hour", "steps")  # a report that states one of them once means it throughout
+COMMON = ("gpus", "sequence", "usd_per_hour")  # a report that states one of them once means it throughout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
+_LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
@@ -50,7 +51,7 @@ LAWS = (
     _law("batch", _BATCH, f"{_BATCH} * {{gpus}}", *(f"{_BATCH} * {{gpus}} / {k}" for k in _SHARDS)),
     _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
     _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
-    _law("duration", "{steps} * {step_time}"),
+    _law("duration", _LASTS),
     _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
     _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
     Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),
@@ -124,7 +125,9 @@ def _claims(
         found = [stated_of(role, record, known) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
             continue
-        alone = record.kind == "sentence"
+        alone = record.kind == "sentence" and template != _LASTS
+        if template == _LASTS and record.kind == "sentence" and found[0].scope > Scope.OWN:
+            continue
         if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
             continue
         for role, one in zip(law.roles(template), found, strict=True):
@@ -175,9 +178,9 @@ def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
     if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
         return Found(stated=found, scope=Scope.SUBJECT)
     if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
-        beside = [
-            s for r in known if r.section == record.section and r.kind == "section" for s in r.facts.get(role, [])
-        ]
+        kinds = ("section", "sentence") if role == "step_time" else ("section",)
+        near = [r for r in known if r.section == record.section and r.kind in kinds]
+        beside = [stated for r in near for stated in r.facts.get(role, [])]
         if found := _distinct(beside):
             return Found(stated=found if len(found) == 1 else (), scope=Scope.SECTION)
     everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()

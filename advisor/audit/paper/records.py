@@ -21,6 +21,7 @@ _SIZE = re.compile(
     r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))"
 )
 _EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
+_A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
 _OTHER_TOKENS = re.compile(
     r"data|corpus|available|context|max|input|output|prompt|vocab|special|generat|new\b|per\b|average|length"
     r"|valid|test|eval",
@@ -301,6 +302,8 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
     """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
     for figure in figures(text):
         role = _NOUNS_OF.get(figure.dimension)
+        if role == "duration" and _A_STEP.match(text[figure.end :]):
+            role = "step_time"
         if role == "rate" and _EACH.match(text[figure.end :].lstrip()):
             role = "gpu_rate"
         if figure.dimension == "count":
@@ -319,7 +322,7 @@ _COUNTED = (
     ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
     ("parameters", r"(?:param|model\b)"),
     ("gpus", r"gpus?\b"),
-    ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b"),
+    ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b(?! per|/)|(?:step|iteration) \w+"),
     ("epochs", r"epochs?\b"),
 )
 

@@ -50,3 +50,10 @@ def test_a_rate_is_impossible_for_the_smallest_model_of_the_report(tmp_path: Pat
 def test_one_rate_in_two_units(tmp_path: Path) -> None:
     assert accused(tmp_path, "# Rate\n\nPer GPU: 1,562,500 tokens/sec ≈ 1,562 tok/s\n") == [3]
     assert accused(tmp_path, "# Rate\n\nPer GPU: 1,562,500 tokens/sec ≈ 1.56M tok/s\n") == []
+
+
+def test_the_steps_of_a_sentence_last_what_its_section_says_of_one(tmp_path: Path) -> None:
+    """840,000 · 33 s = 321 days."""
+    text = "# Pilot\n\nWe saw 33 s/step on the pilot. The full 840k-step run then takes about {} days.\n"
+    assert accused(tmp_path, text.format(320)) == []
+    assert accused(tmp_path, text.format(8)) == [3]
