@@ -48,7 +48,12 @@ from advisor.findings.detectors.learning_rate import (
 )
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
 from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
-from advisor.findings.detectors.several import detect_other_runs, detect_same_results, detect_several_runs
+from advisor.findings.detectors.several import (
+    detect_other_runs,
+    detect_restarts,
+    detect_same_results,
+    detect_several_runs,
+)
 from advisor.findings.detectors.stagnation import (
     detect_no_learning,
     detect_noise_floor,
@@ -99,6 +104,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_checkpoint_disk,
     detect_merged_runs,
     detect_several_runs,
+    detect_restarts,
     detect_other_runs,
     detect_same_results,
     detect_steps_missing,

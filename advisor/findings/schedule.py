@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.curves import curve
+from advisor.findings.curves import rate_curve
 from advisor.findings.run_facts import number
 from advisor.laws.annealing import learning_rate_shares, planned_shares
 
@@ -47,7 +47,7 @@ def schedules_of(case: Case, steps: int) -> list[Schedule]:
     declared = _declared(case, steps)
     if declared is not None and _fits(declared.shares, case):
         return [declared]
-    rates = curve(case.run, "learning_rate")
+    rates = rate_curve(case.run)
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
         return []
     warmup = int(number(case.run.facts, "warmup_steps") or _warmup_seen(rates.step, rates.value))
@@ -63,7 +63,7 @@ def _declared(case: Case, steps: int) -> Schedule | None:
     if kind is None or kind == "wsd":  # how long it decays is not among the facts: recognised below
         return None
     peak, least = number(facts, "learning_rate"), number(facts, "min_learning_rate")
-    warmup, rates = number(facts, "warmup_steps"), curve(case.run, "learning_rate")
+    warmup, rates = number(facts, "warmup_steps"), rate_curve(case.run)
     if warmup is None:
         warmup = _warmup_seen(rates.step, rates.value) if len(rates) >= _LEAST_SEEN else 0
     final = least / peak if peak and least is not None else 0.0
@@ -92,7 +92,7 @@ def _known(steps: int, warmup: int) -> list[Schedule]:
 
 def _fits(values: np.ndarray, case: Case) -> bool:
     """Whether the rates printed so far are those of the schedule, each as a share of the largest."""
-    rates = curve(case.run, "learning_rate")
+    rates = rate_curve(case.run)
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
         return True  # nothing speaks against it
     place = np.clip(rates.step.astype(int), 0, len(values) - 1)

@@ -143,6 +143,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         },
         "findings": analysis.findings,
         "insufficient": analysis.insufficient,
+        "checks": coverage(case, analysis.insufficient),
         "forecast": analysis.forecast,
         "facts": run.facts,
         "assumed": case.unsure,

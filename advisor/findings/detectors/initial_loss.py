@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import curve, tail
+from advisor.findings.curves import Curve, curve, tail
 from advisor.findings.detectors.learning_rate import rate_is_zero
+from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import nats_per_unit, number, sequence_length, steps_done, vocabulary
 from advisor.findings.spend import cost_of_steps
 from advisor.laws.initial_loss import (
@@ -23,6 +24,7 @@ from advisor.laws.initial_loss import (
 
 _SEEN = "sources §7.1: a fresh model's first loss is ln V (zero-initialised head) to ln V + σ²/2"
 _LATEST_HIGH = 200  # a loss above ln V + 1 this early is still about how the run started
+_LARGEST_VOCABULARY = 262_144  # Gemma 3
 _FEW_STEPS = 50  # before so many steps nobody expects a model to beat the uniform guess
 _LONG_ENOUGH = 200  # by then the frequencies of tokens alone put a language model nats below ln V
 _WORSE = 0.1  # nats above ln V; the first rows of a healthy run lie within 0.3
@@ -44,6 +46,8 @@ _VOCABULARIES = {
 def detect_initial_loss(case: Case) -> Verdict:
     """The first printed loss against ln V, with the likeliest reasons where it is too high or too low."""
     losses, vocab, unit = curve(case.run, "loss"), vocabulary(case), nats_per_unit(case.run)
+    if vocab is None and unit is not None and len(losses) and (found := _above_all(case, losses, unit)):
+        return found
     if vocab is None or unit is None or not len(losses):
         missing = "the vocabulary's size" if vocab is None else "a training loss in nats or bits per token"
         return Insufficient(code="initial_loss", missing=missing)
@@ -56,6 +60,27 @@ def detect_initial_loss(case: Case) -> Verdict:
         missing = f"the loss before step 2 (the first one printed is of step {step:g})"
         return Insufficient(code="initial_loss", missing=missing)
     return _too_low(case, step, loss, vocab)
+
+
+def _above_all(case: Case, losses: Curve, unit: float) -> Finding | None:
+    """A first loss that no vocabulary gives, where the run's own is not known: a sum, or another unit."""
+    first, step = float(losses.value[0]) * unit, float(losses.step[0])
+    most = uniform_loss(_LARGEST_VOCABULARY)
+    if not is_language(case) or not has_level(case, losses) or first <= most + FAULT_ABOVE or step > _LATEST_HIGH:
+        return None
+    return Finding(
+        code="initial_loss_high",
+        severity=Severity.NOTE,
+        title=f"First loss {first:.4g} is above ln V of any vocabulary (ln {_LARGEST_VOCABULARY:,} = {most:.2f})",
+        evidence=(Evidence(text=f"loss {first:.5g} at step {step:g}", first_step=step, last_step=step),),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the loss is a sum: over tokens, micro-batches or devices",
+            "it holds other terms (several heads, auxiliary losses), or weights of far too large a scale",
+        ),
+        actions=("divide it by what it is summed over; the vocabulary's size (--config) tells by how much it is off",),
+        threshold=f"{_SEEN}; the largest vocabularies have about {_LARGEST_VOCABULARY:,} tokens",
+    )
 
 
 def _too_high(case: Case, step: float, loss: float, vocab: int) -> Finding:

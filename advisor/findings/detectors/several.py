@@ -12,9 +12,11 @@ from advisor.findings.detectors.dead import detect_frozen
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.stagnation import detect_no_learning
+from advisor.findings.savings import main_part
 from advisor.readers.run_table import Phase, RunTable
 
 _FEWEST_ROWS = 3
+_MANY_STARTS = 3
 _SAME_ROWS = 5  # losses equal to the last digit printed: no chance, and no other setting
 _SAME_SHARE = 0.8
 # what each run beside the longest is asked: its loss alone answers
@@ -53,6 +55,30 @@ def _outline(run: RunTable, phase: Phase) -> str:
     known = loss[np.isfinite(loss)]
     losses = f", loss {known[0]:.4g} → {known[-1]:.4g}" if len(known) else ""
     return f"{phase.name}: {phase.last_row - phase.first_row + 1} rows{losses}"
+
+
+def detect_restarts(case: Case) -> Verdict:
+    """A run that was started again and again: how often, and why each start ended."""
+    run = case.run
+    main = main_part(run)
+    starts = max(len(run.attempts), main.starts if main is not None else 1)
+    starts = max(starts, 1 + sum(event.kind == "restart" for event in run.events))
+    if not len(run) and not run.events:
+        return Insufficient(code="many_restarts", missing="rows with steps, or what the program printed")
+    if starts < _MANY_STARTS:
+        return None
+    ends = [f"start {n + 1}: {a.outcome or 'ended without a word'}" for n, a in enumerate(run.attempts)]
+    ends += [event.text for event in run.events if event.kind == "restart" and not run.attempts]
+    return Finding(
+        code="many_restarts",
+        severity=Severity.NOTE,
+        title=f"The run was started {starts} times",
+        evidence=tuple(Evidence(text=text) for text in ends[:10]),
+        confidence=Confidence.MEDIUM,
+        causes=("time limits of the scheduler, preemption", "the same failure again: read the end of each start"),
+        actions=("write checkpoints before the limit, and see that each start takes the run up where it ended",),
+        threshold=f"{_MANY_STARTS} starts of one run",
+    )
 
 
 def detect_other_runs(case: Case) -> Verdict:

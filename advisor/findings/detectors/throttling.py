@@ -42,7 +42,7 @@ def detect_throttling(case: Case) -> Verdict:
             continue
         if mask == POWER_CAP and not _cap_costs(case, (bits & mask) != 0):
             continue  # at the cap with full clocks is what a well used card does
-        return _throttled(case, REASONS[mask], slowdown)
+        return _throttled(case, mask, slowdown)
     return None
 
 
@@ -85,7 +85,19 @@ def _step_time_factor(case: Case, on: np.ndarray) -> float | None:
     return series.median(seconds[state]) / series.median(seconds[~state])
 
 
-def _throttled(case: Case, words: str, slowdown: _Slowdown) -> Finding:
+def _by_card(case: Case, mask: int) -> tuple[Evidence, ...]:
+    """In which share of each card's readings it was held back; nothing where there is one card."""
+    gpu, reasons = run_metrics.telemetry(case, "gpu"), run_metrics.telemetry(case, "throttle_reasons")
+    cards = np.unique(series.finite(gpu))
+    if len(cards) < 2 or len(gpu) != len(reasons):
+        return ()
+    on = (np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & mask) != 0
+    shares = [f"GPU {card:g} in {format_percent(float(on[gpu == card].mean()))}" for card in cards]
+    return (Evidence(text="by card: " + ", ".join(shares[:16])),)
+
+
+def _throttled(case: Case, mask: int, slowdown: _Slowdown) -> Finding:
+    words = REASONS[mask]
     factor = slowdown.factor
     lost = slowdown.share * max(0.0, 1 - 1 / factor) if factor else float("nan")
     slower = f", {format_number(factor)}x slower by {slowdown.by}" if factor and factor > 1.02 else ""
@@ -95,7 +107,7 @@ def _throttled(case: Case, words: str, slowdown: _Slowdown) -> Finding:
         code="throttling",
         severity=Severity.ERROR if factor and lost > 0.10 else Severity.NOTE if lost < 0.01 else Severity.WARNING,
         title=f"Throttled ({words}) in {format_percent(slowdown.share)} of the readings{slower}",
-        evidence=(Evidence(text=f"NVML clocks-event reasons: {words}{warm}"),),
+        evidence=(Evidence(text=f"NVML clocks-event reasons: {words}{warm}"), *_by_card(case, mask)),
         confidence=Confidence.HIGH if slowdown.by == "step time" else Confidence.MEDIUM,
         causes=(
             ("a power limit below what the load wants", "a shared or weak power supply")

@@ -168,3 +168,10 @@ def test_minutes_without_a_kernel_are_one_finding_and_not_two():
     waits = np.where(np.arange(600) % 4 == 0, 0.95, 0.0)
     waiting = build.case(build.healthy(telemetry=build.telemetry(600, utilization=waits, power_watts=100.0)))
     assert hardware.detect_utilization(waiting).code == "gpu_waits" and money.detect_idle_device(waiting) is None
+
+
+def test_throttling_names_the_cards():
+    hot = np.tile([0.0, 0x40], 400)  # the second of two
+    table = build.healthy(telemetry=build.telemetry(400, gpus=2, throttle_reasons=hot))
+    found = throttling.detect_throttling(build.case(table))
+    assert found.evidence[1].text == "by card: GPU 0 in 0 %, GPU 1 in 100 %"

@@ -85,3 +85,13 @@ def test_a_loss_resting_at_ln_v_looks_like_random_tokens():
     loss = LN_V + 0.01 * np.random.default_rng(1).standard_normal(STEPS)
     found = detect_random_tokens(learning_case(learning_run(loss=loss)))
     assert isinstance(found, Finding) and "random" in found.title
+
+
+def test_a_first_loss_above_any_vocabulary_where_none_is_known():
+    table = learning_run(loss=healthy_loss(start=22.0, end=20.0), eval_loss=None)
+    table.facts.clear()
+    table.facts["seq_len"] = 512
+    found = detect_initial_loss(learning_case(table))
+    assert isinstance(found, Finding) and found.severity is Severity.NOTE and "any vocabulary" in found.title
+    table.facts.clear()  # not a language model: a sum over parts of a picture may be anything
+    assert isinstance(detect_initial_loss(learning_case(table)), Insufficient)
