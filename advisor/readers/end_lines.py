@@ -26,6 +26,7 @@ END_RULES = (
         r"|(?:[Tt]raining|[Rr]un|[Pp]rogram|[Pp]rocess|[Jj]ob) (?:was |has been )?(?:manually )?"
         r"(?:interrupted|stopped|aborted|cancell?ed)(?: manually)? by (?:the )?user|[Tt]raining (?:was )?interrupted\b"
         r"|(?:[Aa]borted|[Ii]nterrupted) by (?:the )?user|^\s*\^C\s*|CANCELLED(?: AT \S+)? BY\b"
+        r"|\bJOB \d+ .*CANCELLED AT \S+ \*\*\*"  # by scancel
         r"|(?:[Jj]ob|[Rr]un) .{0,40}cancell?ed by|[Cc]trl ?[-+] ?[Cc] (?:pressed|received|detected|caught)",
     ),
     rule(

@@ -72,7 +72,8 @@ RULES = (
     _rule(
         "killed",
         "CANCELLED AT|DUE TO PREEMPTION|NODE FAIL|preempted|SpotInstance",
-        r"CANCELLED AT(?! \S+ BY)|DUE TO PREEMPTION|DUE TO NODE ?FAIL|(?:job|instance|node) (?:was "
+        r"STEP .*CANCELLED AT(?! \S+ BY)|CANCELLED AT(?! \S+ (?:BY|\*\*\*))|DUE TO PREEMPTION"
+        r"|DUE TO NODE ?FAIL|(?:job|instance|node) (?:was "
         r"|has been )?preempted",
     ),
     # --- communication

@@ -27,6 +27,7 @@ _COUNTERS = {
 }
 _PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
+_SCORE = re.compile(rb"(?i)acc|score|reward|return|f1|auc|bleu|ppl|perplexity|bpb|bpc|time|sec|%")
 _RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
 
@@ -53,6 +54,8 @@ def readings(line: bytes) -> dict[str, Reading]:
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     _with_bar(found, best)
+    if "loss" not in best and "eval_loss" not in best:
+        _with_pair(line, found, best)
     return best
 
 
@@ -129,6 +132,20 @@ def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
             best["elapsed_seconds"] = Reading(
                 column="elapsed_seconds", target="elapsed_seconds", slot=slot, rank=_OWN, kind="clock", key=slot.name
             )
+
+
+def _with_pair(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:
+    """`iter 500 | train 3.21 | val 3.25`: what is called after its data alone is the loss, if no score is spoken of."""
+    pair = {slot.name.rpartition(" ")[2].lower(): slot for slot in found if b"." in line[slot.start : slot.end]}
+    held = next((pair[name] for name in ("val", "valid", "validation", "test") if name in pair), None)
+    if "train" not in pair or held is None or _SCORE.search(line):
+        return
+    if "step" not in best and ("epoch" not in best or best["epoch"].slot is pair["train"]):
+        return
+    for column, slot in (("loss", pair["train"]), ("eval_loss", held)):
+        best[column] = Reading(column=column, target=column, slot=slot, rank=_OWN, kind="loss", key=slot.name)
+    if "epoch" in best and best["epoch"].slot is pair["train"]:
+        del best["epoch"]
 
 
 def founds(reading: Reading, target: str) -> list[Found]:

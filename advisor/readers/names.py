@@ -85,11 +85,13 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "total_loss", "train_total_loss", "running_loss", "train_box_loss", "box_loss",
+        r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)",  # what boosted trees minimise
     )),
     ("eval_loss", "loss", (
         "tel", rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
         rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
         rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
+        rf"{_EVAL}(?:_?\d+)?_(?:rmse|[a-z_]*logloss)",
     )),
     ("eval_accuracy", "share", (
         rf"{_EVAL}_{_ACCURACY}", rf"{_ACCURACY}_{_EVAL}", rf"{_EVAL}_{_ACCURACY}_epoch",
@@ -152,7 +154,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "elapsed", "elapsed_time", "runtime", "_runtime", "total_time", "wall_time", "walltime", "time_elapsed",
         "train_time", "total_training_time", "training_time", "relative_time", "wall_clock", "time_total",
         "elapsed_total", "time_cost",
-        "relative", "total_elapsed",
+        "relative", "total_elapsed", "cumulative_time", "cum_time", "time_cumulative", "time_since_start",
     )),
     ("unix_seconds", "date", ("timestamp", "_timestamp", "time_stamp", "datetime", "date", "unix_time")),
     ("memory_bytes", "bytes", (

@@ -104,7 +104,12 @@ def _words(event: Event) -> str:
 
 
 def _survived(cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None) -> bool:
-    """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end."""
+    """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end.
+
+    What a shell says of a command of its script is final: the script goes on to its last words in any case.
+    """
+    if _BY_SHELL.search(cause.text):
+        return False
     if _is_weak(cause) and (reached or (said is not None and said.kind == "finished")):
         return True
     if said is None or said.kind not in ("finished", "early_stop"):
@@ -136,22 +141,39 @@ def _reached_end(last_step: float | None, planned_steps: float | None, slack: fl
     return last_step is not None and last_step >= planned_steps - slack
 
 
+_PLACE = re.compile(r" \[[^\]]+:\d+")  # where a traceback ends
+_BY_SHELL = re.compile(r"\bline \d+:\s+\d+ (?:Killed|Terminated|Aborted|Segmentation fault)")
+
+
 def _is_weak(cause: Event) -> bool:
     """Whether a run that has reached its last step may well print this afterwards."""
-    return cause.kind in ("signal", "child_failed", "killed", "interrupt", *_FOLLOWERS)
+    return cause.kind in (
+        "signal",
+        "child_failed",
+        "killed",
+        "interrupt",
+        *_FOLLOWERS,
+    )
 
 
 def _cause(ending: Sequence[Event]) -> Event | None:
     limit = next((event for event in ending if event.kind == "time_limit"), None)
     own = [event for event in ending if event.kind in CAUSES]
     if limit is not None:
-        before = [e for e in own if (e.line or 0) < (limit.line or 0) and e.kind not in (*_FOLLOWERS, "killed")]
+        before = [e for e in own if (e.line or 0) < (limit.line or 0) and _could_have_ended(e)]
         return before[0] if before else limit
     leaders = [event for event in own if event.kind not in _FOLLOWERS]
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
         if group:
             return group[0]
     return None
+
+
+def _could_have_ended(event: Event) -> bool:
+    """Whether a run that its scheduler's limit found may have been over before; a tool's complaint ends no program."""
+    if event.kind == "exception":
+        return _PLACE.search(event.text) is not None
+    return event.kind not in (*_FOLLOWERS, "killed")
 
 
 def _in_the_end(cause: Event, ending: Sequence[Event]) -> str:

@@ -37,6 +37,8 @@ STYLES = {
     "chinese": "2025-03-01 10:00:00,123 - INFO - 第 {s} 步，训练损失：{l:.4f}，学习率：0.0001",
     "stepped names": "[rank0]: iter {s}, contrastive loss {l:.4f}, batch time 0.25 s",
     "coloured": "\x1b[32mINFO\x1b[0m \x1b[1mstep\x1b[0m {s} \x1b[1mloss\x1b[0m {l:.4f}",
+    "called after its data": "  iter {s:6d} | train {l:.4f} | val {l:.4f} | lr 3.00e-04 | 153815 tok/s",
+    "boosted trees": "[{s}]\ttrain-rmse:{l:.4f}\tvalid-rmse:{l:.4f}",
     "tensor": "iteration: {s} loss: tensor({l:.4f}, device='cuda:0', grad_fn=<NllLossBackward0>)",
 }
 
@@ -47,6 +49,12 @@ def test_a_log_teaches_its_own_lines(tmp_path, style):
     assert table.format == NAME
     assert table.columns["step"].tolist() == list(STEPS)
     assert table.columns["loss"].tolist() == [round(loss(s), 4) for s in STEPS]
+
+
+def test_scores_called_after_their_data_are_no_losses(tmp_path):
+    lines = [f"epoch {s} | train 0.{90 - s} | val 0.{80 - s} (accuracy)" for s in range(10, 20)]
+    with pytest.raises(AdvisorError):
+        read_run(written(tmp_path, lines))
 
 
 def test_what_stands_beside_the_loss(tmp_path):
