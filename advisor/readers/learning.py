@@ -30,7 +30,8 @@ MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _MAY_MATTER = re.compile(
-    rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|step|iter|batch|\bit\b|\bep\b|[\x80-\xff]|\d/ *\d"
+    rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|step|iter|batch|\bit\b|\bep\b"
+    rb"|[\x80-\xff]|\d/ *\d"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
 _PLANS = {"epochs", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
