@@ -95,6 +95,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "value: 4.2e22 FLOP, parameters: 7 billion, tokens: 1 T",
     ),
     "optimal_tokens": ("140 B tokens are optimal for 7 B parameters", "value: 140 billion, parameters: 7 billion"),
+    "shape_size": ("24 blocks of 1024 are 350 M parameters", "value: 350 M, layers: 24, width: 1024"),
+    "cards_speed": ("an H100 is 3 times faster than an A100", "value: 3 x, gpu: h100, than: a100"),
     "card_figure": ("an A100 draws 400 W", "value: 400 W, gpu: a100, fact: power"),
     "weights_memory": ("a 7 B model takes 14 GB in fp16", "value: 14 GB, parameters: 7 billion, bytes_each: 2"),
     "optimizer_state": ("AdamW keeps 8 bytes a parameter", "value: 8"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from advisor.audit.counts import VOCABULARIES
 from advisor.audit.fields import cards_named
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
@@ -13,6 +14,8 @@ from advisor.units import format_count, format_number, format_seconds, format_to
 
 _EQUAL = 1.1  # work that differs by less is the same for a comparison
 _CLEAR = 1.05  # by how much the order must be the other way round to say so
+_BLOCKS = (6.0, 22.0)  # times L·d²: shared keys and a lean FFN; a gated FFN of five times the width
+_BEYOND = 1.3  # what a generation's software adds to its peak
 _MUENNIGHOFF = "Muennighoff et al. 2023: repeated tokens lose their worth by e in 15 passes"
 
 
@@ -157,6 +160,33 @@ def training_work(q: Question) -> Judgement:
     factor = value.middle / (6 * n.middle * d.middle)
     far = math.log10(factor) if factor > 0 else 0.0
     return wrong(f"{words}, not {value.text}" + (f": 10^{far:.0f} apart" if abs(far) >= 1 else ""), words)
+
+
+def shape_size(q: Question) -> Judgement:
+    """Parameters of blocks of a depth and a width: 12·L·d² with a usual FFN, and the tables of any vocabulary."""
+    value, layers, width = q.get("value"), q.get("layers").middle, q.get("width").middle
+    blocks = layers * width**2
+    low, high = _BLOCKS[0] * blocks, _BLOCKS[1] * blocks + 2 * VOCABULARIES[1] * width
+    words = f"12 × {layers:g} × {width:g}² = {format_count(12 * blocks)} in blocks; "
+    words += f"{format_count(high)} at most with tables"
+    if value.admits(low, high):
+        return holds(words, words)
+    return wrong(f"{format_count(low)} to {format_count(high)}, not {value.text}", words)
+
+
+def cards_speed(q: Question) -> Judgement:
+    """How many times faster one card is said to be than another: no more than its peaks and its bandwidth are."""
+    value, mine, others = q.get("value"), cards_named(q.get("gpu")), cards_named(q.get("than"))
+    pairs = [(a, b) for a in mine for b in others]
+    ratios = [a.memory_bytes_per_second / b.memory_bytes_per_second for a, b in pairs]
+    for a, b in pairs:
+        rates, base = (a.bf16_flops, a.fp16_flops, a.fp8_flops), b.bf16_flops or b.fp16_flops
+        ratios += [rate / base for rate in rates if rate and base]
+    most = max(ratios)
+    words = f"{q.get('gpu')} against {q.get('than')}: {most:.1f} times at most in peak (FP8 counted) or bandwidth"
+    if value.low > _BEYOND * most:
+        return wrong(words, words, consequence="time and cost planned from this comparison are too small")
+    return holds(words, words)
 
 
 def card_figure(q: Question) -> Judgement:

@@ -168,6 +168,8 @@ KINDS: dict[str, Kind] = {
     "tokens_per_parameter": _kind(compute.tokens_per_parameter, value="number", parameters="count", tokens="count"),
     "training_work": _kind(inference.training_work, value="work", parameters="count", tokens="count"),
     "optimal_tokens": _kind(inference.optimal_tokens, value="count", parameters="count"),
+    "shape_size": _kind(inference.shape_size, value="count", layers="count", width="count"),
+    "cards_speed": _kind(inference.cards_speed, value="times", gpu="card", than="card"),
     "card_figure": _kind(inference.card_figure, value="number", gpu="card", fact="bandwidth|power"),
     "weights_memory": _kind(inference.weights_memory, value="bytes", parameters="count", bytes_each="count"),
     "optimizer_state": _kind(inference.optimizer_state, value="count"),

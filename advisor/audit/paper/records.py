@@ -319,6 +319,7 @@ _NOUNS_OF = {
     **{"rate": "rate", "gpu_hours": "gpu_hours", "usd_per_hour": "usd_per_hour", "usd": "usd", "seconds": "duration"}
 }
 _COUNTED = (
+    ("step_tokens", r"tokens?(?: per |/)(?:optimi[sz]er )?(?:step|batch|iter|update)"),
     ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
     ("parameters", r"(?:param|model\b)"),
     ("gpus", r"gpus?\b"),

@@ -34,8 +34,11 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for passage in document.passages:
         yield from _beside(passage.text, passage.line)
         yield from _price(passage.text, passage.line)
+        yield from _faster(passage.text, passage.line)
+        yield from _perplexity(passage.text, passage.line)
     for record in records(document):
         yield from _work(record)
+        yield from _shape(record)
         yield from _impossible(record)
 
 
@@ -167,6 +170,51 @@ def _work(record: Record) -> Iterator[Drafted]:
             "tokens": d[0].quantity.text,
         }
         yield Drafted(kind="training_work", line=record.line, text=shortened(record.words), says=says)
+
+
+def _shape(record: Record) -> Iterator[Drafted]:
+    """Parameters of a row beside its layers and width."""
+    layers, width, n = (record.facts.get(role, []) for role in ("layers", "width", "parameters"))
+    if record.kind != "row" or not len(layers) == len(width) == len(n) == 1 or SPARSE_MODEL.search(record.words):
+        return
+    if layers[0].quantity.low >= 2 and width[0].quantity.low >= 64 and n[0].quantity.low >= 1e6:
+        says = {"layers": layers[0].quantity.text, "width": width[0].quantity.text, "value": n[0].quantity.text}
+        text = shortened(f"{record.subject}: {n[0].quantity.text} parameters")
+        yield Drafted(kind="shape_size", line=n[0].line, text=text, says=says)
+
+
+def _faster(text: str, line: int) -> Iterator[Drafted]:
+    """As "an H100 is 3x faster than an A100": two cards, one of each, trained on."""
+    cards, times = mentions(text), [f for f in figures(text) if f.dimension == "times"]
+    match = re.search(r"\b(?:faster than|the speed of|as fast as)\b", text)
+    if (
+        match is None
+        or len(cards) != 2
+        or len(times) != 1
+        or any((c.count or 1) > 1 for c in cards)
+        or times[0].side == "<"
+    ):
+        return
+    if cards[0].end <= times[0].start and times[0].end <= match.start() and match.end() <= cards[1].start:
+        says = {"value": times[0].quantity.text, "gpu": cards[0].name, "than": cards[1].name}
+        yield Drafted(kind="cards_speed", line=line, text=shortened(text), says=says)
+
+
+def _perplexity(text: str, line: int) -> Iterator[Drafted]:
+    """As "a loss of 3.20 (perplexity 24.5)": one of each in a sentence."""
+    stated = {
+        name: re.findall(
+            rf"\b{name}\b(?: of| is| was|:|=|\s)*\s*(\d+(?:\.\d+)?)(?![\d.]*\s*(?:%|→|->|to\b))", text, re.IGNORECASE
+        )
+        for name in ("loss", "perplexity")
+    }
+    if (
+        all(len(values) == 1 for values in stated.values())
+        and 0 < float(stated["loss"][0]) < 15
+        and "." in stated["loss"][0]
+    ):
+        says = {"value": f"~{stated['perplexity'][0]}", "loss": stated["loss"][0]}
+        yield Drafted(kind="perplexity", line=line, text=shortened(text), says=says)
 
 
 def _impossible(record: Record) -> Iterator[Drafted]:

@@ -50,6 +50,10 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("training_work", {"value": "4.2e21 FLOP", "parameters": "7 billion", "tokens": "1 T"}, W),
     ("optimal_tokens", {"value": "140 billion", "parameters": "7 billion"}, H),
     ("optimal_tokens", {"value": "1 T", "parameters": "7 billion"}, W),
+    ("shape_size", {"value": "350 M", "layers": 24, "width": 1024}, H),  # 302 M in blocks
+    ("shape_size", {"value": "6.7 billion", "layers": 24, "width": 1024}, W),
+    ("cards_speed", {"value": "3 x", "gpu": "h100", "than": "a100"}, H),
+    ("cards_speed", {"value": "20 x", "gpu": "h100", "than": "a100"}, W),
     ("card_figure", {"value": "3.35 TB/s", "gpu": "h100", "fact": "bandwidth"}, H),
     ("card_figure", {"value": "900 W", "gpu": "h100", "fact": "power"}, W),
     ("weights_memory", {"value": "14 GB", "parameters": "7 billion", "bytes_each": 2}, H),

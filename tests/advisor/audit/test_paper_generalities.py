@@ -81,3 +81,15 @@ def test_a_claim_does_not_hold_on_premises_that_are_wrong() -> None:
         assert card is not None
         rulings.append(audit(card, believe).judged[1].judgement.ruling)
     assert rulings == [Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED]
+
+
+def test_shapes_cards_and_perplexities_in_passing(tmp_path: Path) -> None:
+    table = "# Sizes\n\n| Model | Layers | Hidden size | Params |\n|---|---|---|---|\n| Foo | 24 | 1024 | {} |\n"
+    assert accused(tmp_path, table.format("350M")) == []
+    assert accused(tmp_path, table.format("6.7B")) == [5]
+    faster = "# Cards\n\nThe H100 is {}x faster than the A100.\n"
+    assert accused(tmp_path, faster.format(3)) == []
+    assert accused(tmp_path, faster.format(30)) == [3]
+    ended = "# End\n\nIt ended at a validation loss of 3.20 (perplexity {}).\n"
+    assert accused(tmp_path, ended.format("24.5")) == []
+    assert accused(tmp_path, ended.format("12.0")) == [3]
