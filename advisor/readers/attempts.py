@@ -87,6 +87,8 @@ def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[n
     train = records.kind[at] == TRAIN
     back = np.diff(place)
     cut = (back < -JITTER) | _back_to_start(place, train)
+    if train.any() and np.all(np.diff(place[train]) >= 0):
+        cut[:] = False  # training goes on: validation is late, or of a counter of its own
     if not _interleaved(place[train]):  # validation may be printed late, training not
         rows = np.flatnonzero(train)
         cut[rows[1:][np.diff(place[rows]) < 0] - 1] = True

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.line_format import TRAIN
+from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
+FEWEST_RECORDS = 3  # of training and of validation that show how both count
+_FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
 JOINED = "steps start again with every epoch: made cumulative"
 
 
@@ -32,6 +34,7 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     """
     step = records.column("step")
     if np.isfinite(step).any():
+        step = _of_training(step, records)
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
@@ -42,6 +45,22 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         if np.isfinite(values).any():
             return Axis(values=values, unique=name == "tokens", printed=False)
     return Axis(values=np.full(len(records), np.nan), unique=False, printed=False)
+
+
+def _of_training(step: np.ndarray, records: Records) -> np.ndarray:
+    """Steps of validation records by the training before them, where most of them count something else: epochs."""
+    train = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step))
+    others = np.flatnonzero((records.kind == EVAL) & np.isfinite(step))
+    if len(train) < FEWEST_RECORDS or len(others) < FEWEST_RECORDS or np.any(np.diff(step[train]) < 0):
+        return step
+    place = np.searchsorted(train, others)
+    before, after = step[train[np.maximum(place - 1, 0)]], step[train[np.minimum(place, len(train) - 1)]]
+    far = (step[others] < before - _FAR * (after - before) - 1) | (step[others] > after + _FAR * (after - before) + 1)
+    if far.mean() <= _MOSTLY:
+        return step
+    step = step.copy()
+    step[others] = np.where(place > 0, before, after)
+    return step
 
 
 def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:

@@ -93,8 +93,10 @@ END_RULES = (
         "|raining Time"
         "|raining time|untime:|time taken|Time taken|ime cost|real\t|all time|耗时|用时|all-clock|allclock",
         r"(?:[Tt]otal|TOTAL|[Oo]verall|[Tt]rain(?:ing)?|[Ee]xecution|[Ww]all(?:-?clock)?|[Rr]un(?:ning)?)"
-        r"(?: (?:\w+ )?)?(?:[Ee]lapsed|ELAPSED|[Tt]ime|TIME|[Dd]uration|[Rr]untime|[Tt]ook|[Ww]all-?clock)"
-        r"(?: (?:elapsed|taken|spent|cost|used|time))?[^\d\n]{0,14}<DURATION>\s*(?:\([^()]*\))?\W*$"
+        r"(?: (?!eval|infer|test|valid|load|data|compil|sav|wait)(?:\w+ )?)?(?:[Ee]lapsed|ELAPSED|[Tt]ime|TIME"
+        r"|[Dd]uration|[Rr]untime|[Tt]ook|[Ww]all-?clock)"
+        r"(?: (?:elapsed|taken|spent|cost|used|time))?[^\d\n]{0,14}(?:<DURATION>"
+        r"|(?P<seconds__4>\d+\.\d+))\s*(?:\([^()]*\))?\W*$"
         r"|^\W*(?:[Ee]lapsed|[Ff]inished in|[Rr]untime|[Tt]ime (?:taken|elapsed"
         r"|cost))(?: time)?[^\d\n]{0,8}<DURATION>\s*\W*$"
         r"|^real\s+(?P<real_minutes>\d+)m(?P<real_seconds>[\d.]+)s"

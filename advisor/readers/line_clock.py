@@ -20,14 +20,17 @@ from advisor.readers.chunks import ANSI, chunks, open_binary
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
 from advisor.readers.status import NO_END
+from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
 LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
 BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
+PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
+AGREE = 0.05  # of the longer of two clocks
 COVERED = 0.8  # of a run's bytes lie before its last stamp, or the stamps are of its start alone
-WHOLE_BYTES = 1 << 22  # of a run that are looked at entirely; of longer ones parts
-PART_BYTES = 1 << 16  # of the beginning and the end
-SAMPLES, SAMPLE_BYTES = 128, 1 << 12  # between: enough for a midnight each in a run of months
+WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
+PART_BYTES = 1 << 15  # of the beginning and the end
+SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a run of months
 MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
@@ -79,7 +82,17 @@ def with_clocks(table: RunTable, path: Path) -> RunTable:
         whole = (0, len(data))
         parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*whole)] if len(runs) > 1 else []
         seconds = _by_stamps(parts, whole, several=True) if parts else None
-    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds)
+    notes = dict.fromkeys((*table.notes, *(words for run in runs if (words := _disagreement(run)))))
+    return dataclasses.replace(rejudged(table, runs), clock_seconds=seconds, notes=tuple(notes))
+
+
+def _disagreement(run: RunPart) -> str:
+    """That a run's own account and its time stamps differ, in words; empty where they agree or one is missing."""
+    own, clock = run.declared_seconds, run.clock_seconds
+    if not own or not clock or run.clock != STAMPS or abs(clock - own) <= AGREE * max(own, clock):
+        return ""
+    took, spans = format_seconds(own), format_seconds(clock)
+    return f"{run.name} says that it took {took}, its time stamps span {spans}: its own word is taken"
 
 
 @dataclass
@@ -126,7 +139,11 @@ def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, seve
     bars = _bars(parts)
     run = _by_its_bar(run, bars, span)
     if (seconds := _by_stamps(parts, span, several)) is not None:
-        return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS)
+        own = run.declared_seconds
+        partial = (
+            not several and own is not None and own < PARTIAL * seconds
+        )  # the total of an epoch, an evaluation, the last process
+        return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=None if partial else own)
     if bars and (seconds := max(bar.seconds for bar in bars)):
         return dataclasses.replace(run, clock_seconds=seconds, clock=BAR)
     return run

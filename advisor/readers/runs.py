@@ -190,13 +190,15 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
     planned, planned_epochs = _plan(table, phase, stretch, cuts, (steps, epochs))
     share = nan_share(table, phase)
     last = float(steps.max()) if len(steps) else None
+    whole = len(epochs) > 0 and bool(np.all(epochs == np.round(epochs)))
+    slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
+    if planned is not None and last is not None and last < planned - 1 and len(epochs) and planned_epochs:
+        planned = planned if epochs.max() < planned_epochs - slack else None  # a limit that the epochs came before
     if planned is not None and printed:
         moves = np.diff(steps)
         stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
         return status_of(events, last, planned, share, slack=max(1.0, min(stride, planned / 10)))
     if len(epochs) and (planned_epochs is not None or not printed):
-        whole = bool(np.all(epochs == np.round(epochs)))
-        slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
         return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
     late = _evaluated_out_of_turn(table, phase) or _ends_round(steps, events)
     return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)

@@ -31,7 +31,7 @@ class StartLines:
         """Take lines that are no records, in order; `lines[i]` is the number of the i-th in its file."""
         shapes = text.translate(None, _DELETED).split(b"\n")[: len(lines)]
         learning = self._seen < BANNER_LINES
-        if not learning and not self._banner.keys() & set(shapes):
+        if not learning and self._banner.keys().isdisjoint(shapes):
             return
         for at, shape in enumerate(shapes):
             if shape in self._banner:

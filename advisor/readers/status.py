@@ -72,7 +72,7 @@ def status_of(
         return Status.STOPPED, f"stopped by its own rule: {said.text}"
     if said is not None and said.kind == "early_stop":
         return Status.COMPLETED, f"ended early by its own rule: {said.text}"
-    if said is not None and (said.kind == "finished" or reached is not False):
+    if said is not None and (said.kind != "exited" or reached is not False):
         return Status.COMPLETED, f"the log says so: {said.text}"
     if reached:
         return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
@@ -81,7 +81,7 @@ def status_of(
         return Status.INCOMPLETE, f"the log ends at {_place(last_step, planned_steps, unit)}{ended}"
     if at_the_end:
         return Status.COMPLETED, at_the_end
-    if last_step is None or unit == "record":
+    if last_step is None:
         return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
     return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=unit)}"
 

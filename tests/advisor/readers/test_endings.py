@@ -90,6 +90,7 @@ STATUSES = [
     ("signals after the last words", [event("finished", 8), event("signal", 9)], Status.COMPLETED),
     ("said after every epoch", [event("finished", 3, 5), event("finished", 9, text="words")], Status.INCOMPLETE),
     ("stopped early by its own rule", [event("early_stop", 9)], Status.COMPLETED),
+    ("a record without a counter", [], Status.INCOMPLETE),
     ("tested in the end", [event("afterwards", 9, text="Test accuracy: 0.91")], Status.COMPLETED),
     ("saved the final model", [event("checkpoint", 9, text="Saved final model to out/m.pt")], Status.COMPLETED),
     ("saved a model", [event("checkpoint", 9, text="Saved model to out/m.pt")], Status.INCOMPLETE),
