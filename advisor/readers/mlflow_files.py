@@ -25,7 +25,7 @@ NAME = "mlflow"
 _LINE = re.compile(rb"\d{10,19} \S{1,40}(?: -?\d{1,18})?(?: \S+){0,2}")
 _MOST_FILES = 2000
 # meta.yaml: RunStatus, by number in old versions and by name in new ones
-_STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
+STATUS = {"3": Status.COMPLETED, "FINISHED": Status.COMPLETED, "4": Status.CRASHED, "FAILED": Status.CRASHED,
            "5": Status.KILLED, "KILLED": Status.KILLED}  # fmt: skip
 
 Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # Unix seconds, values, steps
@@ -44,7 +44,7 @@ def read(path: Path) -> RunTable:
     run = next((folder for folder in path.parents if (folder / "meta.yaml").is_file()), None)
     if run is not None and (run / "metrics") in path.parents:
         return read_folder(run)
-    return _table(path, {path.name: read_metric(path)}, {})
+    return table_of(path, {path.name: read_metric(path)}, {})
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -57,7 +57,7 @@ def read_folder(folder: Path) -> RunTable:
     files = [path for path in sorted((folder / "metrics").rglob("*")) if path.is_file()][:_MOST_FILES]
     series = {str(path.relative_to(folder / "metrics")): read_metric(path) for path in files}
     settings = {path.name: read_text(path, 2**20).strip() for path in _params(folder)}
-    table = _table(folder, series, {name: _typed(value) for name, value in settings.items()})
+    table = table_of(folder, series, {name: _typed(value) for name, value in settings.items()})
     return _with_status(table, folder)
 
 
@@ -93,7 +93,7 @@ def _typed(value: str) -> object:
     return words.get(value, value)
 
 
-def _table(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
+def table_of(source: Path, series: Mapping[str, Series], settings: Mapping[str, object]) -> RunTable:
     """One row per step; metrics logged without steps (all 0, as MLflow writes them) are counted instead."""
     metrics = {
         name: metric for name, metric in series.items() if column_of(name) is not None or column_of(name.split("/")[-1])
@@ -135,7 +135,7 @@ def _with_status(table: RunTable, folder: Path) -> RunTable:
     if table.status == Status.DIVERGED or not (folder / "meta.yaml").is_file():
         return table
     match = re.search(r"^status:\s*'?(\w+)'?", read_text(folder / "meta.yaml", 2**20), re.MULTILINE)
-    status = _STATUS.get(match[1]) if match else None
+    status = STATUS.get(match[1]) if match else None
     if match is None or status is None:
         return table
     return dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {match[1]}")

@@ -1,0 +1,128 @@
+"""SQLite databases of trackers: MLflow's `mlflow.db` and trackio's `<project>.db`. The run with most losses is read.
+
+MLflow: tables `runs` (run_uuid, name, status, …), `metrics` (key, value, timestamp in ms, run_uuid, step, is_nan) and
+`params` (mlflow/store/tracking/dbmodels/models.py). trackio: table `metrics` (timestamp, run_name, step, metrics as
+JSON; trackio/sqlite_storage.py). A database is opened for reading only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers import mlflow_files
+from advisor.readers.assemble import assemble
+from advisor.readers.bounded import bounded_int
+from advisor.readers.json_rows import JsonRows
+from advisor.readers.names import column_of
+from advisor.readers.run_table import RunTable, Status
+
+NAME = "sqlite"
+MAGIC = b"SQLite format 3\0"
+MOST_VALUES = 1 << 21  # metrics of one run; ten columns of them are 168 MB
+_NAMED = 5  # other runs that are told of by name
+
+
+def score(head: bytes, path: Path) -> float:
+    """The first bytes of any SQLite database."""
+    return 0.9 if head.startswith(MAGIC[:15]) else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read the run of a tracker's database that logged most losses; AdvisorError where it is no tracker's."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master where type='table'")}
+            columns = (
+                {row[1] for row in database.execute("pragma table_info(metrics)")} if "metrics" in tables else set()
+            )
+            if {"key", "value", "run_uuid"} <= columns:
+                return _mlflow(path, database)
+            if {"run_name", "step", "metrics"} <= columns:
+                return _trackio(path, database)
+    except sqlite3.Error as error:
+        raise AdvisorError(
+            f"{path} cannot be read as SQLite: {error}", "copy it again while nothing writes it"
+        ) from error
+    raise AdvisorError(
+        f"{path} is an SQLite database of neither MLflow nor trackio; its tables are {', '.join(sorted(tables)[:8])}",
+        "export the metrics as CSV: step, loss, …",
+    )
+
+
+def _mlflow(path: Path, database: sqlite3.Connection) -> RunTable:
+    counts = Counter[str]()
+    for run, key, rows in database.execute("select run_uuid, key, count(*) from metrics group by run_uuid, key"):
+        counts[run] += rows if _is_loss(key) else 0
+    if not counts:
+        raise AdvisorError(f"{path} holds no metric", "was the run logged to another store?")
+    run = counts.most_common(1)[0][0]
+    series: dict[str, list[tuple[float, float, float]]] = {}
+    found = database.execute(
+        "select key, value, timestamp, step, is_nan from metrics where run_uuid = ? order by step, timestamp limit ?",
+        (run, MOST_VALUES),
+    )
+    for key, value, time, step, is_nan in found:
+        series.setdefault(key, []).append((time / 1000, math.nan if is_nan else float(value), float(step or 0)))
+    metrics = {key: tuple(np.array(rows).T) for key, rows in series.items()}
+    params = dict(database.execute("select key, value from params where run_uuid = ?", (run,)))
+    table = mlflow_files.table_of(path, {key: (c[0], c[1], c[2]) for key, c in metrics.items()}, params)
+    name, word = next(iter(database.execute("select name, status from runs where run_uuid = ?", (run,))), (run, ""))
+    status = mlflow_files.STATUS.get(str(word))
+    if status is not None and table.status is not Status.DIVERGED:
+        table = dataclasses.replace(table, status=status, status_reason=f"MLflow's status of the run is {word}")
+    return dataclasses.replace(table, format=NAME, framework="MLflow", notes=(*table.notes, *_others(name, counts)))
+
+
+def _trackio(path: Path, database: sqlite3.Connection) -> RunTable:
+    counts = Counter(dict(database.execute("select run_name, count(*) from metrics group by run_name")))
+    if not counts:
+        raise AdvisorError(f"{path} holds no metric", "was the run logged to another project?")
+    run = counts.most_common(1)[0][0]
+    rows = JsonRows()
+    for number, record in enumerate(_objects(database, run), 1):
+        rows.add(record, number)
+    gathered = rows.finish()
+    table = assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework="trackio",
+        provenance=gathered.provenance,
+        notes=gathered.notes,
+    )
+    return dataclasses.replace(table, notes=(*table.notes, *_others(run, counts)))
+
+
+def _objects(database: sqlite3.Connection, run: str) -> Iterator[dict[str, object]]:
+    found = database.execute(
+        "select step, timestamp, metrics from metrics where run_name = ? order by step limit ?", (run, MOST_VALUES)
+    )
+    for step, time, text in found:
+        try:
+            metrics = json.loads(text, parse_int=bounded_int)
+        except (TypeError, ValueError, RecursionError):
+            continue
+        if isinstance(metrics, dict):
+            yield {**metrics, "step": step, "timestamp": time}
+
+
+def _is_loss(key: str) -> bool:
+    named = column_of(key)
+    return named is not None and named.column in ("loss", "eval_loss")
+
+
+def _others(run: str, counts: Counter[str]) -> list[str]:
+    """What is said where a database holds several runs."""
+    if len(counts) < 2:
+        return []
+    return [f"the database holds {len(counts)} runs: that with most rows, {run}, is read; export another one to see it"]
