@@ -78,10 +78,12 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[Chunk]:
 def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> bytes:
     """What sniffers look at, cleaned: the beginning and, of a long plain file, parts of its middle and end too."""
     with open_binary(path) as stream:
+        wide = stream.read(2) in UTF16
+        stream.seek(0)
         head = b"".join(_blocks(stream, limit=head_bytes))
         parts = [head]
         size = path.stat().st_size
-        if isinstance(stream, gzip.GzipFile) or size <= len(head) or head[:2] in UTF16:
+        if isinstance(stream, gzip.GzipFile) or size <= len(head) or wide:
             return clean(head)[0]
         for offset in (size // 2, max(len(head), size - part_bytes)):
             stream.seek(offset)

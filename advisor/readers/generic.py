@@ -12,6 +12,7 @@ from advisor.readers.line_format import LineFormat, Sign
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
+from advisor.readers.wrapped import joined, joining, width_of
 
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
@@ -33,15 +34,25 @@ class GenericReader:
 
     def score(self, head: bytes, path: Path) -> float:
         """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
-        lesson = learn(head)
+        lesson, _ = _lesson(head)
         rows = MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations else 0.0
         return max(rows, line_score(_BARE, head, path))
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
-        lesson = learn(sample(path))
-        table = LineReader(format_of(lesson)).read(path, progress)
+        lesson, width = _lesson(sample(path))
+        reader = LineReader(format_of(lesson), None if width is None else joining(width))
+        table = reader.read(path, progress)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
+
+
+def _lesson(head: bytes) -> tuple[Lesson, int | None]:
+    """What a sample teaches, and the width its lines have to be joined at where that teaches more."""
+    lesson, width = learn(head), width_of(head)
+    if width is None:
+        return lesson, None
+    whole = learn(joined(head, width))
+    return (whole, width) if whole.rows > lesson.rows else (lesson, None)
 
 
 def format_of(lesson: Lesson) -> LineFormat:

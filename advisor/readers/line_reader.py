@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.assemble import assemble
-from advisor.readers.chunks import Progress, chunks
+from advisor.readers.chunks import Chunk, Progress, chunks
 from advisor.readers.engine import Engine
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
@@ -24,9 +25,10 @@ from advisor.readers.status import FAILURES
 
 @dataclass(frozen=True)
 class LineReader:
-    """Reads logs of one line format."""
+    """Reads logs of one line format. `mend` is done to each chunk before."""
 
     format: LineFormat
+    mend: Callable[[Chunk], Chunk] | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +49,7 @@ class LineReader:
         starts, plans = StartLines(), PlanLines()
         engine = Engine(format=self.format, store=store, listeners=(facts, events, starts, plans))
         for chunk in chunks(path, progress):
-            engine.feed(chunk)
+            engine.feed(chunk if self.mend is None else self.mend(chunk))
         records, said = store.records(), events.finish()
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         table = assemble(

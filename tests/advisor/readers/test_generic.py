@@ -117,6 +117,13 @@ def test_losses_without_a_counter_and_counts_in_thousands(tmp_path):
     assert (table.first_step, table.last_step) == (2000, 6000) and table.columns["grad_norm"][0] == 2.3
 
 
+def test_lines_broken_at_the_width_of_a_terminal(tmp_path):
+    whole = [STYLES["padded"].format(s=s, l=loss(s)) for s in STEPS]
+    lines = [line[at : at + 45] for line in [*whole, "saved"] for at in range(0, len(line), 45)]
+    table = read_run(written(tmp_path, lines))
+    assert (table.rows, table.last_step, table.last_loss) == (5, 400, 5.125)
+
+
 def test_utf_16_as_a_redirect_of_powershell_writes_it(tmp_path):
     lines = [STYLES["padded colon"].format(s=s, l=loss(s)) for s in STEPS]
     assert read_run(written(tmp_path, lines, encoding="utf-16")).rows == 5
