@@ -78,7 +78,7 @@ def chunks(path: Path, progress: Progress | None = None) -> Iterator[Chunk]:
 def sample(path: Path, head_bytes: int = 1 << 20, part_bytes: int = 1 << 18) -> bytes:
     """What sniffers look at, cleaned: the beginning and, of a long plain file, parts of its middle and end too."""
     with open_binary(path) as stream:
-        wide = stream.read(2) in UTF16
+        wide = read_block(stream, 2) in UTF16
         stream.seek(0)
         head = b"".join(_blocks(stream, limit=head_bytes))
         parts = [head]

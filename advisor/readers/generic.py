@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.learning import FEWEST, Lesson, learn
 from advisor.readers.line_format import LineFormat, Sign
@@ -35,7 +37,9 @@ class GenericReader:
     def score(self, head: bytes, path: Path) -> float:
         """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
         lesson, _ = _lesson(head)
-        rows = MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations else 0.0
+        rows = (
+            MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
+        )
         return max(rows, line_score(_BARE, head, path))
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
@@ -43,7 +47,22 @@ class GenericReader:
         lesson, width = _lesson(sample(path))
         reader = LineReader(format_of(lesson), None if width is None else joining(width))
         table = reader.read(path, progress)
+        if not table.rows and lesson.without_loss:
+            return without_losses(table)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
+
+
+def without_losses(table: RunTable) -> RunTable:
+    """A run that printed no loss: its rows are what it counted."""
+    place = table.column("step") if table.counts_steps else table.column("epoch")
+    known = place[np.isfinite(place)]
+    return dataclasses.replace(
+        table,
+        rows=len(known),
+        first_step=float(known[0]) if len(known) else None,
+        last_step=float(known[-1]) if len(known) else None,
+        notes=(*table.notes, "no loss is printed"),
+    )
 
 
 def _lesson(head: bytes) -> tuple[Lesson, int | None]:

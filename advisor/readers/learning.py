@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from advisor.readers.context_lines import MAY_MATTER, context, progress
 from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, readings
-from advisor.readers.line_format import EVAL, MORE, SETS, TRAIN, Rule
+from advisor.readers.line_format import EVAL, MORE, TRAIN, Rule
 from advisor.readers.line_templates import number
-from advisor.readers.names import column_of, normalise
 from advisor.readers.slots import COUNTED, LONGEST, stamp
 from advisor.readers.sniff import distinct_lines
 from advisor.readers.table_lines import TableRow, headers, two_columns
@@ -29,12 +29,6 @@ FEWEST = 3  # rows that need no other sign of being a log
 MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
-_MAY_MATTER = re.compile(
-    rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|step|iter|batch|\bit\b|\bep\b"
-    rb"|[\x80-\xff]|\d/ *\d"
-)
-_BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
-_PLANS = {"epochs", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -45,6 +39,7 @@ class Lesson:
     rules: tuple[Rule, ...] = ()
     rows: int = 0
     evaluations: int = 0
+    without_loss: int = 0  # lines that count and measure in a log that prints no loss at all
     notes: tuple[str, ...] = ()
 
 
@@ -97,6 +92,8 @@ def _learnt(head: bytes) -> Lesson:
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if evals and not found:
         rules += _steps(evals)
+    if not rules and (bare := progress([(line.read, line.count) for line in lines])) is not None:
+        return Lesson(rules=(bare[0],), without_loss=bare[1])
     return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=sum(e.count for e in evals))
 
 
@@ -107,7 +104,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
     if "step" not in counted:
         targets["step"] = ""  # of a bar before one row in so many
-    context = _context(lines, counted)
+    above = context([line.read for line in lines], counted)
     varied = len({repr(value) for value in series.get("loss", [])}) > 1
     rows = main.count
     unnamed = any(not line.read["loss"].slot.sure and line.read["loss"].slot.word == b"" for line in main.lines)
@@ -129,7 +126,7 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
-    rules = (row, *_evaluations(evals, main, True), *context)
+    rules = (row, *_evaluations(evals, main, True), *above)
     return Lesson(rules=rules, rows=rows, evaluations=sum(kind.count for kind in evals), notes=tuple(notes))
 
 
@@ -145,7 +142,7 @@ def _read_lines(head: bytes) -> list[_Line]:
     for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
         if len(out) >= MOST_SHAPES:
             break
-        if len(text) <= LONGEST and _MAY_MATTER.search(text) and (read := readings(text)):
+        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
             out.append(_Line(text=text, count=count, read=read))
     return out
 
@@ -271,44 +268,6 @@ def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], ste
     return LearntRow(
         kind=kind, losses=names, needs=b"", required=("eval_loss", *required), only=only, stamps=False, step=step
     )
-
-
-def _context(lines: list[_Line], counted: frozenset[str]) -> list[LearntRow]:
-    """The rule of lines that say what the next records are of, where these do not say so themselves."""
-    wanted = {"epoch"} if "step" in counted else {"epoch", "step"}
-    if "epoch" in counted or not any(_says(line) & wanted for line in lines):
-        return []
-    return [LearntContext(kind=SETS, losses=frozenset(), needs=b"", only=frozenset(wanted), stamps=False)]
-
-
-def _says(line: _Line) -> set[str]:
-    return says(line.read)
-
-
-def says(read: dict[str, Reading]) -> set[str]:
-    """The counters that a line without a loss states of what follows it: as its subject, not in passing."""
-    if "loss" in read or "eval_loss" in read:
-        return set()
-    return {name for name in ("epoch", "step") if name in read and _is_subject(read[name])}
-
-
-def _is_subject(reading: Reading) -> bool:
-    if reading.key == COUNTED:
-        return True
-    named = column_of(_BEGIN.sub("", normalise(reading.slot.name)[0]))
-    return named is not None and named.column == reading.column and reading.key not in _PLANS
-
-
-class LearntContext(LearntRow):
-    """A line that says what the records below it are of."""
-
-    def find(self, line: bytes) -> tuple[list, int] | None:
-        """Where its counters stand; None for a line that states none, or that is a record itself."""
-        if not _MAY_MATTER.search(line):
-            return None
-        read = readings(line)
-        said = says(read) & self.only
-        return self._found(line, {name: read[name] for name in said}) if said else None
 
 
 def _tables(head: bytes) -> list[tuple[TableRow, int]]:

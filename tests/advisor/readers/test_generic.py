@@ -117,6 +117,12 @@ def test_losses_without_a_counter_and_counts_in_thousands(tmp_path):
     assert (table.first_step, table.last_step) == (2000, 6000) and table.columns["grad_norm"][0] == 2.3
 
 
+def test_a_run_that_prints_no_loss(tmp_path):
+    table = read_run(written(tmp_path, [f"Episode {10 * i}  Average Reward: {i}.5  lr: 0.001" for i in range(1, 6)]))
+    assert (table.rows, table.first_step, table.last_step, table.first_loss) == (5, 10, 50, None)
+    assert table.columns["reward"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5] and "no loss is printed" in table.notes
+
+
 def test_lines_broken_at_the_width_of_a_terminal(tmp_path):
     whole = [STYLES["padded"].format(s=s, l=loss(s)) for s in STEPS]
     lines = [line[at : at + 45] for line in [*whole, "saved"] for at in range(0, len(line), 45)]
