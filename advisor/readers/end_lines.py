@@ -16,10 +16,12 @@ _NOT_YET = r"(?!.*\b(?:until|when|once|after|before|if|will|should|not|can be|[E
 END_RULES = (
     rule(
         "interrupt",
-        "KeyboardInterrupt|SIGINT|eyboard interrupt|nterrupted|Ctrl|ctrl|^C|CANCELLED BY|CANCELLED AT|cancelled by"
+        "KeyboardInterrupt|SIGINT|control-C event|Terminate batch job|eyboard interrupt|nterrupted|Ctrl|ctrl|^C"
+        "|CANCELLED BY|CANCELLED AT|cancelled by"
         "|canceled by"
         "|TERM_OWNER|interrupt (one more|EXITING FROM TRAINING|aborted by user|Aborted by user|by the user|by user",
-        r"^\s*KeyboardInterrupt\b|TERM_OWNER: |^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
+        r"^\s*KeyboardInterrupt\b|TERM_OWNER: |aborting due to control-C|^Terminate batch job|interrupted by Ctrl\+C"
+        r"|\]\s*\^C|^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
         r"|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
         r"|[Kk]eyboard interrupt(?:ed)?\b.*(?:received|caught|detected|stopp|exit|sav)"
         r"|^\W*(?:Keyboard )?[Ii]nterrupted\W*$"

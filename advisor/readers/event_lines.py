@@ -126,8 +126,10 @@ RULES = (
         "Segmentation fault|Bus error|core dumped|terminate called|panicked at|CUDA ERROR]|illegal memory access"
         "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
         "|command not found"
-        "|an't open file|CUDA error|HIP error|unrecognized arguments",
-        r"Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$|an't open file '"
+        "|an't open file|CUDA error|HIP error|unrecognized arguments|raining failed|raining crashed|raining aborted"
+        "|atal error:|FATAL ERROR",
+        r"^(?:.*[\]:-] )?[Tt]raining (?:has )?(?:failed|crashed|aborted)\b|^Fatal error:|\bFATAL ERROR\b"
+        r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$|an't open file '"
         r"|: error: unrecognized arg|^\s*Bus error|\(core dumped\)|terminate called after|panicked at"
         r"|^\[CUDA ERROR\] at file"
         r"|CUDA error: (?:an illegal memory|device-side|uncorrectable|unspecified|misaligned|invalid)|HIP error: "

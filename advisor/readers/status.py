@@ -33,6 +33,7 @@ MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 ROWS_OF_A_DEAD_RUN = 1
 _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
 _INTERRUPT = 2  # control-C
+_OF_SHELLS, _SIGNALS = 128, 31
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
 _NUMBERS = re.compile(r"[\d.,:]+")
 _FINAL = re.compile(r"\b[Ff]inal\b")
@@ -188,12 +189,19 @@ def _explained(cause: Event, nan_share: float, place: str) -> tuple[Status, str]
         status, words = Status.TIME_LIMIT, "the scheduler's time limit"
     else:
         status, words = {**CAUSES, **CONSEQUENCES}[cause.kind]
-    signal = -cause.numbers.get("exitcode", 0) if cause.kind == "child_failed" else 0
+    signal = _signal_of(cause.numbers.get("exitcode", 0)) if cause.kind == "child_failed" else 0
     if signal > 0:
         status = Status.KILLED if signal in _FROM_OUTSIDE else Status.CRASHED
         words = f"a process was ended by signal {signal:.0f}"
-    if cause.kind == "signal" and cause.numbers.get("signal") == _INTERRUPT:
+    if _INTERRUPT in (signal, cause.numbers.get("signal") if cause.kind == "signal" else None):
         status, words = Status.STOPPED, "interrupted by its user"
     if nan_share >= MOSTLY_NAN and status in (Status.CRASHED, Status.KILLED):
         return Status.DIVERGED, f"the last losses are not numbers; then {words}: {cause.text}"
     return status, f"{words} {place}: {cause.text}"
+
+
+def _signal_of(exitcode: float) -> float:
+    """The signal that an exit code tells of, as Python (below zero) or a shell (beyond 128) writes it; 0: of none."""
+    if exitcode < 0:
+        return -exitcode
+    return exitcode - _OF_SHELLS if _OF_SHELLS < exitcode <= _OF_SHELLS + _SIGNALS else 0.0

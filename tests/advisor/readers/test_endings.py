@@ -32,6 +32,9 @@ LINES = [
     ("srun: error: n1: task 0: Out Of Memory", "host_memory", None),
     ("TERM_OWNER: job killed by owner.", "interrupt", None),
     ("Terminated", "killed", None),
+    ("ERROR - Training failed: no data", "exception", None),
+    (" 12%|#1        | 12/100 [00:12<01:30,  1.02s/it]^C", "interrupt", None),
+    ("Process finished with exit code 137 (interrupted by signal 9: SIGKILL)", "child_failed", None),
     ("Job 17 finished", "exited", None),
     ("Process exited with exit code: 0", "exited", None),
     ("Test accuracy: 0.913", "afterwards", None),
@@ -84,7 +87,14 @@ def event(kind: str, line: int, rows_after: int = 0, text: str = "words") -> Eve
     return Event(kind=kind, text=text, line=line, numbers={"rows_after": rows_after})
 
 
+def exited(code: int) -> Event:
+    return Event(kind="child_failed", text="exit code", line=9, numbers={"rows_after": 0, "exitcode": code})
+
+
 STATUSES = [
+    ("killed, as a shell says it", [exited(137)], Status.KILLED),
+    ("control-C, as a shell says it", [exited(130)], Status.STOPPED),
+    ("a program's own code", [exited(1)], Status.CRASHED),
     ("stage after a training that ended well fails", [event("finished", 8), event("exception", 9)], Status.CRASHED),
     ("handled, then done", [event("exception", 5), event("finished", 9)], Status.COMPLETED),
     ("signals after the last words", [event("finished", 8), event("signal", 9)], Status.COMPLETED),
