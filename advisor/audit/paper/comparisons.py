@@ -17,9 +17,10 @@ _VERSUS = re.compile(
     r"(?:[A-Za-z'][\w'-]*\s+){0,3}",
     re.IGNORECASE,
 )
-_MORE = r"(?:more|less|fewer|larger|smaller|bigger|faster|slower|longer|shorter|higher|lower|cheaper|better"
-r"|worse|reduction|increase|"
-_MORE += r"decrease|improvement|speed-?up|savings?|drop|gain|degradation|larger|growth|decline)"
+_MORE = (
+    r"(?:more|less|fewer|larger|smaller|bigger|faster|slower|longer|shorter|higher|lower|cheaper|better|worse|reduction"
+    r"|increase|decrease|improvement|speed-?up|savings?|drop|gain|degradation|growth|decline)"
+)
 _COMPARED = re.compile(
     rf"\b{_MORE}\b|\b(?:saves?|cuts?|reduc\w+|increas\w+|improv\w+|drop\w*|fell|rose|grew)\b", re.IGNORECASE
 )

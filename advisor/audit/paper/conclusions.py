@@ -39,7 +39,9 @@ _CONVERGING = re.compile(
     re.IGNORECASE,
 )
 _DOUBTED = re.compile(
-    r"\?|\b(?:if|whether|not|n't|never been|unclear|should|might|may|could it|likely|check)\b", re.IGNORECASE
+    r"\?|\b(?:if|whether|not|n't|never been|unclear|should|might|may|could it|likely|check|invalid|wrong|misleading"
+    r"|myth|mistake)\b",
+    re.IGNORECASE,
 )
 
 

@@ -13,7 +13,9 @@ _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·"
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
 _GAP = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*(?P<close>\)?)\s*(?P<op>[×x*/÷+·-])\s*(?P<open>\(?)\s*")
 _EQUALS = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*\)?\s*(?P<sign>=|≈|==|→)\s*(?:about |~)?\s*")
-_LED = re.compile(r"[×x*/÷+^·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($")
+_LED = re.compile(
+    r"\b(?:over|per|of|by|minus|plus|times)\s+$|[×x*/÷+^·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($"
+)
 _POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
 _NAMED = r"(?:[A-Za-z_][\w ]{0,20}\s?[=:]\s?)?"  # "batch=20"
 _INNER = re.compile(rf"\s*{_WORDS}\s*(?P<op>[×x*/÷·])\s*{_NAMED}")
@@ -133,14 +135,18 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
         pieces[:0] = [f"[{found[first - 1].quantity.text}]", gap["close"], operator, gap["open"]]
         first -= 1
     before = text[: found[first].start]
+    if re.match(r"over|per|of|under|above|below", found[first].raw):
+        return None
     if first == last or _LED.search(before) or _POWER.match(text, found[first].end):
         return None
     expression = " ".join(piece for piece in pieces if piece)
     opened = expression.count("(") - expression.count(")")
     if opened < 0 and before.rstrip().endswith("("):
         expression, opened = "( " + expression, 0
+    if opened == 1 and re.match(r"[^=≈]{0,30}\)", text[found[last].end :]):
+        expression, opened = expression + " )", 0
     if opened:
-        expression = expression.replace("(", "").replace(")", "")
+        return None  # what stands in the other half of the parentheses is not known
     return " ".join(expression.split()), first
 
 

@@ -40,6 +40,9 @@ def _law(target: str, *readings: str) -> Law:
 
 
 _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
+_LAST = re.compile(
+    r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
+)
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
@@ -73,7 +76,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for claim, far in drafted:
         if far is None or id(far) not in blamed:
             yield claim
-    yield from (_of_price(far, known) for far in blamed.values())
+    yield from (claim for far in blamed.values() if (claim := _of_price(far, known)).says["readings"])
 
 
 def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]]) -> dict[int, Stated]:
@@ -126,8 +129,12 @@ def _claims(
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
             continue
         alone = record.kind == "sentence" and template != _LASTS
-        if template == _LASTS and record.kind == "sentence" and found[0].scope > Scope.OWN:
+        named = found[0].scope == Scope.OWN and _LAST.search(record.words)
+        if template == _LASTS and record.kind == "sentence" and not named:
             continue
+        priced = dict(zip(law.roles(template), found, strict=True)).get("usd_per_hour")
+        if priced and record.kind != "row" and priced.scope > Scope.OWN:
+            continue  # a price elsewhere is of the rows of a table, not of any sum that is named
         if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
             continue
         for role, one in zip(law.roles(template), found, strict=True):

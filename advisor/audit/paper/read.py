@@ -50,6 +50,7 @@ def draft(path: Path) -> dict[str, Any]:
     run, timing, rows = run_of(document, table), timing_of(document), rows_of(table)
     about_run = [*run_claims.drafts(document, run, timing), *conclusions.drafts(document, run)]
     claims = claims_of([*_drafted(document), *about_run, *run_claims.volunteered(run, document)])
+    claims = [entry for entry in claims if _fits(entry)]
     if not claims:
         raise AdvisorError(
             f"{path} states nothing that can be judged: no arithmetic, speed, memory, time or cost was found",
@@ -86,6 +87,13 @@ def card_of(raw: dict[str, Any]) -> Card:
     card = card_from_dict(raw, problems)
     assert card is not None and not problems, problems  # drafts are written in the words of cards
     return card
+
+
+def _fits(entry: dict[str, Any]) -> bool:
+    """Whether a claim is one that a card can hold: what was misread into none is left out."""
+    problems: list[str] = []
+    card_from_dict({"schema": SCHEMA, "id": "x", "title": "x", "run": {}, "claims": [entry]}, problems)
+    return not problems
 
 
 def _unplaced(document: Document, lines: set[int]) -> Iterator[str]:

@@ -105,7 +105,8 @@ def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
                 subject=subject, section=passage.section, headings=passage.headings, kind="section", line=passage.line
             )
             for stated in in_words(subject, passage.line):
-                held.add(stated)
+                if stated.role in ("tokens", "parameters", "gpus", "steps"):
+                    held.add(stated)
             _add_size(held, subject)
         held.words += passage.text + "\n"
         held.cards += mentions(passage.text)

@@ -219,7 +219,7 @@ def _perplexity(text: str, line: int) -> Iterator[Drafted]:
 
 def _impossible(record: Record) -> Iterator[Drafted]:
     """An MFU that nothing reaches."""
-    if re.search(r"FP8|MBU|scaling efficiency|GPU util", record.words, re.IGNORECASE):
+    if record.kind == "sentence" or re.search(r"FP8|MBU|scaling efficiency|GPU util", record.words, re.IGNORECASE):
         return
     for stated in _high(record):
         yield Drafted(

@@ -23,7 +23,10 @@ _NOT_SUMMED = re.compile(
     r"avg|average|mean|max|min|peak|rate|per|%|speed|mfu|util|price|loss|params?\b|layers", re.IGNORECASE
 )
 _BASE = re.compile(r"^\W*(?:baseline|1(?:\.0+)?\s?[x×]|[-—–]|n/?a|ref(?:erence)?)\W*$", re.IGNORECASE)
-_SAME = re.compile(r"^\W*(?:same|identical|equal|unchanged|no change)\b", re.IGNORECASE)
+_SAME = re.compile(
+    r"^\W*(?:the )?(?:same|identical|equal|unchanged|no change)(?: (?:total|value|size|number))?\W*$", re.IGNORECASE
+)
+_COMPARING = re.compile(r"expect|ratio|speed|change|differ|compar|equal|same|vs|delta", re.IGNORECASE)
 _ABOUT_TOTALS = 3  # parts of a list before a total, at most, that belong to something else
 
 
@@ -132,7 +135,8 @@ def _same(grid: Grid) -> Iterator[Drafted]:
     """As "Same" beside two numbers of a row that differ."""
     for row in grid.rows:
         numbers = [f for i in range(1, len(row.cells)) if (f := _cell(row, i))]
-        if len(numbers) == 2 and _comparable(*numbers) and any(_SAME.match(cell) for cell in row.cells[1:]):
+        said = any(_SAME.match(c) and _COMPARING.search(h) for c, h in zip(row.cells[1:], grid.header[1:], strict=True))
+        if len(numbers) == 2 and _comparable(*numbers) and said:
             yield Drafted(
                 kind="agreement",
                 line=row.line,

@@ -20,6 +20,7 @@ _SINGLE = re.compile(
 _LONG = re.compile(
     r"\b(?:16|32|64|128|256)[kK]\b(?! steps)|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context", re.IGNORECASE
 )
+_FEW_CARDS = 2  # a text about more of them is about no one run
 _LEAST_MODEL = 1e7  # parameters; what is smaller is a layer or a head
 _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
 
@@ -170,7 +171,7 @@ def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         return
     sizes = [s.quantity for r in known for s in r.facts.get("parameters", []) if s.quantity.low >= _LEAST_MODEL]
     number = max((m.count or 1 for m in context.everywhere), default=1)
-    if not sizes or not context.everywhere:
+    if not sizes or not 1 <= len({m.name.upper() for m in context.everywhere}) <= _FEW_CARDS:
         return
     best = max(context.everywhere, key=lambda m: max((s.bf16_flops or s.fp16_flops or 0.0) for s in m.specs))
     for rate in record.facts.get("rate", [])[:1]:

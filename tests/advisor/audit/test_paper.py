@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,15 @@ def test_an_unknown_card_is_refused(tmp_path: Path) -> None:
     problems: list[str] = []
     card_from_dict({"schema": 1, "id": "x", "title": "t", "run": {"gpu": "rtx-9999"}, "claims": [claim]}, problems)
     assert len(problems) == 2 and all("unknown GPU" in problem for problem in problems)
+
+
+def test_any_text_is_drafted_or_refused(tmp_path: Path) -> None:
+    """Lines of sound texts cut, joined and shuffled at random: a card comes out, or a refusal in words."""
+    from tests.advisor.audit.test_paper_contradictions import TIMES
+    from tests.advisor.audit.test_true_papers import TEXTS
+
+    lines = "\n".join((*TEXTS.values(), TIMES)).split("\n")
+    chance = random.Random(7)
+    for _ in range(40):
+        chosen = [line[: chance.randint(1, 90)] for line in chance.choices(lines, k=25)]
+        accused(tmp_path, "\n".join(chosen).replace("5", chance.choice(["5", "0", "5e9", "-", "5%"])))

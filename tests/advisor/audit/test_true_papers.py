@@ -159,3 +159,9 @@ def test_a_ratio_that_rounds_to_the_most_that_is_possible_is_possible() -> None:
     run = {"gpu": "a100-80gb-sxm"}
     assert ask("precision_speedup", run=run, value="8 x", fast="tf32", slow="fp32").judgement.ruling is Ruling.HOLDS
     assert ask("precision_speedup", run=run, value="12 x", fast="tf32", slow="fp32").judgement.ruling is Ruling.WRONG
+
+
+def test_arithmetic_that_is_only_half_there_accuses_nobody(tmp_path: Path) -> None:
+    text = "- 2.0e9·430,000/(2·989e12) = 43.5 %\n- FLOPs over 16,704·524,288 tokens = 4,945,112,064 each\n"
+    assert wrongly_accused(tmp_path, f"# Notes\n\n{text}") == []
+    assert wrongly_accused(tmp_path, "# Notes\n\n- 2.0e9·430,000/(2·989e12) = 83.5 %\n") != []
