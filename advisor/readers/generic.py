@@ -9,23 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.chunks import Progress, sample
+from advisor.readers.events import EventScanner
 from advisor.readers.learning import FEWEST, Lesson, learn
-from advisor.readers.line_format import LineFormat, Sign
+from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
-from advisor.readers.sniff import line_score
+from advisor.readers.status import FAILURES
 from advisor.readers.wrapped import joined, joining, width_of
 
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
+_ERRORS = 0.15  # of the error messages of a run in a file of their own
 _FEW = 0.2  # of one or two rows, or of validation losses alone
-_BARE = LineFormat(
-    name=NAME,
-    framework=None,
-    rows=(),
-    # the error messages of a run in a file of their own: no record, but they say how it ended
-    signs=(Sign(pattern=rb"Traceback \(most recent call last\)|DUE TO TIME LIMIT|CUDA out of memory", weight=0.15),),
-)
+_BARE = LineFormat(name=NAME, framework=None, rows=())
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class GenericReader:
         rows = (
             MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
         )
-        return max(rows, line_score(_BARE, head, path))
+        return rows or (_ERRORS if _tells_of_failure(head) else 0.0)
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
@@ -50,6 +46,14 @@ class GenericReader:
         if not table.rows and lesson.without_loss:
             return without_losses(table)
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
+
+
+def _tells_of_failure(head: bytes) -> bool:
+    """Whether a sample has the error messages of a run: no record, but they say how it ended."""
+    text = head if head.endswith(b"\n") else head + b"\n"
+    scanner = EventScanner()
+    scanner.feed(text, np.arange(1, text.count(b"\n") + 1))
+    return any(event.kind in FAILURES for event in scanner.finish())
 
 
 def without_losses(table: RunTable) -> RunTable:

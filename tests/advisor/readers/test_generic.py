@@ -11,6 +11,7 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.readers.generic import NAME
 from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
+from advisor.readers.run_table import Status
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 STEPS = range(0, 500, 100)
@@ -121,6 +122,15 @@ def test_a_run_that_prints_no_loss(tmp_path):
     table = read_run(written(tmp_path, [f"Episode {10 * i}  Average Reward: {i}.5  lr: 0.001" for i in range(1, 6)]))
     assert (table.rows, table.first_step, table.last_step, table.first_loss) == (5, 10, 50, None)
     assert table.columns["reward"].tolist() == [1.5, 2.5, 3.5, 4.5, 5.5] and "no loss is printed" in table.notes
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["Segmentation fault (core dumped)", "srun: error: node1: task 0: Exited with exit code 1", "RuntimeError: no"],
+)
+def test_the_last_words_of_a_run_that_printed_nothing_else(tmp_path, last):
+    table = read_run(written(tmp_path, ["Loading data ...", last]))
+    assert (table.rows, table.status) == (0, Status.CRASHED) and table.events
 
 
 def test_lines_broken_at_the_width_of_a_terminal(tmp_path):
