@@ -183,7 +183,7 @@ def _alarmed(case: Case, card: _Card) -> float:
     if not len(reasons):
         return 0.0
     bits = np.where(np.isfinite(reasons[card.rows]), reasons[card.rows], 0).astype(np.int64)
-    return float(np.mean([(bit & sum(ALARMS)) != 0 for bit in bits]))
+    return float(np.mean((bits & sum(ALARMS)) != 0))
 
 
 def detect_power_cap(case: Case) -> Verdict:
