@@ -28,6 +28,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z~$\d✅❌⚠])")
 _SHORTENED = re.compile(
     r"\b(?:e\.g|i\.e|vs|approx|est|cf|ca|al|Fig|Eq|Sec|Tab|No|resp|incl|max|min|avg)\.$", re.IGNORECASE
 )
+_LONGEST = 12  # lines of a paragraph that a sentence may run on
 _MOST_LINES = 100_000
 
 
@@ -71,6 +72,17 @@ class Document:
     title: str
     passages: tuple[Passage, ...]
     grids: tuple[Grid, ...]
+    lines: tuple[tuple[int, str], ...] = ()  # as they were cut
+
+    def line_of(self, number: str, first: int) -> int:
+        """The line of a paragraph, from one of its lines on, that prints a number: a wrapped sentence has several."""
+        following = [(n, text) for n, text in self.lines if first <= n < first + _LONGEST]
+        for at, text in following:
+            if not text.strip():
+                break
+            if re.search(rf"(?<![\d.,]){re.escape(number)}(?![\d]|[.,]\d)", text):
+                return at
+        return first
 
     @property
     def text(self) -> str:
@@ -98,7 +110,11 @@ def document_of(lines: Sequence[tuple[int, str]], name: str) -> Document:
     titles = [h for p in cutter.passages for h in p.headings[:1]]
     first = next((p.text for p in cutter.passages if len(p.text) < 200), name)
     return Document(
-        name=name, title=titles[0] if titles else first, passages=tuple(cutter.passages), grids=tuple(cutter.grids)
+        name=name,
+        title=titles[0] if titles else first,
+        passages=tuple(cutter.passages),
+        grids=tuple(cutter.grids),
+        lines=tuple(lines),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def draft(path: Path) -> dict[str, Any]:
     table = _table(path)
     run, timing, rows = run_of(document, table), timing_of(document), rows_of(table)
     about_run = [*run_claims.drafts(document, run, timing), *conclusions.drafts(document, run)]
-    claims = claims_of([*_drafted(document), *about_run, *run_claims.volunteered(run, document)])
+    drafted = [*_drafted(document), *about_run, *run_claims.volunteered(run, document)]
+    claims = claims_of([_on_its_line(document, one) for one in drafted])
     claims = [entry for entry in claims if _fits(entry)]
     if not claims:
         raise AdvisorError(
@@ -87,6 +89,12 @@ def card_of(raw: dict[str, Any]) -> Card:
     card = card_from_dict(raw, problems)
     assert card is not None and not problems, problems  # drafts are written in the words of cards
     return card
+
+
+def _on_its_line(document: Document, one: Drafted) -> Drafted:
+    """A claim on the line that prints its number, where the sentence began on an earlier one."""
+    number = re.search(r"\d[\d,]*(?:\.\d+)?", str(one.says.get("value", "")))
+    return replace(one, line=document.line_of(number[0], one.line)) if number else one
 
 
 def _fits(entry: dict[str, Any]) -> bool:

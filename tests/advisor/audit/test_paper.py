@@ -200,3 +200,12 @@ def test_any_text_is_drafted_or_refused(tmp_path: Path) -> None:
     for _ in range(40):
         chosen = [line[: chance.randint(1, 90)] for line in chance.choices(lines, k=25)]
         accused(tmp_path, "\n".join(chosen).replace("5", chance.choice(["5", "0", "5e9", "-", "5%"])))
+
+
+def test_a_claim_stands_on_the_line_that_prints_its_number(tmp_path: Path) -> None:
+    text = (
+        "A plan\n\nThe whole of the data is read by the cards of one box, which is rented for a while, and the\n"
+        "training of the 7B model on all 100B tokens is done on one RTX 4090, with a break on\n"
+        "each of the evenings, in no more than 3 days of work of the machine.\n"
+    )
+    assert accused(tmp_path, text, "plan.txt") == [5]
