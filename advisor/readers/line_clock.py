@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from advisor.readers.chunks import ANSI, chunks, open_binary
+from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
 from advisor.readers.status import NO_END
@@ -106,7 +106,7 @@ class _opened:
         if not self.path.is_file() or not (size := self.path.stat().st_size):
             return b""
         with open_binary(self.path) as stream:
-            head = stream.read(2)
+            head = read_block(stream, 2)
             if (
                 not hasattr(stream, "fileno")
                 or head in (b"\xff\xfe", b"\xfe\xff")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import math
 from pathlib import Path
 
@@ -131,6 +132,17 @@ def test_a_run_that_prints_no_loss(tmp_path):
 def test_the_last_words_of_a_run_that_printed_nothing_else(tmp_path, last):
     table = read_run(written(tmp_path, ["Loading data ...", last]))
     assert (table.rows, table.status) == (0, Status.CRASHED) and table.events
+
+
+def test_a_packed_log_that_is_damaged(tmp_path):
+    packed = bytearray(gzip.compress("".join(f"step {i} loss {9 - i / 100:.2f}\n" for i in range(400)).encode()))
+    packed[len(packed) // 2] ^= 0xFF
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(packed)
+    assert read_run(path).rows > 0  # what came before the damage
+    path.write_bytes(bytes(packed[:10]) + b"\xff" * 20)
+    with pytest.raises(AdvisorError):
+        read_run(path)
 
 
 def test_lines_broken_at_the_width_of_a_terminal(tmp_path):
