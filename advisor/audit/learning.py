@@ -107,12 +107,28 @@ def converging(q: Question) -> Judgement:
             actions=("start at ln V first: scale the initialisation, average the loss over tokens",),
             threshold="a loss above ln V is worse than knowing nothing",
         )
+    if q.setup.data == "random":
+        return does_not_follow(
+            "the tokens are random: there is nothing to learn but that they are uniform",
+            f"{fell}; ln V = {base:.3f}",
+            consequence="it shows that steps run, not that the model learns",
+        )
     return holds("the loss falls and is better than a uniform guess", words)
+
+
+def _of_random(least: float, base: float) -> Judgement:
+    """A loss on random tokens: nothing can be learnt of them, so the uniform guess is the floor."""
+    words = f"ln V = {base:.3f}; random tokens carry nothing to learn"
+    if least < base - SOUND:
+        return wrong("below the loss of a uniform guess on random tokens", words, severity=Severity.ERROR)
+    return holds("no lower than a uniform guess", words)
 
 
 def expected_loss(q: Question) -> Judgement:
     """A promised loss after so many steps against the loss law, at the vocabulary's own bytes per token."""
     s, value, model = q.setup, q.get("value"), counts(q.setup)
+    if s.data == "random" and (base := signs.uniform_loss(s)) is not None:
+        return _of_random(value.most, base)
     if model is None or s.tokens_of_a_step is None or q.steps is None:
         return unknown("shape, steps or tokens of a step are not stated")
     tokens, most = q.steps * s.tokens_of_a_step, model.parameters[1]

@@ -158,3 +158,14 @@ def test_every_field_and_kind_is_documented() -> None:
     named = {word for quoted in re.findall(r"`([a-z0-9_ ]+)`", text) for word in quoted.split()}
     fields = {name for kind in KINDS.values() for name in kind.fields}
     assert {*KINDS, *fields, *SETUP_FIELDS, *COLUMNS, *PHASES} <= named
+
+
+def test_every_fact_that_a_card_can_declare_is_read_by_a_rule() -> None:
+    """A field that nothing reads is a promise: whoever declares it is told nothing of it."""
+    sources = [path for path in (ROOT / "advisor" / "audit").glob("*.py") if path.name not in ("card.py", "load.py")]
+    text = (
+        "\n".join(path.read_text(encoding="utf-8") for path in sources)
+        + ((ROOT / "advisor" / "audit" / "card.py").read_text(encoding="utf-8").split("def tokens_of_a_step")[1])
+    )
+    read = set(re.findall(r"\b(?:setup|s|self|than|base|o|mine|other)\.([a-z_0-9]+)\b", text))
+    assert set(SETUP_FIELDS) - read == set()

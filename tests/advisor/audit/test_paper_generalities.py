@@ -7,7 +7,7 @@ from pathlib import Path
 from advisor.audit.audit import audit
 from advisor.audit.load import card_from_dict
 from advisor.audit.verdict import Ruling
-from tests.advisor.audit.made_up import believe
+from tests.advisor.audit.made_up import ask, believe
 from tests.advisor.audit.test_paper import accused
 
 
@@ -93,3 +93,11 @@ def test_shapes_cards_and_perplexities_in_passing(tmp_path: Path) -> None:
     ended = "# End\n\nIt ended at a validation loss of 3.20 (perplexity {}).\n"
     assert accused(tmp_path, ended.format("24.5")) == []
     assert accused(tmp_path, ended.format("12.0")) == [3]
+
+
+def test_nothing_is_learnt_from_random_tokens() -> None:
+    """ln 32,000 = 10.37."""
+    run = {"data": "random"}
+    assert ask("expected_loss", run=run, value="10.4").judgement.ruling is Ruling.HOLDS
+    assert ask("expected_loss", run=run, value="5.0").judgement.ruling is Ruling.WRONG
+    assert ask("converging", run=run).judgement.ruling is Ruling.DOES_NOT_FOLLOW
