@@ -56,15 +56,16 @@ def spent_seconds(case: Case) -> float | None:
     """Seconds that the run took so far, pauses included, by the clock that is trusted most of those that it has.
 
     Its own account of its duration; else time stamps; else a clock that it prints, each beginning of it added; else a
-    progress bar's; else the sum of its steps. A clock that says less than the steps that were timed one by one starts
-    late. Where attempts are told apart, the hours between them in which nobody ran anything are no part of it.
+    progress bar's; else the sum of its steps or epochs. A clock that says less than those that were timed one by one
+    starts late. Where attempts are told apart, the hours between them in which nobody ran anything are no part of it.
     """
     if case.run.attempts and (lived := lifetime_seconds(case.run)):
         return lived
     times = step_times(case)
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
+    timed = max(timed, _sum_of_epochs(case) or 0.0)
     by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
-    return by_clock or _sum_of_steps(case, times) or _watched_seconds(case)
+    return by_clock or _sum_of_steps(case, times) or _sum_of_epochs(case) or _watched_seconds(case)
 
 
 def _clocks(case: Case, timed: float) -> Iterator[float]:
@@ -102,6 +103,13 @@ def _sum_of_steps(case: Case, times: StepTimes | None) -> float | None:
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
     return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+
+
+def _sum_of_epochs(case: Case) -> float | None:
+    """Of the epochs whose time is printed, the others as long as most of them."""
+    printed = main_column(case.run, "epoch_seconds")
+    known = series.finite(printed)
+    return float(known.sum()) + (len(printed) - len(known)) * series.median(known) if len(known) else None
 
 
 def main_part(run: RunTable) -> RunPart | None:

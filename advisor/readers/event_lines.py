@@ -127,10 +127,11 @@ RULES = (
         "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
         "|command not found"
         "|an't open file|CUDA error|HIP error|unrecognized arguments|raining failed|raining crashed|raining aborted"
-        "|atal error:|FATAL ERROR",
+        "|atal error:|FATAL ERROR|.py: error: ",
         r"^(?:.*[\]:-] )?[Tt]raining (?:has )?(?:failed|crashed|aborted)\b|^Fatal error:|\bFATAL ERROR\b"
         r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$|an't open file '"
-        r"|: error: unrecognized arg|^\s*Bus error|\(core dumped\)|terminate called after|panicked at"
+        r"|^\s*\S+\.py: error: |: error: unrecognized arg|^\s*Bus error|\(core dumped\)"
+        r"|terminate called after|panicked at"
         r"|^\[CUDA ERROR\] at file"
         r"|CUDA error: (?:an illegal memory|device-side|uncorrectable|unspecified|misaligned|invalid)|HIP error: "
         r"|[Bb]ad magic|fallen off the bus",

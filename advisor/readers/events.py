@@ -40,6 +40,7 @@ _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what python and its logging print of an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
+_MISTYPED = ": command not found"
 
 
 @dataclass(kw_only=True)
@@ -144,6 +145,8 @@ class EventScanner:
             self._add(Said(kind="exception", text=shorten(where), numbers={}), opened.line)
 
     def _add(self, said: Said, line: int) -> None:
+        if said.text.endswith(_MISTYPED) and "finished" in self._first:
+            return  # typed at the prompt that came back
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
         first = self._first.setdefault(said.kind, [])
         self._counts[said.kind] = self._counts.get(said.kind, 0) + 1

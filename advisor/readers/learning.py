@@ -101,6 +101,8 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     needs = _needs(main)
     series = _series(head, main, needs)
     targets = _by_their_numbers(series)
+    if targets.get("seconds") == "" and "step" not in main.progress and "epoch" in main.progress:
+        targets["seconds"] = _of_an_epoch(main)
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
     if "step" not in counted:
         targets["step"] = ""  # of a bar before one row in so many
@@ -160,10 +162,12 @@ def _kinds(lines: list[_Line], column: str) -> list[_Kind]:
     return list(kinds.values())
 
 
-def _weight(kind: _Kind, most: int) -> tuple[bool, bool, int, int]:
-    """How likely lines are a log's records: they repeat, print a step, have the surest name, are many."""
+def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
+    """How likely lines are a log's records: they repeat, print a step, or at least count, have the surest name, are
+    many."""
     repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
-    return repeats, "step" in kind.progress, -(kind.rank // 100), kind.count
+    counts = bool(kind.progress) and kind.count >= most / 2
+    return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
 
 
 def _needs(kind: _Kind) -> bytes:
@@ -210,6 +214,13 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
     if "step" not in series or out.get("step") == "":
         out["seconds"] = ""
     return out
+
+
+def _of_an_epoch(kind: _Kind) -> str:
+    """What the time on lines that count epochs alone is: that of the epoch, where its name does not say otherwise."""
+    times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
+    targets = {reading.target.replace("seconds", "epoch_seconds", 1) for reading in times if reading.kind == "time"}
+    return targets.pop() if len(targets) == 1 else ""
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:

@@ -252,7 +252,8 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
             done, total, days, hours, minutes, seconds = match.groups()
             now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
             bar = found.setdefault(total, _Bars(total=int(total)))
-            if now < bar.last or int(done) < bar.done:
+            # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
+            if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last
             bar.last, bar.done, bar.end = now, int(done), at + match.end()
     return list(found.values())

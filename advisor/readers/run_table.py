@@ -44,6 +44,7 @@ COLUMNS = {
     "resident_bytes": "host memory of the process, as logged",
     "data_seconds": "phases of a step",
     "forward_seconds": "",
+    "epoch_seconds": "of one epoch, where a record is of one",
     "backward_seconds": "",
     "clip_seconds": "",
     "optimizer_seconds": "",

@@ -48,6 +48,7 @@ _NAMED = (
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
+_TOOK = rb"(?<=\| )(?P<took>\d+(?:\.\d+)?) ?s(?:ec)?(?=\s*(?:\||$))"  # | 457.0s |
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _ORDINAL = (  # 第 3 轮, 第3/10步
     rb"\xe7\xac\xac ?(?P<nth>\d+)(?: ?/ ?(?P<of>\d+))? ?"
@@ -60,7 +61,9 @@ _OUTER = (  # [3][ 50/100], [3,  50]
 _INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
 _LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])"  # [100] accuracy=…
 _SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
-_SLOT = re.compile(b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _PART)))
+_SLOT = re.compile(
+    b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _TOOK, _PART))
+)
 # a table of two columns, one name and one number a line
 _TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
@@ -137,6 +140,8 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
         return Slot(name=name, start=match.start("number"), end=match.end("number"))
     if match["rate"] is not None:
         return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=match["rated"].decode())
+    if match["took"] is not None:
+        return Slot(name="time", start=match.start("took"), end=match.end("took"), unit="s")
     if match["lead"] is not None:
         return Slot(name=COUNTED, start=match.start("lead"), end=match.end("lead"))
     if match["part"] is not None:

@@ -94,7 +94,7 @@ STYLES = {
             "| time/              |       |\n|    total_timesteps | {s}  |\n| train/             |       |\n"
             "|    loss            | {l:.3f} |\n|    value_loss      | 51.2  |"
         ),
-        BY_STEP,
+        ("stable_baselines3", *BY_STEP[1:]),
     ),
     "spaCy": (
         [

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.findings.make_case import make_case
+from advisor.findings.savings import spent_seconds
 from advisor.readers.generic import NAME
 from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
 from advisor.readers.run_table import Status
@@ -251,3 +253,51 @@ def test_the_general_reader_gives_what_the_declared_ones_give():
     if not found:
         pytest.skip("the folders of real logs are not here")
     assert sum(same for _, same in found) >= 0.9 * len(found), [path.name for path, same in found if not same]
+
+
+def test_epochs_with_their_time_add_up(tmp_path):
+    """The bar is of loading the data; 29 epochs of 400 s and one of 2000 are what it took."""
+    lines = ["Loading Data: 100%|████| 84/84 [00:09<00:00,  9.02it/s]"]
+    for e in range(1, 31):
+        lines += [f"INFO:Trainer:Epoch [{e}/30] Train: {1 / e:.4f} | Val: {1.1 / e:.4f} | {2000 if e == 9 else 400}.0s"]
+        lines += ["INFO:Trainer:--> New Best Model Saved! (Loss: 0.1481)"] * (e % 3 == 0)
+    run = read_run(written(tmp_path, lines))
+    assert (run.rows, run.first_step, run.last_step, run.first_loss) == (30, 1.0, 30.0, 1.0)
+    assert run.column("eval_loss")[0] == 1.1 and run.status is Status.COMPLETED
+    assert spent_seconds(make_case(run)) == 29 * 400.0 + 2000.0
+
+
+def test_a_usage_error_is_how_a_program_failed(tmp_path):
+    run = read_run(
+        written(tmp_path, ["usage: train.py [-h] [--lr LR]", "train.py: error: unrecognized arguments: --steps 2"])
+    )
+    assert run.rows == 0 and run.status is Status.CRASHED
+
+
+def test_a_command_mistyped_after_the_end_ends_nothing(tmp_path):
+    lines = [*(f"step {s} loss {loss(s)}" for s in STEPS), "INFO: Training complete.", "$ a", "a: command not found"]
+    assert read_run(written(tmp_path, lines)).status is Status.COMPLETED
+
+
+def test_deeplearning4j(tmp_path):
+    lines = [
+        f"06:38:{s // 10}.402 [main] INFO org.x.ScoreIterationListener - Score at iteration {s} is {loss(s)}"
+        for s in STEPS
+    ]
+    run = read_run(written(tmp_path, lines))
+    assert (run.framework, run.first_step, run.last_step, run.last_loss) == ("Deeplearning4j", 0.0, 400.0, loss(400))
+
+
+def test_stable_baselines_tables(tmp_path):
+    table = ["| rollout/  |   |", "|    ep_rew_mean     | {r}     |", "| time/ |  |"]
+    table += ["|    time_elapsed    | {t}       |", "|    total_timesteps | {s}     |"]
+    learnt = ["| train/ |  |", "|    learning_rate   | 0.0003   |", "|    loss            | {l}   |", "-" * 30]
+    lines = [
+        line.format(r=i * 2.5, t=i * 9, s=i * 2048, l=9.0 / i)
+        for i in range(1, 5)
+        for line in (table + learnt * (i > 1))
+    ]
+    run = read_run(written(tmp_path, lines))
+    assert run.columns["step"].tolist() == [2048.0, 4096.0, 6144.0, 8192.0]
+    assert run.columns["loss"].tolist()[1:] == [4.5, 3.0, 2.25] and run.columns["reward"][3] == 10.0
+    assert run.columns["elapsed_seconds"].tolist() == [9.0, 18.0, 27.0, 36.0]
