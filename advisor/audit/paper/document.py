@@ -206,6 +206,7 @@ def plain(text: str) -> str:
     text = _LINK.sub(r"\1", text)
     text = re.sub(r"<br\s*/?>", " ", text)
     text = re.sub(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])", " × ", text)  # a product, no emphasis
+    text = re.sub(r"(?<=\w) \* (?=\w)", " × ", text)
     text = re.sub(r"\*{1,3}|`+|(?<!\w)__|__(?!\w)|</?[a-z][^>]{0,80}>", "", text)
     text = re.sub(r"^\s*(?:\[[ x?]\]|>+)\s+", "", text).replace("\\$", "$").replace("\\%", "%").replace("\\times", "×")
     text = _POWER.sub(lambda m: f"{m[1]}e{m[2].translate(_RAISED).strip('{}')}", text)

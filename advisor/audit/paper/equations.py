@@ -84,6 +84,8 @@ def _explained(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafte
         )
         if opened is None or found[at].dimension in ("times", "fraction"):
             continue
+        if found[at].dimension == "seconds" and re.match(r"tok|seq|sample|step|iter|batch", found[at + 1].noun):
+            continue  # how much is done in that time
         last, pieces = at + 1, [f"[{found[at + 1].quantity.text}]"]
         while last + 1 < len(found):
             gap = _INNER.fullmatch(text[found[last].end : found[last + 1].start])

@@ -54,7 +54,7 @@ LAWS = (
     _law("batch", _BATCH, f"{_BATCH} * {{gpus}}", *(f"{_BATCH} * {{gpus}} / {k}" for k in _SHARDS)),
     _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
     _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
-    _law("duration", _LASTS),
+    _law("duration", _LASTS, f"{_LASTS} * {{epochs}}"),
     _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
     _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
     Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),

@@ -15,9 +15,11 @@ from advisor.audit.paper import (
     comparisons,
     conclusions,
     equations,
+    formulas,
     generalities,
     hardware,
     laws,
+    parts,
     run_claims,
     specs,
     tables,
@@ -41,6 +43,8 @@ RULES = (
     generalities.drafts,
     specs.drafts,
     agreement.drafts,
+    formulas.drafts,
+    parts.drafts,
 )
 
 

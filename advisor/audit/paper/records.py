@@ -18,7 +18,7 @@ _METRICS = re.compile(
     r"metric|parameter|setting|phase|item|property|spec|aspect|measure|quantity|category", re.IGNORECASE
 )
 _SIZE = re.compile(
-    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc))"
+    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
 )
 _EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
 _A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -27,6 +28,8 @@ _SAME = re.compile(
     r"^\W*(?:the )?(?:same|identical|equal|unchanged|no change)(?: (?:total|value|size|number))?\W*$", re.IGNORECASE
 )
 _COMPARING = re.compile(r"expect|ratio|speed|change|differ|compar|equal|same|vs|delta", re.IGNORECASE)
+_LEAST_FACTORS, _OVERLAP = 3, 2.0
+_SOMETIMES = re.compile(r"\bevery\b|\bonce\b|\bevery-|periodic", re.IGNORECASE)
 _ABOUT_TOTALS = 3  # parts of a list before a total, at most, that belong to something else
 
 
@@ -36,6 +39,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         for at, name in enumerate(grid.header):
             if _RATIO.search(name) and at:
                 yield from _ratio_column(grid, at)
+                yield from _combined(grid, at)
             elif at:
                 yield from _total(grid, at)
         yield from _same(grid)
@@ -131,6 +135,23 @@ def _sum(line: int, text: str, value: Figure, parts: Sequence[Figure]) -> Drafte
     return Drafted(kind="expression", line=line, text=shortened(text), says=says)
 
 
+def _combined(grid: Grid, at: int) -> Iterator[Drafted]:
+    """A factor of all improvements together that is far from their product: some overlap, half of all seldom does."""
+    factors: list[Figure] = []
+    for row in grid.rows:
+        cell = _cell(row, at)
+        if cell is None or cell.dimension != "times":
+            return
+        if not _TOTAL.match(row.cells[0]):
+            factors.append(cell)
+        elif len(factors) >= _LEAST_FACTORS and min(f.quantity.low for f in factors) >= 1:
+            low, high = (math.prod(getattr(f.quantity, end) for f in factors) for end in ("low", "high"))
+            if not low / _OVERLAP <= cell.quantity.middle <= _OVERLAP * high:
+                product = " * ".join(f"[{f.quantity.text}]" for f in factors)
+                says = {"value": _about(cell), "readings": [product], "in_units": True}
+                yield Drafted(kind="expression", line=row.line, text=shortened(" | ".join(row.cells)), says=says)
+
+
 def _same(grid: Grid) -> Iterator[Drafted]:
     """As "Same" beside two numbers of a row that differ."""
     for row in grid.rows:
@@ -157,6 +178,8 @@ def _lists(passages: Sequence[Passage]) -> Iterator[Drafted]:
             continue
         if items and (items[-1][0].section != passage.section or items[-1][1].dimension != found[0].dimension):
             items = []
+        if _SOMETIMES.search(match["label"]):
+            continue  # a total of each step holds a share of it that nobody prints
         if _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
             parts = [figure for _, figure in items]
             if len(parts) >= 3 and passage.line - items[-1][0].line <= 2:
