@@ -37,12 +37,11 @@ def detect_several_runs(case: Case) -> Verdict:
         return Insufficient(code="several_runs", missing="rows with a training loss")
     if len(parts) < 2:
         return None
-    main = case.run.phases[case.run.main_phase]
     return Finding(
         code="several_runs",
         severity=Severity.NOTE,
-        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{main.name}”",
-        evidence=tuple(Evidence(text=_outline(case.run, phase)) for _, phase in parts[:20]),
+        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{_called(case.run, case.run.main_phase)}”",
+        evidence=tuple(Evidence(text=_outline(case.run, number, phase)) for number, phase in parts[:20]),
         confidence=Confidence.HIGH,
         causes=("logs appended to one file, a sweep, stages of one script, or starts after a failure",),
         actions=("compare them with each other (advisor compare) rather than as one curve",),
@@ -50,11 +49,16 @@ def detect_several_runs(case: Case) -> Verdict:
     )
 
 
-def _outline(run: RunTable, phase: Phase) -> str:
+def _called(run: RunTable, number: int) -> str:
+    """The name of a phase in the table of runs."""
+    return next((part.name for part in run.runs if part.phase == number), run.phases[number].name)
+
+
+def _outline(run: RunTable, number: int, phase: Phase) -> str:
     loss = run.column("loss")[phase.first_row : phase.last_row + 1]
     known = loss[np.isfinite(loss)]
     losses = f", loss {known[0]:.4g} → {known[-1]:.4g}" if len(known) else ""
-    return f"{phase.name}: {phase.last_row - phase.first_row + 1} rows{losses}"
+    return f"{_called(run, number)}: {phase.last_row - phase.first_row + 1} rows{losses}"
 
 
 def detect_restarts(case: Case) -> Verdict:
@@ -86,19 +90,19 @@ def detect_other_runs(case: Case) -> Verdict:
     parts = [(n, phase) for n, phase in _parts(case.run) if n != case.run.main_phase]
     if not parts:
         return None if len(case.run) else Insufficient(code="other_runs", missing="rows with a training loss")
-    wrong: list[tuple[Phase, Finding]] = []
-    for number, phase in parts:
+    wrong: list[tuple[str, Finding]] = []
+    for number, _ in parts:
         alone = dataclasses.replace(case, run=dataclasses.replace(case.run, main_phase=number))
         found = [v for ask in _ASKED if isinstance(v := ask(alone), Finding) and v.severity is Severity.ERROR]
-        wrong += [(phase, found[0])] if found else []
+        wrong += [(_called(case.run, number), found[0])] if found else []
     if not wrong:
         return None
     first = wrong[0][1]
     return Finding(
         code="other_runs",
         severity=Severity.WARNING,
-        title=f"{len(wrong)} of the log's {len(parts)} other runs went wrong: “{wrong[0][0].name}”: {first.title}",
-        evidence=tuple(Evidence(text=f"{phase.name}: {finding.title}") for phase, finding in wrong[:10]),
+        title=f"{len(wrong)} of the log's {len(parts)} other runs went wrong: “{wrong[0][0]}”: {first.title}",
+        evidence=tuple(Evidence(text=f"{name}: {finding.title}") for name, finding in wrong[:10]),
         confidence=first.confidence,
         causes=first.causes,
         actions=first.actions,
