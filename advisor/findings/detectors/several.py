@@ -37,10 +37,11 @@ def detect_several_runs(case: Case) -> Verdict:
         return Insufficient(code="several_runs", missing="rows with a training loss")
     if len(parts) < 2:
         return None
+    main = _called(case.run, case.run.main_phase)
     return Finding(
         code="several_runs",
         severity=Severity.NOTE,
-        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{_called(case.run, case.run.main_phase)}”",
+        title=f"The log holds {len(parts)} runs or stages; judged is the longest, “{main}”",
         evidence=tuple(Evidence(text=_outline(case.run, number, phase)) for number, phase in parts[:20]),
         confidence=Confidence.HIGH,
         causes=("logs appended to one file, a sweep, stages of one script, or starts after a failure",),
