@@ -130,7 +130,7 @@ END_RULES = (
         r"|checkpoint)\b"
         r"|^\W*[Bb]est (?:\w+ ){0,3}(?:acc(?:uracy)?|loss|score|model|epoch|[Vv]al\w*)\b.*\d|wandb: (?:Synced "
         r"|Run summary|Run history)"
-        r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run |[Tt]raining summary|TRAINING SUMMARY"
+        r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run (?!at )|[Tt]raining summary|TRAINING SUMMARY"
         r"|最佳.{0,10}(?:准确率|模型|损失|精度)|测试(?:集)?(?:准确率|损失|结果|精度)",
     ),
 )

@@ -226,13 +226,16 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     """That the last step was evaluated though none was due, as programs do at their end, in words; else empty."""
     if not table.counts_steps:
         return ""
-    part = _rows(table, phase)
+    # what is evaluated behind the last record with a loss is of this run too
+    rest = table.phases[phase + 1].first_row if phase + 1 < len(table.phases) else len(table)
+    part = slice(_rows(table, phase).start, rest)
     steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
     gaps = np.diff(steps[evaluated])
     if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
         return ""
-    out_of_turn = np.all(gaps[:-1] == gaps[0]) and 0 < gaps[-1] < gaps[0]
-    last, every = float(steps[evaluated][-1]), float(gaps[0])
+    last, every = float(steps[evaluated][-1]), float(np.median(gaps[:-1]))
+    # one that a restart lost makes a gap of two
+    out_of_turn = every > 0 and np.all(gaps[:-1] % every == 0) and 0 < gaps[-1] < every
     words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
     return words if out_of_turn else ""
 

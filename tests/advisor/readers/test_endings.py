@@ -130,3 +130,14 @@ def test_an_evaluation_out_of_turn_at_the_last_step_ends_a_run(tmp_path):
     assert read_run(path).status is Status.INCOMPLETE
     path.write_text(csv(34) + "3.6")  # step 330 is no multiple of 50
     assert read_run(path).status is Status.COMPLETED
+    path.write_text(csv(34).replace("\n100,3.8889,3.8889", "\n100,3.8889,") + "3.6")  # the one at 100 was lost
+    assert read_run(path).status is Status.COMPLETED
+
+
+def test_where_a_run_can_be_viewed_is_said_at_its_start_and_ends_nothing(tmp_path):
+    path = tmp_path / "run.log"
+    steps = "".join(f"step {i}/90 | loss {3 - i / 50:.4f}\n" for i in range(1, 30))
+    path.write_text("wandb: View run at https://wandb.example/runs/x\n" + steps)
+    assert read_run(path).status is Status.INCOMPLETE
+    path.write_text("wandb: View run at https://wandb.example/runs/x\n")
+    assert read_run(path, "generic").status is not Status.COMPLETED
