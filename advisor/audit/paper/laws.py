@@ -43,11 +43,18 @@ _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the s
 _LAST = re.compile(
     r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
 )
+_OF_A_RUN = ("steps", "step_tokens", "tokens", "step_time", "rate", "gpus", "usd_per_hour", "gpu_hours")
+_IN_ALL = re.compile(
+    r"\b(?:whole|entire|complete|full) (?:run|training)\b|\bin (?:total|all)\b|\btotal (?:time|cost|training)\b"
+    r"|\b(?:training|run) (?:took|takes|lasted|cost|costs)\b",
+    re.IGNORECASE,
+)
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
     _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
     _law("gpu_rate", "{step_tokens} / {step_time} / {gpus}"),
+    Law(target="rate", readings=("{gpu_rate} * {gpus}",), own=True),
     _law(
         "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
     ),
@@ -71,15 +78,28 @@ LAWS = (
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every stated quantity that others of its subject give too."""
     known = records(document)
-    drafted = [*_all(known)]
-    blamed = _blamed(drafted)
+    drafted = [*_all(known), *_all(_told(known))]
+    blamed = _blamed(drafted, known)
     for claim, far in drafted:
         if far is None or id(far) not in blamed:
             yield claim
     yield from (claim for far in blamed.values() if (claim := _of_price(far, known)).says["readings"])
 
 
-def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]]) -> dict[int, Stated]:
+def _told(known: Sequence[Record]) -> list[Record]:
+    """The one run that sentences of a report tell of, each quantity in another: what is stated once in all of it."""
+    once = {role: _distinct([s for r in known for s in r.facts.get(role, [])]) for role in _OF_A_RUN}
+    if len({s.quantity.text.lstrip("~") for r in known for s in r.facts.get("parameters", [])}) > 1:
+        return []  # of several models
+    facts = {role: [*found] for role, found in once.items() if len(found) == 1}
+    for role in ("duration", "usd"):
+        sums = [s for r in known for s in r.facts.get(role, []) if r.kind == "sentence" and _IN_ALL.search(r.words)]
+        if len(found := _distinct(sums)) == 1:
+            facts[role] = [*found]
+    return [Record(subject="", section=-1, headings=(), kind="run", facts=facts)]
+
+
+def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]], known: Sequence[Record]) -> dict[int, Stated]:
     """Prices stated elsewhere with which most of the costs that rest on them do not come out: they are at fault."""
     by_price: dict[int, list[tuple[Drafted, Stated]]] = {}
     for claim, far in drafted:
@@ -88,7 +108,8 @@ def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]]) -> dict[int, State
     blamed = {}
     for key, claims in by_price.items():
         failing = [claim for claim, _ in claims if not gives(claim.says["value"], claim.says["readings"])]
-        if len(failing) >= 2 and 2 * len(failing) > len(claims):
+        confirmed = 3 * len(failing) <= 2 * len(claims) and not _of_price(claims[0][1], known).says["readings"]
+        if len(failing) >= 2 and 2 * len(failing) > len(claims) and not confirmed:
             blamed[key] = claims[0][1]
     return blamed
 

@@ -22,6 +22,15 @@ _SIZE = re.compile(
 )
 _EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
 _A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
+_STEP_TAKES = re.compile(
+    r"\b(?:each|one|every|a|per)\s(?:training |optimi[sz]er )?(?:step|iteration)\s"
+    r"(?:takes?|took|lasts?|needs?|is|was)\s*$",
+    re.IGNORECASE,
+)
+_TOKENS_A_STEP = re.compile(
+    r"\s*tokens?(?: (?:per|a|each|every) |\s?/\s?)(?:optimi[sz]er |global )?(?:step|batch|iteration|update)\b",
+    re.IGNORECASE,
+)
 _OTHER_TOKENS = re.compile(
     r"data|corpus|available|context|max|input|output|prompt|vocab|special|generat|new\b|per\b|average|length"
     r"|valid|test|eval",
@@ -303,12 +312,13 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
     """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
     for figure in figures(text):
         role = _NOUNS_OF.get(figure.dimension)
-        if role == "duration" and _A_STEP.match(text[figure.end :]):
+        if role == "duration" and (_A_STEP.match(text[figure.end :]) or _STEP_TAKES.search(text[: figure.start])):
             role = "step_time"
         if role == "rate" and _EACH.match(text[figure.end :].lstrip()):
             role = "gpu_rate"
         if figure.dimension == "count":
             role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
+            role = "step_tokens" if _TOKENS_A_STEP.match(text[figure.end :]) else role
         elif figure.dimension == "fraction":
             near = text[max(0, figure.start - 12) : figure.end + 14]
             role = "mfu" if re.search(r"\bMFU\b|model flops util", near, re.IGNORECASE) else None

@@ -69,3 +69,31 @@ def test_epochs_multiply_the_steps_of_one(tmp_path: Path) -> None:
     text = "# Run\n\n- Steps: 20,000\n- Step time: 0.9 s\n- Epochs: 3\n- Time: {}\n"
     assert accused(tmp_path, text.format("15 hours")) == []
     assert accused(tmp_path, text.format("40 hours")) == [6]
+
+
+def test_sentences_that_tell_of_one_run_are_held_against_each_other(tmp_path: Path) -> None:
+    """20,000 steps of 500,000 tokens: 10 billion; at 0.36 s each 2 h."""
+    text = (
+        "# A run of 124M\n\nWe trained on {} tokens with a batch of 500,000 tokens per step.\n"
+        "That makes 20,000 steps.\nEach step took about 360 ms.\nThe whole run took {}.\n"
+    )
+    assert accused(tmp_path, text.format("10B", "2 hours")) == []
+    assert accused(tmp_path, text.format("5B", "2 hours")) == [3]
+    assert accused(tmp_path, text.format("10B", "7 hours")) == [6]
+
+
+def test_a_price_said_once_prices_the_rows_of_a_table_that_states_no_times(tmp_path: Path) -> None:
+    text = (
+        "# Cost\n\nAn H100 is $2.00 per GPU-hour.\n\n| Model | GPU-hours | Cost |\n|---|---|---|\n"
+        "| A | 80 | $160 |\n| B | 4,000 | $18,000 |\n| C | 41,000 | $820,000 |\n"
+    )
+    assert accused(tmp_path, text) == [8, 9]
+
+
+def test_speed_of_all_cards_is_that_of_one_times_their_number(tmp_path: Path) -> None:
+    text = (
+        "# T\n\n| Model | GPUs | Throughput (tok/s) | Throughput/GPU (tok/s/GPU) | GPU |\n|---|---|---|---|---|\n"
+        "| 7b | 8 | 32,800 | 4,100 | A100 |\n| 7b-long | 8 | {} | 3,000 | A100 |\n"
+    )
+    assert accused(tmp_path, text.format("24,000")) == []
+    assert accused(tmp_path, text.format("48,000")) == [6]
