@@ -34,6 +34,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "detectors.md"
 SHARED = Path(__file__).parent.parent.parent / "shared"
 BUILT_WITH = "logs"  # the collection that detectors were first built with
 WRONG_MOST = 0.2  # of the times that a finding fired on logs nobody had seen: more and it is a note
+FIRED_LEAST = 3  # times on such logs: fewer say nothing of a detector
 _WORDS = ("right", "wrong", "harmless")
 
 
@@ -108,7 +109,8 @@ def page(logs: Sequence[Log], judged: Judgements) -> str:
         "on one side only.",
         "",
         "*Right*, *wrong*, *harmless* (true, and nobody needs it), *?* (not judged), each as seen / unseen.",
-        "A finding that is wrong more than one time in five on unseen logs is a note until it is better.",
+        f"A finding that is wrong more than one time in five on unseen logs, where it fired {FIRED_LEAST} times or more, is a",
+        "note until it is better.",
         "",
         *_table(logs, judged),
         "",
@@ -143,7 +145,7 @@ def _table(logs: Sequence[Log], judged: Judgements) -> Iterable[str]:
 
 def _standing(code: str, seen: Counter[tuple[bool, str]]) -> str:
     fired = sum(seen[True, word] for word in _WORDS)
-    too_often = fired > 0 and seen[True, "wrong"] > WRONG_MOST * fired
+    too_often = fired >= FIRED_LEAST and seen[True, "wrong"] > WRONG_MOST * fired
     if code in DEMOTED:
         return f"demoted: {DEMOTED[code]}"
     return "wrong too often: to be demoted" if too_often else ""

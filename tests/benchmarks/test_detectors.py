@@ -36,6 +36,12 @@ def test_a_finding_wrong_more_than_one_time_in_five_is_to_be_demoted():
     assert "to be demoted" not in rows["crashed"]  # one in five exactly
 
 
+def test_two_firings_say_nothing_of_a_detector():
+    logs = [log(str(n), "stalls") for n in range(2)]
+    words = {("later", str(n), "stalls"): "wrong" for n in range(2)}
+    assert "to be demoted" not in detectors.page(logs, judged(words))
+
+
 def test_logs_that_detectors_were_built_with_demote_nothing():
     pairs = {("later", "a", "stalls"): "wrong"}
     assert "to be demoted" not in detectors.page([log("a", "stalls", unseen=False)], judged(pairs))

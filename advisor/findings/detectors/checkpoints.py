@@ -79,6 +79,13 @@ def _run_seconds(case: Case) -> float | None:
     return step_pace.value * steps if step_pace and steps else None
 
 
+def _went_on(case: Case) -> bool:
+    """Whether a start took up a later step than the run's first: from a checkpoint, though no line speaks of one."""
+    steps = case.run.column("step")
+    first = float(np.nanmin(steps)) if np.isfinite(steps).any() else 0.0
+    return any(event.kind == "restart" and event.numbers.get("first_step", first) > first for event in case.run.events)
+
+
 def detect_no_checkpoint(case: Case) -> Verdict:
     """A long run without a checkpoint: one interruption loses everything."""
     seconds = _run_seconds(case)
@@ -87,6 +94,8 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     checkpoints = checkpoints_of(case)
     done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
     if checkpoints.count or done < _LONG_HOURS * 3600:
+        return None
+    if not checkpoints.certain and _went_on(case):
         return None
     if not checkpoints.certain and not has_words(case.run):
         return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")

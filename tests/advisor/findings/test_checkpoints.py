@@ -91,3 +91,12 @@ def test_an_interval_of_no_time_is_not_judged():
     # 1e-200 steps of 1e-185 s are below the smallest number
     table = learning_run(seconds=np.full(STEPS, 1e-185), facts={"checkpoint_every_steps": 1e-200})
     assert isinstance(detect_checkpoint_interval(learning_case(table)), Insufficient)
+
+
+def test_a_run_that_went_on_from_a_later_step_had_a_checkpoint():
+    quiet = long_run(None)
+    again = event("restart", "steps go back from 80 to 61", 80, first_step=61.0, last_step=80.0)
+    anew = event("restart", "steps go back from 80 to 1", 80, first_step=float(quiet.run.column("step").min()))
+    went_on = dataclasses.replace(quiet.run, events=(*quiet.run.events, again))
+    assert detect_no_checkpoint(learning_case(went_on)) is None
+    assert detect_no_checkpoint(learning_case(dataclasses.replace(went_on, events=(anew,)))) is not None
