@@ -109,7 +109,7 @@ def page(logs: Sequence[Log], judged: Judgements) -> str:
         "on one side only.",
         "",
         "*Right*, *wrong*, *harmless* (true, and nobody needs it), *?* (not judged), each as seen / unseen.",
-        f"A finding that is wrong more than one time in five on unseen logs, where it fired {FIRED_LEAST} times or more, is",
+        f"A finding that is wrong more than one time in five on unseen logs ({FIRED_LEAST} firings or more) is",
         "a note until it is better.",
         "",
         *_table(logs, judged),
