@@ -14,7 +14,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
         r"|decay", "count seconds rate usd bytes fraction"),
         ("tokens_per_hour", r"tok(?:en)?s?\b[^|]{0,12}(?:/|per)\s*h", "count rate"),
         ("gpu_rate", r"tok(?:en)?s?\s*/?\s*(?:/|per|\s)\s*s(?:ec(?:ond)?)?\s*(?:/|per)\s*(?:gpu|device|card"
-        r"|chip)", "count rate"),
+        r"|chip)|\bT/s/(?:gpu|device|card)", "count rate"),
         ("rate", r"tok(?:en)?s?\s*(?:/|per)\s*s(?:ec(?:ond)?s?)?\b|tok/?sec|\btps\b|throughput", "count rate"),
         ("step_tokens", r"tok(?:en)?s?\s*(?:/|per)\s*(?:optimi[sz]er )?(?:iter|step|batch|update)|(?:batch"
         r"|step)[^|]{0,20}\(?\btokens\b", "count"),
@@ -70,6 +70,12 @@ _PROMISED = re.compile(r"\bexpected\b|\btarget\b|\brequired\b|\bmax(?:imum)?\b(?
 r"|\bmin(?:imum)?\b(?!\w)|\bbaseline\b|\bprevious\b|"
                        r"\bsaved?\b|\bsavings?\b|\badded\b|\boverhead\b|speed-?up|ratio$|change|\bvs\b"
                        r"|improvement|difference", re.IGNORECASE)  # fmt: skip
+# units in a header that are not those of the quantity's usual numbers
+_OF_SAMPLES = re.compile(
+    r"\b(?:s|samples?|seqs?|sequences?|im(?:a)?ges?|imgs?|examples?)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
+)
+_PER_CARD = re.compile(r"/s(?:ec)?\s*(?:/|per)\s*(?:gpu|device|card|chip)\b", re.IGNORECASE)
+_IN_TOKENS = re.compile(r"\((?:in )?(?:T|tok(?:en)?s?)\)", re.IGNORECASE)
 _SCALE_OF_LABEL = re.compile(r"\(\s*(?:in )?(k|m|b|t|thousands?|millions?|billions?|trillions?)\s*\)", re.IGNORECASE)
 
 
@@ -83,7 +89,11 @@ def role_of(label: str, figure: Figure) -> str | None:
         return None
     if _CARD_HOURS.search(label) and figure.dimension in ("count", "gpu_hours", "seconds"):
         return "gpu_hours"  # also as the unit in parentheses of a time
-    return _labelled(bare, figure) or (_labelled(label, figure) if bare != label else None) or _by_unit(label, figure)
+    role = _labelled(bare, figure) or (_labelled(label, figure) if bare != label else None) or _by_unit(label, figure)
+    if role in ("rate", "gpu_rate"):
+        per_card = role == "gpu_rate" or _PER_CARD.search(label)
+        return None if _OF_SAMPLES.search(label) else "gpu_rate" if per_card else "rate"
+    return "step_tokens" if role == "batch" and _IN_TOKENS.search(label) else role
 
 
 def _labelled(label: str, figure: Figure) -> str | None:

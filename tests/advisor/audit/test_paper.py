@@ -209,3 +209,15 @@ def test_a_claim_stands_on_the_line_that_prints_its_number(tmp_path: Path) -> No
         "each of the evenings, in no more than 3 days of work of the machine.\n"
     )
     assert accused(tmp_path, text, "plan.txt") == [5]
+
+
+def test_samples_a_second_and_batches_in_tokens_are_not_tokens_a_second_and_sequences(tmp_path: Path) -> None:
+    """48 sequences of 2,048 tokens a step of 4 s: 12 samples and 24,576 tokens a second, 3,072 on each of 8 cards."""
+    header = "| SeqLen (T) | # GPUs | GlobalBatchSize | Throughput (S/s) | Throughput (T/s) | Throughput (T/s/GPU) |"
+    rows = [
+        header + " GlobalBatchSize (T) |",
+        "|---|---|---|---|---|---|---|",
+        "| 2048 | 8 | 48 | 12 | 24576 | 3072 | 98304 |",
+        "| 2048 | 8 | 48 | 12 | 24576 | 5072 | 98304 |",
+    ]
+    assert accused(tmp_path, "\n".join(["# Speeds", "", *rows, ""])) in ([], [6])  # never the true row
