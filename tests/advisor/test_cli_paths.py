@@ -45,6 +45,8 @@ def refused(name: str, command: click.Command, parameter: click.Parameter, value
             continue
         kind = "file" if isinstance(one.type, click.Path) and one.type.file_okay else "folder"
         given = str(value if one is parameter else others[kind])
+        if isinstance(one.type, click.Choice):
+            given = one.type.choices[0]
         arguments += [one.opts[0], given] if isinstance(one, click.Option) else [given]
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -53,7 +55,7 @@ def refused(name: str, command: click.Command, parameter: click.Parameter, value
 
 def test_there_are_commands_to_hold_to_it() -> None:
     names = {f"{one.values[0]} {one.values[2].name}" for one in READ}
-    assert {"advisor launch plan", "advisor audit cards", "advisor analyze paths", "advisor predict rows"} <= names
+    assert {"advisor launch plan", "advisor audit papers", "advisor analyze paths", "advisor predict rows"} <= names
     assert {"advisor plan data", "advisor data show folder", "advisor watch run", "advisor compare runs"} <= names
 
 
