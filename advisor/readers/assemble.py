@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.attempts import Attempts, attempts, merge_evaluations, one_per_step
+from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step
 from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
@@ -68,14 +68,12 @@ def assemble(
         kept_every=records.kept_every,
     )
     table = _with_main_phase(table, found, axis)
-    notes += _told(found, table)
-    if not table.counts_steps and len(table):
-        notes.append("the log prints no step: steps are the numbers of its rows")
+    notes += [*_told(found, table), *_numbered(table)]
     train_lines = whole.line[whole.kind == TRAIN]
     placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, step)
     table = dataclasses.replace(table, events=tuple(joined(placed)), notes=tuple(dict.fromkeys(notes)))
     cuts = Cuts(
-        phases=tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece)),
+        phases=_kept_phases(found, pieces),
         lines=records.line,
         train_lines=train_lines,
         starts=() if found.duplicates else starts,  # a log printed twice has its banner twice
@@ -83,6 +81,15 @@ def assemble(
         by_epoch=axis.epoch_steps is not None,
     )
     return with_runs(table, placed, cuts)
+
+
+def _numbered(table: RunTable) -> list[str]:
+    unprinted = not table.counts_steps and len(table)
+    return ["the log prints no step: steps are the numbers of its rows"] if unprinted else []
+
+
+def _kept_phases(found: Attempts, pieces: Sequence[np.ndarray]) -> tuple[Stretch, ...]:
+    return tuple(phase for phase, piece in zip(found.phases, pieces, strict=True) if len(piece))
 
 
 def _ranks(records: Records) -> list[float]:
