@@ -197,9 +197,11 @@ def end_family(pid: int) -> None:
     """Kill a process with all it started: whatever went on would disturb what is measured next."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        for one in [*process.children(recursive=True), process]:
+        family = [*process.children(recursive=True), process]
+        for one in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
+        psutil.wait_procs(family, timeout=10.0)  # a killed process runs on until the kernel has taken it down
 
 
 def bundle(out: Path, target: Path) -> None:
