@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 ENGINES := .venv-engines
 
-.PHONY: quickstart test engines accuracy detectors docs screenshots clean
+.PHONY: quickstart test long engines accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -16,7 +16,11 @@ test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -q --ignore tests/engines
+	$(BIN)/pytest -n 2 -q -m 'not long' --ignore tests/engines
+
+# whole stories: the quickstart, and the app in a browser from a budget to a scored run
+long: $(VENV)/dev.stamp
+	$(BIN)/pytest -n 2 -q -m long --ignore tests/engines
 
 # exports, run by a Slurm of this machine (Debian: slurm-wlm munge) and read by the engines' own libraries
 engines: $(VENV)/dev.stamp $(ENGINES)/stamp

@@ -139,6 +139,7 @@ def test_another_card_than_the_one_asked_for_is_an_error():
     assert resolve_key("auto", replace(found, name="NVIDIA Imaginary X1")) == "nvidia-imaginary-x1"
 
 
+@pytest.mark.long
 def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
     env = {**os.environ, "ADVISOR_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "advisor", "calibrate", *TINY]

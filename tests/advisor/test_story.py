@@ -39,6 +39,7 @@ def check_run_folder(folder):
     assert (folder / "telemetry.parquet").stat().st_size > 0 and list((folder / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_quickstart_calibrates_plans_trains_compares_and_scores():
     limits = ("--budget-seconds", str(BUDGET_SECONDS), "--deadline", f"{DEADLINE_SECONDS}s")
     done = advisor("quickstart", *limits, "--json")

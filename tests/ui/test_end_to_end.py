@@ -82,6 +82,7 @@ def settled(page) -> None:
     page.wait_for_timeout(400)
 
 
+@pytest.mark.long
 def test_from_a_budget_to_a_scored_run_and_an_analysed_log(store, browser, tmp_path):
     port = free_port()
     with serving(store.home, port, tmp_path) as address:

@@ -247,6 +247,7 @@ def ends(table):
     return tuple(repr(value) for value in (table.first_step, table.last_step, table.first_loss, table.last_loss))
 
 
+@pytest.mark.long
 def test_the_general_reader_gives_what_the_declared_ones_give():
     """Nine in ten: what is left are steps without a loss, and averages whose batches only DARTS' own reader knows."""
     found = [(path, ends(table) == ends(GENERIC.read(path))) for path, table in declared()]
