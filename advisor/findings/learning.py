@@ -18,11 +18,16 @@ from advisor.findings.detectors.data_budget import (
     detect_token_budget,
 )
 from advisor.findings.detectors.dead import (
-    detect_dead_signal,
     detect_frozen,
     detect_hardly_learns,
-    detect_reward_collapse,
+    detect_loss_zero,
     detect_stuck_accuracy,
+)
+from advisor.findings.detectors.evaluation import (
+    detect_best_long_ago,
+    detect_no_validation,
+    detect_validation_is_training,
+    detect_worse_than_start,
 )
 from advisor.findings.detectors.generalisation import (
     detect_accuracy_gap,
@@ -45,9 +50,11 @@ from advisor.findings.detectors.learning_rate import (
     detect_learning_rate_zero,
     detect_never_decays,
     detect_no_warm_up,
+    detect_rate_stands_still,
 )
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
 from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
+from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
 from advisor.findings.detectors.several import (
     detect_other_runs,
     detect_restarts,
@@ -80,13 +87,16 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_learning_rate_zero,
     detect_learning_rate_off_law,
     detect_no_warm_up,
+    detect_rate_stands_still,
     detect_never_decays,
     detect_no_learning,
     detect_hardly_learns,
     detect_frozen,
     detect_stuck_accuracy,
     detect_dead_signal,
+    detect_loss_zero,
     detect_reward_collapse,
+    detect_reward_flat,
     detect_too_good,
     detect_preference_at_chance,
     detect_plateau,
@@ -94,6 +104,10 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_overfitting,
     detect_accuracy_gap,
     detect_memorised,
+    detect_no_validation,
+    detect_validation_is_training,
+    detect_best_long_ago,
+    detect_worse_than_start,
     detect_scores_at_chance,
     detect_repeated_data,
     detect_token_budget,

@@ -25,16 +25,16 @@ from advisor.records import Estimate, worst_basis
 _IN_VAIN = frozenset((
     "overfitting", "memorised", "repeated_data", "token_budget", "worse_than_uniform", "random_tokens", "no_learning",
     "loss_scale_skips", "all_steps_skipped", "preference_at_chance", "plateau", "learning_rate_zero", "loss_spikes",
-    "early_loss_jump", "loss_frozen", "loss_divergence", "loss_not_finite",
+    "early_loss_jump", "loss_frozen", "loss_divergence", "loss_not_finite", "best_long_ago", "loss_zero", "reward_flat",
 ))  # fmt: skip
 # of findings in one tuple that see the same seconds the larger counts
 _LOST = (
-    ("periodic_pauses", "checkpoints_too_frequent"), ("stalls",), ("gaps_between_steps", "idle_device"),
+    ("periodic_pauses", "checkpoints_too_frequent"), ("stalls", "long_epochs"), ("gaps_between_steps", "idle_device"),
     ("work_done_twice",), ("machine_busy",), ("step_time_shift", "drift"),
 )  # fmt: skip
 _BESIDE = ("goodput",)  # sees all of these but the last two
-_WITHIN_BESIDE = ("periodic_pauses", "checkpoints_too_frequent", "stalls", "gaps_between_steps", "idle_device",
-                  "work_done_twice")  # fmt: skip
+_WITHIN_BESIDE = ("periodic_pauses", "checkpoints_too_frequent", "stalls", "long_epochs",
+                  "gaps_between_steps", "idle_device", "work_done_twice")  # fmt: skip
 _SLOW = (("data_stall",), ("throttling", "clock_drop"), ("straggler",), ("bigger_batch",))
 _WITHIN_SLOW = ("data_stall", "throttling", "clock_drop", "straggler")
 _SLOWER = ("software_bound", "cpu_fallback")

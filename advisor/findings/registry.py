@@ -16,6 +16,7 @@ from advisor.findings.detectors.cards import (
 )
 from advisor.findings.detectors.drift import detect_drift, detect_shift
 from advisor.findings.detectors.ending import detect_exception, detect_killed, detect_nccl_timeout, detect_time_limit
+from advisor.findings.detectors.epochs import detect_long_epochs
 from advisor.findings.detectors.hardware import detect_cpu_fallback, detect_utilization
 from advisor.findings.detectors.machine import detect_machine_busy
 from advisor.findings.detectors.memory import detect_host_spill, detect_memory_growth, detect_nearly_full
@@ -58,6 +59,7 @@ PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
         detect_data_stall,
         detect_periodic_pauses,
         detect_stalls,
+        detect_long_epochs,
         detect_warm_up,
     ),
     *(detect_cost, detect_goodput, detect_idle_device, detect_declared_time, detect_work_done_twice),
@@ -66,7 +68,9 @@ LEARNING = LEARNING_DETECTORS
 DETECTORS = (*PHYSICAL, *LEARNING)
 
 # what happened to this run, of which a longer one need not have more
-_ONLY_TIME = frozenset(("stalls", "periodic_pauses", "drift", "step_time_shift", "goodput", "work_done_twice"))
+_ONLY_TIME = frozenset(
+    ("stalls", "long_epochs", "periodic_pauses", "drift", "step_time_shift", "goodput", "work_done_twice")
+)
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from advisor.findings.case import Case
 from advisor.findings.curves import curve, main_rows
 from advisor.laws import flops
-from advisor.readers.run_table import RunTable
+from advisor.readers.run_table import Event, RunTable
 
 COMPLETE_SHARE = 0.995  # of the planned steps counts as done: off by one, last rows not printed
 
@@ -123,6 +123,16 @@ def print_gap(run: RunTable) -> float:
     steps = run.column("step")[main_rows(run)]
     gaps = np.diff(steps[np.isfinite(steps)])
     return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
+
+
+def restarts(run: RunTable) -> list[Event]:
+    """Restarts after each of which something was done: two at one step with nothing between are one."""
+    found: list[Event] = []
+    for event in (event for event in run.events if event.kind == "restart"):
+        first, last = (event.numbers.get(name) for name in ("first_step", "last_step"))
+        if not found or first is None or not first == last == found[-1].numbers.get("first_step"):
+            found.append(event)
+    return found
 
 
 def price(case: Case) -> float | None:

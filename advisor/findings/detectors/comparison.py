@@ -9,6 +9,7 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import curve, main_rows, row_noise
 from advisor.findings.run_facts import COMPLETE_SHARE, number, planned_steps, print_gap, steps_done
+from advisor.findings.savings import file_seconds, spent_seconds
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.run_table import RunTable, Status
 from advisor.units import format_centre, format_seconds, format_usd
@@ -16,6 +17,7 @@ from advisor.units import format_centre, format_seconds, format_usd
 _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
 _NOISES = 6.0  # standard deviations of a row: another run's level
+_STARTED_SECONDS = 1800.0  # a start takes less
 _RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
 
 
@@ -119,7 +121,7 @@ def detect_steps_missing(case: Case) -> Verdict:
         return None
     planned, done = planned_steps(case), steps_done(case.run)
     if planned and done is None and case.run.status is Status.INCOMPLETE and not len(case.run):
-        return _never_began(planned)
+        return _never_began(case, planned)
     if planned is None or done is None:
         return _epochs_missing(case) or Insufficient(
             code="steps_missing", missing="the number of steps planned, and steps in the log"
@@ -173,11 +175,15 @@ def _epochs_missing(case: Case) -> Finding | None:
     )
 
 
-def _never_began(planned: float) -> Finding:
+def _never_began(case: Case, planned: float) -> Finding:
+    ran = spent_seconds(case) or file_seconds(case) or 0.0
+    went_on = ran > _STARTED_SECONDS  # then its steps are only not printed
     return Finding(
         code="steps_missing",
-        severity=Severity.WARNING,
-        title=f"The log ends before the first of {planned:,.0f} steps",
+        severity=Severity.NOTE if went_on else Severity.WARNING,
+        title=f"The log prints none of {planned:,.0f} steps, although it goes on for {format_seconds(ran)}"
+        if went_on
+        else f"The log ends before the first of {planned:,.0f} steps",
         evidence=(Evidence(text="settings, but neither a step nor an error"),),
         confidence=Confidence.MEDIUM,
         causes=(

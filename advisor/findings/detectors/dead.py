@@ -1,4 +1,4 @@
-"""Training that moves nothing: frozen losses, signals of exactly 0, accuracies that stay, rewards that collapse."""
+"""Training that moves nothing: losses that are frozen or exactly 0, accuracies that stay, models that hardly learn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, row_noise, tail, trailing_median
+from advisor.findings.curves import Curve, curve, spread, tail
 from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import from_scratch, nats_per_unit, number, planned_steps
 from advisor.findings.spend import cost_of_steps
@@ -15,10 +15,10 @@ from advisor.findings.spend import cost_of_steps
 _FROZEN_EVALS, _FROZEN_ROWS = 3, 10  # the last ones identical: rounding alone repeats a few training losses
 _FROZEN_SHARE = 0.3  # of the run, at its end
 _DIGITS = 4  # significant ones that must repeat
-_ZERO_ROWS, _ZERO_SHARE = 8, 0.5
 _STUCK_ROWS, _STUCK_WITHIN, _STUCK_BELOW = 10, 0.005, 0.5
-_COLLAPSE_EVALS, _COLLAPSE_ROWS = 5, 50
-_COLLAPSE_NOISES = 5.0  # standard deviations of a row
+_TREND_ROWS, _TREND_ERRORS = 20, 2.0  # of an accuracy of single batches; standard errors of what it gained
+_ZERO_LOSSES, _ZERO_LOSS_SHARE = 3, 0.3  # rows at the end; of all
+_FOLLOWS = 0.1  # of its first value: a held-out loss that falls so far is learning
 _HARDLY = 0.75  # of the first loss: the frequencies of tokens alone put a language model at about 0.7
 _UNLEARNT = (7.0, 13.5)  # nats: what fresh models of a thousand to half a million tokens begin with
 _LONG_EPOCHS, _LONG_STEPS, _LONG_ROWS = 5, 2000, 20
@@ -64,85 +64,75 @@ def _frozen(case: Case, name: str, values: Curve, same: int) -> Finding:
     )
 
 
-def detect_dead_signal(case: Case) -> Verdict:
-    """A policy loss or reward that is exactly 0 in most rows: such steps teach nothing."""
-    losses, rewards = curve(case.run, "loss"), curve(case.run, "reward")
-    policy = "policy" in str(case.run.facts.get("loss_unit") or "") or len(rewards) > 0
-    if not policy or max(len(losses), len(rewards)) < _ZERO_ROWS:
-        return Insufficient(code="dead_signal", missing=f"rewards or policy losses of {_ZERO_ROWS} steps")
-    # a policy loss is 0 by construction where each batch is used once: only rewards tell
-    known = len(rewards) >= _ZERO_ROWS
-    name, values = ("reward", rewards) if known else ("policy loss", losses)
-    share = float((values.value[len(values) // 2 :] == 0).mean())
-    if share < _ZERO_SHARE:
-        return None
-    return Finding(
-        code="dead_signal",
-        severity=Severity.WARNING if known else Severity.NOTE,
-        title=f"The {name} is exactly 0 in {share:.0%} of the later rows: these steps teach nothing",
-        evidence=(Evidence(text=f"{int((values.value == 0).sum())} of {len(values)} rows",
-                           first_step=float(values.step[0]), last_step=float(values.step[-1])),),
-        confidence=Confidence.HIGH,
-        causes=("all answers to a prompt get the same reward (0), so that no advantage is left",
-                "the reward's parser finds no answer", "batches or groups too small"),
-        actions=("read some answers beside their rewards; easier prompts, more answers to each, larger batches",),
-        threshold=f"{_ZERO_SHARE:.0%} of at least {_ZERO_ROWS} rows",
-    )  # fmt: skip
-
-
 def detect_stuck_accuracy(case: Case) -> Verdict:
     """An accuracy that stays where it began, however the loss falls."""
     found = [c for name in ("eval_accuracy", "accuracy") if len(c := curve(case.run, name)) >= _STUCK_ROWS]
     if not found:
         return Insufficient(code="accuracy_stuck", missing=f"an accuracy in {_STUCK_ROWS} rows")
-    scores = found[0]
+    scores, losses = found[0], curve(case.run, "loss").value
     low, high = float(scores.value.min()), float(scores.value.max())
-    if high - low > _STUCK_WITHIN or high >= _STUCK_BELOW:
+    if high >= _STUCK_BELOW or (high - low > _STUCK_WITHIN and not (_no_trend(scores.value) and _no_trend(-losses))):
         return None
-    losses = curve(case.run, "loss").value
+    still = f"stays at {low:.2%} to {high:.2%} over the whole log"
+    if high - low > _STUCK_WITHIN:
+        third = len(scores) // 3
+        begun, ended = (float(np.median(part)) for part in (scores.value[:third], scores.value[-third:]))
+        still = f"does not rise: {begun:.1%} in the first third of the log, {ended:.1%} in the last"
     fell = f", while the loss goes from {losses[0]:.4g} to {losses[-1]:.4g}" if len(losses) else ""
     return Finding(
         code="accuracy_stuck",
         severity=Severity.WARNING,
-        title=f"Accuracy stays at {low:.2%} to {high:.2%} over the whole log{fell}: nothing useful is learnt",
+        title=f"Accuracy {still}{fell}: nothing useful is learnt",
         evidence=(Evidence(text=f"{len(scores)} rows", first_step=float(scores.step[0]),
                            last_step=float(scores.step[-1])),),
         confidence=Confidence.HIGH,
         causes=("one frequent class or token is always predicted", "a learning rate far too small or too high",
                 "inputs and labels that do not belong together"),
         actions=("overfit one batch: its accuracy has to reach 100 %; if not, look at labels, masks and outputs",),
-        threshold=f"{_STUCK_ROWS} rows within {_STUCK_WITHIN:g} of each other, below {_STUCK_BELOW:g}",
+        threshold=f"{_STUCK_ROWS} rows within {_STUCK_WITHIN:g} of each other, below {_STUCK_BELOW:g}; or "
+        f"{_TREND_ROWS} rows whose thirds differ by under {_TREND_ERRORS:g} standard errors, the loss not falling",
     )  # fmt: skip
 
 
-def detect_reward_collapse(case: Case) -> Verdict:
-    """A reward that was gained and lost again: the last weights are not the best."""
-    held_out, own = curve(case.run, "eval_reward"), curve(case.run, "reward")
-    rewards = held_out if len(held_out) >= _COLLAPSE_EVALS else own
-    if len(held_out) < _COLLAPSE_EVALS and len(own) < _COLLAPSE_ROWS:
-        missing = f"rewards of {_COLLAPSE_EVALS} evaluations or {_COLLAPSE_ROWS} rows"
-        return Insufficient(code="reward_collapse", missing=missing)
-    # single evaluations are averages; of single rollouts a running median
-    level = rewards.value if rewards is held_out else trailing_median(rewards.value, max(3, len(rewards) // 20))
-    best = int(np.argmax(level))
-    end, top = float(np.median(tail(level, least=2))), float(level[best])
-    # below where a quarter of the way up had been: most of what was gained is lost
-    lost = end < float(np.quantile(level[: best + 1], 0.25)) and best >= 3
-    if best >= len(level) - 2 or not lost or top - end < max(_COLLAPSE_NOISES * row_noise(rewards.value), 1e-9):
+def _no_trend(values: np.ndarray) -> bool:
+    """Whether the last third is no higher than the first, within what single rows scatter."""
+    if len(values) < _TREND_ROWS:
+        return False
+    third = len(values) // 3
+    error = spread(values - float(np.median(values))) * 1.2533 * math.sqrt(2 / third)
+    return float(np.median(values[-third:]) - np.median(values[:third])) <= _TREND_ERRORS * error
+
+
+def detect_loss_zero(case: Case) -> Verdict:
+    """A training loss of exactly 0 to the end: no target counts, or the task is solved without being learnt."""
+    losses, evals = curve(case.run, "loss"), curve(case.run, "eval_loss")
+    if len(losses) < _ZERO_LOSSES or not has_level(case, losses):
+        return Insufficient(code="loss_zero", missing=f"{_ZERO_LOSSES} training losses, none of a policy")
+    other = np.flatnonzero(losses.value != 0)
+    zeros = len(losses) - (int(other[-1]) + 1 if len(other) else 0)
+    if zeros < max(_ZERO_LOSSES, _ZERO_LOSS_SHARE * len(losses)):
         return None
-    step = float(rewards.step[best])
+    since, last = float(losses.step[-zeros]), float(losses.step[-1])
+    follows = len(evals) > 0 and float(evals.value[-1]) <= _FOLLOWS * float(evals.value[0])
+    held_out = f", while the validation loss stays at {evals.value[-1]:.4g}" if len(evals) and not follows else ""
+    always = zeros == len(losses)
+    hours, usd = cost_of_steps(case, last - since) if losses.counted and not follows else (None, None)
     return Finding(
-        code="reward_collapse",
-        severity=Severity.WARNING,
-        title=f"The reward collapses: {top:.4g} at step {step:g}, {end:.4g} at the end",
-        evidence=(Evidence(text=f"lowest afterwards {level[best:].min():.4g}", first_step=step,
-                           last_step=float(rewards.step[-1])),),
-        confidence=Confidence.HIGH if rewards is held_out else Confidence.MEDIUM,
-        causes=("updates too large for the policy (learning rate, clip range, KL weight)",
-                "a value function or baseline that has diverged"),
-        actions=(f"keep the checkpoint of step {step:g}", "lower the learning rate, or clip and penalise KL more"),
-        threshold=f"below the lowest quarter of what led to the best, by {_COLLAPSE_NOISES:g} deviations of a row",
-    )  # fmt: skip
+        code="loss_zero",
+        severity=Severity.NOTE if follows else Severity.ERROR if always else Severity.WARNING,
+        title=f"The training loss is 0 in the last {zeros} of {len(losses)} rows{held_out}: these steps teach nothing",
+        evidence=(Evidence(text=f"0 as printed in {zeros} rows", first_step=since, last_step=last),),
+        confidence=Confidence.HIGH if always or held_out else Confidence.MEDIUM,
+        causes=(
+            "no position counts in the loss: all labels masked (-100), sequences cut before the answer",
+            "losses that are not a number, which the trainer prints as 0 (logging_nan_inf_filter)",
+            "a trivial solution: negatives missing, the target among the inputs, a margin that is always met",
+        ),
+        actions=("print one batch: how many labels count, and is the loss of it 0 or not a number?",),
+        saved_hours=hours,
+        saved_usd=usd,
+        threshold=f"exactly 0 in {_ZERO_LOSSES} rows at the end and {_ZERO_LOSS_SHARE:.0%} of all",
+    )
 
 
 def detect_hardly_learns(case: Case) -> Verdict:

@@ -41,9 +41,9 @@ def detect_grad_norm_not_collected(case: Case) -> Verdict:
     moves = len(losses) > 2 and float(np.ptp(losses.value)) > 0.01 * abs(float(np.median(losses.value)))
     return Finding(
         code="grad_norm_not_collected",
-        severity=Severity.NOTE,
+        severity=Severity.NOTE if moves or len(losses) < _FEWEST_ROWS else Severity.WARNING,
         title=f"Gradient norm is printed as 0 in all {len(norms)} rows"
-        + (" while the loss moves: it was not collected" if moves else ""),
+        + (" while the loss moves: it was not collected" if moves else ", and the loss hardly moves"),
         evidence=(
             Evidence(text=f"0 in {len(norms)} rows", first_step=float(norms.step[0]), last_step=float(norms.step[-1])),
         ),

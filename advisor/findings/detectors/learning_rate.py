@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, rate_curve, tail
+from advisor.findings.curves import Curve, curve, rate_curve, row_noise, tail
 from advisor.findings.loss_kind import has_level
 from advisor.findings.run_facts import from_scratch, number, planned_steps, step_tokens, steps_done
 from advisor.findings.spend import cost_of_steps
@@ -21,6 +21,10 @@ _WARM = 0.9  # of the peak at the first row: no warm-up
 _JUMP = 1.15  # times the first loss: the start was too hard
 _JUMP_ROWS = 2  # above that, or one of half as much again: a single noisy batch is no jump
 _SURE_JUMP = 1.5
+_JUMP_NOISES = 5.0  # standard deviations of a row
+_STILL_ROWS, _STILL_SHARE = 20, 0.4  # a cosine has lost a third of its height by then
+_MOVING = ("cosine", "linear", "poly", "inverse", "exponential", "one_cycle", "onecycle")
+_SHORT = 40  # steps: of a run so short nobody asks how it began, if it recovered
 _SOON = 0.01  # of the run: a jump healed by then has cost nothing
 _FAR_OFF = 10.0  # times: small models bear more than laws of large ones say
 _HIGH_PHASE = 0.5  # of the peak at the end: the loss is not the one a decayed run would have
@@ -157,10 +161,13 @@ def detect_early_loss_jump(case: Case) -> Verdict:
     step, top = jump
     first, end = float(losses.value[0]), float(np.median(tail(losses.value, least=1)))
     back = losses.step[(losses.step > step) & (losses.value <= first)]
+    whole = planned_steps(case) or steps_done(case.run) or float(losses.step[-1])
+    scatters = top - first < _JUMP_NOISES * row_noise(losses.value)
+    if scatters or (len(back) and whole < _SHORT):
+        return None  # batches of unlike difficulty; a benchmark of a few steps
     recovered = f"back under {first:.4g} at step {back[0]:g}" if len(back) else "never back under it in this log"
     until = (float(back[0]) if len(back) else float(losses.step[-1])) - float(losses.step[0])
     hours, usd = cost_of_steps(case, until)
-    whole = planned_steps(case) or steps_done(case.run) or float(losses.step[-1])
     soon = Severity.NOTE if len(back) and until <= _SOON * whole else Severity.WARNING
     return Finding(
         code="early_loss_jump",
@@ -180,6 +187,32 @@ def detect_early_loss_jump(case: Case) -> Verdict:
         saved_hours=hours,
         saved_usd=usd,
         threshold="rise above the first loss by 15 % and one unit within 100 steps",
+    )
+
+
+def detect_rate_stands_still(case: Case) -> Verdict:
+    """A learning rate that does not move although a schedule is declared that would have moved it."""
+    declared, rates = str(case.run.facts.get("schedule") or "").lower(), curve(case.run, "learning_rate")
+    planned, done = planned_steps(case), steps_done(case.run)
+    if not declared or len(rates) < _STILL_ROWS or not planned or not done:
+        return Insufficient(code="rate_stands_still", missing="the schedule declared, and the learning rate per step")
+    later = rates.since(number(case.run.facts, "warmup_steps") or 0.0).value
+    moves = any(word in declared for word in _MOVING)
+    if not moves or len(later) < _STILL_ROWS or done < _STILL_SHARE * planned or np.ptp(later) > 0 or later[0] <= 0:
+        return None
+    return Finding(
+        code="rate_stands_still",
+        severity=Severity.WARNING,
+        title=f"Learning rate stays at {later[0]:.3g} for {done:,.0f} of {planned:,.0f} steps: the declared schedule "
+        f"({declared}) does not act",
+        evidence=(Evidence(text=f"the same in {len(later)} rows", last_step=float(rates.step[-1])),),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the scheduler is never stepped, or steps once an epoch while its length is in steps",
+            "the schedule's length is far more than the run's",
+        ),
+        actions=("call scheduler.step() after each optimizer step; its length is the planned steps of this run",),
+        threshold=f"no change in {_STILL_ROWS} rows over {_STILL_SHARE:.0%} of the planned steps",
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.detectors.machine import lost_seconds, slowdown
-from advisor.findings.run_facts import price
+from advisor.findings.run_facts import price, restarts
 from advisor.findings.savings import saved_share, spent_seconds, steps_covered
 from advisor.readers.run_table import Event
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
@@ -19,7 +19,7 @@ _IDLE_SHARE = 0.05
 _IDLE_DEAR = 0.25  # of the time watched: before and after a job readings are idle by nature
 _HELD_BYTES = 1e9  # more than a driver's context
 _TIME_TOLERANCE = 0.10
-_TWICE = 0.01  # of the steps
+_TWICE, _TWICE_LEAST = 0.01, 0.001  # of the steps: a warning, a note
 
 
 def detect_cost(case: Case) -> Verdict:
@@ -157,23 +157,23 @@ def detect_work_done_twice(case: Case) -> Verdict:
     """Steps that a restart threw away and repeated."""
     if not len(case.run):
         return Insufficient(code="work_done_twice", missing="steps, to see which were done again")
-    restarts = [event for event in case.run.events if event.kind == "restart"]
-    lost = sum(_repeated_steps(event) for event in restarts)
+    again = restarts(case.run)
+    lost = sum(_repeated_steps(event) for event in again)
     seconds, covered = run_metrics.step_seconds(case), steps_covered(case)
-    if not restarts or not lost or not covered or lost / covered < _TWICE:
-        return None
+    if not again or not covered or lost <= max(len(again), _TWICE_LEAST * covered):
+        return None  # the step that a restart prints again is none
     usd = price(case)
     cost = f", {format_usd(lost * seconds / HOUR * usd)}" if usd and seconds else ""
     took = f" ({format_seconds(lost * seconds)}{cost})" if seconds else ""
     return Finding(
         code="work_done_twice",
-        severity=Severity.WARNING,
-        title=f"{lost:g} steps were done twice in {len(restarts)} restarts{took}",
-        evidence=tuple(Evidence(text=event.text, first_step=event.step) for event in restarts[:5]),
+        severity=Severity.WARNING if lost >= _TWICE * covered else Severity.NOTE,
+        title=f"{lost:g} steps were done twice in {len(again)} restart{'s' if len(again) > 1 else ''}{took}",
+        evidence=tuple(Evidence(text=event.text, first_step=event.step) for event in again[:5]),
         confidence=Confidence.HIGH,
         causes=("the newest checkpoint was that much older than the interruption",),
         actions=("write checkpoints more often (checkpoint.every_seconds)",),
-        threshold="1 % of the steps",
+        threshold=f"{format_percent(_TWICE)} of the steps; a note from {format_percent(_TWICE_LEAST)} on",
         **saved_share(case, lost / (covered + lost)),
     )
 

@@ -12,6 +12,7 @@ from advisor.findings.detectors.dead import detect_frozen
 from advisor.findings.detectors.learning_rate import detect_learning_rate_zero
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite
 from advisor.findings.detectors.stagnation import detect_no_learning
+from advisor.findings.run_facts import restarts
 from advisor.findings.savings import main_part
 from advisor.readers.run_table import Phase, RunTable
 
@@ -66,14 +67,15 @@ def detect_restarts(case: Case) -> Verdict:
     """A run that was started again and again: how often, and why each start ended."""
     run = case.run
     main = main_part(run)
-    starts = max(len(run.attempts), main.starts if main is not None else 1)
-    starts = max(starts, 1 + sum(event.kind == "restart" for event in run.events))
+    printed = sum(event.kind == "restart" for event in run.events)
+    twice = printed - len(restarts(run))
+    starts = max(len(run.attempts), main.starts - twice if main is not None else 1, 1 + printed - twice)
     if not len(run) and not run.events:
         return Insufficient(code="many_restarts", missing="rows with steps, or what the program printed")
     if starts < _MANY_STARTS:
         return None
     ends = [f"start {n + 1}: {a.outcome or 'ended without a word'}" for n, a in enumerate(run.attempts)]
-    ends += [event.text for event in run.events if event.kind == "restart" and not run.attempts]
+    ends += [event.text for event in restarts(run) if not run.attempts]
     return Finding(
         code="many_restarts",
         severity=Severity.NOTE,

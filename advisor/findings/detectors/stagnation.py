@@ -44,7 +44,9 @@ def detect_no_learning(case: Case) -> Verdict:
         return None
     zero = rate_is_zero(case.run)
     noise = _ERRORS * _error_of_difference(losses.value, head(losses.value), tail(losses.value))
-    if first - end > max((_FLAT_ZERO_RATE if zero else _FLAT) * first, 0.0 if zero else noise) or end > 1.05 * first:
+    if first - end > max((_FLAT_ZERO_RATE if zero else _FLAT) * first, 0.0 if zero else noise) or end - first > max(
+        0.05 * first, noise
+    ):
         return None
     guess = None if is_language(case) else _guessing(first, end)
     fresh = zero or guess is not None or from_scratch(case) is True

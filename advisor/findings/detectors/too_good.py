@@ -15,6 +15,8 @@ _SOLVED = 0.02  # nats per token: the next token is known with 98 %, which no te
 _NOTHING = 0.01  # the same wherever in the run: perplexity 1.01
 _MANY_CLASSES = 3.0  # nats: among 20 classes and more; regressions that start here end near 0 as well: a note
 _FEWEST_ROWS = 5
+_FRESH, _KNOWN = 7.0, 0.1  # nats: of weights that know nothing; of held-out text known with 90 %
+_FEWEST_EVALS = 3
 
 
 def detect_too_good(case: Case) -> Verdict:
@@ -24,6 +26,8 @@ def detect_too_good(case: Case) -> Verdict:
     unseen = len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not len(curve(case.run, "eval_loss"))
     if len(losses) < _FEWEST_ROWS or unit is None or not (language or unseen):
         return Insufficient(code="too_good", missing=f"{_FEWEST_ROWS} losses of a language model, per token")
+    if language and (found := _held_out(case, unit)) is not None:
+        return found
     end = float(np.median(tail(losses.value, least=3))) * unit
     low = np.flatnonzero(trailing_median(losses.value, _FEWEST_ROWS) * unit < _SOLVED)
     if not has_level(case, losses) or not len(low) or not 0 <= end < _SOLVED:
@@ -58,6 +62,39 @@ def detect_too_good(case: Case) -> Verdict:
         ),
         threshold=f"under {_SOLVED:g} nats per token within the first epoch, or under {_NOTHING:g} where epochs are "
         "not known; text has over 1.8 (laws: irreducible loss of Chinchilla's fit)",
+    )
+
+
+def _held_out(case: Case, unit: float) -> Finding | None:
+    """The finding where even held-out text is known almost entirely by a model that began with nothing."""
+    evals = curve(case.run, "eval_loss")
+    unit = nats_per_unit(case.run, "eval_loss_unit") or unit
+    if len(evals) < _FEWEST_EVALS or evals.value[0] * unit < _FRESH:
+        return None
+    end = float(np.median(tail(evals.value, least=2))) * unit
+    if not 0 <= end < _KNOWN:
+        return None
+    low = evals.step[evals.value * unit < _KNOWN]
+    return Finding(
+        code="too_good",
+        severity=Severity.WARNING,
+        title=f"Too good to be true: validation loss {evals.value[0]:.4g} → {end:.2g} on text never seen",
+        evidence=(
+            Evidence(
+                text=f"perplexity {math.exp(end):.3f} since step {low[0]:g}: the next token is known with "
+                f"{math.exp(-end):.1%}",
+                first_step=float(low[0]),
+                last_step=float(evals.step[-1]),
+            ),
+        ),
+        confidence=Confidence.MEDIUM,
+        causes=(
+            "the answer is in the input: labels not shifted, attention that sees later tokens",
+            "another objective than the next token (masked or denoised tokens, most of which are given)",
+            "validation data that repeat the training data, or synthetic data with a rule",
+        ),
+        actions=("let the model write text: one that knows the next token with such certainty must write well",),
+        threshold=f"held-out loss from over {_FRESH:g} to under {_KNOWN:g} nats; text has over 1.8 (Chinchilla's fit)",
     )
 
 

@@ -9,13 +9,14 @@ import pytest
 
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.detectors.dead import (
-    detect_dead_signal,
     detect_frozen,
     detect_hardly_learns,
-    detect_reward_collapse,
+    detect_loss_zero,
     detect_stuck_accuracy,
 )
+from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
 from advisor.findings.detectors.too_good import detect_too_good
+from tests.advisor.findings import build
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
 RANDOM = np.random.default_rng(9)
@@ -110,3 +111,49 @@ def test_solved_after_many_epochs_is_memorised_and_a_regression_may_end_near_0()
     case = solved(375, 3.0)
     plain = dataclasses.replace(case.run, facts={}, format="keras", framework=None)
     assert isinstance(detect_too_good(dataclasses.replace(case, run=plain)), Insufficient)
+
+
+def test_a_training_loss_of_zero_is_no_success():
+    found = detect_loss_zero(epochs(loss=[0.02, 0.001, 0, 0, 0, 0], eval_loss=[0.15] * 6))
+    assert found.severity is Severity.WARNING and "0.15" in found.title and "4 of 6" in found.title
+    assert detect_loss_zero(epochs(loss=[0.0] * 6)).severity is Severity.ERROR
+    assert detect_loss_zero(epochs(loss=[0.5, 0.1, 0, 0, 0], eval_loss=[0.5, 0.1, 0.01, 0.001, 0.001])).severity is (
+        Severity.NOTE
+    )
+    assert detect_loss_zero(epochs(loss=[0.5, 0.1, 0, 0, 0.1])) is None
+    assert isinstance(detect_loss_zero(epochs(loss=[0.0] * 6, reward=[0.1] * 6)), Insufficient)
+
+
+def epochs(**columns) -> Case:
+    steps = len(columns["loss"])
+    return learning_case(build.run(steps=steps, **{name: np.array(column) for name, column in columns.items()}))
+
+
+def test_a_reward_that_does_not_rise_is_told_from_one_that_does():
+    scatter = 0.1 * RANDOM.standard_normal(300)
+
+    def of(level) -> object:
+        return detect_reward_flat(learning_case(build.run(steps=300, loss=None, reward=level + scatter)))
+
+    assert of(0.35).code == "reward_flat"
+    assert of(np.linspace(0.2, 0.5, 300)) is None
+    assert of(np.where(np.arange(300) < 200, np.linspace(0.2, 0.9, 300), 0.3)) is None  # lost again: another finding
+    assert isinstance(detect_reward_flat(learning_case(build.run(steps=60, reward=0.3))), Insufficient)
+
+
+def test_an_accuracy_of_single_batches_without_a_trend_is_stuck_where_the_loss_does_not_fall():
+    scores = np.clip(0.1 + 0.08 * RANDOM.standard_normal(40), 0, 0.4)
+    flat = 2.7 + 0.4 * RANDOM.standard_normal(40)
+    found = detect_stuck_accuracy(learning_case(build.run(steps=40, accuracy=scores, loss=flat)))
+    assert found.code == "accuracy_stuck" and "does not rise" in found.title
+    falling = build.run(steps=40, accuracy=scores, loss=np.linspace(3.5, 1.5, 40))
+    assert detect_stuck_accuracy(learning_case(falling)) is None
+    rising = build.run(steps=40, accuracy=np.linspace(0.1, 0.3, 40), loss=flat)
+    assert detect_stuck_accuracy(learning_case(rising)) is None
+
+
+def test_held_out_text_that_is_known_almost_entirely_is_too_good():
+    evals = every([10.8, 0.02, 0.012, 0.011])
+    found = detect_too_good(learning_case(learning_run(eval_loss=evals)))
+    assert found.severity is Severity.WARNING and "validation loss 10.8" in found.title
+    assert not isinstance(detect_too_good(learning_case(learning_run(eval_loss=every([10.8, 1.2, 1.0, 0.9])))), Finding)

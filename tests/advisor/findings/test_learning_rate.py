@@ -12,6 +12,7 @@ from advisor.findings.detectors.learning_rate import (
     detect_learning_rate_zero,
     detect_never_decays,
     detect_no_warm_up,
+    detect_rate_stands_still,
     phase_of_schedule,
 )
 from advisor.laws.annealing import learning_rate_shares
@@ -101,3 +102,19 @@ def test_a_schedule_printed_as_shares_of_the_peak_has_decayed():
     assert detect_never_decays(learning_case(table)) is None
     flat = learning_run(learning_rate=None, learning_rate_share=1.0)
     assert isinstance(detect_never_decays(learning_case(flat)), Finding)
+
+
+def test_a_benchmark_of_few_steps_that_recovers_is_not_told_how_to_start():
+    loss = np.r_[1.9, 2.0, 3.4, 3.0, np.linspace(1.8, 1.2, 26)]
+    short = learning_case(learning_run(30, loss=loss, eval_loss=None))
+    assert detect_early_loss_jump(short) is None
+
+
+def test_a_schedule_that_is_declared_and_does_not_act():
+    still = learning_run(facts={"schedule": "cosine"}, learning_rate=3e-4)
+    found = detect_rate_stands_still(learning_case(still))
+    assert found.severity is Severity.WARNING and "cosine" in found.title
+    assert detect_rate_stands_still(learning_case(learning_run(facts={"schedule": "cosine"}))) is None
+    for schedule in ("constant", "wsd"):
+        quiet = learning_run(facts={"schedule": schedule}, learning_rate=3e-4)
+        assert detect_rate_stands_still(learning_case(quiet)) is None

@@ -89,6 +89,6 @@ def test_work_done_twice():
     restart = build.event("restart", "steps go back from 300 to 201", 300, first_step=201.0, last_step=300.0)
     found = money.detect_work_done_twice(build.case(build.run(seconds=1.0, events=[restart])))
     assert isinstance(found, Finding)
-    assert found.title == "100 steps were done twice in 1 restarts (100 s, $0.06)"  # 100 s of $2 an hour
+    assert found.title == "100 steps were done twice in 1 restart (100 s, $0.06)"  # 100 s of $2 an hour
     resumed = build.event("restart", "Resuming from step 300", 300)
     assert money.detect_work_done_twice(build.case(build.run(events=[resumed]))) is None
