@@ -43,6 +43,21 @@ class LaunchRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArrivalRecord:
+    """`arrival.json` of a run folder: what the machine said of the plan before the run began there."""
+
+    calibration: str | None  # its id, a copy lies beside; None: nothing could be measured
+    device_key: str | None  # None: what was measured is not believed
+    seconds: float  # that it took
+    planned_step_seconds: Estimate
+    found_step_seconds: Estimate | None  # of the planned configuration; None: it does not run there
+    over: float | None  # by which share the planned work costs more there (takes longer, where nothing is paid)
+    goes_on: bool
+    reason: str
+    schema: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRow:
     """One line of the index of runs."""
 

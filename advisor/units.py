@@ -246,6 +246,7 @@ _BYTES_OF = {
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_YEARS = 10  # that a deadline may be away
 _DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
+_PERCENT_EXAMPLES = "write it like 10% or 2.5%"
 _USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
 _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
 _BYTES_EXAMPLES = "write it like 24GiB (1024³), 80GB (1000³), 512MiB or 1048576"
@@ -316,6 +317,14 @@ def parse_usd(text: str) -> float:
     """Dollars of an amount of money; AdvisorError (exit 2) otherwise."""
     clean = re.sub(r"^\$\s*|\s*(\$|usd|dollars?)$", "", text.strip().lower())
     return _parse_with_unit(text, {"": 1, "k": 1e3}, "an amount of dollars", _USD_EXAMPLES, clean)
+
+
+def parse_percent(text: str) -> float:
+    """The share that a percentage is, 0.1 for 10%; AdvisorError (exit 2) otherwise, also without its sign."""
+    number = text.strip().removesuffix("%").strip()
+    if number == text.strip():
+        raise AdvisorError(f"{text!r} is not a percentage", _PERCENT_EXAMPLES, exit_code=2)
+    return _parse_with_unit(text, {"": 0.01}, "a percentage", _PERCENT_EXAMPLES, number)
 
 
 def parse_tokens(text: str) -> int:

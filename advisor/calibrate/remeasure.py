@@ -15,11 +15,15 @@ from trainer.schema import Outcome
 _SECONDS = 8.0
 
 
+class ChoiceDoesNotRunError(AdvisorError):
+    """The configuration to be measured ends otherwise than completed on this machine."""
+
+
 def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
     """Run bursts of one workload on this machine, add them to the profile's calibration and fit anew.
 
-    Raises AdvisorError when the profile has no calibration to add to, the worker does not find its device, or the
-    workload does not run on it: then it must not be recommended.
+    Raises AdvisorError when the profile has no calibration to add to or the worker does not find its device,
+    ChoiceDoesNotRunError when the workload does not run on it: then it must not be recommended.
     """
     if profile.calibration_id is None:
         raise AdvisorError(
@@ -38,7 +42,7 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
         notes.judge()
     last = notes.calibration.bursts[-1]
     if last.outcome != Outcome.COMPLETED:
-        raise AdvisorError(
+        raise ChoiceDoesNotRunError(
             f"{describe(workload)} does not run here: {last.outcome}, {last.reason}",
             f"plan a smaller batch: advisor plan --micro-batch {max(1, workload.micro_batch // 2)}",
         )

@@ -164,14 +164,18 @@ def _ceilings(settings: Settings, worker: Worker) -> Ceilings:
         ) from death
 
 
-def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> AdvisorError:
+class NothingMeasuredError(AdvisorError):
+    """No burst of a calibration could be measured."""
+
+
+def _nothing_measured(settings: Settings, bursts: Sequence[Burst]) -> NothingMeasuredError:
     if failed := [b for b in bursts if b.outcome == Outcome.FAILED]:
-        return AdvisorError(
+        return NothingMeasuredError(
             f"nothing was measured: every burst failed, the last with: {failed[-1].reason}",
             "python -m trainer.worker meets the same without the advisor; --no-compile where the compiler is the cause",
         )
     least = describe(base_workload(settings, min(settings.depths)))
-    return AdvisorError(
+    return NothingMeasuredError(
         f"nothing was measured: even {least} does not fit the memory that is free, or not the "
         f"{format_seconds(settings.budget_seconds)} that were given",
         "smaller --depths, a shorter --seq-len or a smaller --vocab-size; or more --budget-seconds",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,16 +58,23 @@ def run(options: CalibrationOptions) -> Calibrated:
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
 
-    with contextlib.ExitStack() as bar:  # drawn once the device, and with it the time limit, is known
+    with bar() as (on_start, on_event):
+        return calibrate(options, default_store(), on_start, on_event)
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[tuple[Callable[[Settings], None], Callable[[Event], None]]]:
+    """What shows a calibration's time: to be told its settings, then its events."""
+    with contextlib.ExitStack() as stack:  # drawn once the device, and with it the time limit, is known
         shown: list[Any] = []
 
         def on_start(settings: Settings) -> None:
-            shown.append(bar.enter_context(render.progress("starting", settings.budget_seconds)))
+            shown.append(stack.enter_context(render.progress("starting", settings.budget_seconds)))
 
         def on_event(event: Event) -> None:
             shown[0](completed=event.elapsed_seconds, description=event.text)
 
-        return calibrate(options, default_store(), on_start, on_event)
+        yield on_start, on_event
 
 
 def summarise(done: Calibrated) -> dict[str, Any]:

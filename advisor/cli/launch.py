@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from advisor.cli.calibrate import bar
 from advisor.cli.following import finish, follow
-from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
+from advisor.cli.params import FILE, NEW_FOLDER, SHARE, USD, Number
+from advisor.errors import AdvisorError
 from advisor.launch.backend import LaunchRequest
 from advisor.launch.guards import parse_loss_stop
-from advisor.report.render import print_json, remark, show
+from advisor.records import Plan
+from advisor.report.arrival import table
+from advisor.report.render import error_console, print_json, remark, show
+from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
+
+if TYPE_CHECKING:
+    from advisor.workflows.arrive import Arrival
+
+STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as it is: --no-calibrate"
 
 
 @click.command("launch")
@@ -24,6 +35,17 @@ from advisor.workflows.launch import Limits, Started, read_source
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="Stop if the loss is above LOSS from STEP on.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--again", is_flag=True, help="Start it beside a run of the same plan that is going on.")
+@click.option(
+    "--calibrate/--no-calibrate",
+    "first",
+    default=None,
+    help="First measure this machine, two minutes at most, and plan again within the same dollars and hours. "
+    "Default: where the plan's card was never calibrated.",
+)
+@click.option(
+    "--may-change", type=click.Choice(("depth",)), help="What the new plan may change beside steps and batch."
+)
+@click.option("--stop-if-over", type=SHARE, help="Stop where the planned work costs so much more there: 10%.")
 @click.option("--dry-run", is_flag=True, help="Print the files and the command as lines of a shell; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
@@ -34,6 +56,9 @@ def command(
     stop_loss: tuple[str, ...],
     detach: bool,
     again: bool,
+    first: bool | None,
+    may_change: str | None,
+    stop_if_over: float | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -49,8 +74,38 @@ def command(
         return 0
     if warning := flow.device_warning(source):
         remark(f"warning: {warning}")
+    arrival = None
+    if isinstance(source, Plan) and first is not False:
+        may_change_depth = may_change == "depth"
+        arrival = arrive_with_bar(source, store, always=bool(first), may_change_depth=may_change_depth,
+                                  stop_if_over=stop_if_over)  # fmt: skip
+    if arrival is not None:
+        if arrival.after is None:
+            raise AdvisorError(f"not started: {arrival.record.reason}", STOPPED_HINT, exit_code=3)
+        source, limits = arrival.after, arrival.limits(limits)
     started = flow.launch(store, source, run_dir, limits=limits, again=again)
+    if arrival is not None:
+        arrival.write(started.run_dir)
     return after_start(store, started, detach=detach, as_json=as_json)
+
+
+def arrive_with_bar(
+    plan: Plan, store: Store, *, always: bool, may_change_depth: bool, stop_if_over: float | None
+) -> Arrival | None:
+    """Calibrate for a plan and say, old beside new, what follows; None where what it rests on was measured here."""
+    from advisor.workflows.arrive import arrive, is_unknown_here
+
+    if is_unknown_here(plan, store):
+        remark("what the plan rests on was not measured here: this machine is calibrated first (--no-calibrate: not)")
+    elif not always:
+        return None
+    with bar() as (on_start, on_event):
+        arrival = arrive(plan, store, may_change_depth=may_change_depth, stop_if_over=stop_if_over,
+                         on_start=on_start, on_event=on_event)  # fmt: skip
+    if arrival.after is not None:
+        remark(f"goes on: {arrival.record.reason}")
+        error_console().print(on_console(table(plan, arrival.after)))
+    return arrival
 
 
 def show_request(request: LaunchRequest, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from advisor.errors import AdvisorError
-from advisor.units import parse_bytes, parse_deadline, parse_seconds, parse_tokens, parse_usd
+from advisor.units import parse_bytes, parse_deadline, parse_percent, parse_seconds, parse_tokens, parse_usd
 
 MOST_NUMBERS = 1000
 MOST_OF_ANYTHING = 10_000_000
@@ -53,6 +53,7 @@ SECONDS = Unit("duration", parse_seconds)
 DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()))
 USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
+SHARE = Unit("percentage", parse_percent)
 BYTES = Unit("bytes", parse_bytes)
 NUMBERS = Unit("numbers", parse_numbers)
 

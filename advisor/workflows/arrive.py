@@ -1,0 +1,233 @@
+"""On the machine that will train: calibrate it first, plan again within the same dollars and hours, then decide."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.calibrate.quality import quality_of
+from advisor.calibrate.remeasure import ChoiceDoesNotRunError, measure_one
+from advisor.calibrate.session import Event, NothingMeasuredError
+from advisor.errors import AdvisorError
+from advisor.plan.answer import bare_plan
+from advisor.plan.arrival import same_work, what_is_left
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Plan
+from advisor.run_records import ArrivalRecord
+from advisor.store.calibration import Calibration, Settings, Verdict, calibration_to_dict
+from advisor.store.disk import disk_errors, dump_yaml, write_atomic
+from advisor.store.plan_files import dump_plan
+from advisor.store.store import Store
+from advisor.units import HOUR, format_percent, format_seconds, format_usd
+from advisor.workflows.calibrate import CalibrationOptions, calibrate
+from advisor.workflows.data import read_data
+from advisor.workflows.launch import Limits
+from advisor.workflows.plan import recommend
+from trainer.schema import to_dict
+
+CALIBRATION_SECONDS = 120.0  # at most, of which the choice itself is measured in the last
+_SHARE = 0.1  # of the planned time: a short run is not worth a long look
+LEAST_SECONDS = 60.0  # less measures too little to believe
+_CHOICE_SECONDS = 10.0
+PLAN_BEFORE, RECORD, CALIBRATION = "plan-before.yaml", "arrival.json", "calibration.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """What a machine said of a plan: the plan as it came, as it goes on (None: it does not), and why."""
+
+    before: Plan
+    after: Plan | None
+    calibration: Calibration | None  # None: nothing could be measured
+    seconds: float  # since the arrival
+    record: ArrivalRecord
+
+    def limits(self, asked: Limits) -> Limits:
+        """The limits of the run: what was asked for, else the goal's own, less what the arrival took of them."""
+        goal, price = self.before.goal, self.before.usd_per_hour
+        usd = asked.max_usd if asked.max_usd is not None else goal.budget_usd
+        hours = asked.max_hours
+        if hours is None and goal.deadline_seconds is not None:
+            hours = goal.deadline_seconds / HOUR
+        return replace(
+            asked,
+            max_usd=usd - price * self.seconds / HOUR if usd is not None and price else asked.max_usd,
+            max_hours=None if hours is None else hours - self.seconds / HOUR,
+        )
+
+    def write(self, folder: Path) -> None:
+        """Leave what was learnt in the run's folder: with it the calibration comes home."""
+        with disk_errors("write what was learnt on arrival to", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / PLAN_BEFORE, dump_plan(self.before))
+            if self.calibration is not None:
+                write_atomic(folder / CALIBRATION, dump_yaml(calibration_to_dict(self.calibration)))
+            write_atomic(folder / RECORD, json.dumps(to_dict(self.record), indent=1) + "\n")
+
+
+def is_unknown_here(plan: Plan, store: Store) -> bool:
+    """Whether a plan's speed rests on no calibration that this machine's store has, and the run is worth one."""
+    if plan.grounds is None or plan.prediction.wall_clock.total_seconds.value < LEAST_SECONDS / _SHARE:
+        return False
+    return plan.grounds.calibration not in {entry.id for entry in store.list_calibrations()}
+
+
+def arrive(
+    plan: Plan,
+    store: Store,
+    *,
+    seconds: float | None = None,
+    may_change_depth: bool = False,
+    stop_if_over: float | None = None,
+    on_start: Callable[[Settings], None] = lambda settings: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Arrival:
+    """Calibrate this machine for a plan, plan again with what is left, and decide whether to go on.
+
+    `seconds` is the most the calibration may take; `stop_if_over` the share by which the planned work may cost more
+    (take longer, without a price) than was planned. Raises AdvisorError when the device is not here.
+    """
+    began = time.monotonic()
+    options = _options(plan, (seconds or calibration_seconds(plan)) - _CHOICE_SECONDS, may_change_depth)
+    found = _measure(plan, options, store, on_start, on_event)
+    same = _same_work(plan, found.profile) if found.profile and found.choice_runs else None
+    over = _over(plan, same, found.calibration) if same and found.calibration else None
+    if found.profile is None:
+        after, why = plan, f"{found.problem}; the plan stays"
+    elif stop_if_over is not None and (over is None or over > stop_if_over):
+        how = "cannot be done" if over is None else f"takes {format_percent(over)} more than planned"
+        after, why = None, f"the planned work {how} here, and {format_percent(stop_if_over)} more was allowed"
+    else:
+        spent = time.monotonic() - began
+        goal = what_is_left(plan, found.profile.key, spent_seconds=spent, may_change_depth=may_change_depth)
+        if not found.choice_runs and goal.micro_batch is None:
+            goal = replace(goal, micro_batch=max(1, plan.run.micro_batch // 2))
+        after, why = _plan_again(plan, goal, store, over)
+    took = time.monotonic() - began
+    record = ArrivalRecord(
+        calibration=found.calibration.id if found.calibration else None,
+        device_key=found.profile.key if found.profile else None,
+        seconds=round(took, 2),
+        planned_step_seconds=plan.prediction.step_seconds,
+        found_step_seconds=same.prediction.step_seconds if same else None,
+        over=None if over is None else round(over, 4),
+        goes_on=after is not None,
+        reason=why,
+    )
+    return Arrival(before=plan, after=after, calibration=found.calibration, seconds=took, record=record)
+
+
+def calibration_seconds(plan: Plan) -> float:
+    """Seconds that a calibration on arrival may take: a tenth of the run, one to two minutes."""
+    return min(CALIBRATION_SECONDS, max(LEAST_SECONDS, _SHARE * plan.prediction.wall_clock.total_seconds.value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a machine was measured to be; without a profile, why nothing of it is believed."""
+
+    profile: Profile | None
+    calibration: Calibration | None
+    problem: str = ""
+    choice_runs: bool = True  # the planned configuration itself
+
+
+def _measure(
+    plan: Plan,
+    options: CalibrationOptions,
+    store: Store,
+    on_start: Callable[[Settings], None],
+    on_event: Callable[[Event], None],
+) -> _Found:
+    """Calibrate, then measure the plan's own configuration as well, if it is one device's and runs there."""
+    try:
+        done = calibrate(options, store, on_start, on_event)
+    except NothingMeasuredError as error:
+        return _Found(profile=None, calibration=None, problem=error.message)
+    profile, choice_runs = done.profile, True
+    if plan.workload.gpus == 1:
+        try:
+            profile = measure_one(profile, replace(plan.workload, gpu=profile.key), store)
+        except ChoiceDoesNotRunError:
+            choice_runs = False
+    calibration = store.load_calibration(done.calibration.id)
+    quality = quality_of(calibration)
+    if quality.verdict == Verdict.REJECTED:
+        return _Found(profile=None, calibration=calibration, problem=f"the calibration was rejected, {quality.reason}")
+    return _Found(profile=profile, calibration=calibration, choice_runs=choice_runs)
+
+
+def _options(plan: Plan, seconds: float, may_change_depth: bool) -> CalibrationOptions:
+    """What the plan would run, at its own depth and a smaller one; around it where the depth is open."""
+    run, depth = plan.run, plan.workload.shape.depth
+    around = (
+        (max(1, depth // 2), depth, depth + max(1, depth // 2)) if may_change_depth else (max(1, depth // 2), depth)
+    )
+    return CalibrationOptions(
+        gpu="cpu" if plan.workload.gpu == "cpu" else "auto",
+        family=run.model.family,
+        depths=tuple(dict.fromkeys(around)),
+        seq_len=run.model.seq_len,
+        vocab_size=run.model.vocab_size,
+        data=None if run.data.path is None else Path(run.data.path),
+        budget_seconds=seconds,
+        precision=plan.workload.precision,
+        compile=run.compile,
+        activation_checkpointing=run.activation_checkpointing,
+        optimizer=run.optimizer.name,
+        price=plan.usd_per_hour,
+        fresh=True,
+    )
+
+
+def _same_work(plan: Plan, profile: Profile) -> Plan | None:
+    """What was planned, as this machine would do it; None: it cannot."""
+    meta = read_data(None if plan.goal.data is None else Path(plan.goal.data))
+    try:
+        return bare_plan(same_work(plan, profile.key), profile, now=datetime.now(UTC), data_meta=meta)
+    except AdvisorError:
+        return None
+
+
+def _over(plan: Plan, same: Plan | None, calibration: Calibration) -> float | None:
+    """By which share the planned work, with the calibration, costs more than planned; hours without a price."""
+    if same is None:
+        return None
+    planned, found = plan.prediction, same.prediction
+    if planned.cost_usd is not None and found.cost_usd is not None and planned.cost_usd.value > 0:
+        return (found.cost_usd.value + (calibration.cost.usd or 0.0)) / planned.cost_usd.value - 1
+    total = found.wall_clock.total_seconds.value + calibration.cost.seconds
+    return total / planned.wall_clock.total_seconds.value - 1
+
+
+def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tuple[Plan | None, str]:
+    """The plan for what is left, None where nothing fits it, and why."""
+    if any(left is not None and left <= 0 for left in (goal.budget_usd, goal.deadline_seconds)):
+        return None, "the calibration took all that was given"
+    try:
+        after = recommend(goal, store)
+    except AdvisorError as error:
+        if error.exit_code != 3:
+            raise
+        return None, f"the goal can no longer be met: {error.message}"
+    return replace(after, id=plan.id), _why(plan, after, over)
+
+
+def _why(plan: Plan, after: Plan, over: float | None) -> str:
+    if over is None:
+        speed = "the planned configuration does not run here"
+    elif abs(over) < 0.02:
+        speed = "the machine is as fast as planned"
+    else:
+        speed = f"the planned work takes {format_percent(abs(over))} {'more' if over > 0 else 'less'} here than planned"
+    before, now = plan.chosen, after.chosen
+    if (before.depth, before.micro_batch, before.steps) == (now.depth, now.micro_batch, now.steps):
+        return f"{speed}; the plan stays"
+    limits = [format_usd(plan.goal.budget_usd)] if plan.goal.budget_usd is not None else []
+    limits += [format_seconds(plan.goal.deadline_seconds)] if plan.goal.deadline_seconds is not None else []
+    within = f" within {' and '.join(limits)}" if limits else ""
+    return f"{speed}; planned again{within}"
