@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from advisor.redact import hide_secrets
+
 # name → unit and meaning; the only columns a RunTable may have
 COLUMNS = {
     "step": "optimizer steps as printed",
@@ -99,6 +101,9 @@ class Event:
     step: float | None = None  # last step before it
     numbers: dict[str, float] = field(default_factory=dict)  # e.g. requested_bytes, free_bytes, total_bytes
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", hide_secrets(self.text))  # it is quoted in reports, which are shared
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -141,6 +146,9 @@ class RunPart:
     clock_seconds: float | None = None  # by the time stamps of its lines, or a progress bar's clock
     clock: str = ""  # where `clock_seconds` comes from, in words
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status_reason", hide_secrets(self.status_reason))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunTable:
@@ -172,6 +180,9 @@ class RunTable:
     duplicates: int = 0  # records dropped since the same run was printed twice
     kept_every: int = 1  # rows of very long logs are thinned by this factor
     notes: tuple[str, ...] = ()  # how traps were read, in words
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status_reason", hide_secrets(self.status_reason))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -36,6 +37,16 @@ class Engine:
     claim: str | None = None
     infra: str | None = None
     data_at: str | None = None
+
+    def __post_init__(self) -> None:
+        """These words go into scripts as they are: what would end a line, a word or a quotation there is refused."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            signs = r"\[\]&|!()*" if field.name == "constraint" else ""  # Slurm's own, in a comment of the script
+            if value is not None and not re.fullmatch(rf"[\w.,:@%+=~/{signs}-]+", value):
+                flag = f"--{field.name.replace('_', '-')}"
+                raise AdvisorError(f"{flag} {value!r} is no word for an engine", "letters, digits and . , : / @ - _ =",
+                                   exit_code=2)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
