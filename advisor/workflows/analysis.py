@@ -240,7 +240,7 @@ def _what_happened(case: Case) -> str:
     elif run.status is Status.RUNNING:
         ended += f", {far} so far" if far else ", no step yet"
     else:
-        ended += f" after {far}" if far else " before the first step"
+        ended += f" after {far}" if far else ", no step read"
     reason = f" ({_short(run.status_reason)})" if run.status_reason else ""
     return f"{run.framework or run.format}: {ended}{losses}{reason}"
 

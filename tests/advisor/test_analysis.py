@@ -326,7 +326,7 @@ def test_readings_of_a_device_tell_how_long_it_was_watched(store, tmp_path):
 
 def test_a_run_that_prints_no_step_is_not_called_well(store, tmp_path):
     found = told(tmp_path, store, "***** Running training *****\n  Num Epochs = 4\n  Total optimization steps = 400\n")
-    assert "before the first step" in found.verdict[0]
+    assert "no step read" in found.verdict[0]
     assert found.verdict[2].startswith("The log ends before the first of 400 steps")
 
 

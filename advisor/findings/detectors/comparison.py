@@ -18,6 +18,7 @@ _SAME_TOKENS = 0.05  # relative change of tokens per step that is no rounding
 _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after its warm-up
 _NOISES = 6.0  # standard deviations of a row: another run's level
 _STARTED_SECONDS = 1800.0  # a start takes less
+_OTHER_LEVEL = 0.15  # of all that was learnt by then
 _RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
 
 
@@ -26,7 +27,8 @@ def detect_merged_runs(case: Case) -> Verdict:
     run = case.run
     if not len(main_rows(run)):
         return Insufficient(code="merged_runs", missing="rows with steps")
-    mixed = [*_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
+    tokens, jumps = _step_tokens_change(run), _jump_of_rate_and_loss(run)
+    mixed = [*tokens, *jumps]
     signs = [*_second_starts(run), *mixed]
     if not signs:
         return None
@@ -84,6 +86,8 @@ def _step_tokens_change(run: RunTable) -> list[Evidence]:
     levels = np.unique(np.round(ratio / max(first, 1e-9), 2))
     if first <= 0 or abs(last / first - 1) <= _SAME_TOKENS or len(levels) > 3:  # many levels: a ramp
         return []
+    if last > first and not _jump_of_rate_and_loss(run):
+        return []  # a batch or a sequence that grows is a schedule's
     place = int(np.argmax(np.abs(ratio / first - 1) > _SAME_TOKENS))
     text = f"tokens per step change from {first:,.6g} to {last:,.6g} at step {step[place]:g}"
     return [Evidence(text=text, first_step=float(step[place]))]
@@ -106,13 +110,19 @@ def _jump_of_rate_and_loss(run: RunTable) -> list[Evidence]:
         at = float(step[before + 1])
         left = losses.value[losses.step < at][-10:]
         right = losses.value[losses.step >= at][:10]
-        if len(left) and len(right) and abs(np.median(right) - np.median(left)) > _NOISES * max(noise, 1e-9):
+        if len(left) and len(right) and _another_level(losses.value, left, right, noise):
             text = (
                 f"learning rate {value[before]:.3g} → {value[before + 1]:.3g} and loss {np.median(left):.4g} → "
                 f"{np.median(right):.4g} at step {at:g}"
             )
             jumps.append(Evidence(text=text, first_step=at))
     return jumps
+
+
+def _another_level(values: np.ndarray, left: np.ndarray, right: np.ndarray, noise: float) -> bool:
+    """Whether the loss changes by more than noise and than a rate that starts again by schedule does to it."""
+    change, learnt = abs(float(np.median(right) - np.median(left))), abs(float(values[0] - np.median(left)))
+    return change > max(_NOISES * noise, _OTHER_LEVEL * learnt, 1e-9)
 
 
 def detect_steps_missing(case: Case) -> Verdict:

@@ -30,7 +30,8 @@ def _where(case: Case) -> str:
     """At which step of how many the run ended, in words; empty where the log has no steps."""
     done, planned = steps_done(case.run), planned_steps(case)
     if done is None:
-        return "" if len(case.run) else " before the first step"
+        # a file of errors alone may belong to a run that trained for days
+        return "" if len(case.run) else ", no step read"
     return f" at step {done:g}" + (f" of {planned:g} ({format_percent(done / planned)})" if planned else "")
 
 
@@ -140,7 +141,7 @@ def detect_exception(case: Case) -> Verdict:
             if full
             else (
                 "mend what the message names and "
-                + ("resume from the newest checkpoint" if len(case.run) else "start again: nothing was lost yet"),
+                + ("resume from the newest checkpoint" if len(case.run) else "start again"),
             )
         ),
         threshold="the log's own message",

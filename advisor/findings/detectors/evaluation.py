@@ -10,6 +10,7 @@ from advisor.findings.detectors.data_budget import epochs_of
 from advisor.findings.detectors.generalisation import detect_memorised, detect_overfitting
 from advisor.findings.loss_kind import has_level
 from advisor.findings.spend import cost_of_steps
+from advisor.readers.generic import NAME as GENERIC
 
 _HELD_OUT = ("eval_loss", "eval_accuracy", "eval_reward", "eval_bits_per_byte")
 _EPOCHS = 2.0  # passes over the data from which on training loss says nothing of new data
@@ -29,6 +30,8 @@ def detect_no_validation(case: Case) -> Verdict:
         return None
     if isinstance(detect_memorised(case), Finding):
         return None  # that finding says that nothing was held out
+    if case.run.format == GENERIC:
+        return Insufficient(code="no_validation", missing="a format whose evaluations are known")
     done = curve(case.run, "epoch").value
     passes = float(done.max()) if len(done) else epochs
     first, end = float(losses.value[0]), float(np.median(tail(losses.value)))

@@ -11,6 +11,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.detectors.machine import quiet_times
 from advisor.findings.run_metrics import FROM_CLOCK, StepTimes
 from advisor.findings.savings import saved_share
+from advisor.readers.run_table import RunTable
 from advisor.units import format_percent, format_seconds
 
 _PAUSE = 1.5  # times the running median
@@ -20,6 +21,7 @@ _DEAR_PAUSE = 0.05
 _DEAR_BY_CHOICE = 0.20  # evaluations and checkpoints were asked for (and pauses that come back often are either)
 _DEAR_STALLS = 0.10
 _STALL_COST = 0.01
+_NEAR = 1.0  # printed rows between an evaluation and the slow row beside it
 _GC_SECONDS = (0.05, 2.0)  # a full collection of Python's garbage stops a step for about half a second (sources §7.3)
 
 _STALL_CAUSES = ("a slow disk or network", "new data shards", "recompilation for new shapes")
@@ -99,10 +101,7 @@ def detect_periodic_pauses(case: Case) -> Verdict:
 
 def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str, ...]]:
     """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
-    run, stride = case.run, float(np.median(np.diff(slow.step)))
-    evals = run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
-    events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
-    saves = np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
+    stride, evals, saves = float(np.median(np.diff(slow.step))), _evaluations(case.run), _saves(case.run)
     near = max(1.0, 0.02 * min(every, stride))
     by_eval = _coincide(slow.step, evals, near) or _same(run_metrics.positive(case, "eval_every_steps"), every)
     by_save = _coincide(slow.step, saves, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
@@ -120,6 +119,22 @@ def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str
             "gc.freeze() and gc.disable() after start-up, gc.collect() rarely",
         )
     return "cause unknown", ("log evaluations and checkpoints with their seconds",)
+
+
+def _evaluations(run: RunTable) -> np.ndarray:
+    """Steps at which the run evaluated."""
+    return run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
+
+
+def _saves(run: RunTable) -> np.ndarray:
+    """Steps at which it wrote checkpoints."""
+    events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
+    return np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
+
+
+def _at_work_of_the_run(case: Case, steps: np.ndarray, near: float) -> bool:
+    """Whether most of these steps lie beside evaluations or checkpoints."""
+    return _coincide(steps, np.concatenate([_evaluations(case.run), _saves(case.run)]), near)
 
 
 def _coincide(steps: np.ndarray, others: np.ndarray, near: float) -> bool:
@@ -144,6 +159,8 @@ def detect_stalls(case: Case) -> Verdict:
     slow = pauses(times, left_out := _left_out(case, times))
     if slow is None or slow.period is not None or slow.share < _STALL_COST:
         return None
+    if _at_work_of_the_run(case, slow.step, _NEAR * times.stride):
+        return None  # too few to have a period, but known for what they are
     worst, pauses_ = int(np.argmax(slow.excess_seconds)), "pauses" if len(slow.step) > 1 else "pause"
     return Finding(
         code="stalls",

@@ -125,7 +125,11 @@ def detect_fast_first_step(case: Case) -> Verdict:
     times = run_metrics.step_times(case)
     if times is None or times.source != run_metrics.PRINTED or len(times.seconds) < _FEW_STEPS or times.step[0] > 1:
         return Insufficient(code="fast_first_step", missing="step times from the first step on")
-    first, steady = float(times.seconds[0]), series.median(times.steady_seconds[1:])
+    # against the steps right after it, where a schedule makes later ones longer
+    first, steady = (
+        float(times.seconds[0]),
+        min(series.median(times.seconds[1:11]), series.median(times.steady_seconds[1:])),
+    )
     if first >= _FIRST_FASTER * steady:
         return None
     return Finding(

@@ -19,6 +19,7 @@ _FEWEST_FLAT = 12  # rows: epochs count few
 _SMALL_LOSS = 5.0  # nats per token: no fresh language model starts below it
 _GUESS = 0.01  # of ln K: a loss this near to guessing among K classes
 _CLASSES = (2, 3, 4, 5, 10, 20, 50, 100, 200, 1000)  # of the usual data sets
+_SURE, _RISEN = 0.05, 0.05  # of the loss: noise that hides no fall worth having; a rise that is another finding
 _FLAT = 0.01  # of the loss: a fall of less over a whole run is no learning
 _FLAT_ZERO_RATE = 0.05  # with a learning rate of 0 the batches alone move the ends this far
 _LN2 = math.log(2)
@@ -44,9 +45,9 @@ def detect_no_learning(case: Case) -> Verdict:
         return None
     zero = rate_is_zero(case.run)
     noise = _ERRORS * _error_of_difference(losses.value, head(losses.value), tail(losses.value))
-    if first - end > max((_FLAT_ZERO_RATE if zero else _FLAT) * first, 0.0 if zero else noise) or end - first > max(
-        0.05 * first, noise
-    ):
+    fall, flat = first - end, (_FLAT_ZERO_RATE if zero else _FLAT) * first
+    hidden = not zero and noise < _SURE * first and fall <= noise  # more noise than that could hide a real fall
+    if (fall > flat and not hidden) or -fall > max(_RISEN * first, noise):
         return None
     guess = None if is_language(case) else _guessing(first, end)
     fresh = zero or guess is not None or from_scratch(case) is True

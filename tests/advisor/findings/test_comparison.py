@@ -39,6 +39,8 @@ def test_tokens_per_step_that_change():
     tokens = np.cumsum(np.r_[np.full(1200, 524_288.0), np.full(800, 262_144.0)])
     found = detect_merged_runs(learning_case(learning_run(tokens=tokens)))
     assert isinstance(found, Finding) and found.evidence[0].first_step == 1200
+    grown = np.cumsum(np.r_[np.full(1200, 262_144.0), np.full(800, 524_288.0)])  # as schedules do
+    assert detect_merged_runs(learning_case(learning_run(tokens=grown))) is None
     ramp = np.cumsum(np.linspace(1e5, 5e5, STEPS))
     assert detect_merged_runs(learning_case(learning_run(tokens=ramp))) is None
 
@@ -92,4 +94,11 @@ def test_a_rate_that_drops_by_schedule_is_no_other_run():
     rate = np.where(np.arange(STEPS) < STEPS // 2, 0.1, 0.01)
     loss = healthy_loss(noise=0.01)
     loss[STEPS // 2 :] -= 1.0
+    assert detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss))) is None
+
+
+def test_a_rate_that_starts_again_by_schedule_is_no_other_run():
+    share = np.arange(STEPS) % 700 / 700  # a cosine with warm restarts: the loss rises a little after each
+    rate, loss = 1e-3 * (0.02 + np.cos(np.pi * share / 2)), healthy_loss(noise=0.002)
+    loss += 0.1 * (1 - share)
     assert detect_merged_runs(learning_case(learning_run(learning_rate=rate, loss=loss))) is None

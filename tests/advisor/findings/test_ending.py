@@ -71,7 +71,7 @@ def test_other_endings_are_not_judged_here(status):
 
 def test_a_crash_before_the_first_step():
     table = build.run(steps=0, status=Status.CRASHED, events=[build.event("exception", "KeyError: 'x'")])
-    assert only(build.case(table)).title == "The run crashed before the first step"
+    assert only(build.case(table)).title == "The run crashed, no step read"
 
 
 def test_a_killed_loader_worker_is_named_as_the_cause():
