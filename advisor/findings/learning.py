@@ -54,6 +54,7 @@ from advisor.findings.detectors.learning_rate import (
 )
 from advisor.findings.detectors.loss import detect_loss_divergence, detect_loss_not_finite, detect_loss_spikes
 from advisor.findings.detectors.loss_scaling import detect_loss_scale_skips
+from advisor.findings.detectors.resumed import detect_resume_lost
 from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
 from advisor.findings.detectors.several import (
     detect_other_runs,
@@ -77,6 +78,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_loss_not_finite,
     detect_loss_divergence,
     detect_loss_spikes,
+    detect_resume_lost,
     detect_grad_spikes_before_loss_spikes,
     detect_grad_norm_not_collected,
     detect_post_clip_norm,

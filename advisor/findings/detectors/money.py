@@ -90,21 +90,18 @@ def detect_idle_device(case: Case) -> Verdict:
     busy, clock = run_metrics.telemetry(case, "utilization"), run_metrics.telemetry(case, "unix_seconds")
     if not len(busy) or len(clock) != len(busy):
         return Insufficient(code="idle_device", missing="device telemetry: utilisation with time stamps")
-    cards, whole = run_metrics.telemetry(case, "gpu"), 0.0
-    for card in np.unique(cards) if len(cards) == len(busy) else [np.nan]:
-        stamps = clock[cards == card] if np.isfinite(card) else clock
-        whole += float(np.nanmax(stamps) - np.nanmin(stamps))
-    idle = sum(float(clock[rows[-1]] - clock[rows[0]]) for rows in run_metrics.idle_stretches(case))
-    if whole <= 0 or idle / whole < _IDLE_SHARE:
-        return None
-    count = max(1, len(np.unique(series.finite(cards)))) if len(cards) else 1
+    watched = float(np.nanmax(clock) - np.nanmin(clock))
+    spans = _all_idle(case)
+    idle = sum(last - first for first, last in spans)
+    if watched <= 0 or idle / watched < _IDLE_SHARE:
+        return None  # a card without work beside others that have it is another finding
     usd = price(case)
-    cost = f", {format_usd(idle / count / HOUR * usd)}" if usd else ""
+    cost = f", {format_usd(idle / HOUR * usd)}" if usd else ""
     return Finding(
         code="idle_device",
-        severity=Severity.WARNING if idle / whole > _IDLE_DEAR else Severity.NOTE,
-        title=f"Nothing ran on the device for {format_seconds(idle / count)}{cost}: "
-        f"{format_percent(idle / whole)} of the time watched",
+        severity=Severity.WARNING if idle / watched > _IDLE_DEAR else Severity.NOTE,
+        title=f"Nothing ran on the device for {format_seconds(idle)}{cost}: "
+        f"{format_percent(idle / watched)} of the time watched",
         evidence=(
             Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),
             *_held_meanwhile(case),
@@ -113,8 +110,23 @@ def detect_idle_device(case: Case) -> Verdict:
         causes=("set-up, download or tokenising on the rented machine", "left running after the end", "a hung process"),
         actions=("prepare data before renting; stop the machine when the run ends",),
         threshold="5 % of the time in stretches of two minutes or more",
-        **saved_share(case, idle / whole),
+        **saved_share(case, idle / watched),
     )
+
+
+def _all_idle(case: Case) -> list[tuple[float, float]]:
+    """From when to when no card had work, in the seconds of the readings."""
+    clock, cards = run_metrics.telemetry(case, "unix_seconds"), run_metrics.telemetry(case, "gpu")
+    count = max(1, len(np.unique(series.finite(cards)))) if len(cards) == len(clock) else 1
+    ends = [
+        (float(clock[rows[i]]), step) for rows in run_metrics.idle_stretches(case) for i, step in ((0, 1), (-1, -1))
+    ]
+    spans, idle, since = [], 0, 0.0
+    for moment, change in sorted(ends):
+        if idle == count and moment > since:
+            spans.append((since, moment))
+        idle, since = idle + change, moment
+    return spans
 
 
 def _held_meanwhile(case: Case) -> tuple[Evidence, ...]:

@@ -84,3 +84,15 @@ def test_memory_held_while_nothing_runs():
     idle = case(gpus=1, utilization=np.where(np.arange(READINGS)[:, None] > 100, 0.0, 0.9))
     found = money.detect_idle_device(idle)
     assert found.severity is Severity.WARNING and "stay allocated" in found.evidence[1].text
+
+
+def test_one_card_without_work_is_one_finding():
+    busy = np.tile([0.95, 0.0], 1200)  # two cards, the second never used
+    case = build.case(build.healthy(telemetry=build.telemetry(1200, gpus=2, utilization=busy)))
+    assert cards.detect_card_idle(case).title.startswith("GPU 1 of 2")
+    assert money.detect_idle_device(case) is None
+    both = np.where(np.arange(2400) < 800, 0.0, busy)  # and 400 of the 1,200 seconds in which the first had none either
+    found = money.detect_idle_device(
+        build.case(build.healthy(telemetry=build.telemetry(1200, gpus=2, utilization=both)))
+    )
+    assert found.title.startswith("Nothing ran on the device for 6.65 min")
