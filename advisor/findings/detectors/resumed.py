@@ -22,8 +22,8 @@ def detect_resume_lost(case: Case) -> Verdict:
         return Insufficient(code="resume_lost", missing="a training loss, none of a policy")
     found = [jump for event in restarts(case.run) if (jump := _jump(losses, event.numbers.get("first_step")))]
     if found:
-        step, before, after = max(found, key=lambda jump: jump[2] - jump[1])
-        return _finding(step, after, f"{after:.4g} after it, {before:.4g} before")
+        again, before, after = max(found, key=lambda jump: jump[2] - jump[1])
+        return _finding(again, after, f"{after:.4g} after it, {before:.4g} before")
     step, vocab, unit = number(case.run.facts, "resumed_from_step"), vocabulary(case), nats_per_unit(case.run)
     if not step or vocab is None or unit is None:
         return (
