@@ -22,7 +22,8 @@ test: $(VENV)/dev.stamp
 long: $(VENV)/dev.stamp
 	$(BIN)/pytest -n 2 -q -m long --ignore tests/engines
 
-# exports, run by a Slurm of this machine (Debian: slurm-wlm munge) and read by the engines' own libraries
+# exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
+# read by the engines' own libraries
 engines: $(VENV)/dev.stamp $(ENGINES)/stamp
 	$(BIN)/pytest -q -rs tests/engines
 

@@ -20,6 +20,18 @@ class Guards:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run is to be started, and what the engine is told beside. None: nothing."""
+
+    engine: str = "local"
+    name: str | None = None  # of Slurm's partition, ssh's host, SkyPilot's infrastructure
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpu_ids: tuple[int, ...] = ()  # cards of this machine, as nvidia-smi counts them; none named: the first free ones
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchRecord:
     """`run.json` of a run folder: the process that was started there and what it was allowed to spend."""
 
@@ -37,6 +49,8 @@ class LaunchRecord:
     plan_id: str | None = None
     device_key: str | None = None
     handle: str = "local://"  # engine://id: who started it, and what it is called there
+    place: Place = Place()
+    cards: tuple[int, ...] = ()  # of this machine, that this attempt was given
     trainer: str = "own"  # the adapter's name
     stop_asked_at: str | None = None  # ISO 8601, UTC: when its user asked this attempt to stop; None: never
     schema: int = 2

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from advisor.launch.state import RunState, settle
+from advisor.launch.state import goes_on, settle
 from advisor.report.progress import closing_lines, line
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.runs.follow import RunFollower
@@ -40,7 +40,7 @@ def _follow(run_dir: Path, store: Store) -> Progress:
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
             progress = follower.look()
-            if progress.state != RunState.RUNNING:
+            if not goes_on(progress.state):
                 settle(run_dir)
                 return progress
             if console.is_terminal:
@@ -61,7 +61,7 @@ def finish(progress: Progress | None, run_dir: Path, store: Store, *, as_json: b
         print_json({"run_dir": run_dir, "progress": progress})
     else:
         show(*closing_lines(progress, run_dir))
-    good = progress.state == RunState.RUNNING or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
+    good = goes_on(progress.state) or progress.outcome in (Outcome.COMPLETED, Outcome.STOPPED)
     return 0 if good else 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from advisor.cli.following import finish, follow
 from advisor.cli.params import FILE, NEW_FOLDER, SHARE, USD, Number
 from advisor.errors import AdvisorError
 from advisor.launch.backend import LaunchRequest
+from advisor.launch.cards import parse_gpu_ids
+from advisor.launch.engines import parse_place
 from advisor.launch.guards import parse_loss_stop
 from advisor.records import Plan
 from advisor.report.arrival import table
@@ -20,6 +24,8 @@ from advisor.report.table import on_console
 from advisor.store.store import Store, default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
+from advisor.workflows.preflight import Check, Finding
+from trainer.schema import RunConfig
 
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
@@ -29,6 +35,8 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 
 @click.command("launch")
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
+@click.option("--on", default="local", show_default=True, metavar="ENGINE[:NAME]",
+              help="Where: local, slurm, slurm:PARTITION, ssh:HOST.")  # fmt: skip
 @click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
@@ -46,10 +54,18 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
     "--may-change", type=click.Choice(("depth",)), help="What the new plan may change beside steps and batch."
 )
 @click.option("--stop-if-over", type=SHARE, help="Stop where the planned work costs so much more there: 10%.")
+@click.option("--gpu-ids", metavar="0,1", help="Which cards of this machine. Default: the first that no run has.")
+@click.option("--account", help="Slurm's.")
+@click.option("--qos", help="Slurm's.")
+@click.option("--constraint", help="Slurm's, as in h100.")
+@click.option(
+    "--check", is_flag=True, help="Only look whether all it needs is there: card, PyTorch, memory, disk, data."
+)
 @click.option("--dry-run", is_flag=True, help="Print the files and the command as lines of a shell; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
     plan: Path,
+    on: str,
     run_dir: Path | None,
     max_usd: float | None,
     max_hours: float | None,
@@ -59,34 +75,64 @@ def command(
     first: bool | None,
     may_change: str | None,
     stop_if_over: float | None,
+    gpu_ids: str | None,
+    account: str | None,
+    qos: str | None,
+    constraint: str | None,
+    check: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it.
+    """Start the run of PLAN.yaml (or of a bare run.yaml) and follow it, here or elsewhere.
 
     The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing. A plan is
     started once: while a run of it goes on, this command names that run instead, unless --again asks for a second.
+    Elsewhere: slurm takes the run folder from a file system that the cluster shares; ssh sends export and data to a
+    host of ~/.ssh/config.
     """
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), read_source(plan)
+    place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
+    if check:
+        return show_checks(flow.looked_at(store, source, place, limits), as_json=as_json)
     if dry_run:
-        show_request(flow.dry_run(store, source, run_dir, limits=limits, again=again), as_json=as_json)
+        request = flow.dry_run(store, source, run_dir, limits=limits, again=again, place=place)
+        show_request(request, as_json=as_json)
         return 0
-    if warning := flow.device_warning(source):
-        remark(f"warning: {warning}")
-    arrival = None
-    if isinstance(source, Plan) and first is not False:
-        may_change_depth = may_change == "depth"
-        arrival = arrive_with_bar(source, store, always=bool(first), may_change_depth=may_change_depth,
-                                  stop_if_over=stop_if_over)  # fmt: skip
-    if arrival is not None:
-        if arrival.after is None:
-            raise AdvisorError(f"not started: {arrival.record.reason}", STOPPED_HINT, exit_code=3)
-        source, limits = arrival.after, arrival.limits(limits)
-    started = flow.launch(store, source, run_dir, limits=limits, again=again)
+    for words in flow.beforehand(store, source, place, limits):
+        remark(words)
+    asked = Arriving(first=first, may_change_depth=may_change == "depth", stop_if_over=stop_if_over)
+    source, limits, arrival = (
+        arrived(store, source, limits, asked) if place.engine == "local" else (source, limits, None)
+    )
+    started = flow.launch(store, source, run_dir, limits=limits, again=again, place=place)
     if arrival is not None:
         arrival.write(started.run_dir)
     return after_start(store, started, detach=detach, as_json=as_json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arriving:
+    """What was asked of a calibration on arrival."""
+
+    first: bool | None  # None: where the machine is unknown
+    may_change_depth: bool
+    stop_if_over: float | None
+
+
+def arrived(
+    store: Store, source: Plan | RunConfig, limits: Limits, asked: Arriving
+) -> tuple[Plan | RunConfig, Limits, Arrival | None]:
+    """What to launch after this machine was measured, within which limits, and what was found; None: nothing was."""
+    if not isinstance(source, Plan) or asked.first is False:
+        return source, limits, None
+    arrival = arrive_with_bar(source, store, always=bool(asked.first), may_change_depth=asked.may_change_depth,
+                              stop_if_over=asked.stop_if_over)  # fmt: skip
+    if arrival is None:
+        return source, limits, None
+    if arrival.after is None:
+        raise AdvisorError(f"not started: {arrival.record.reason}", STOPPED_HINT, exit_code=3)
+    return arrival.after, arrival.limits(limits), arrival
 
 
 def arrive_with_bar(
@@ -108,6 +154,17 @@ def arrive_with_bar(
     return arrival
 
 
+def show_checks(checks: Sequence[Check], *, as_json: bool) -> int:
+    """What was looked at before a start, line by line; exit code 1 where something is missing."""
+    lacking = any(check.finding is Finding.MISSING for check in checks)
+    if as_json:
+        print_json({"can_start": not lacking, "checks": checks})
+    else:
+        show(*(f"{check.finding:8} {check.of}: {check.words}" for check in checks))
+        show("it cannot start here" if lacking else "it can start")
+    return 1 if lacking else 0
+
+
 def show_request(request: LaunchRequest, *, as_json: bool) -> None:
     """What would be written and started, ready for a shell."""
     if as_json:
@@ -126,11 +183,17 @@ def after_start(store: Store, started: Started, *, detach: bool, as_json: bool) 
     for warning in started.warnings:
         remark(f"warning: {warning}")
     if not detach:
-        remark(f"started {started.launch.name} (pid {started.launch.pid}) in {started.run_dir}")
+        remark(f"{_started(started)} in {started.run_dir}")
         return finish(follow(started.run_dir, store), started.run_dir, store, as_json=as_json)
     if as_json:
         print_json({"run_dir": started.run_dir, "launch": started.launch})
     else:
-        show(f"started {started.launch.name} (pid {started.launch.pid})", f"run folder: {started.run_dir}",
+        show(_started(started), f"run folder: {started.run_dir}",
              f"next: advisor watch {started.run_dir}")  # fmt: skip
     return 0
+
+
+def _started(started: Started) -> str:
+    """What was started, and what it is called where it runs."""
+    launch = started.launch
+    return f"started {launch.name} ({f'pid {launch.pid}' if launch.pid is not None else launch.handle})"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import click
 
 from advisor.cli.following import finish, follow
+from advisor.report.render import remark
 from advisor.runs.follow import RunFollower
 from advisor.store.store import default_store
+from advisor.workflows import launch as flow
 
 
 @click.command("watch")
 @click.argument("run", default="latest")
 @click.option("--once", is_flag=True, help="Look once and return.")
+@click.option("--fetch", is_flag=True, help="Bring the checkpoints of a run on another machine home as well.")
 @click.option("--json", "as_json", is_flag=True, help="Look once and print one JSON document.")
-def command(run: str, once: bool, as_json: bool) -> int:
+def command(run: str, once: bool, fetch: bool, as_json: bool) -> int:
     """Follow RUN: its folder, its name or the beginning of it, or `latest` (the default).
 
     Ctrl-C stops the showing, not the run. Exit code 0 while it runs or when it completed or was stopped, else 1.
@@ -21,4 +24,6 @@ def command(run: str, once: bool, as_json: bool) -> int:
     store = default_store()
     run_dir = store.find_run(run)
     progress = RunFollower(run_dir, store).look() if once or as_json else follow(run_dir, store)
+    if fetch and progress is not None:
+        remark(flow.fetch(store, run_dir))
     return finish(progress, run_dir, store, as_json=as_json)

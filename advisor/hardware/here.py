@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ class FoundCard:
 
     name: str  # by NVML
     memory_bytes: int | None  # None: the driver does not say (memory shared with the host)
+    free_bytes: int | None = None  # at this moment
 
 
 def device_key(asked: str) -> str:
@@ -60,11 +62,14 @@ def _card(handle: Any) -> FoundCard:
     import pynvml
 
     name = pynvml.nvmlDeviceGetName(handle)
-    try:
-        memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError:
-        memory_bytes = None
-    return FoundCard(name=name.decode() if isinstance(name, bytes) else name, memory_bytes=memory_bytes)
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    with contextlib.suppress(pynvml.NVMLError):
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        memory_bytes, free_bytes = int(memory.total), int(memory.free)
+    return FoundCard(
+        name=name.decode() if isinstance(name, bytes) else name, memory_bytes=memory_bytes, free_bytes=free_bytes
+    )
 
 
 def check_is_here(gpu: str, gpus: int) -> str | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from advisor.errors import AdvisorError
 from advisor.launch.state import RunStatus
+from advisor.records import Plan
 from advisor.run_records import LaunchRecord
 from advisor.trainers.adapter import Trainer
+from trainer.schema import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class Job:
 
     folder: Path
     trainer: Trainer
+    config: RunConfig  # with its limits
+    plan: Plan | None  # None: it came from a bare configuration
     files: Mapping[str, str]  # name inside the folder → text
     record: LaunchRecord  # without command, handle and process: those are the backend's
 
@@ -33,16 +37,22 @@ class LaunchRequest:
     environment: Mapping[str, str]  # set beside what the process inherits
     files: Mapping[str, str]  # name inside the folder → text, written before the command starts
     record: LaunchRecord
+    copies: Mapping[str, Path] = field(default_factory=dict)  # name inside the folder → folder here, copied as it is
+    cards: int = 0  # of this machine, which it is to have by itself
+    inside: str = "."  # where in the folder the command starts
 
     @property
     def script(self) -> str:
         """The same as lines of a shell: the folder, its files and the command, which then runs in the foreground."""
         folder = shlex.quote(str(self.folder))
-        lines = [f"mkdir -p {folder} && cd {folder}"]
+        within = "" if self.inside == "." else f"/{shlex.quote(self.inside)}"
+        lines = [f"mkdir -p {folder}{within} && cd {folder}"]
+        lines += [shlex.join(["cp", "-R", str(here), name]) for name, here in self.copies.items()]
         for name, text in self.files.items():
             lines += [f"cat > {shlex.quote(name)} <<'END_OF_FILE'", text.rstrip("\n"), "END_OF_FILE"]
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return "\n".join([*lines, " ".join([*variables, shlex.join(self.command)])])
+        words = " ".join([*variables, shlex.join(self.command)])
+        return "\n".join([*lines, *([f"cd {shlex.quote(self.inside)}"] if within else []), words])
 
 
 class Backend(Protocol):
@@ -55,20 +65,29 @@ class Backend(Protocol):
     def dryrun(self, job: Job) -> LaunchRequest:
         """What `submit` would start; nothing is started or written. Raises AdvisorError for a job it cannot take."""
 
+    def offer(self, request: LaunchRequest) -> list[str]:
+        """What the place says of a request before it is submitted, in words: when it would start, on what.
+
+        Raises AdvisorError when it would not take it.
+        """
+
     def submit(self, request: LaunchRequest) -> str:
         """Write the files and the launch record, start the run so that it outlives its starter, and give its handle."""
 
-    def describe(self, handle: str) -> RunStatus:
-        """How the run stands."""
+    def describe(self, run_dir: Path) -> RunStatus:
+        """How the run of a folder stands; raises AdvisorError when the folder holds no run."""
 
-    def logs(self, handle: str) -> str:
+    def logs(self, run_dir: Path) -> str:
         """Everything the run printed so far; empty before its first word."""
 
-    def cancel(self, handle: str, *, timeout_seconds: float, force: bool = False) -> RunStatus:
+    def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """Ask the run to save and end, wait for it, and with `force` kill it after the timeout.
 
         A run that is over is left as it is. Raises AdvisorError when it still runs after the timeout.
         """
+
+    def fetch(self, run_dir: Path) -> str:
+        """Bring home what is not brought by itself, the checkpoints, and say where they are."""
 
     def list(self) -> list[str]:
         """The handles of its runs that are known here, newest first."""

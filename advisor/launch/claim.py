@@ -10,7 +10,7 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
 from advisor.launch.process import try_lock
-from advisor.launch.state import RunState
+from advisor.launch.state import goes_on
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder
 from advisor.store.store import Store
@@ -51,6 +51,6 @@ def running_with(store: Store, plan_id: str) -> Path | None:
     """The folder of a run of this plan that is going on; None: there is none."""
     for row in store.runs():
         folder = Path(row.path)
-        if row.plan_id == plan_id and is_run_folder(folder) and describe(folder, store).state is RunState.RUNNING:
+        if row.plan_id == plan_id and is_run_folder(folder) and goes_on(describe(folder, store).state):
             return folder
     return None

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, close_matches
 from advisor.launch.backend import Backend, engine_of
 from advisor.launch.local import LocalBackend
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunStatus
+from advisor.run_records import Place
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
+
+
+def _slurm(store: Store) -> Backend:
+    from advisor.launch.slurm import SlurmBackend  # exports know predictions, and numpy: runs here start without
+
+    return SlurmBackend(store)
+
+
+def _ssh(store: Store) -> Backend:
+    from advisor.launch.ssh import SshBackend
+
+    return SshBackend(store)
+
 
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,
     ReplayBackend.engine: ReplayBackend,
+    "slurm": _slurm,
+    "ssh": _ssh,
+}
+_WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
+# what may follow the colon; what begins with a dash would be an option of the engine's command
+PLACES = {
+    LocalBackend.engine: re.compile(""),
+    "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),
+    "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
 }
 _BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
@@ -27,6 +51,25 @@ def backend_of(handle_or_engine: str, store: Store) -> Backend:
         message = f"the run was started by {engine}, which this version does not know"
         raise AdvisorError(message, f"it knows: {', '.join(BACKENDS)}; upgrade training-advisor")
     return BACKENDS[engine](store)
+
+
+def parse_place(text: str, *, account: str | None = None, qos: str | None = None,
+                constraint: str | None = None, gpu_ids: tuple[int, ...] = ()) -> Place:  # fmt: skip
+    """Where `--on` means, "local", "slurm", "slurm:gpu" or "ssh:host"; AdvisorError (exit 2) for anything else."""
+    engine, _, name = text.partition(":")
+    usage = "write it like local, slurm, slurm:PARTITION or ssh:HOST"
+    if engine not in PLACES:
+        near = close_matches(engine, PLACES)
+        raise AdvisorError(f"--on {text}: no engine is called {engine!r}",
+                           f"did you mean {' or '.join(near)}?" if near else usage, exit_code=2)  # fmt: skip
+    options = {"account": account, "qos": qos, "constraint": constraint}
+    if engine != "slurm" and (given := [f"--{key}" for key, value in options.items() if value]):
+        raise AdvisorError(f"{', '.join(given)} is Slurm's alone", "leave it out, or --on slurm", exit_code=2)
+    if gpu_ids and engine != LocalBackend.engine:
+        raise AdvisorError("--gpu-ids are of this machine", "elsewhere the engine chooses", exit_code=2)
+    if not PLACES[engine].fullmatch(name) or any(not _WORD.fullmatch(value) for value in options.values() if value):
+        raise AdvisorError(f"--on {text}: that is no place", usage, exit_code=2)
+    return Place(engine=engine, name=name or None, gpu_ids=gpu_ids, **options)
 
 
 def handle_of(run_dir: Path) -> str:
@@ -44,5 +87,4 @@ def handle_of(run_dir: Path) -> str:
 
 def describe(run_dir: Path, store: Store) -> RunStatus:
     """How the run of a folder stands, by the engine that has it."""
-    handle = handle_of(run_dir)
-    return backend_of(handle, store).describe(handle)
+    return backend_of(handle_of(run_dir), store).describe(run_dir)

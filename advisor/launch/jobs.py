@@ -9,12 +9,23 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Job
+from advisor.launch.engines import describe
 from advisor.launch.guards import guarded, make_guards
-from advisor.launch.state import RunState, check_not_running, run_status, settle, this_host
+from advisor.launch.state import RunState, RunStatus, check_not_running, this_host
 from advisor.records import Plan
-from advisor.run_records import LaunchRecord
+from advisor.run_records import LaunchRecord, Place
 from advisor.store.plan_files import dump_plan
-from advisor.store.run_folder import CONFIG, PLAN, is_run_folder, read_launch, read_run_config, run_id, run_row
+from advisor.store.run_folder import (
+    CONFIG,
+    PLAN,
+    is_run_folder,
+    read_launch,
+    read_run_config,
+    read_run_plan,
+    run_id,
+    run_row,
+)
+from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
 from trainer.schema import LossStop, Outcome, RunConfig, StopConfig, dump_config
@@ -30,6 +41,7 @@ def new_job(
     max_usd: float | None = None,
     max_hours: float | None = None,
     loss: Sequence[LossStop] = (),
+    place: Place = Place(),  # noqa: B008 - frozen
 ) -> Job:
     """The first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
 
@@ -39,7 +51,7 @@ def new_job(
     config = source.run if isinstance(source, Plan) else source
     price = plan.usd_per_hour if plan is not None else None
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
-    files = _files(trainer, guarded(_with_absolute_data(config), guards))
+    config = guarded(_with_absolute_data(config), guards)
     record = LaunchRecord(
         id=run_id,
         name=config.name,
@@ -54,28 +66,29 @@ def new_job(
         guards=guards,
         plan_id=plan.id if plan is not None else None,
         device_key=plan.workload.gpu if plan is not None else None,
+        place=place,
         trainer=trainer.name,
     )
-    return Job(folder=folder, trainer=trainer, files=files | ({PLAN: dump_plan(plan)} if plan else {}), record=record)
+    files = _files(trainer, config) | ({PLAN: dump_plan(plan)} if plan else {})
+    return Job(folder=folder, trainer=trainer, config=config, plan=plan, files=files, record=record)
 
 
 def resumed_job(
     run_dir: Path,
+    status: RunStatus,
     *,
     max_usd: float | None = None,
     max_hours: float | None = None,
     loss: Sequence[LossStop] | None = None,
 ) -> Job:
-    """The next attempt at the run of a folder; new limits replace the old ones (None keeps them).
+    """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
-    settle(run_dir)
-    status = run_status(run_dir)
     check_not_running(run_dir, status)
     if status.outcome is Outcome.COMPLETED:
         raise AdvisorError(f"{run_dir} has completed: nothing to resume", f"advisor compare {run_dir}")
-    before = read_launch(run_dir) or _adopted(run_dir)
+    before = read_launch(run_dir) or _adopted(run_dir, status)
     trainer = trainer_of(before.trainer)
     new_time = max_usd is not None or max_hours is not None
     config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
@@ -85,15 +98,17 @@ def resumed_job(
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
-                     stop_asked_at=None)  # fmt: skip
-    return Job(folder=run_dir, trainer=trainer, files=_files(trainer, guarded(config, guards)), record=record)
+                     stop_asked_at=None, cards=())  # fmt: skip
+    config = guarded(config, guards)
+    return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
+               files=_files(trainer, config), record=record)  # fmt: skip
 
 
-def refuse_a_second_run(folder: Path, trainer: Trainer) -> None:
+def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:
     """Raise AdvisorError when a folder holds a run that began."""
     if not is_run_folder(folder):
         return
-    status = run_status(folder)
+    status = describe(folder, store)
     check_not_running(folder, status)
     if status.state is RunState.NEVER_STARTED and not (folder / trainer.log_name).exists():
         return  # a launch that failed before it began, or a run.yaml written by hand
@@ -120,12 +135,12 @@ def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig
     return replace(config, stop=kept)
 
 
-def _adopted(run_dir: Path) -> LaunchRecord:
+def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:
     """A launch record for a run that somebody started with the trainer alone."""
     return LaunchRecord(
         id=run_id(run_dir),
         name=read_run_config(run_dir).name,
-        attempt=run_status(run_dir).attempt or 1,
+        attempt=status.attempt or 1,
         launched_at=run_row(run_dir).created,
         host=this_host(),
         pid=None,

@@ -5,13 +5,13 @@ The id in a handle is the run's folder: `local:///home/me/runs/small-20261121-03
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Job, LaunchRequest, engine_of, id_of
+from advisor.launch.backend import Job, LaunchRequest
+from advisor.launch.cards import held_cards
+from advisor.launch.folders import not_ended, note_stop, printed, runs_of, write_files
 from advisor.launch.process import (
     ProcessId,
     ask_to_stop,
@@ -23,8 +23,7 @@ from advisor.launch.process import (
 )
 from advisor.launch.state import RunState, RunStatus, run_status
 from advisor.run_records import LaunchRecord
-from advisor.store.disk import disk_errors, write_atomic
-from advisor.store.run_folder import STDOUT, is_run_folder, read_launch, run_row, write_launch
+from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
 from advisor.store.store import Store
 
 
@@ -41,38 +40,49 @@ class LocalBackend:
         command, handle = self.command(job), f"{self.engine}://{job.folder}"
         record = replace(job.record, command=command, handle=handle, pid=None, process_started=None)
         return LaunchRequest(
-            folder=job.folder, command=command, environment=python_variables(), files=job.files, record=record
+            folder=job.folder,
+            command=command,
+            environment=python_variables(),
+            files=job.files,
+            record=record,
+            cards=self.cards(job),
         )
+
+    def cards(self, job: Job) -> int:
+        """How many cards the run is to have by itself."""
+        return 0 if job.config.device == "cpu" else job.record.gpus
 
     def command(self, job: Job) -> tuple[str, ...]:
         """What is started."""
         return job.trainer.command(job.folder, job.record.gpus)
 
+    def offer(self, request: LaunchRequest) -> list[str]:
+        """Nothing: it starts at once."""
+        return []
+
     def submit(self, request: LaunchRequest) -> str:
         """Start the process; raises AdvisorError when the folder cannot be written or the process cannot be started."""
         folder, record = request.folder, request.record
-        _write_files(folder, request.files)
+        write_files(request)
         write_launch(folder, record)  # first without a process: whatever happens next, the folder says what was meant
         self.store.register_run(run_row(folder))
-        process = start_detached(request.command, folder, folder / STDOUT, request.environment)
-        _write_or_kill(folder, replace(record, pid=process.pid, process_started=process.started), process)
+        with held_cards(request.cards, record.place.gpu_ids, folder) as held:
+            variables = {**request.environment, **held.variables}
+            process = start_detached(request.command, folder, folder / STDOUT, variables, keep=held.files)
+        started = replace(record, pid=process.pid, process_started=process.started, cards=held.ids)
+        _write_or_kill(folder, started, process)
         return record.handle
 
-    def describe(self, handle: str) -> RunStatus:
-        """The state of the run's folder and process; raises AdvisorError when the folder holds no run."""
-        return run_status(Path(id_of(handle)))
+    def describe(self, run_dir: Path) -> RunStatus:
+        """The state of the run's folder and process."""
+        return run_status(run_dir)
 
-    def logs(self, handle: str) -> str:
+    def logs(self, run_dir: Path) -> str:
         """The text of `stdout.log`, of all attempts."""
-        path = Path(id_of(handle)) / STDOUT
-        if not path.exists():
-            return ""
-        with disk_errors("read", path):
-            return path.read_text(encoding="utf-8", errors="replace")
+        return printed(run_dir)
 
-    def cancel(self, handle: str, *, timeout_seconds: float, force: bool = False) -> RunStatus:
+    def cancel(self, run_dir: Path, *, timeout_seconds: float, force: bool = False) -> RunStatus:
         """End the run by SIGTERM, then by SIGKILL if forced; also raises AdvisorError for one on another machine."""
-        run_dir = Path(id_of(handle))
         status, launch = run_status(run_dir), read_launch(run_dir)
         process = status.process
         if process is None and status.state is RunState.RUNNING:
@@ -80,33 +90,22 @@ class LocalBackend:
             raise AdvisorError(f"{run_dir} runs on {host}, not here", f"repeat the command on {host}")
         if process is None or not is_alive(process):
             return status
-        if launch is not None:
-            write_launch(run_dir, replace(launch, stop_asked_at=datetime.now(UTC).isoformat(timespec="milliseconds")))
+        note_stop(run_dir)
         ask_to_stop(process, workers_only=launch is not None and launch.gpus > 1)
         if not wait_until_gone(process, timeout_seconds):
             if not force:
-                raise AdvisorError(
-                    f"{run_dir} has not ended within {timeout_seconds:.0f} s; it may still be writing its checkpoint",
-                    f"wait (advisor watch {run_dir}), or end it without one: advisor stop {run_dir} --force",
-                )
+                raise not_ended(run_dir, timeout_seconds)
             kill_tree(process)
             wait_until_gone(process, 10.0)
         return run_status(run_dir)
 
+    def fetch(self, run_dir: Path) -> str:
+        """Nothing to bring."""
+        return f"checkpoints are in {run_dir / CHECKPOINTS}"
+
     def list(self) -> list[str]:
         """The handles of this engine's runs whose folders are still there."""
-        folders = [Path(row.path) for row in self.store.runs() if is_run_folder(Path(row.path))]
-        launches = [(folder, read_launch(folder)) for folder in folders]
-        return [
-            f"{self.engine}://{folder}"
-            for folder, launch in launches
-            if (engine_of(launch.handle) if launch is not None else LocalBackend.engine) == self.engine
-        ]
-
-
-def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        write_atomic(folder / name, text)
+        return [f"{self.engine}://{folder}" for folder, _ in runs_of(self.engine, self.store)]
 
 
 def _write_or_kill(folder: Path, record: LaunchRecord, process: ProcessId) -> None:

@@ -31,11 +31,12 @@ class ProcessId:
     started: float  # Unix seconds
 
 
-def start_detached(command: Sequence[str], folder: Path, output: Path, variables: Mapping[str, str]) -> ProcessId:
+def start_detached(command: Sequence[str], folder: Path, output: Path, variables: Mapping[str, str],
+                   keep: Sequence[int] = ()) -> ProcessId:  # fmt: skip
     """Start a process that outlives this one and its terminal, with `folder` as its working directory.
 
-    `variables` are set beside the inherited environment. Standard input is empty; standard output and error are
-    appended to `output`. Raises AdvisorError.
+    `variables` are set beside the inherited environment; it inherits the open files `keep`. Standard input is empty;
+    standard output and error are appended to `output`. Raises AdvisorError.
     """
     try:
         with open(output, "ab") as out:
@@ -46,6 +47,7 @@ def start_detached(command: Sequence[str], folder: Path, output: Path, variables
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                pass_fds=keep,
                 start_new_session=True,  # neither Ctrl-C nor the terminal's end reaches it
             )
     except OSError as error:
@@ -113,7 +115,17 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def try_lock(file: IO[str]) -> bool:
+@contextlib.contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, after whoever has it now."""
+    import fcntl
+
+    with open(path, "a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def try_lock(file: IO[str] | int) -> bool:
     """Lock an open file for this process until it is closed; False when another process or thread has it."""
     import fcntl  # POSIX only, like everything that starts processes here
 

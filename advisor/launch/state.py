@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -13,11 +14,11 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.launch.process import ProcessId, is_alive, wait_until_gone
 from advisor.run_records import LaunchRecord
-from advisor.store.disk import disk_errors
-from advisor.store.run_folder import STDOUT, is_run_folder, read_launch
+from advisor.store.disk import bad_fields, disk_errors, read_json, write_atomic
+from advisor.store.run_folder import SIGHTING, STDOUT, is_run_folder, read_launch
 from advisor.trainers.adapter import LogEnd
 from advisor.trainers.known import trainer_of_run
-from trainer.schema import Outcome
+from trainer.schema import ConfigError, Outcome, record_from_dict, to_dict
 
 FRESH_SECONDS = 300.0  # a run on another host that logged this recently is taken to be alive
 SETTLE_SECONDS = 20.0  # from the final record to the end of the process: telemetry is packed meanwhile
@@ -30,6 +31,27 @@ class RunState(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"  # its log says how
     DIED = "died"  # no word of an end and no process: killed, or the machine went down
+    QUEUED = "queued"  # its engine has it, and will start it
+    UNJUDGED = "cannot be judged"  # its engine does not answer: the run may well go on
+
+
+_GOES_ON = frozenset({RunState.RUNNING, RunState.QUEUED, RunState.UNJUDGED})
+
+
+def goes_on(state: str) -> bool:
+    """Whether a run may still change, as far as anybody can say; `state` is a RunState or a word of a listing."""
+    return state in _GOES_ON
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """`engine.json` of a run that was started elsewhere: what its engine said last, and when."""
+
+    state: str  # of RunState: queued, running or cannot be judged; finished: the engine does not have it any more
+    unix_seconds: float
+    log_bytes: int  # of the log when this attempt was handed over: what came since is of this attempt
+    words: str | None = None  # what the engine said of it
+    schema: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +75,14 @@ class RunStatus:
 def run_status(run_dir: Path) -> RunStatus:
     """The state of a run folder, from `run.json`, what its trainer's log ends with and the process table.
 
-    Raises AdvisorError when the folder holds no run or its files are damaged.
+    Of a run that was started elsewhere: from what its engine said last. Raises AdvisorError when the folder holds no
+    run or its files are damaged.
     """
     if not is_run_folder(run_dir):
         raise AdvisorError(f"{run_dir} holds no run", "see all runs: advisor runs", exit_code=2)
     launch = read_launch(run_dir)
+    if (sighting := last_sighting(run_dir)) is not None:
+        return _status_elsewhere(run_dir, launch, sighting)
     end = trainer_of_run(run_dir).log_end(run_dir)
     process = _process(launch, end)
     state = RunState.FINISHED if _is_over(end, launch) else _unfinished_state(launch, end, process)
@@ -71,6 +96,50 @@ def run_status(run_dir: Path) -> RunStatus:
         step=end.step if end is not None else None,
         loss=end.loss if end is not None else None,
         process=process,
+    )
+
+
+def last_sighting(run_dir: Path) -> Sighting | None:
+    """What the engine of a run said last; None: it was started on this machine."""
+    path = run_dir / SIGHTING
+    if not path.exists():
+        return None
+    try:
+        return record_from_dict(Sighting, read_json(path, "sighting"))
+    except ConfigError as error:
+        raise bad_fields("sighting", path, error, f"remove it, to ask the engine anew: rm {path}") from error
+
+
+def write_sighting(run_dir: Path, sighting: Sighting) -> None:
+    """Keep what the engine said."""
+    write_atomic(run_dir / SIGHTING, json.dumps(to_dict(sighting), indent=1) + "\n")
+
+
+def log_bytes(run_dir: Path) -> int:
+    """How long a run's log is here."""
+    path = run_dir / trainer_of_run(run_dir).log_name
+    return path.stat().st_size if path.exists() else 0
+
+
+def _status_elsewhere(run_dir: Path, launch: LaunchRecord | None, sighting: Sighting) -> RunStatus:
+    """Without a clock: what the log says is of this attempt if it has grown since that was handed over."""
+    end = trainer_of_run(run_dir).log_end(run_dir)
+    spoke = end is not None and log_bytes(run_dir) > sighting.log_bytes
+    state, outcome, reason = RunState(sighting.state), None, sighting.words
+    if not goes_on(state):
+        if end is not None and spoke and end.outcome is not None:
+            state, outcome, reason = RunState.FINISHED, end.outcome, end.reason
+        elif end is None:
+            state = RunState.NEVER_STARTED
+        else:
+            state, reason = RunState.DIED, "; ".join(filter(None, (sighting.words, last_words(run_dir)))) or None
+    return RunStatus(
+        state=state,
+        attempt=launch.attempt if launch is not None else 0,
+        outcome=outcome,
+        reason=reason,
+        step=end.step if end is not None else None,
+        loss=end.loss if end is not None else None,
     )
 
 
@@ -99,6 +168,9 @@ def this_host() -> str:
 
 def check_not_running(run_dir: Path, status: RunStatus) -> None:
     """Raise AdvisorError when the run of this folder, or what is left of it, is still at work."""
+    if status.state in (RunState.QUEUED, RunState.UNJUDGED):
+        because = f" ({status.reason})" if status.reason else ""
+        raise AdvisorError(f"{run_dir}: {status.state}{because}", f"advisor watch {run_dir}")
     alive = status.process is not None and is_alive(status.process)
     if status.state is RunState.RUNNING or alive:
         pid = f" (pid {status.process.pid})" if status.process is not None else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from advisor.launch.state import RunState
+from advisor.launch.state import RunState, goes_on
 from advisor.runs.progress import Progress
 from advisor.units import (
     format_count,
@@ -28,7 +28,11 @@ NEXT = {
 
 
 def line(progress: Progress) -> str:
-    """A running run on one line: steps, loss, tokens/s, time left and dollars."""
+    """A run that goes on, on one line: steps, loss, tokens/s, time left and dollars; or what it waits for."""
+    if progress.state != RunState.RUNNING:
+        because = f": {progress.reason}" if progress.reason else ""
+        seen = f"; last heard of at step {format_count(progress.step)}" if progress.step else ""
+        return f"{progress.state}{because}{seen}"
     if progress.tokens_per_second is None:
         expected = progress.eta_seconds
         left = f"; about {format_estimate(expected, format_seconds)} to go" if expected is not None else ""
@@ -49,7 +53,7 @@ def line(progress: Progress) -> str:
 
 def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     """How a run stands, in words, with the next command."""
-    if progress.state == RunState.RUNNING:
+    if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:
         return [f"{run_dir} was never started", f"next: advisor resume {run_dir}"]

@@ -17,6 +17,8 @@ from advisor.store.plan_files import load_plan
 from trainer.schema import ConfigError, RunConfig, load_config, record_from_dict, to_dict
 
 LOG, CONFIG, PLAN, LAUNCH, STDOUT = "log.jsonl", "run.yaml", "plan.yaml", "run.json", "stdout.log"
+CHECKPOINTS = "checkpoints"
+SIGHTING = "engine.json"  # of a run that was started elsewhere
 
 
 def is_run_folder(path: Path) -> bool:

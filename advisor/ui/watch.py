@@ -10,9 +10,9 @@ from streamlit.delta_generator import DeltaGenerator
 from advisor.errors import AdvisorError
 from advisor.launch.claim import running_with
 from advisor.launch.guards import parse_loss_stop
-from advisor.launch.state import RunState
+from advisor.launch.state import RunState, goes_on
 from advisor.records import Estimate, Plan
-from advisor.report.progress import closing_lines
+from advisor.report.progress import closing_lines, line
 from advisor.runs.follow import RunFollower, summarize
 from advisor.runs.progress import Progress
 from advisor.store.plan_files import dump_plan, load_plan
@@ -30,7 +30,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
-from advisor.workflows.launch import Limits, launch, resume, stop
+from advisor.workflows.launch import HERE, Limits, beforehand, launch, resume, stop
 from trainer.schema import dump_config
 
 LOOK_SECONDS = 2.0
@@ -92,8 +92,9 @@ def _launch_form(plan: Plan) -> None:
         if st.form_submit_button("Launch", type="primary", icon=":material/play_arrow:"):
             loss = [parse_loss_stop(too_high)] if too_high else []
             limits = Limits(max_usd=usd or None, max_hours=hours or None, loss=loss)
+            before = beforehand(loaders.store(), plan, HERE, limits)
             handle = launch(loaders.store(), plan, limits=limits)
-            for warning in handle.warnings:
+            for warning in (*before, *handle.warnings):
                 st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
             st.session_state["watched"] = str(handle.run_dir)
             st.rerun()
@@ -107,7 +108,7 @@ def _watch() -> None:
     st.subheader("Watch", anchor=False)
     summaries = {row.path: summarize(row, store) for row in rows}
     paths = list(summaries)
-    running = [path for path in paths if summaries[path].state == RunState.RUNNING]
+    running = [path for path in paths if goes_on(summaries[path].state)]
     wanted = st.session_state.get("watched") or (running[0] if running else paths[0])
     path = st.selectbox(
         "Run",
@@ -117,7 +118,7 @@ def _watch() -> None:
         help="Runs go on when this page is closed; reopen it and they are here.",
     )
     st.session_state["watched"] = path
-    is_running = summaries[path].state == RunState.RUNNING
+    is_running = goes_on(summaries[path].state)
     st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
     st.fragment(_judge, run_every=live.JUDGE_SECONDS if is_running else None)(Path(path), is_running)
 
@@ -133,14 +134,16 @@ def _look(folder: Path, was_running: bool) -> None:
     _numbers(progress, plan)
     if progress.steps:
         st.progress(min(1.0, progress.step / progress.steps))
-    if progress.state != RunState.RUNNING:
+    if not goes_on(progress.state):
         st.markdown("  \n".join(plain(line) for line in closing_lines(progress, folder)))
+    elif progress.state != RunState.RUNNING:
+        st.info(plain(line(progress)), icon=":material/hourglass_empty:")
     elif progress.message:
         st.warning(plain(progress.message), icon=":material/warning:")
     _buttons(progress, folder)
     live.curves(folder, plan)
     live.devices(folder)
-    if was_running and progress.state != RunState.RUNNING:
+    if was_running and not goes_on(progress.state):
         st.rerun()  # the whole page: the list of runs has changed
 
 
@@ -205,7 +208,7 @@ def _planned(estimate: Estimate | None, formatter: Formatter) -> str | None:
 
 
 def _buttons(progress: Progress, folder: Path) -> None:
-    if progress.state == RunState.RUNNING:
+    if goes_on(progress.state):
         if st.button("Stop with a checkpoint", icon=":material/stop_circle:", key=f"stop-{folder.name}"):
             with st.spinner("stopping: the step in progress ends, then a checkpoint is written"):
                 stop(loaders.store(), folder)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import find_gpu
 from advisor.launch.export.bundle import ExportJob, common_files
+from advisor.launch.export.settle import export_job
 from advisor.launch.export.targets import TARGETS
 from advisor.launch.guards import guarded, make_guards
-from advisor.predict.wallclock import GPUS_A_NODE, planned_checkpoints
 from advisor.records import Plan
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.units import format_seconds
 from advisor.workflows.launch import Limits, refuse_data_elsewhere
 
-LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
-LEAST_GRACE_SECONDS = 60
 # Seconds between a spot machine's notice and its end, as the providers document them (AWS, Google Cloud, Azure).
 NOTICE_SECONDS = {"aws": 120, "gcp": 30, "azure": 30}
 
@@ -80,25 +76,8 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
         data = Path(config.data.path).expanduser().resolve()
         there = engine.data_at or target.data_at or str(data)
         config = replace(config, data=replace(config.data, path=there))
-    nodes, per_node = _nodes(plan.workload.gpus)
-    grace = grace_seconds(plan)
-    job = ExportJob(
-        plan=plan,
-        config=config,
-        spec=find_gpu(plan.workload.gpu),
-        nodes=nodes,
-        gpus_per_node=per_node,
-        limit_seconds=_limit_seconds(plan, guards.max_seconds, grace),
-        grace_seconds=grace,
-        data=data,
-        account=engine.account,
-        partition=engine.partition,
-        qos=engine.qos,
-        constraint=engine.constraint,
-        image=engine.image,
-        claim=engine.claim,
-        infra=engine.infra,
-    )
+    asked = {field.name: getattr(engine, field.name) for field in fields(engine) if field.name != "data_at"}
+    job = export_job(plan, config, data, **asked)
     own = target.files(job)
     return Exported(
         main=target.main,
@@ -106,33 +85,6 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
         steps=tuple(target.steps(job)),
         warnings=tuple(_warnings(job)),
     )
-
-
-def grace_seconds(plan: Plan) -> int:
-    """Seconds from a signal to the end of the checkpoint it asks for: a step and a write, at their high ends, and half
-    as much again.
-    """
-    prediction = plan.prediction
-    clock = prediction.wall_clock
-    count = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
-    needed = prediction.step_seconds.high + clock.checkpoints_seconds.high / count
-    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * needed))
-
-
-def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
-    """When the engine ends the run: after its own limit, or well beyond the plan's time."""
-    if max_seconds is not None:
-        return math.ceil(max_seconds) + 2 * grace
-    return math.ceil(LONGER * plan.prediction.wall_clock.total_seconds.high) + grace
-
-
-def _nodes(gpus: int) -> tuple[int, int]:
-    if gpus <= GPUS_A_NODE:
-        return 1, gpus
-    if gpus % GPUS_A_NODE:
-        hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
-        raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
-    return gpus // GPUS_A_NODE, GPUS_A_NODE
 
 
 def _warnings(job: ExportJob) -> list[str]:

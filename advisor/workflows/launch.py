@@ -6,23 +6,18 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import check_is_here
-from advisor.hardware.software_support import installed_problem
 from advisor.launch.backend import Backend, Job, LaunchRequest
 from advisor.launch.claim import claim, refuse_a_running_plan
-from advisor.launch.engines import backend_of, handle_of
+from advisor.launch.engines import backend_of, describe, handle_of
 from advisor.launch.guards import guard_warnings
 from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job
-from advisor.launch.local import LocalBackend
 from advisor.launch.process import folder_lock
-from advisor.launch.state import RunStatus
+from advisor.launch.state import RunStatus, settle
 from advisor.records import Plan
-from advisor.run_records import LaunchRecord
+from advisor.run_records import LaunchRecord, Place
 from advisor.store.disk import disk_errors, read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
@@ -30,7 +25,10 @@ from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from advisor.units import format_tokens
+from advisor.workflows.preflight import Check, Finding, preflight, told
 from trainer.schema import LossStop, RunConfig
+
+HERE = Place()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +55,6 @@ def read_source(path: Path) -> Plan | RunConfig:
     return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
 
 
-def device_warning(source: Plan | RunConfig) -> str | None:
-    """In words, that this machine's cards are not the plan's, or that its PyTorch has no kernels for them.
-
-    AdvisorError where there are too few cards of any kind.
-    """
-    if not isinstance(source, Plan):
-        return None
-    warning = check_is_here(source.workload.gpu, source.workload.gpus)
-    spec = find_gpu(source.workload.gpu)
-    return warning or (installed_problem(spec, version("torch")) if spec else None)
-
-
 def launch(
     store: Store,
     source: Plan | RunConfig,
@@ -76,6 +62,7 @@ def launch(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     again: bool = False,
+    place: Place = HERE,
     backend: Backend | None = None,
     trainer: Trainer = OWN,
 ) -> Started:
@@ -84,12 +71,12 @@ def launch(
     A plan whose run is going on is not started beside it unless `again` is set: the error names that run. Raises
     AdvisorError when the folder holds a run already, a limit makes no sense or the process cannot be started.
     """
-    backend = backend or backend_of(LocalBackend.engine, store)
+    backend = backend or backend_of(place.engine, store)
     plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
-        job = _in_its_folder(_job(store, source, run_dir, limits, trainer), store, is_given=run_dir is not None)
+        job = _in_its_folder(_job(store, source, run_dir, limits, trainer, place), store, is_given=run_dir is not None)
         with folder_lock(job.folder):
-            refuse_a_second_run(job.folder, trainer)
+            refuse_a_second_run(job.folder, trainer, store)
             return _submit(backend, job)
 
 
@@ -100,15 +87,16 @@ def dry_run(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     again: bool = False,
+    place: Place = HERE,
     backend: Backend | None = None,
     trainer: Trainer = OWN,
 ) -> LaunchRequest:
     """What `launch` would write and start now; nothing is written. Raises AdvisorError as it would."""
-    backend = backend or backend_of(LocalBackend.engine, store)
+    backend = backend or backend_of(place.engine, store)
     if isinstance(source, Plan) and not again:
         refuse_a_running_plan(store, source.id)
-    job = _job(store, source, run_dir, limits, trainer)
-    refuse_a_second_run(job.folder, trainer)
+    job = _job(store, source, run_dir, limits, trainer, place)
+    refuse_a_second_run(job.folder, trainer, store)
     return backend.dryrun(job)
 
 
@@ -120,7 +108,9 @@ def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: B
     run_dir = run_dir.resolve()
     backend = backend or backend_of(handle_of(run_dir), store)
     with folder_lock(run_dir):
-        job = resumed_job(run_dir, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss)
+        settle(run_dir)
+        status = describe(run_dir, store)
+        job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss)
         return _submit(backend, job)
 
 
@@ -129,11 +119,36 @@ def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: 
 
     Gives the state it ended in; a run that is over is left as it is. Raises AdvisorError when it still runs.
     """
-    handle = handle_of(run_dir)
-    return backend_of(handle, store).cancel(handle, timeout_seconds=timeout_seconds, force=force)
+    return backend_of(handle_of(run_dir), store).cancel(run_dir, timeout_seconds=timeout_seconds, force=force)
 
 
-def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer) -> Job:
+def fetch(store: Store, run_dir: Path) -> str:
+    """Bring a run's checkpoints to its folder here, and say where they are; AdvisorError where they cannot be had."""
+    return backend_of(handle_of(run_dir), store).fetch(run_dir)
+
+
+def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[Check]:
+    """What a launch needs, each looked at: here, or by asking the engine; nothing is started or written."""
+    if place.engine == HERE.engine:
+        return preflight(store, source, place)
+    backend = backend_of(place.engine, store)
+    try:
+        offer = backend.offer(backend.dryrun(_job(store, source, None, limits, OWN, place)))
+    except AdvisorError as error:
+        return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
+    return [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
+
+
+def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
+    """What is to be said of a launch before it: warnings, when it would start elsewhere; AdvisorError where it cannot,
+    with everything that is missing at once.
+    """
+    return told(looked_at(store, source, place, limits))
+
+
+def _job(
+    store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer, place: Place
+) -> Job:
     """The first attempt, in a folder that need not be there yet."""
     refuse_data_elsewhere(source)
     now = datetime.now(UTC)
@@ -148,6 +163,7 @@ def _job(store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: L
         max_usd=limits.max_usd,
         max_hours=limits.max_hours,
         loss=limits.loss or (),
+        place=place,
     )
 
 

@@ -322,11 +322,11 @@ def test_a_handle_names_the_engine_and_the_run(store, replay):
     handle = read_launch(folder).handle
     assert handle == f"replay://{folder}" == handle_of(folder)
     backend = backend_of(handle, store)
-    assert backend.describe(handle).state is RunState.RUNNING
+    assert backend.describe(folder).state is RunState.RUNNING
     assert backend.list() == [handle] and backend_of("local", store).list() == []
-    assert backend.cancel(handle, timeout_seconds=20).state is not RunState.RUNNING
-    with pytest.raises(AdvisorError, match="started by slurm, which this version does not know"):
-        backend_of("slurm://123", store)
+    assert backend.cancel(folder, timeout_seconds=20).state is not RunState.RUNNING
+    with pytest.raises(AdvisorError, match="started by pbs, which this version does not know"):
+        backend_of("pbs://123", store)
     with pytest.raises(AdvisorError, match="no handle of a run"):
         engine_of("/some/folder")
 
@@ -343,7 +343,7 @@ def test_a_backend_tells_what_the_run_printed(store):
     words = "print('one'); print('two')"
     folder = Flow(store).launch(small_plan(), trainer=ScriptTrainer(words)).run_dir
     wait_for(lambda: run_status(folder).state is RunState.DIED)
-    assert backend_of("local", store).logs(handle_of(folder)) == "one\ntwo\n"
+    assert backend_of("local", store).logs(folder) == "one\ntwo\n"
 
 
 def test_a_moved_folder_is_handled_where_it_is(store, tmp_path):

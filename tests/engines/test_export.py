@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from advisor.errors import AdvisorError
+from advisor.launch.export.settle import grace_seconds
 from advisor.launch.export.slurm import slurm_time
 from advisor.launch.export.targets import TARGETS
-from advisor.workflows.export import Engine, export, grace_seconds
+from advisor.workflows.export import Engine, export
 from advisor.workflows.launch import Limits
 from tests.advisor.plans import guess, small_plan
 from trainer.runlog import load_run_log

@@ -6,6 +6,7 @@ from advisor.launch.export.bundle import SETUP, ExportJob
 from advisor.store.run_folder import CONFIG
 
 SCRIPT = "job.sbatch"
+STOP_ASKED = "stop-asked"  # in the run folder: the run is to end, and not to be queued again
 
 
 def slurm(job: ExportJob) -> dict[str, str]:
@@ -42,8 +43,10 @@ def slurm(job: ExportJob) -> dict[str, str]:
             f"    WORLD_SIZE=$SLURM_NTASKS exec \"$PYTHON\" -m trainer {CONFIG} --out \"$RUN\"'",
             '"$PYTHON" -m trainer.ended "$RUN"',
             "status=$?",
-            "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever",
-            'if [ "$status" = 75 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ]; then',
+            "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever, and",
+            f"# with `touch $RUN/{STOP_ASKED}` the run ends for good",
+            f'if [ "$status" = 75 ] && [ ! -e "$RUN/{STOP_ASKED}" ] \\',
+            '    && [ "${SLURM_RESTART_COUNT:-0}" -lt "${RESTARTS:-100}" ]; then',
             '    scontrol requeue "$SLURM_JOB_ID"',
             "    sleep 60  # it is ended by the requeue",
             "fi",

@@ -1,0 +1,64 @@
+"""What an engine must be told of a plan that the plan does not say: nodes, its own limit, seconds of grace."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import find_gpu
+from advisor.launch.export.bundle import ExportJob
+from advisor.predict.wallclock import GPUS_A_NODE, planned_checkpoints
+from advisor.records import Plan
+from trainer.schema import RunConfig
+
+LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
+LEAST_GRACE_SECONDS = 60
+
+
+def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
+    """A plan for an engine: `config` has its limits, and its data where they lie there; `data` is where they lie here.
+
+    `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes.
+    """
+    nodes, per_node = _nodes(plan.workload.gpus)
+    grace = grace_seconds(plan)
+    return ExportJob(
+        plan=plan,
+        config=config,
+        spec=find_gpu(plan.workload.gpu),
+        nodes=nodes,
+        gpus_per_node=per_node,
+        limit_seconds=_limit_seconds(plan, config.stop.max_seconds, grace),
+        grace_seconds=grace,
+        data=data,
+        **engine,
+    )
+
+
+def grace_seconds(plan: Plan) -> int:
+    """Seconds from a signal to the end of the checkpoint it asks for: a step and a write, at their high ends, and half
+    as much again.
+    """
+    prediction = plan.prediction
+    clock = prediction.wall_clock
+    count = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
+    needed = prediction.step_seconds.high + clock.checkpoints_seconds.high / count
+    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * needed))
+
+
+def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
+    """When the engine ends the run: after its own limit, or well beyond the plan's time."""
+    if max_seconds is not None:
+        return math.ceil(max_seconds) + 2 * grace
+    return math.ceil(LONGER * plan.prediction.wall_clock.total_seconds.high) + grace
+
+
+def _nodes(gpus: int) -> tuple[int, int]:
+    if gpus <= GPUS_A_NODE:
+        return 1, gpus
+    if gpus % GPUS_A_NODE:
+        hint = f"plan again with --gpus {gpus // GPUS_A_NODE * GPUS_A_NODE}"
+        raise AdvisorError(f"{gpus} GPUs are no whole number of nodes of {GPUS_A_NODE}", hint)
+    return gpus // GPUS_A_NODE, GPUS_A_NODE

@@ -1,0 +1,219 @@
+"""Cards that a run has by itself, and what is looked at before a run starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import AdvisorError
+from advisor.hardware.here import FoundCard
+from advisor.launch import cards as locks
+from advisor.launch.cards import held_cards, parse_gpu_ids, taken_by
+from advisor.launch.engines import parse_place
+from advisor.launch.process import ProcessId, kill_tree, start_detached
+from advisor.run_records import Place
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store
+from advisor.trainers.own import OwnTrainer
+from advisor.workflows import preflight as flow
+from advisor.workflows.data import prepare_data
+from advisor.workflows.launch import launch
+from advisor.workflows.preflight import Finding, preflight, told
+from tests.advisor.plans import guess, small_plan
+from trainer.schema import DataConfig
+
+H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
+RUN = Path("/runs/mine")
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine of so many H100s, whose locks are this test's own."""
+    monkeypatch.setattr(locks, "LOCKS", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def of(*cards):
+        for module in ("advisor.launch.cards", "advisor.hardware.here", "advisor.workflows.preflight"):
+            monkeypatch.setattr(sys.modules[module], "cards", lambda: list(cards))
+
+    return of
+
+
+class WaitingTrainer(OwnTrainer):
+    """Says which cards it sees, and waits."""
+
+    def command(self, folder, gpus):
+        words = "import os, time; print(os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True); time.sleep(60)"
+        return (sys.executable, "-c", words)
+
+
+def on_card(**changes):
+    plan = small_plan()
+    run = replace(plan.run, device="cuda", **changes)
+    return replace(plan, run=run, workload=replace(plan.workload, gpu="h100-80gb-sxm"))
+
+
+def found(checks, of):
+    return [(check.finding, check.words) for check in checks if check.of == of]
+
+
+def test_the_first_free_cards_are_held_until_the_last_holder_ends(machine, tmp_path):
+    machine(H100, H100, H100)
+    with held_cards(1, (), RUN) as first:
+        process = start_detached([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "out",
+                                 first.variables, keep=first.files)  # fmt: skip
+    assert first.ids == (0,) and first.variables == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
+    assert taken_by() == {0: "/runs/mine"}  # by the process alone: whoever started it has let go
+    with held_cards(2, (), Path("/runs/other")) as rest:
+        assert rest.ids == (1, 2)
+        with pytest.raises(AdvisorError, match="1 free cards are needed: GPU 0 is taken by /runs/mine; GPU 1"), \
+             held_cards(1, (), RUN):  # fmt: skip
+            pass
+    kill_tree(process)
+    deadline = time.monotonic() + 20
+    while taken_by():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_cards_that_are_asked_for_are_those_or_none(machine):
+    machine(H100, H100)
+    with held_cards(1, (1,), RUN) as held:
+        assert held.ids == (1,)
+        with pytest.raises(AdvisorError, match="GPU 1 is taken by /runs/mine"), held_cards(1, (1,), RUN):
+            pass
+    for asked, words in (((0, 1), "names 2 cards, the plan is for 1"), ((7,), "there is no card 7")):
+        with pytest.raises(AdvisorError, match=words), held_cards(1, asked, RUN):
+            pass
+
+
+def test_cards_hidden_by_the_environment_are_not_taken(machine, monkeypatch):
+    machine(H100, H100)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with held_cards(1, (), RUN) as held:
+        assert held.ids == (1,)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-12345678")
+    with held_cards(1, (), RUN) as held:  # nobody can say which it is: left as it is
+        assert held.ids == () and held.variables == {}
+
+
+def test_somebody_elses_link_is_not_followed(machine, tmp_path):
+    machine(H100)
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "training-advisor-gpu-0.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(AdvisorError, match="cannot lock the card"), held_cards(1, (), RUN):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", "-1", "0;1", "1e3"])
+def test_what_is_no_list_of_cards_is_refused(text):
+    with pytest.raises(AdvisorError, match="no list of cards"):
+        parse_gpu_ids(text)
+    assert parse_gpu_ids("0, 3") == (0, 3) and parse_gpu_ids(None) == ()
+
+
+def test_two_runs_on_two_cards_see_one_each_and_a_third_is_refused(machine, tmp_path):
+    machine(H100, H100)
+    store, started = Store(tmp_path / "home"), []
+    try:
+        for _ in range(2):
+            started.append(launch(store, on_card(), trainer=WaitingTrainer(), again=True))
+        assert [run.launch.cards for run in started] == [(0,), (1,)]
+        with pytest.raises(AdvisorError, match="GPU 0 is taken by .*small"):
+            launch(store, on_card(), trainer=WaitingTrainer(), again=True)
+        deadline = time.monotonic() + 30
+        while [(run.run_dir / "stdout.log").read_text() for run in started] != ["0\n", "1\n"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for run in started:
+            record = read_launch(run.run_dir)
+            kill_tree(ProcessId(pid=record.pid, started=record.process_started))
+
+
+def test_all_that_is_missing_is_said_at_once(machine, tmp_path, monkeypatch):
+    machine(replace(H100, free_bytes=2**30))
+    plan = on_card(data=DataConfig(path=str(tmp_path / "nowhere")))
+    prediction = replace(plan.prediction, peak_reserved_bytes=guess(40e9), disk_bytes=10**18)
+    plan = replace(plan, prediction=prediction)
+    with held_cards(1, (), RUN), pytest.raises(AdvisorError) as refused:
+        told(preflight(Store(tmp_path), plan, Place()))
+    words = refused.value.message
+    for part in ("card: 1 free ones are needed: GPU 0 is taken by /runs/mine", "GiB are free now, 37",
+                 "disk: ", "data: token folder"):  # fmt: skip
+        assert part in words
+    assert refused.value.hint
+
+
+def test_too_few_cards_are_missing_and_a_peak_near_the_limit_is_a_warning(machine, tmp_path):
+    machine()
+    assert found(preflight(Store(tmp_path), on_card(), Place()), "card")[0][0] is Finding.MISSING
+    machine(replace(H100, free_bytes=int(42e9)))
+    plan = on_card()
+    plan = replace(plan, prediction=replace(plan.prediction, peak_reserved_bytes=guess(40e9)))  # to 44e9
+    checks = preflight(Store(tmp_path), plan, Place())
+    assert found(checks, "memory")[0][0] is Finding.WARNING and found(checks, "card") == [
+        (Finding.FINE, "GPU 0 is free")
+    ]
+    assert any("free now" in words for words in told(checks))
+
+
+def test_data_are_whole_and_fit_the_model(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times. " * 400)
+    meta = prepare_data([text], tmp_path / "tokens", vocab_size=300)
+    plan = small_plan()
+    run = replace(plan.run, data=DataConfig(path=str(tmp_path / "tokens")))
+    assert meta.vocab_size > run.model.vocab_size
+    [(finding, words)] = found(flow.preflight(Store(tmp_path), run, Place()), "data")
+    assert finding is Finding.MISSING and f"tokens go up to {meta.vocab_size}" in words
+    fits = replace(run, model=replace(run.model, vocab_size=meta.vocab_size))
+    assert found(flow.preflight(Store(tmp_path), fits, Place()), "data")[0][0] is Finding.FINE
+    with (tmp_path / "tokens" / "val.bin").open("ab") as file:
+        file.write(b"x")
+    assert "val.bin holds" in found(flow.preflight(Store(tmp_path), fits, Place()), "data")[0][1]
+
+
+def test_a_second_run_on_the_processor_is_warned_of(tmp_path):
+    store = Store(tmp_path / "home")
+    started = launch(store, small_plan(), trainer=WaitingTrainer())
+    try:
+        [(finding, words)] = found(preflight(store, small_plan(), Place()), "other runs")
+        assert finding is Finding.WARNING and started.run_dir.name in words
+    finally:
+        kill_tree(ProcessId(pid=started.launch.pid, started=started.launch.process_started))
+    assert started.launch.cards == ()
+
+
+def test_places_are_read_and_what_is_none_is_refused():
+    assert parse_place("slurm:a,b", qos="high") == Place(engine="slurm", name="a,b", qos="high")
+    assert parse_place("ssh:me@host.example") == Place(engine="ssh", name="me@host.example")
+    assert parse_place("local", gpu_ids=(1,)).gpu_ids == (1,)
+    for text, more, words in (("slum", {}, "did you mean"), ("ssh", {}, "no place"), ("local:x", {}, "no place"),
+                              ("slurm", {"qos": "--wrap=x"}, "no place"), ("local", {"qos": "a"}, "Slurm's alone"),
+                              ("ssh:a", {"gpu_ids": (0,)}, "of this machine")):  # fmt: skip
+        with pytest.raises(AdvisorError) as refused:
+            parse_place(text, **more)
+        assert words in f"{refused.value.message} {refused.value.hint}" and refused.value.exit_code == 2
+
+
+def test_check_only_looks(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADVISOR_HOME", str(tmp_path / "home"))
+    path = Store(tmp_path).save_plan(small_plan(), tmp_path / "plan.yaml")
+    code, out, _ = call("launch", str(path), "--check", "--json")
+    document = json.loads(out)
+    assert code == 0 and document["can_start"] is True
+    assert {check["of"] for check in document["checks"]} >= {"PyTorch", "memory", "disk"}
+    assert not (tmp_path / "home" / "runs").exists()
+    big = replace(small_plan(), prediction=replace(small_plan().prediction, disk_bytes=10**18))
+    Store(tmp_path).save_plan(big, path)
+    code, out, _ = call("launch", str(path), "--check")
+    assert code == 1 and "missing  disk: " in out and "it cannot start" in out
+    assert os.listdir(tmp_path) == ["plan.yaml"]

@@ -1,0 +1,240 @@
+"""Runs on another machine over a real sshd, on a port of this one, with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import AdvisorError
+from advisor.launch.engines import backend_of, describe, parse_place
+from advisor.launch.ssh import SshBackend
+from advisor.launch.state import RunState
+from advisor.runs.follow import RunFollower
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store
+from advisor.workflows.compare import review
+from advisor.workflows.data import prepare_data
+from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
+from tests.advisor.plans import small_plan
+from trainer.runlog import load_run_log
+from trainer.schema import CheckpointConfig, DataConfig, Outcome
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+SECONDS = 300.0
+NO_PIP = "PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0"  # nothing is installed there
+HERE = "ssh:there"
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """A home behind an sshd of its own; `stop` and `start` make the machine go and come back."""
+    if missing := [name for name in ("ssh", "ssh-keygen", SSHD) if shutil.which(name) is None]:
+        pytest.skip(f"no sshd here ({', '.join(missing)}): apt-get install openssh-server openssh-client")
+    if os.geteuid() != 0:
+        pytest.skip("an sshd of one's own that takes a key needs root")
+    machine = Machine(tmp_path_factory.mktemp("there"))
+    machine.start()
+    yield machine
+    machine.stop()
+
+
+class Machine:
+    def __init__(self, folder: Path):
+        self.folder, self.home, self.process = folder, folder / "home", None
+        self.home.mkdir()
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            self.port = taken.getsockname()[1]
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+        (folder / "sshd_config").write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile {folder}/pid\n"
+            f"AuthorizedKeysFile {folder}/user.pub\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
+            f"PermitRootLogin yes\nSetEnv HOME={self.home} {NO_PIP}\n"
+        )
+        self.config = folder / "config"
+        self.config.write_text(
+            f"Host there\n  HostName 127.0.0.1\n  Port {self.port}\n  IdentityFile {folder}/user\n"
+            f"  UserKnownHostsFile {folder}/known\n  StrictHostKeyChecking accept-new\n  LogLevel ERROR\n"
+        )
+
+    def start(self):
+        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks itself in before it knows who comes
+        self.process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", self.folder / "sshd_config"], stderr=subprocess.DEVNULL
+        )
+        waited(lambda: subprocess.run(["ssh", "-F", self.config, "there", "true"], capture_output=True).returncode == 0)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(20)
+
+    def has_environment(self, request):
+        """This interpreter in place of the environment that `start.sh` would install there."""
+        name = re.search(r"envs/(\w+)", request.files["job/start.sh"])[1]
+        python = self.home / ".training-advisor" / "envs" / name / ".venv" / "bin" / "python"
+        if not python.exists():
+            python.parent.mkdir(parents=True, exist_ok=True)
+            python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+            python.chmod(0o755)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "home")
+
+
+@pytest.fixture
+def start(there, store, monkeypatch):
+    monkeypatch.setenv("ADVISOR_SSH", f"ssh -F {there.config}")
+    monkeypatch.setattr(SshBackend, "look_seconds", 0.3)
+
+    def start(plan, **more):
+        place = parse_place(HERE)
+        there.has_environment(dry_run(store, plan, place=place, again=True))
+        return launch(store, plan, place=place, **more).run_dir
+
+    yield start
+    for row in store.runs():
+        if (launched := read_launch(Path(row.path))) is not None and launched.place.engine == "ssh":
+            backend_of("ssh", store).kill(Path(row.path), launched.handle.partition("://")[2])  # whatever failed
+
+
+def slow_plan(steps=80, gpus=1):
+    plan = small_plan(steps=steps)
+    run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
+    return replace(plan, run=run, workload=replace(plan.workload, gpus=gpus))
+
+
+def waited(happens, seconds=SECONDS):
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.1)
+
+
+def over(folder, store):
+    waited(lambda: describe(folder, store).state not in (RunState.RUNNING, RunState.QUEUED))
+    return describe(folder, store)
+
+
+def losses(folder):
+    return [step["loss"] for step in load_run_log(folder / "log.jsonl").steps]
+
+
+def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, start, store, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times. " * 400)
+    tokens = tmp_path / "tokens of mine"
+    size = prepare_data([text], tokens, vocab_size=300).vocab_size
+    plan = small_plan(steps=30)
+    run = replace(plan.run, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
+    plan = replace(plan, run=run)
+    [offer] = beforehand(store, plan, parse_place(HERE), Limits())
+    assert offer.startswith("there: no NVIDIA card; ") and "Python 3." in offer
+    folder = start(plan)
+    assert read_launch(folder).handle == f"ssh://there/{folder.name}"
+    status = over(folder, store)
+    assert (status.state, status.outcome, status.step) == (RunState.FINISHED, Outcome.COMPLETED, 30)
+    here = launch(store, plan)
+    waited(lambda: describe(here.run_dir, store).state is not RunState.RUNNING)
+    assert losses(folder) == losses(here.run_dir) and len(losses(folder)) == 30
+    assert review(store, str(folder), record=False).scored.complete
+    assert not (folder / "checkpoints").exists()
+    fetch(store, folder)
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {
+        p.name for p in (here.run_dir / "checkpoints").iterdir()
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 2])  # two under torchrun, whose workers have sessions of their own
+def test_a_stopped_run_saves_and_goes_on_there(start, store, processes):
+    folder = start(slow_plan(gpus=processes))
+    waited(lambda: (describe(folder, store).step or 0) > 10)
+    stopped = stop(store, folder, timeout_seconds=SECONDS)
+    assert (stopped.state, stopped.outcome) == (RunState.FINISHED, Outcome.STOPPED) and stopped.step < 80
+    assert resume(store, folder).launch.attempt == 2
+    assert over(folder, store).outcome is Outcome.COMPLETED
+    log = load_run_log(folder / "log.jsonl")
+    assert log.headers[1]["resumed_from_step"] == stopped.step and not log.superseded
+    assert [step["step"] for step in log.steps] == list(range(1, 81))
+
+
+def test_a_machine_that_is_away_leaves_the_run_unjudged_and_it_goes_on(there, start, store):
+    folder = start(slow_plan(steps=100_000))
+    waited(lambda: (describe(folder, store).step or 0) > 5)
+    there.stop()
+    try:
+        time.sleep(0.5)
+        status = describe(folder, store)
+        assert status.state is RunState.UNJUDGED and status.reason.startswith("because ssh there: ")
+        assert "Connection refused" in status.reason and status.step > 5
+        assert RunFollower(folder, store).look().state == "cannot be judged"
+        with pytest.raises(AdvisorError, match="Connection refused"):
+            stop(store, folder, timeout_seconds=1.0)
+        with pytest.raises(AdvisorError, match="running already"):
+            launch(store, slow_plan(steps=100_000))  # as far as anybody knows it goes on
+    finally:
+        there.start()
+    waited(lambda: describe(folder, store).state is RunState.RUNNING)
+    assert stop(store, folder, timeout_seconds=SECONDS).outcome is Outcome.STOPPED
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_that_hangs_is_killed_only_by_force_and_with_all_that_it_started(start, store, processes):
+    folder = start(slow_plan(steps=100_000, gpus=processes))
+    waited(lambda: (describe(folder, store).step or 0) > 5)
+    pid = load_run_log(folder / "log.jsonl").header["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(AdvisorError, match="has not ended within 1 s"):
+        stop(store, folder, timeout_seconds=1.0)
+    assert stop(store, folder, timeout_seconds=1.0, force=True).state is RunState.DIED
+    waited(lambda: not Path(f"/proc/{pid}").exists(), 30)
+
+
+def test_a_failed_installation_is_said_with_its_words(there, start, store):
+    plan = small_plan(steps=5)
+    there.has_environment(dry_run(store, plan, place=parse_place(HERE)))
+    for python in (there.home / ".training-advisor" / "envs").glob("*/.venv/bin/python"):
+        python.unlink()
+    folder = launch(store, plan, place=parse_place(HERE)).run_dir
+    backend = backend_of("ssh", store)
+    waited(lambda: describe(folder, store).state is not RunState.RUNNING)
+    assert describe(folder, store).state is RunState.NEVER_STARTED
+    assert "ERROR" in backend.logs(folder)
+
+
+def test_what_comes_home_stays_inside_and_replaces_nothing_of_ours(there, start, store):
+    folder = start(small_plan(steps=60))
+    waited(lambda: (describe(folder, store).step or 0) > 2)
+    run = there.home / ".training-advisor" / "runs" / folder.name / "run"
+    (run / "run.json").write_text("{}")
+    (run / "outside").symlink_to("/etc")
+    before = (folder / "run.json").read_text()
+    waited(lambda: describe(folder, store).state is not RunState.RUNNING)
+    assert (folder / "run.json").read_text() == before and not (folder / "outside").exists()
+
+
+@pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "a;b", "$(id)"])
+def test_a_host_that_is_none_never_reaches_a_command_line(host):
+    with pytest.raises(AdvisorError, match="that is no place"):
+        parse_place(f"ssh:{host}")
+
+
+def test_the_script_of_a_dry_run_starts_the_same_run_by_hand(there, start, store, tmp_path):
+    request = dry_run(store, small_plan(steps=5), tmp_path / "by hand", place=parse_place(HERE))
+    there.has_environment(request)
+    subprocess.run(["sh", "-c", request.script], check=True, capture_output=True, timeout=SECONDS)
+    run = there.home / ".training-advisor" / "runs" / request.record.handle.rpartition("/")[2] / "run"
+    waited(lambda: (run / "log.jsonl").exists() and load_run_log(run / "log.jsonl").final is not None)
+    assert len(load_run_log(run / "log.jsonl").steps) == 5
