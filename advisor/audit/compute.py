@@ -34,6 +34,7 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 STATE, LEAN_STATE = 16.0, 8.0
 _PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
+_SMALL_STATE = 0.15  # of a card's memory: nobody calls the rest full because of the model
 _LONG_SEQUENCE = 3.0  # times the FLOPs of the weights where attention over a long sequence is counted too
 _SMALL_MODEL, _LOOKED_UP = 3e9, 0.5
 _OTHER_MFU = 1.6  # times off a stated MFU: attention, recomputation and words like "about" explain less
@@ -105,9 +106,9 @@ def training_rate(q: Question) -> Judgement:
     number = 1.0 if q.get("per_gpu") or q.get("gpus") is None else q.get("gpus").middle
     low, high = each[0] * value.least / (number * peak), each[1] * value.most / (number * peak)
     words = f"{each[0]:.3g} FLOP a token × {value.text} ÷ ({number:g} × {format_flops(peak)} dense) = {low:,.3g}"
-    if low > 1.0:
+    if low > (IMPOSSIBLE_MFU if work is None and tables == 1.0 else 1.0):  # else FLOPs are not known so exactly
         return wrong(
-            f"impossible: {low:,.1f} times the dense peak",
+            f"impossible: {low:,.2g} times the dense peak",
             words,
             severity=Severity.ERROR,
             threshold=f"no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
@@ -142,9 +143,10 @@ def training_memory(q: Question) -> Judgement:
     n, value = q.get("parameters"), q.get("value")
     size = value.most if value else max(card.memory_gb for card in load_gpus().values()) * 1e9
     name = value.text if value else "the largest card"
-    lean, usual = LEAN_STATE * n.high, STATE * n.high
-    words = f"{format_count(n.high)} parameters × {STATE:g} bytes (AdamW) = {_gb(usual)}; × {LEAN_STATE:g} (all in "
-    words += f"bf16) = {_gb(lean)}, activations not counted"
+    least = q.get("state").middle if q.get("state") else LEAN_STATE
+    lean, usual = least * n.high, STATE * n.high
+    words = f"{format_count(n.high)} parameters × {STATE:g} bytes (AdamW) = {_gb(usual)}; × {least:g} "
+    words += f"({'all in bf16' if least == LEAN_STATE else 'moments in fp32'}) = {_gb(lean)}, activations not counted"
     if lean > _ROOM * size:
         return wrong(
             f"weights, gradients and optimizer alone need {_gb(lean)} to {_gb(usual)}, not {name}",
@@ -155,6 +157,20 @@ def training_memory(q: Question) -> Judgement:
     if usual > size:
         return unknown(f"not with AdamW in mixed precision ({_gb(usual)}); a leaner state may fit", words)
     return holds(f"{_gb(usual)} of {name}", words)
+
+
+def largest_model(q: Question) -> Judgement:
+    """The largest model that is said to be trained on a card: one whose state fills a small part of it is not that."""
+    n, value = q.get("parameters"), q.get("value")
+    words = f"{format_count(n.high)} parameters × {STATE:g} bytes (AdamW) = {_gb(STATE * n.high)} of {value.text}"
+    if STATE * n.most < _SMALL_STATE * value.least:
+        return wrong(
+            f"its state takes {format_percent(STATE * n.high / value.low)} of the memory: a smaller batch leaves room "
+            "for a larger model",
+            words,
+            consequence="a smaller model is trained than the card holds",
+        )
+    return holds(f"{format_percent(STATE * n.high / value.low)} of the memory before activations", words)
 
 
 def _gb(size: float) -> str:
@@ -246,7 +262,8 @@ def card_peak(q: Question) -> Judgement:
             consequence="utilisation against it comes out half of what it is",
         )
     # shader rates, fp16 sums on GeForce cards, other formats: a figure that is some rate of the card accuses nobody
-    every = [number * rate * k for c in cards for rate in (*_rates(c), c.bf16_flops) if rate for k in (1, SPARSE, 4)]
+    others = (1, SPARSE) if q.get("precision") else (1, SPARSE, 4)
+    every = [number * rate * k for c in cards for rate in (*_rates(c), c.bf16_flops) if rate for k in others]
     if any(value.admits(0.93 * rate, 1.07 * rate) for rate in every):
         return unknown("a rate of the card in another format or sense", f"catalog: {q.get('gpu')}")
     return compare(value, min(dense), max(dense), show=format_flops, arithmetic=f"catalog: {q.get('gpu')}, dense")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.audit import arithmetic, budget, compute, hardware, inference, learning, memory, reasoning, speed
+from advisor.audit import arithmetic, budget, compute, forms, hardware, inference, learning, memory, reasoning, speed
 from advisor.audit.card import COLUMNS
 from advisor.audit.expression import expression
 from advisor.audit.verdict import Check, Judgement, Question, unknown
@@ -157,7 +157,8 @@ KINDS: dict[str, Kind] = {
         per_gpu="flag?",
         long="flag?",
     ),
-    "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?"),
+    "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?", state="count?"),
+    "largest_model": _kind(compute.largest_model, parameters="count", value="bytes"),
     "sustained_rate": _kind(compute.sustained_rate, value="flops", gpu="card", gpus="count?", precision=f"{_RATES}?"),
     "peak_ratio": _kind(compute.peak_ratio, value="times", gpu="card", than="card"),
     "card_price": _kind(compute.card_price, value="usd_per_hour", gpu="card", count="count?"),
@@ -189,6 +190,19 @@ KINDS: dict[str, Kind] = {
     "swiglu_cost": _kind(inference.swiglu_cost, value="fraction", expansion="number?"),
     "compared_losses": _kind(inference.compared_losses, vocabularies="[count]"),
     "loss_prediction": _kind(inference.loss_prediction, value="count", reached="count"),
+    # faults of form
+    "share_of_quality": _kind(
+        forms.share_of_quality,
+        value="fraction",
+        of="loss|accuracy",
+        reached="fraction?",
+        target="fraction?",
+        chance="fraction?",
+    ),
+    "compute_of_size": _kind(forms.compute_of_size, value="times", size="times"),
+    "uniform_loss": _kind(forms.uniform_loss, value="count", vocabulary="count"),
+    "linear_speedup": _kind(forms.linear_speedup, value="seconds", gpus="count", than="seconds", than_gpus="count"),
+    "tokens_support": _kind(forms.tokens_support, value="count", tokens="count", ratio="number?"),
     "rests_on": _kind(rests_on, premises="[text]"),
     # conclusions
     "conclusion": _kind(

@@ -27,13 +27,17 @@ _UNITS: dict[str, tuple[str, float, float]] = {
         u: ("rate", f / 86400, f / 86400)
         for u, f in (("tok/d", 1.0), ("k tok/d", 1e3), ("M tok/d", 1e6), ("B tok/d", 1e9))
     },
-    **{u: ("work", f, f) for u, f in (("FLOP", 1.0), ("GFLOP", 1e9), ("TFLOP", 1e12), ("PFLOP", 1e15))},
+    **{
+        u: ("work", f, f) for u, f in (("FLOP", 1.0), ("GFLOP", 1e9), ("TFLOP", 1e12), ("PFLOP", 1e15), ("EFLOP", 1e18))
+    },
     **{u: ("usd", f, f) for u, f in (("$", 1.0), ("$k", 1e3), ("$M", 1e6), ("$billion", 1e9))},
     "$/h": ("usd_per_hour", 1.0, 1.0),
-    **{u: ("flops", f, f) for u, f in (("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFLOP/s", 1e15))},
+    "$/kWh": ("usd_per_energy", 1 / 3.6e6, 1 / 3.6e6),
+    **{u: ("energy", f, f) for u, f in (("Wh", 3.6e3), ("kWh", 3.6e6), ("MWh", 3.6e9))},
+    **{u: ("flops", f, f) for u, f in (("GFLOP/s", 1e9), ("TFLOP/s", 1e12), ("PFLOP/s", 1e15), ("EFLOP/s", 1e18))},
     **{u: ("bandwidth", f, f) for u, f in (("GB/s", 1e9), ("TB/s", 1e12))},
     **{u: ("count", f, f) for u, f in (("", 1.0), ("k", 1e3), ("M", 1e6), ("billion", 1e9), ("T", 1e12))},
-    "W": ("watts", 1.0, 1.0),
+    **{u: ("watts", f, f) for u, f in (("W", 1.0), ("kW", 1e3), ("MW", 1e6))},
     "Hz": ("hertz", 1.0, 1.0),
     "bits": ("bits", 1.0, 1.0),
 }
@@ -44,7 +48,7 @@ LEAST_SLACK = 0.005  # reports round intermediate results; half a per cent accus
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 _SHAPE = re.compile(
     rf"(?P<approximately>~\s*)?(?P<side>[<>]\s*)?(?P<dollar>\$\s*)?(?P<first>-?{_NUMBER})"
-    rf"(?:\s*-\s*\$?(?P<second>{_NUMBER}))?(?P<more>\+)?\s*(?P<unit>[A-Za-z%][A-Za-z/ -]*|/h)?"
+    rf"(?:\s*-\s*\$?(?P<second>{_NUMBER}))?(?P<more>\+)?\s*(?P<unit>[A-Za-z%][A-Za-z/ -]*|/h|/kWh)?"
 )
 
 
@@ -89,7 +93,7 @@ def parse_quantity(raw: str | float | int) -> Quantity:
     """Read "~17.4 M", "20-23 GB", "43.8 %", "<2.7", "60-80+", "$20.44" or a bare number; ValueError otherwise.
 
     The unit words: ms s min h d days weeks months, B KiB MiB GiB kB MB GB TB, %, x, tok/s, $, $/h, TFLOP/s, GB/s,
-    k M billion T, W, Hz, bits. "1,217" is a number with a thousands separator.
+    $/kWh, k M billion T, W kW MW, Wh kWh MWh, Hz, bits. "1,217" is a number with a thousands separator.
     """
     text = str(raw).strip().replace("–", "-").replace("×", "x")
     match = _SHAPE.fullmatch(text)

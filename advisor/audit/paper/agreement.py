@@ -8,7 +8,8 @@ from itertools import combinations
 
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
-from advisor.audit.paper.records import Record, Stated, plain_name, records, size_in
+from advisor.audit.paper.records import Record, plain_name, records
+from advisor.audit.paper.stated import Stated, size_in
 from advisor.audit.quantity import Quantity
 
 _ROLES = ("duration", "usd", "gpu_hours", "tokens", "parameters", "memory", "step_time", "rate", "mfu")

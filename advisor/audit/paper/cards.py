@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from functools import cache
 
 from advisor.audit.fields import cards_named
-from advisor.hardware.catalog import GpuSpec
+from advisor.hardware.catalog import GpuSpec, load_gpus
 
 _COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16, "dual": 2, "quad": 4}
+_PORTABLE = ("laptop", "mobile")
+_BEFORE = re.compile(
+    r"(?:\b(?:an?|the|my|our|on|desktop|single|one|two|four|eight|per|consumer|rented|vs\.?)|\d\s?[x×])\s*$", re.I
+)
+_AFTER = re.compile(r"s?\s*(?:GPUs?|cards?|Ti|laptop|desktop|with|can|has|\(|or|and)\b", re.I)
 _NAME = re.compile(
-    r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|single|one|two|four|eight|sixteen|dual"
-    r"|quad)[\s-]?(?:[x×*]\s?)?)?"
+    r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|(?i:single|one|two|four|eight|sixteen|dual"
+    r"|quad))[\s-]?(?:[x×*]\s?)?)?"
     r"(?:(?:NVIDIA|AMD|GeForce|Nvidia|Tesla|Instinct|DGX|HGX)\s?)*"
     r"(?P<name>(?:RTX|GTX)[ -]?(?:PRO[ -]?)?A?\d{4}(?:[ -]?(?:Ti|SUPER|Super|Ada|D))?|GH200|GB[23]00"
     r"|[BH][1238]00|A100|A800|V100|P100"
     r"|A(?:10G|10|30|40|6000|5000|4000|4500)|L40S|L40|L4|T4|MI\d{3}[xX]?|TPU ?v\d\w?"
-    r"|[345]0[6789]0(?:[ -]?Ti)?)(?![A-Za-z\d])"
-    r"(?P<form>[ -]?(?:SXM\d?|PCIe|NVL)\b)?(?:\s?\(?(?P<memory>\d{2,3})\s?Gi?B\b)?(?P<form2>[ -]?(?:SXM\d?|PCIe"
-    r"|NVL)\b)?",
+    r"|[345]0[6789]0(?:[ -]?Ti)?)s?(?![A-Za-z\d])"
+    r"(?P<form>[ -]?(?:SXM\d?|PCIe|NVL|Laptop|Mobile)\b)?(?:\s?\(?(?P<memory>\d{2,3})\s?Gi?B\b)?"
+    r"(?P<form2>[ -]?(?:SXM\d?|PCIe|NVL)\b)?",
 )
 
 
@@ -44,14 +49,16 @@ def mentions(text: str) -> list[Mention]:
     """Cards of the catalog named in a text, in order; an unknown name is none of them."""
     found = []
     for match in _NAME.finditer(text):
-        specs = _specs(match["name"], match["memory"], (match["form"] or match["form2"] or "").strip(" -"))
-        if not specs:
+        form = (match["form"] or match["form2"] or "").strip(" -")
+        specs = _specs(match["name"], match["memory"], form)
+        if not specs or (match["name"].isdigit() and not _spoken(text, match)):
             continue
+        portable = form.lower() in _PORTABLE
         said = (match["count"] or "").replace(",", "").lower()
         count = _COUNTS.get(said) or (int(said.rstrip("k")) * (1000 if said.endswith("k") else 1) if said else None)
         found.append(
             Mention(
-                name=match["name"],
+                name=specs[0].key if portable else match["name"],
                 count=count,
                 specs=specs,
                 start=match.start(),
@@ -62,10 +69,19 @@ def mentions(text: str) -> list[Mention]:
     return found
 
 
+def _spoken(text: str, match: re.Match[str]) -> bool:
+    """Whether "4090" is said of a card, and is no number among others."""
+    before, after = text[: match.start("name")], text[match.end() :]
+    return bool(_BEFORE.search(before) or _AFTER.match(after))
+
+
 @cache
 def _specs(name: str, memory: str | None, form: str) -> tuple[GpuSpec, ...]:
     """Every card of a name; memory and form narrow it where they leave one at least."""
     plain = name if not re.fullmatch(r"[345]0\d0.*", name) else f"RTX {name}"
+    if form.lower() in _PORTABLE:
+        key = plain.lower().replace(" ", "-") + "-laptop"
+        return tuple(spec for name, spec in load_gpus().items() if name.startswith(key))
     named = cards_named(plain)
     for keep in (
         lambda s: memory is None or abs(s.memory_gb - float(memory)) <= 0.05 * s.memory_gb,

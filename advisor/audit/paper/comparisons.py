@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from advisor.audit.paper.document import Document
+from advisor.audit.paper.document import Document, Grid, Row
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
-from advisor.audit.paper.laws import stated_of
-from advisor.audit.paper.records import Record, plain_name, records
+from advisor.audit.paper.records import plain_name
+from advisor.audit.paper.roles import role_of
 
 _VERSUS = re.compile(
     r"\s*(?:[A-Za-z][\w-]*\s+){0,2}(?:vs\.?|versus|→|->|➜|to|against|compared (?:to|with)|instead of|down to|up"
@@ -17,12 +17,19 @@ _VERSUS = re.compile(
     r"(?:[A-Za-z'][\w'-]*\s+){0,3}",
     re.IGNORECASE,
 )
+_AGAINST = re.compile(r"[^;.]{0,60}?\b(?:than|vs\.?|versus|compared (?:to|with)|against|instead of)\b[^;.]{0,30}")
+_TWO = re.compile(r"\b(?:than|vs\.?|versus|compared|relative to|against|over)\b", re.IGNORECASE)
+_SHORT = 2  # letters of a name that is none without its column's word
+_LONG_FORMS = {"val": "validation", "acc": "accuracy", "ppl": "perplexity", "params": "parameters", "mem": "memory"}
+_FAR = 60  # letters from a ratio to the pair that it is of
 _MORE = (
     r"(?:more|less|fewer|larger|smaller|bigger|faster|slower|longer|shorter|higher|lower|cheaper|better|worse|reduction"
     r"|increase|decrease|improvement|speed-?up|savings?|drop|gain|degradation|growth|decline)"
 )
 _COMPARED = re.compile(
-    rf"\b{_MORE}\b|\b(?:saves?|cuts?|reduc\w+|increas\w+|improv\w+|drop\w*|fell|rose|grew)\b", re.IGNORECASE
+    rf"\b{_MORE}\b|\b(?:saves?|cuts?|reduc\w+|increas\w+|improv\w+|drop\w*|fell|rose|grew|rais\w+|lower\w*|shr[aiu]nk\w*"
+    r"|decreas\w+|i\.e\. by)\b",
+    re.IGNORECASE,
 )
 _OTHERWISE = re.compile(
     r"\b(?:accuracy|score|confidence|p\s?[<=]|target|goal|up to|as much as|per year|annual)\b", re.IGNORECASE
@@ -39,7 +46,6 @@ _QUANTITIES = (
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Ratios of two numbers in passages and cells, shares, gaps, and ratios of two subjects of the report's tables."""
-    known = records(document)
     texts = [(p.text, p.line) for p in document.passages]
     texts += [(cell, row.line) for grid in document.grids for row in grid.rows for cell in row.cells]
     for text, line in texts:
@@ -48,32 +54,46 @@ def drafts(document: Document) -> Iterator[Drafted]:
             yield from _ratios(text, line, found)
             yield from _shares(text, line, found)
             yield from _gaps(text, line, found)
-        yield from _of_subjects(text, line, found, known)
+        for grid in document.grids:
+            yield from _of_rows(text, line, found, grid)
 
 
 def _ratios(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
-    """A percentage or factor right before a pair in parentheses, or right behind one."""
-    for at, figure in enumerate(found):
-        if figure.dimension not in ("fraction", "times") or _OTHERWISE.search(text):
+    """A percentage or factor with words of change beside it, and the pair of numbers that stands nearest to it."""
+    ratios = [f for f in found if f.dimension in ("fraction", "times")]
+    pairs = [(one, two) for one, two in _neighbours(found) if _is_pair(text, one, two)]
+    for pair in pairs if not _OTHERWISE.search(text) else ():
+        near = [r for r in ratios if r not in pair and _COMPARED.search(text[max(0, r.start - 60) : r.end + 45])]
+        gaps = {_gap(text, r, *pair): r for r in near if pair == min(pairs, key=lambda p: _distance(r, *p))}
+        figure = gaps[min(gaps)] if gaps else None
+        if figure is None or min(gaps) > _FAR or not _is_of(text, figure, *pair):
             continue
-        pair = None
-        if at + 2 < len(found) and _is_pair(text, found[at + 1], found[at + 2]):
-            between = text[figure.end : found[at + 1].start]
-            led = re.fullmatch(r"[^().;]{0,45}(?:\(\s*(?:from |[\w ]{0,12}:?\s*)?|:\s*|, from |\bfrom )~?", between)
-            pair = (
-                (found[at + 1], found[at + 2]) if led and _COMPARED.search(text[figure.end : figure.end + 45]) else None
-            )
-        if pair is None and at >= 2 and _is_pair(text, found[at - 2], found[at - 1]):
-            between = text[found[at - 1].end : figure.start]
-            led = re.fullmatch(
-                r"[^().;]{0,25}(?:\(\s*[-+~≈]?|, (?:a |an |about |or )?|: |= ?|- ?)(?:about |a |roughly )?~?", between
-            )
-            after = text[figure.end : figure.end + 30]
-            told = _COMPARED.search(after) or _COMPARED.search(text[: found[at - 2].start]) or re.match(r"\s*\)", after)
-            pair = (found[at - 2], found[at - 1]) if led and told else None
-        if pair and _is_of(text, figure, *pair) and (readings := _readings(figure, *pair)):
+        if readings := _readings(figure, *pair):
             says = {"value": _about(figure), "readings": readings, "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _neighbours(found: Sequence[Figure]) -> Iterator[tuple[Figure, Figure]]:
+    """Numbers that follow each other; a percentage or factor between two others separates them not."""
+    yield from zip(found, found[1:], strict=False)
+    for one, between, two in zip(found, found[1:], found[2:], strict=False):
+        if between.dimension in ("fraction", "times") and between.dimension not in (one.dimension, two.dimension):
+            yield one, two
+
+
+def _distance(ratio: Figure, one: Figure, two: Figure) -> int:
+    """Letters between a ratio and a pair."""
+    return max(0, ratio.start - two.end, one.start - ratio.end)
+
+
+def _gap(text: str, ratio: Figure, one: Figure, two: Figure) -> int:
+    """The same, far where another clause begins between them."""
+    between = text[two.end : ratio.start] if ratio.start >= two.end else text[ratio.end : one.start]
+    return (
+        _FAR + 1
+        if re.search(r"(?<!i\.e)(?<!vs)[;.]\s|\b(?:while|whereas|but|and)\b", between)
+        else _distance(ratio, one, two)
+    )
 
 
 def _is_of(text: str, ratio: Figure, one: Figure, other: Figure) -> bool:
@@ -94,7 +114,8 @@ def _is_pair(text: str, one: Figure, other: Figure) -> bool:
         return False
     if one.dimension == "times" or min(one.value, other.value) <= 0:
         return False
-    return _VERSUS.fullmatch(text[one.end : other.start]) is not None
+    between = text[one.end : other.start]
+    return _VERSUS.fullmatch(between) is not None or _AGAINST.fullmatch(between) is not None
 
 
 def _readings(ratio: Figure, one: Figure, other: Figure) -> list[str]:
@@ -114,6 +135,8 @@ def _readings(ratio: Figure, one: Figure, other: Figure) -> list[str]:
         points = []
     each = [f"[{a}] / [{b}]", f"[{b}] / [{a}]"]
     changes = [f"{r} - 1" for r in each] + [f"1 - {r}" for r in each]
+    if ratio.dimension == "fraction":  # "60% less" is never the quotient
+        return [*changes, *points]
     return [*changes, *each, *points]
 
 
@@ -152,32 +175,59 @@ def _gaps(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
 
 
-def _of_subjects(text: str, line: int, found: Sequence[Figure], known: Sequence[Record]) -> Iterator[Drafted]:
-    """As "Alpha is 27% slower than Beta": of two subjects whose numbers stand in tables."""
-    than = re.search(rf"\b{_MORE}\b[^.;]{{0,30}}?\bthan\b", text, re.IGNORECASE)
+def _of_rows(text: str, line: int, found: Sequence[Figure], grid: Grid) -> Iterator[Drafted]:
+    """As "Alpha is 27% slower than Beta", "compared with Beta, Alpha lowers the loss by 5%": of two rows of a table."""
     ratios = [f for f in found if f.dimension in ("fraction", "times")]
-    if than is None or len(ratios) != 1 or not 0 <= than.start() - ratios[0].end <= 25:
+    if len(ratios) != 1 or not _TWO.search(text) or _OTHERWISE.search(text):
         return
-    first, second = _named(text[: ratios[0].start], known), _named(text[than.end() :], known)
-    if first is None or second is None or first.key == second.key:
+    if not _COMPARED.search(text[max(0, ratios[0].start - 40) : ratios[0].end + 25]):
         return
-    roles = next((roles for pattern, roles in _QUANTITIES if re.search(pattern, text[ratios[0].end : than.end()])), ())
-    readings: list[str] = []
-    for role in roles:
-        one, two = (stated_of(role, r, known).stated for r in (first, second))
-        for a in one[:2]:
-            for b in two[:2]:
-                each = [f"[{a.quantity.text}] / [{b.quantity.text}]", f"[{b.quantity.text}] / [{a.quantity.text}]"]
-                readings += [f"{r} - 1" for r in each] + [f"1 - {r}" for r in each] + each
+    rows = _named(text, grid)
+    readings = [r for i in _columns(text, grid) for r in _senses(i, *rows)] if len(rows) == 2 else []
     if readings:
         says = {"value": _about(ratios[0]), "readings": list(dict.fromkeys(readings)), "in_units": True}
         yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
 
 
-def _named(text: str, known: Sequence[Record]) -> Record | None:
-    """The one subject of the report's tables that a text names; None without one, or with several."""
+def _named(text: str, grid: Grid) -> list[Row]:
+    """Rows of a table that a text names; a short name counts only behind the word of its column: "run A"."""
     words = f" {plain_name(text)} "
-    named = {
-        r.key.split()[0]: r for r in known if r.kind == "row" and len(r.key) > 2 and f" {r.key.split()[0]} " in words
-    }
-    return next(iter(named.values())) if len(named) == 1 else None
+    found = []
+    for row in grid.rows:
+        name = plain_name(row.cells[0])
+        if len(name) <= _SHORT:
+            name = f"{plain_name(grid.header[0])} {name}"
+        names = [name, *([name.split()[0]] if len(name.split()[0]) > _SHORT and not name[0].isdigit() else [])]
+        if name.strip() and any(f" {n} " in words for n in names):
+            found.append(row)
+    exact = [row for row in found if f" {plain_name(row.cells[0])} " in words]
+    return exact if len(exact) == 2 else found
+
+
+def _columns(text: str, grid: Grid) -> list[int]:
+    """Columns that a comparison is about: those whose title it says, else those of the quantity that its verb means."""
+    words = _full(text)
+    said = [i for i, h in enumerate(grid.header) if i and (t := _full(h)) and t <= words]
+    if said:
+        return said
+    roles = next((roles for pattern, roles in _QUANTITIES if re.search(pattern, text, re.IGNORECASE)), ())
+    cells = [
+        [f for row in grid.rows if (f := next(iter(figures(row.cells[i])), None))] for i in range(len(grid.header))
+    ]
+    return [i for i, column in enumerate(cells) if i and column and role_of(grid.header[i], column[0]) in roles]
+
+
+def _full(text: str) -> set[str]:
+    """The words of a text, what is usually shortened written out."""
+    return {_LONG_FORMS.get(word, word) for word in plain_name(text).split()}
+
+
+def _senses(at: int, one: Row, other: Row) -> list[str]:
+    """Every sense in which a ratio is said of two cells of a column."""
+    a, b = (next(iter(figures(row.cells[at])), None) for row in (one, other))
+    if a is None or b is None or a.dimension != b.dimension or min(a.value, b.value) <= 0:
+        return []
+    each = [f"[{a.quantity.text}] / [{b.quantity.text}]", f"[{b.quantity.text}] / [{a.quantity.text}]"]
+    points = [f"[{x.quantity.text}] - [{y.quantity.text}]" for x, y in ((a, b), (b, a))]
+    kept = points if a.dimension == "fraction" else []
+    return [*(f"{r} - 1" for r in each), *(f"1 - {r}" for r in each), *each, *kept]

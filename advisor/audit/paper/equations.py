@@ -112,12 +112,14 @@ def _restated(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted
         equal = re.fullmatch(r"\s*(?:≈|=|, i\.e\.,?|, or about)\s*~?", text[one.end : other.start] + other.raw[:1])
         equal = equal or re.fullmatch(r"\s*(?:=|, i\.e\.,?|, or about)\s*", text[one.end : other.start])
         alone = re.search(r"[×x*/÷+]\s*$", text[: one.start]) is None and not re.match(r"\s*[×*/÷+]", text[other.end :])
+        alone = alone and not re.match(r"\s*(?:/|per\b|each\b)", text[other.end :])
         if same and equal and alone and one.raw != other.raw:
             says = {"value": _value(other, approximate=True), "readings": [f"[{one.quantity.text}]"], "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
             continue
         same = same and one.dimension != "rate" and len(units) == 2
         opened = re.fullmatch(r"\s*\(\s*(?:≈|about |or |i\.e\.,? |=)?\s*", text[one.end : other.start])
+        opened = opened or re.fullmatch(r"\s\w+\s*\((?:or|=|i\.e\.,?)\s+", text[one.end : other.start])
         opened = opened if other.about or re.search(r"[≈=]|or |i\.e", text[one.end : other.start]) else None
         if same and opened and re.match(r"\s*\)", text[other.end :]) and not other.side:
             says = {"value": _value(other, approximate=True), "readings": [f"[{one.quantity.text}]"], "in_units": True}

@@ -45,7 +45,9 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"MB\b", "MB"),
         (r"KiB\b", "KiB"),
         (r"kB\b", "kB"),
-        (r"(?:PF(?:LOPs?)?|petaflops?)(?:\s?/\s?s(?:ec)?)?\b", "PFLOP/s"),
+        (r"(?:EF(?:LOPs?)?|exaflops?)(?:\s?/\s?s(?:ec)?)\b", "EFLOP/s"),
+        (r"(?:EF(?:LOPs?)|exaflops?)\b", "EFLOP"),
+        (r"(?:PF(?:LOPs?)?|petaflops?)(?!-?\s?(?:days?|hours?|seconds?))(?:\s?/\s?s(?:ec)?)?\b", "PFLOP/s"),
         (r"(?:model )?(?:TF(?:LOPs?)?|teraflops?)(?:\s?/\s?s(?:ec)?)?\b", "TFLOP/s"),
         (r"(?:GF(?:LOPs?)?|gigaflops?)(?:\s?/\s?s(?:ec)?)\b", "GFLOP/s"),
         (r"(?:GF(?:LOPs?)?|gigaflops?)\b", "GFLOP"),
@@ -61,15 +63,21 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"months?\b", "months"),
         (r"years?\b", "years"),
         (r"(?:[x×](?!\s?~?\d|\s?(?:NVIDIA |AMD |RTX )?[A-Z]{1,4}\d|\s?\(|\s[A-Za-z_]+\s?[=:])|times\b|-?fold\b)", "x"),
+        (r"kWh\b", "kWh"),
+        (r"MWh\b", "MWh"),
+        (r"Wh\b", "Wh"),
+        (r"kW\b", "kW"),
+        (r"MW\b", "MW"),
         (r"(?:W|watts?)\b", "W"),
     )
 )
 _PRICE = re.compile(
-    r"\s?(?:/|per|a|an)\s?(?:\w{0,6}[- ]?)?(?P<gpu>(?:NVIDIA )?(?:GPU|card|chip|[A-Z]{1,3}\d{2,4}\w*)(?:[- /]"
-    r"|\s?per\s?))?"
+    r"\s?(?:/|per|a|an)\s?(?:(?!kWh)\w{0,6}[- ]?)?(?P<gpu>(?:NVIDIA )?(?:GPU|card|chip|[A-Z]{1,3}\d{2,4}\w*)(?:[- ]"
+    r"|\s?/\s?|\s?per\s?))?"
     r"(?:hour|hr|h)\b",
     re.IGNORECASE,
 )
+_ENERGY_PRICE = re.compile(r"\s?(?:/|per|a)\s?kWh\b", re.IGNORECASE)
 _NOUN = re.compile(r"[ -]?([A-Za-z][A-Za-z&]*(?:[- /][A-Za-z]+)?)")
 
 
@@ -101,6 +109,9 @@ def figures(text: str) -> list[Figure]:
     """All numbers of a text in order; years, versions and numbers inside names are left out."""
     found, at = [], 0
     while match := _HEAD.search(text, at):
+        if _two_numbers(text, match):
+            match = _HEAD.search(text[: match.end("first")], at)  # of the first alone; the other comes next
+            assert match is not None
         figure = _clock(text, match) or _figure(text, match)
         if figure is None:
             at = match.end("first")
@@ -108,6 +119,15 @@ def figures(text: str) -> list[Figure]:
         found.append(figure)
         at = max(figure.end, match.end("first"))
     return found
+
+
+def _two_numbers(text: str, match: re.Match[str]) -> bool:
+    """Whether what looks like a range is a change: "from 1.42 to 0.89", or one that runs backwards."""
+    if not match["second"] or match["scale1"]:
+        return False
+    backwards = float(match["first"].replace(",", "")) > float(match["second"].replace(",", ""))
+    told = re.search(r"\bfrom\s*$", text[: match.start()], re.IGNORECASE) is not None
+    return (told or backwards) and re.search(r"\bto\b", match[0]) is not None
 
 
 def _clock(text: str, match: re.Match[str]) -> Figure | None:
@@ -141,7 +161,7 @@ def _figure(text: str, match: re.Match[str]) -> Figure | None:
 
 def _span(match: re.Match[str], rest: re.Match[str]) -> str:
     """One number or two, in the second's scale: "500k-1M" is 0.5-1 in millions."""
-    first, second = match["first"], match["second"]
+    first, second = match["first"].lower(), (match["second"] or "").lower()
     if not second:
         return first + ("+" if match["more"] else "")
     if match["scale1"] and rest["scale"] and match["scale1"].lower() != rest["scale"].lower():
@@ -155,6 +175,8 @@ def _span(match: re.Match[str], rest: re.Match[str]) -> str:
 def _unit(text: str, end: int, dollar: bool, scale: str) -> tuple[str | None, int]:
     """The unit behind a number in the words of `quantity`, and where it ends; None: it cannot be written so."""
     if dollar:
+        if not scale and (energy := _ENERGY_PRICE.match(text, end)):
+            return "/kWh", energy.end()
         price = _PRICE.match(text, end)
         if price and not scale:
             return "/h", price.end()

@@ -9,7 +9,8 @@ from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.laws import stated_of
-from advisor.audit.paper.records import Record, Stated, plain_name, records, size_in
+from advisor.audit.paper.records import Record, plain_name, records
+from advisor.audit.paper.stated import Stated, size_in
 
 _WAY = re.compile(r"\b(faster|slower|longer|quicker)\b", re.IGNORECASE)
 _ACCUMULATION = re.compile(

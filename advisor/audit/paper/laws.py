@@ -7,7 +7,7 @@ report where that states it once. Every combination and every charitable reading
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -15,9 +15,11 @@ from itertools import product
 from advisor.audit.expression import gives
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
-from advisor.audit.paper.records import Record, Stated, records, same_subject
+from advisor.audit.paper.records import Record, records, same_subject
+from advisor.audit.paper.stated import Stated
 
 _MOST_READINGS = 24
+_MOST_CORRECTED = 4  # readings of a refuted number that what rests on it is tried with
 _MOST_VALUES = 3  # of one quantity of one subject: more are a list of different things
 COMMON = ("gpus", "sequence", "usd_per_hour")  # a report that states one of them once means it throughout
 
@@ -43,13 +45,29 @@ _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the s
 _LAST = re.compile(
     r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
 )
-_OF_A_RUN = ("steps", "step_tokens", "tokens", "step_time", "rate", "gpus", "usd_per_hour", "gpu_hours")
+_OF_A_RUN = (
+    *("steps", "step_tokens", "tokens", "step_time", "rate", "gpus", "usd_per_hour", "gpu_hours", "parameters"),
+    *("duration", "usd", "mfu", "work", "sustained", "batch", "micro_batch", "accumulation", "sequence"),
+)
+_EACH = re.compile(r"\b(?:each|apiece|per (?:gpu|card|device))\b|/gpu", re.IGNORECASE)
 _IN_ALL = re.compile(
     r"\b(?:whole|entire|complete|full) (?:run|training)\b|\bin (?:total|all)\b|\btotal (?:time|cost|training)\b"
     r"|\b(?:training|run) (?:took|takes|lasted|cost|costs)\b",
     re.IGNORECASE,
 )
+_CONCLUDES = re.compile(
+    r"\b(?:so|therefore|thus|hence|takes?|took|needs?|costs?|bill|lasts?|would|comes? to|finish\w*|amounts?"
+    r"|means?)\b|[=≈→]",
+    re.IGNORECASE,
+)
+# of something else than what the section was about
+_ELSE = re.compile(
+    r"\b(?:another|additional\w*|extra|remaining|further|saves?|instead|unlike|whereas|without|overhead|each|only"
+    r"|first|last|half|rest|previous\w*|original\w*|paper|they|their|inference|evaluat\w+|fine-?tun\w+|if)\b",
+    re.IGNORECASE,
+)
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
+_HOURLY = "{duration} / 3600 * {usd_per_hour}"
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
     _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
@@ -65,33 +83,61 @@ LAWS = (
     _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
     _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
     Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),
+    _law("duration", "{work} / {sustained}", "{work} / {sustained} / {gpus}", "{gpu_hours} * 3600 / {gpus}"),
+    _law("gpu_hours", "{work} / {sustained} / 3600", "{work} / {sustained} / 3600 * {gpus}"),
+    _law("usd", "{energy} * {usd_per_energy}"),
     _law("tokens_per_hour", "{rate}", "{rate} * {gpus}"),
     _law("gpu_hours", "{duration} * {gpus} / 3600"),
     _law("usd", "{gpu_hours} * {usd_per_hour}", "{gpu_hours} * {usd_per_hour} / {gpus}"),
-    _law("usd", "{duration} / 3600 * {usd_per_hour}", "{duration} / 3600 * {usd_per_hour} * {gpus}"),
+    _law("usd", _HOURLY, f"{_HOURLY} * {{gpus}}"),
     _law("mfu", "{achieved} / {peak}", "{achieved} / {peak} / {gpus}", "{achieved} / {peak} * {gpus}"),
     _law("ratio", "{tokens} / {parameters}"),
     _law("epochs", "{tokens} / {dataset}"),
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Reckoned:
+    """A stated quantity with what others give for it."""
+
+    claim: Drafted
+    target: Stated
+    far: Stated | None = None  # a price that is stated elsewhere
+
+    @property
+    def holds(self) -> bool:
+        """Whether one of the readings comes out."""
+        return gives(self.claim.says["value"], self.claim.says["readings"])
+
+
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every stated quantity that others of its subject give too."""
     known = records(document)
-    drafted = [*_all(known), *_all(_told(known))]
+    of_run = whole_run(known)
+    first = [*_all(known, known, {}), *_all(of_run, known, {})]
+    # what is refuted by numbers that nothing refutes is at fault, not what rests on it
+    refuted = {id(one.target): one.claim.says["readings"][:_MOST_CORRECTED] for one in first if not one.holds}
+    drafted = [*_all(known, known, refuted)]
+    judged = {id(one.target) for one in drafted}  # by what stands nearer
+    drafted += [one for one in _all(of_run, known, refuted) if id(one.target) not in judged]
     blamed = _blamed(drafted, known)
-    for claim, far in drafted:
-        if far is None or id(far) not in blamed:
-            yield claim
+    for one in drafted:
+        if one.far is None or id(one.far) not in blamed:
+            yield one.claim
     yield from (claim for far in blamed.values() if (claim := _of_price(far, known)).says["readings"])
 
 
-def _told(known: Sequence[Record]) -> list[Record]:
-    """The one run that sentences of a report tell of, each quantity in another: what is stated once in all of it."""
-    once = {role: _distinct([s for r in known for s in r.facts.get(role, [])]) for role in _OF_A_RUN}
+def whole_run(known: Sequence[Record]) -> list[Record]:
+    """The one run that a report tells of: each quantity as its lists declare it, else as a sentence states it once."""
     if len({s.quantity.text.lstrip("~") for r in known for s in r.facts.get("parameters", [])}) > 1:
         return []  # of several models
-    facts = {role: [*found] for role, found in once.items() if len(found) == 1}
+    facts: dict[str, list[Stated]] = {}
+    for role in _OF_A_RUN:
+        for kinds in (("section",), ("sentence", "row")):
+            found = _distinct([s for r in known if r.kind in kinds for s in r.facts.get(role, [])])
+            if found:
+                facts |= {role: [*found]} if len(found) == 1 else {}
+                break
     for role in ("duration", "usd"):
         sums = [s for r in known for s in r.facts.get(role, []) if r.kind == "sentence" and _IN_ALL.search(r.words)]
         if len(found := _distinct(sums)) == 1:
@@ -99,18 +145,20 @@ def _told(known: Sequence[Record]) -> list[Record]:
     return [Record(subject="", section=-1, headings=(), kind="run", facts=facts)]
 
 
-def _blamed(drafted: Sequence[tuple[Drafted, Stated | None]], known: Sequence[Record]) -> dict[int, Stated]:
+def _blamed(drafted: Sequence[_Reckoned], known: Sequence[Record]) -> dict[int, Stated]:
     """Prices stated elsewhere with which most of the costs that rest on them do not come out: they are at fault."""
-    by_price: dict[int, list[tuple[Drafted, Stated]]] = {}
-    for claim, far in drafted:
-        if far is not None:
-            by_price.setdefault(id(far), []).append((claim, far))
+    by_price: dict[int, list[_Reckoned]] = {}
+    prices: dict[int, Stated] = {}
+    for one in drafted:
+        if one.far is not None:
+            prices[id(one.far)] = one.far
+            by_price.setdefault(id(one.far), []).append(one)
     blamed = {}
     for key, claims in by_price.items():
-        failing = [claim for claim, _ in claims if not gives(claim.says["value"], claim.says["readings"])]
-        confirmed = 3 * len(failing) <= 2 * len(claims) and not _of_price(claims[0][1], known).says["readings"]
+        failing = [one for one in claims if not one.holds]
+        confirmed = 3 * len(failing) <= 2 * len(claims) and not _of_price(prices[key], known).says["readings"]
         if len(failing) >= 2 and 2 * len(failing) > len(claims) and not confirmed:
-            blamed[key] = claims[0][1]
+            blamed[key] = prices[key]
     return blamed
 
 
@@ -129,30 +177,42 @@ def _of_price(price: Stated, known: Sequence[Record]) -> Drafted:
     )
 
 
-def _all(known: Sequence[Record]) -> Iterator[tuple[Drafted, Stated | None]]:
-    for record in known:
+def _all(
+    judged: Sequence[Record], known: Sequence[Record], refuted: Mapping[int, Sequence[str]]
+) -> Iterator[_Reckoned]:
+    for record in judged:
         for law in LAWS:
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})
             if not 1 <= values <= (1 if record.kind == "sentence" else _MOST_VALUES):
                 continue
-            yield from _claims(law, record, targets, known)
+            yield from _claims(law, record, targets, known, refuted)
 
 
 def _claims(
-    law: Law, record: Record, targets: Sequence[Stated], known: Sequence[Record]
-) -> Iterator[tuple[Drafted, Stated | None]]:
+    law: Law,
+    record: Record,
+    targets: Sequence[Stated],
+    known: Sequence[Record],
+    refuted: Mapping[int, Sequence[str]],
+) -> Iterator[_Reckoned]:
     readings: list[str] = []
     far: Stated | None = None
     for template in law.readings:
         found = [stated_of(role, record, known) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
             continue
-        alone = record.kind == "sentence" and template != _LASTS
+        alone = record.kind == "sentence" and template != _LASTS and not _follows(record, found)
         named = found[0].scope == Scope.OWN and _LAST.search(record.words)
         if template == _LASTS and record.kind == "sentence" and not named:
             continue
+        if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
+            both = dict(zip(law.roles(template), found, strict=True))
+            if both["sustained"].scope == both["gpus"].scope == Scope.OWN:
+                continue  # what so many cards do together
+        if law.target == "tokens" and "{sequence}" in template and stated_of("epochs", record, known):
+            continue  # samples of a data set that is read so many times: each has its own length
         priced = dict(zip(law.roles(template), found, strict=True)).get("usd_per_hour")
         if priced and record.kind != "row" and priced.scope > Scope.OWN:
             continue  # a price elsewhere is of the rows of a table, not of any sum that is named
@@ -161,21 +221,50 @@ def _claims(
         for role, one in zip(law.roles(template), found, strict=True):
             if role == "usd_per_hour" and one.scope >= Scope.SECTION:
                 far = one.stated[0]
-        for chosen in product(*(one.stated for one in found)):
-            names = dict(zip(law.roles(template), (f"[{s.quantity.text}]" for s in chosen), strict=True))
-            readings.append(template.format(**names))
+        for chosen in product(*(_senses(one.stated, refuted) for one in found)):
+            readings.append(template.format(**dict(zip(law.roles(template), chosen, strict=True))))
+    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ()))
+    if law.target == "usd" and several and _HOURLY in law.readings and not stated_of("gpus", record, known):
+        return  # an hour of one card, or of all
     unique = list(dict.fromkeys(readings))
     if not unique or len(unique) > _MOST_READINGS:
         return
     for target in targets:
+        # what a number is corrected to by the target says nothing of the target
+        readings = [r for r in unique if "( " not in r or f"[{target.quantity.text}]" not in r]
+        if not readings:
+            continue
         about = "" if target.quantity.text.startswith("~") else "~"
         claim = Drafted(
             kind="expression",
             line=target.line,
             text=shortened(f"{record.subject}: {target.label.lower()} {target.quantity.text}"),
-            says={"value": f"{about}{target.quantity.text}", "readings": unique, "in_units": True},
+            says={"value": f"{about}{target.quantity.text}", "readings": readings, "in_units": True},
         )
-        yield claim, far
+        yield _Reckoned(claim=claim, target=target, far=far)
+
+
+def _follows(record: Record, found: Sequence[Found]) -> bool:
+    """Whether a sentence draws its number from itself and from what its section has said just before."""
+    return (
+        re.match(r"[^.]{2,40}:\s", record.words) is None  # which its section lists
+        and "parameters" not in record.facts  # of a model of its own
+        and _CONCLUDES.search(record.words) is not None
+        and _ELSE.search(record.words) is None
+        and any(one.scope == Scope.OWN and len(one.stated) == 1 for one in found)
+        and all(one.scope <= Scope.SECTION for one in found)
+    )
+
+
+def _senses(stated: Sequence[Stated], refuted: Mapping[int, Sequence[str]]) -> list[str]:
+    """A quantity as it is stated; where others refute it, also as they have it."""
+    corrected = [f"( {reading} )" for s in stated for reading in refuted.get(id(s), ())]
+    return [*(f"[{s.quantity.text}]" for s in stated), *corrected]
+
+
+# what a sentence may take from those before it
+_TOLD = ("step_time", "work", "sustained", "gpu_hours", "usd_per_hour", "rate", "step_tokens")
+_MOST_TOLD = 2
 
 
 class Scope(IntEnum):
@@ -206,11 +295,13 @@ def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
     if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
         return Found(stated=found, scope=Scope.SUBJECT)
     if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
-        kinds = ("section", "sentence") if role == "step_time" else ("section",)
-        near = [r for r in known if r.section == record.section and r.kind in kinds]
-        beside = [stated for r in near for stated in r.facts.get(role, [])]
+        told = record.kind == "sentence" and role in _TOLD
+        near = [
+            r for r in known if r.section == record.section and (r.kind == "section" or (told and r.kind == "sentence"))
+        ]
+        beside = [stated for r in near for stated in r.facts.get(role, []) if not told or stated.line <= record.line]
         if found := _distinct(beside):
-            return Found(stated=found if len(found) == 1 else (), scope=Scope.SECTION)
+            return Found(stated=found if len(found) <= (_MOST_TOLD if told else 1) else (), scope=Scope.SECTION)
     everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()
     return Found(stated=everywhere if len(everywhere) == 1 else (), scope=Scope.REPORT)
 

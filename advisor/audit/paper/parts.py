@@ -11,7 +11,7 @@ from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import records
-from advisor.audit.paper.words import NOT_TRAINING
+from advisor.audit.paper.words import NOT_TRAINING, SEVERAL
 from advisor.audit.quantity import parse_quantity
 
 _SHAPE = re.compile(r"[\[(](?P<shape>\d[\d,]*(?:\s*[,×x]\s+?\d+){1,5})[\])]\s*(?:=|≈|→|:)\s*")
@@ -31,11 +31,6 @@ _PASS = re.compile(r"^\W*(?P<what>forward|backward|total)\b(?: pass)?(?: time)?\
 _WORK = {"forward": 2, "backward": 4, "total": 6}
 _BATCH = re.compile(r"\b(?:batch(?:[ _]size)?)\s*[=:]\s*(\d[\d,]*)\b(?!\s*[×x*])", re.IGNORECASE)
 _SEQUENCE = re.compile(r"\b(?:seq(?:uence)?(?:[ _]len(?:gth)?)?|block[ _]size)\s*[=:]\s*(\d[\d,]*)", re.IGNORECASE)
-_SEVERAL = re.compile(
-    r"\bGPUs\b|\bDDP\b|\bFSDP\b|distributed|multi-?GPU|multi-?node|\bnodes\b|cluster|world.?size|nproc"
-    r"|\b(?:[2-9]|\d\d+)\s?[x×]\s?(?:NVIDIA )?[A-Z]{1,3}\d{2,4}",
-    re.IGNORECASE,
-)
 _LINES = 30  # that a list of a step's parts runs on
 
 
@@ -98,7 +93,7 @@ def _passes(document: Document) -> Iterator[Drafted]:
     cards = [m for p in document.passages for m in mentions(p.text)]
     stated = [s.quantity for r in records(document) for s in r.facts.get("parameters", [])]
     sizes = [size for size in stated if size.low >= 10 * _LEAST_MODEL]
-    if len({card.name.upper() for card in cards}) != 1 or not sizes or _SEVERAL.search(document.text):
+    if len({card.name.upper() for card in cards}) != 1 or not sizes or SEVERAL.search(document.text):
         return
     least = min(sizes, key=lambda q: q.low)
     opened: Passage | None = None

@@ -12,12 +12,15 @@ from advisor.audit.card import SCHEMA, Card
 from advisor.audit.load import card_from_dict
 from advisor.audit.paper import (
     agreement,
+    capacity,
     comparisons,
     conclusions,
     equations,
+    forms,
     formulas,
     generalities,
     hardware,
+    identities,
     laws,
     parts,
     run_claims,
@@ -35,11 +38,14 @@ from advisor.readers.run_table import RunTable
 
 RULES = (
     equations.drafts,
+    identities.drafts,
     comparisons.drafts,
     tables.drafts,
     hardware.drafts,
     laws.drafts,
     training.drafts,
+    capacity.drafts,
+    forms.drafts,
     generalities.drafts,
     specs.drafts,
     agreement.drafts,

@@ -10,32 +10,22 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of, unit_of_label
-from advisor.audit.quantity import Quantity, parse_quantity
+from advisor.audit.paper.stated import EACH, Stated, in_words, size_in
+from advisor.audit.quantity import parse_quantity
 
 _PAIR = re.compile(r"^(?P<label>[^:=|]{2,60}?)\s*[:=]\s*(?P<value>\S.*)$")
 _PARTS = re.compile(r"\s*[│|;]\s*|,\s+(?=[A-Za-z][\w /]{2,20}:\s)")
 _METRICS = re.compile(
     r"metric|parameter|setting|phase|item|property|spec|aspect|measure|quantity|category", re.IGNORECASE
 )
-_SIZE = re.compile(
-    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
-)
-_EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
-_A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
-_STEP_TAKES = re.compile(
-    r"\b(?:each|one|every|a|per)\s(?:training |optimi[sz]er )?(?:step|iteration)\s"
-    r"(?:takes?|took|lasts?|needs?|is|was)\s*$",
-    re.IGNORECASE,
-)
-_TOKENS_A_STEP = re.compile(
-    r"\s*tokens?(?: (?:per|a|each|every) |\s?/\s?)(?:optimi[sz]er |global )?(?:step|batch|iteration|update)\b",
-    re.IGNORECASE,
-)
 _OTHER_TOKENS = re.compile(
     r"data|corpus|available|context|max|input|output|prompt|vocab|special|generat|new\b|per\b|average|length"
     r"|valid|test|eval",
     re.IGNORECASE,
 )
+_ARITHMETIC = re.compile(r"\d[^:]*?[×x*/÷+]\s*~?\$?\d")
+_LEAST_TITLES = 2  # columns with the name of a quantity: the rows are the subjects then
+_PRICED = re.compile(r"\s*(?:\(|@|\bat\b)\s*\$[^)]*\)?")
 _DERIVED = re.compile(
     r"ratio|expected|speed-?up|change|difference|improvement|delta|notes?|status|observed|impact|source", re.IGNORECASE
 )
@@ -44,16 +34,6 @@ _NAMES = re.compile(
     r"|method)s?\b",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stated:
-    """One number of a record, in the words of `quantity`."""
-
-    role: str
-    quantity: Quantity
-    line: int
-    label: str
 
 
 @dataclass(kw_only=True)
@@ -98,7 +78,7 @@ def records(document: Document) -> list[Record]:
     """All records of a document, in order."""
     found = [*_sections(document.passages), *_sentences(document.passages)]
     for grid in document.grids:
-        found += _columns(grid) if is_transposed(grid) else _rows(grid)
+        found += _listed(grid) if _is_list(grid) else _columns(grid) if is_transposed(grid) else _rows(grid)
     return [record for record in found if record.facts]
 
 
@@ -117,6 +97,9 @@ def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
                 if stated.role in ("tokens", "parameters", "gpus", "steps"):
                     held.add(stated)
             _add_size(held, subject)
+            cards = mentions(subject)
+            if len(cards) == 1 and cards[0].count and "gpus" not in held.facts:
+                held.add(_cards_stated(cards[0], passage.line))
         held.words += passage.text + "\n"
         held.cards += mentions(passage.text)
         labelled = list(pairs(passage.text, passage.line))
@@ -135,7 +118,12 @@ def _bullet(passage: Passage) -> Iterator[Stated]:
     yield from in_words(passage.text, passage.line)
     cards = mentions(passage.text)
     if len(cards) == 1 and cards[0].count and not re.search(r"\d\s*GPUs", passage.text):
-        yield Stated(role="gpus", quantity=parse_quantity(str(cards[0].count)), line=passage.line, label=cards[0].name)
+        yield _cards_stated(cards[0], passage.line)
+
+
+def _cards_stated(card: Mention, line: int) -> Stated:
+    """The number of cards that a name is given with."""
+    return Stated(role="gpus", quantity=parse_quantity(str(card.count)), line=line, label=card.name)
 
 
 def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
@@ -153,9 +141,8 @@ def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
         for stated in in_words(passage.text, passage.line):
             record.add(stated)
         if len(record.cards) == 1 and record.cards[0].count and "gpus" not in record.facts:
-            number = parse_quantity(str(record.cards[0].count))
-            record.add(Stated(role="gpus", quantity=number, line=passage.line, label=record.cards[0].name))
-        if not re.search(r"\bvs\.?\b|\bthan\b", passage.text):
+            record.add(_cards_stated(record.cards[0], passage.line))
+        if not re.search(r"\bvs\.?\b|\bthan\b|\btokens?\b[^.]{0,20}:", passage.text):
             _add_size(record, passage.text)
         yield record
 
@@ -167,18 +154,27 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
     )  # a time beside it is that of a step
     for part in _PARTS.split(text):
         match = _PAIR.match(re.sub(r"^\W+(?=[A-Za-z])", "", part.strip()))
-        if match is None or len(match["label"].split()) > 7:
+        if match is None or len(match["label"].split()) > 7 or _ARITHMETIC.search(match["label"]):
             continue
-        found = figures(match["value"])
-        if not found or found[0].start > 2 or re.search(r"[=→]|->", match["value"][found[0].end :]):
+        value = _result(match["value"])
+        found = figures(value)
+        if not found or found[0].start > 2 or re.search(r"[=→]|->", value[found[0].end :]):
             continue
-        label = "step time" if logged and match["label"].strip().lower() in ("time", "dt") else match["label"]
-        each = " per GPU" if _EACH.match(match["value"][found[0].end :].lstrip()) else ""
+        yield from (stated for stated in in_words(match["label"], line) if stated.role == "usd_per_hour")
+        label = _PRICED.sub("", match["label"])
+        label = "step time" if logged and label.strip().lower() in ("time", "dt") else label
+        each = " per GPU" if EACH.match(value[found[0].end :].lstrip()) else ""
         if stated := _stated(label + each, found[0], line):
             yield stated
         for figure in found[1:]:  # "$81 (at $3/GPU/hour)"
             if figure.dimension == "usd_per_hour" and found[0].dimension == "usd":
                 yield Stated(role="usd_per_hour", quantity=figure.quantity, line=line, label=label)
+
+
+def _result(value: str) -> str:
+    """Of arithmetic that is written out, what it is said to come to: the rest as it stands."""
+    last = re.search(r"(?:=|≈)\s*~?([^=≈]+)$", value)
+    return last[1] if last and figures(value[: last.start()]) and figures(last[1]) else value
 
 
 def _stated(label: str, figure: Figure, line: int) -> Stated | None:
@@ -189,7 +185,7 @@ def _stated(label: str, figure: Figure, line: int) -> Stated | None:
         role = "step_tokens"
     if role == "tokens" and _OTHER_TOKENS.search(label):
         return None
-    if role == "rate" and _EACH.search(label):
+    if role == "rate" and EACH.search(label):
         role = "gpu_rate"
     quantity = figure.quantity
     unit = unit_of_label(role, label)
@@ -213,11 +209,19 @@ def is_transposed(grid: Grid) -> bool:
     """Whether the columns are the subjects: metrics stand in the first column."""
     if len(grid.header) < 2:
         return False
+    if sum(bool(_column_role(grid, i)) for i in range(1, len(grid.header))) >= _LEAST_TITLES:
+        return False
     labels = [row.cells[0] for row in grid.rows]
     named = sum(bool(_row_roles(row)) for row in grid.rows)
     return bool(_METRICS.search(grid.header[0])) or (
         not _NAMES.search(grid.header[0]) and len(labels) > 1 and named > 0.6 * len(labels)
     )
+
+
+def _column_role(grid: Grid, at: int) -> str | None:
+    """The quantity of a column by its title and its first number."""
+    found = next((f for row in grid.rows for f in figures(row.cells[at])[:1]), None)
+    return role_of(grid.header[at], found) if found else None
 
 
 def _row_roles(row: Row) -> set[str]:
@@ -291,6 +295,18 @@ def _in_header(grid: Grid, line: int) -> Iterator[Stated]:
                 yield Stated(role="steps", quantity=figure.quantity, line=line, label=label)
 
 
+def _is_list(grid: Grid) -> bool:
+    """Whether a table is a list of a section's settings: one column of labels, one of values."""
+    return len(grid.header) == 2 and is_transposed(grid) and not mentions(grid.header[1])
+
+
+def _listed(grid: Grid) -> Iterator[Record]:
+    """What such a list states, as its section's "label: value" lines would."""
+    for record in _columns(grid):
+        record.kind, record.subject = "section", grid.headings[-1] if grid.headings else ""
+        yield record
+
+
 def _columns(grid: Grid) -> Iterator[Record]:
     """One record a column of values."""
     for i, name in enumerate(grid.header[1:], 1):
@@ -308,47 +324,7 @@ def _columns(grid: Grid) -> Iterator[Record]:
         yield record
 
 
-def in_words(text: str, line: int) -> Iterator[Stated]:
-    """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
-    for figure in figures(text):
-        role = _NOUNS_OF.get(figure.dimension)
-        if role == "duration" and (_A_STEP.match(text[figure.end :]) or _STEP_TAKES.search(text[: figure.start])):
-            role = "step_time"
-        if role == "rate" and _EACH.match(text[figure.end :].lstrip()):
-            role = "gpu_rate"
-        if figure.dimension == "count":
-            role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
-            role = "step_tokens" if _TOKENS_A_STEP.match(text[figure.end :]) else role
-        elif figure.dimension == "fraction":
-            near = text[max(0, figure.start - 12) : figure.end + 14]
-            role = "mfu" if re.search(r"\bMFU\b|model flops util", near, re.IGNORECASE) else None
-        if role:
-            yield Stated(role=role, quantity=figure.quantity, line=line, label=text)
-
-
-_NOUNS_OF = {
-    **{"rate": "rate", "gpu_hours": "gpu_hours", "usd_per_hour": "usd_per_hour", "usd": "usd", "seconds": "duration"}
-}
-_COUNTED = (
-    ("step_tokens", r"tokens?(?: per |/)(?:optimi[sz]er )?(?:step|batch|iter|update)"),
-    ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
-    ("parameters", r"(?:param|model\b)"),
-    ("gpus", r"gpus?\b"),
-    ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b(?! per|/)|(?:step|iteration) \w+"),
-    ("epochs", r"epochs?\b"),
-)
-
-
 def _add_size(record: Record, name: str) -> None:
     """Parameters from a model's name, where the record states none."""
     if "parameters" not in record.facts and (size := size_in(name)):
         record.add(Stated(role="parameters", quantity=size, line=record.line, label="name"))
-
-
-def size_in(name: str) -> Quantity | None:
-    """Parameters that a model's name gives: "LLaMA2 1.36B", "GPT3-175B"; None without, or with several."""
-    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name)}
-    if len(sizes) != 1:
-        return None
-    number, scale = sizes.pop()
-    return parse_quantity(f"~{number} {'billion' if scale in 'Bb' else 'M'}")

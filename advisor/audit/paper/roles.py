@@ -39,10 +39,11 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
         ("gpus", r"^#?\s?-?\s?(?:n_?)?(?:gpus?|devices|accelerators|cards|world[ _]size)$|(?:number|num"
         r"|count)[ _](?:of )?(?:gpus|devices)|#\s?-?gpus|gpu count", "count"),
         ("gpu", r"^(?:gpu|hardware|device|accelerator|card)s?(?: (?:type|model))?$", ""),
-        ("steps", r"^(?:(?:total|training|max|num|optimi[sz]er|target)[ _]?)*(?:steps|iter(?:ation)?s|updates)$"
+        ("steps", r"^(?:(?:total|training|max|num|optimi[sz]er|target)[ _]?)*(?:steps|iter(?:ation)?s|updates)"
+        r"(?: needed| in total)?$"
         r"|max_(?:steps|iters)", "count"),
         ("epochs", r"epochs?", "count times"),
-        ("parameters", r"\bparam(?:eter)?s?\b|model size|^size$|\bn_params", "count"),
+        ("parameters", r"model (?:support|capacity)|\bparam(?:eter)?s?\b|model size|^size$|\bn_params", "count"),
         ("optimal_tokens", r"optimal tok|tok[^|]{0,10}optimal|chinchilla", "count"),
         ("dataset", r"dataset[^|]{0,12}tok|unique tok|corpus|tokens available|data(?:set)? size", "count"),
         ("tokens", r"tok(?:en)?s?\b", "count"),
@@ -56,7 +57,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
     )
 )  # fmt: skip
 _COMPILED = tuple((role, re.compile(pattern, re.IGNORECASE), dimensions) for role, pattern, dimensions in _LABELS)
-_TIMED = re.compile(r"time|took|duration|\d\s?[x×]\s?[A-Z]|\d\s?[BM]\b")
+_TIMED = re.compile(r"^(?:grand |overall )?total$|time|took|duration|\d\s?[x×]\s?[A-Z]|\d\s?[BM]\b")
 _CARD_HOURS = re.compile(r"\b(?:gpu|card|device|[ahbv]\d{2,3})[- ]?(?:hours?|hrs?)\b", re.IGNORECASE)
 _UNIT_OF_LABEL = (
     (re.compile(r"\(?\b(?:hours|hrs?|h)\b\)?", re.IGNORECASE), "h"),

@@ -185,4 +185,5 @@ def declared_parameters(document: Document) -> str | None:
     """The number of parameters that a report states once for its run; None where it states several."""
     known: list[Record] = [r for r in records(document) if r.kind != "sentence"]
     stated = {s.quantity.text.lstrip("~") for r in known for s in r.facts.get("parameters", []) if s.label != "name"}
-    return stated.pop() if len(stated) == 1 else None
+    named = {s.quantity.text.lstrip("~") for r in records(document) for s in r.facts.get("parameters", [])}
+    return (stated or named).pop() if len(stated or named) == 1 else None

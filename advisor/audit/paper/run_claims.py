@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from advisor.audit.paper.cards import mentions
-from advisor.audit.paper.document import Document, Grid
+from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.run import declared_parameters
+from advisor.audit.paper.stated import size_in
 from advisor.audit.paper.words import LEANER, precision_of
 from advisor.audit.quantity import parse_quantity
 from advisor.laws.repetition import WASTEFUL_EPOCHS
@@ -20,6 +21,7 @@ _PARTS = (
     ("gradients", r"^(?:gradients?|grads)\b"),
     ("optimizer", r"^(?:optimi[sz]er|adamw?)\b"),
 )
+_ADAM = re.compile(r"\badam", re.IGNORECASE)
 _LEAST_BYTES = 2.0  # of text a token
 _LOADED = re.compile(
     r"fine-?tun|pre-?trained (?:model|weights|checkpoint)|resum(?:e|ing)|continued pre|LoRA", re.IGNORECASE
@@ -43,7 +45,8 @@ def drafts(document: Document, run: dict[str, Any], timing: dict[str, str]) -> I
             yield from _faster_than(" ".join(row.cells[:2]), row.line, run)
     for passage in document.passages:
         if match := re.match(r"^([^:=|]{2,60}?)\s*[:=]\s*(\S.*)$", passage.text):
-            yield from _labelled(match[1], match[2], passage.line, run, parameters)
+            of_section = parameters or _size_of_section(document, passage)
+            yield from _labelled(match[1], match[2], passage.line, run, of_section)
         yield from _expected_speed(passage.text, passage.line, run)
         yield from _speed_of_formats(passage.text, passage.line, passage.headings, run)
         yield from _faster_than(passage.text, passage.line, run)
@@ -87,9 +90,18 @@ def _memory(name: str, value: str, number: Figure, line: int, text: str, paramet
     each: tuple[int, ...] = _BYTES[part]
     if (stated := precision_of(text)) and part != "optimizer":
         each = (4,) if stated in ("fp32", "tf32") else (1, 2) if stated == "fp8" else (2,)
+    elif stated == "fp32" and _ADAM.search(text):
+        each = (8, 12)  # both moments; with the fp32 copy of the weights
     readings = [f"[~{parameters}] * [{size} B]" for size in each]
     says = {"value": _about(number), "readings": readings, "in_units": True}
     yield Drafted(kind="expression", line=line, text=text, says=says)
+
+
+def _size_of_section(document: Document, passage: Passage) -> str | None:
+    """The one model size that a section names up to a line."""
+    near = [p for p in document.passages if p.section == passage.section and p.line <= passage.line]
+    sizes = {size.text for p in near if (size := size_in(p.text))}
+    return sizes.pop().lstrip("~") if len(sizes) == 1 else None
 
 
 def _about(figure: Figure) -> str:

@@ -9,7 +9,8 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
-from advisor.audit.paper.records import Record, records, size_in
+from advisor.audit.paper.records import Record, records
+from advisor.audit.paper.stated import size_in
 from advisor.audit.paper.words import SPARSE_MODEL, SPARSITY, precision_of
 from advisor.laws.mfu import IMPOSSIBLE_MFU
 

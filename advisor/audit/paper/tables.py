@@ -28,6 +28,7 @@ _SAME = re.compile(
     r"^\W*(?:the )?(?:same|identical|equal|unchanged|no change)(?: (?:total|value|size|number))?\W*$", re.IGNORECASE
 )
 _COMPARING = re.compile(r"expect|ratio|speed|change|differ|compar|equal|same|vs|delta", re.IGNORECASE)
+_WITHOUT = re.compile(r"\b(?:without|excluding|not counting|before|excl\.)\s+(?:the )?(\w{4,})", re.IGNORECASE)
 _LEAST_FACTORS, _OVERLAP = 3, 2.0
 _SOMETIMES = re.compile(r"\bevery\b|\bonce\b|\bevery-|periodic", re.IGNORECASE)
 _ABOUT_TOTALS = 3  # parts of a list before a total, at most, that belong to something else
@@ -181,8 +182,9 @@ def _lists(passages: Sequence[Passage]) -> Iterator[Drafted]:
         if _SOMETIMES.search(match["label"]):
             continue  # a total of each step holds a share of it that nobody prints
         if _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
-            parts = [figure for _, figure in items]
-            if len(parts) >= 3 and passage.line - items[-1][0].line <= 2:
+            left_out = _WITHOUT.search(passage.text)
+            parts = [f for p, f in items if not (left_out and p.text.lower().startswith(left_out[1].lower()[:6]))]
+            if len(parts) >= (2 if left_out else 3) and passage.line - items[-1][0].line <= 2:
                 yield _sum(passage.line, passage.text, found[0], parts)
             items = []
         else:

@@ -11,14 +11,21 @@ from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
 from advisor.audit.paper.laws import stated_of
-from advisor.audit.paper.records import Record, Stated, records, size_in
-from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SPARSE_MODEL, TRAINING, precision_of
+from advisor.audit.paper.records import Record, records
+from advisor.audit.paper.stated import Stated, in_words, size_in
+from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SEVERAL, SPARSE_MODEL, TRAINING, precision_of
 
 _SINGLE = re.compile(
     r"\b(?:single|one|1)[ x×-]*(?:\w+ )?(?:GPU|card|[ABHLV]\d{2,3}|RTX)|\bon (?:a|an|one) (?:single )?", re.IGNORECASE
 )
 _LONG = re.compile(
     r"\b(?:16|32|64|128|256)[kK]\b(?! steps)|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context", re.IGNORECASE
+)
+_ASIDE = re.compile(r"\((?:vs|versus|compared|instead|not|rather)[^)]*\)", re.IGNORECASE)
+# parts of a training that are not reckoned with its tokens
+_PHASE = re.compile(
+    r"\bmid-?train|\bsft\b|\brl\b|\bdpo\b|\beval|\bpost-?train|\bfine-?tun|\btokeni[sz]|\bwarm|\banneal|\bdata\b|\bphase\b",
+    re.IGNORECASE,
 )
 _FEW_CARDS = 2  # a text about more of them is about no one run
 _LEAST_MODEL = 1e7  # parameters; what is smaller is a layer or a head
@@ -37,7 +44,6 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _memory_of_rows(grid, context)
         yield from _cards_for_models(grid, context)
     for passage in document.passages:
-        yield from _single_card(passage, context)
         yield from _replicated(passage)
 
 
@@ -49,7 +55,10 @@ class _Context:
         self.title = document.title
         self.long = _LONG.search(document.text) is not None
         self.leaner = LEANER.search(document.title) is not None
-        self.fp8 = re.search(r"\bFP8\b", document.text, re.IGNORECASE) is not None
+        self.one_card = SEVERAL.search(document.text) is None
+        texts = [(p.section, p.text) for p in document.passages]
+        texts += [(g.section, cell) for g in document.grids for cells in _all_cells(g) for cell in cells]
+        self._fp8 = {section for section, text in texts if "fp8" in text.lower()}
         self.sections = {r.section: r for r in known if r.kind == "section"}
         self._cards: dict[int, list[Mention]] = {}
         for passage in document.passages:
@@ -60,19 +69,40 @@ class _Context:
 
     def card(self, record: Record) -> Mention | None:
         """The card of a record: its own, its section's, the report's; None where several are possible."""
-        for found in (record.cards, self._cards.get(record.section, []), self.everywhere):
+        if not record.cards and re.search(r"\blaptop\b", record.words, re.IGNORECASE):
+            laptops = {m.key: m for m in self.everywhere if "laptop" in m.key}
+            return next(iter(laptops.values())) if len(laptops) == 1 else None
+        own = mentions(_ASIDE.sub(" ", record.words)) if len(record.cards) > 1 else record.cards
+        for found in (own, self._cards.get(record.section, []), self.everywhere):
             if chips := {m.name.upper() for m in found}:
                 return found[0] if len(chips) == 1 else None
         return None
 
     def precision(self, record: Record) -> str | None:
-        """The format of a record; FP8 wherever the report names it, since its peak is the higher one."""
-        return "fp8" if self.fp8 else precision_of(record.words)
+        """The format of a record; FP8 where its section names it, since its peak is the higher one."""
+        return "fp8" if record.section in self._fp8 else precision_of(record.words)
+
+
+def _all_cells(grid: Grid) -> Sequence[tuple[str, ...]]:
+    return [grid.header, *(row.cells for row in grid.rows)]
 
 
 def _one(role: str, record: Record, known: Sequence[Record]) -> Stated | None:
     found = stated_of(role, record, known).stated
+    if not found and role in ("parameters", "tokens") and record.kind != "row":
+        found = _in_headings(role, record)
     return found[0] if len(found) == 1 else None
+
+
+def _in_headings(role: str, record: Record) -> tuple[Stated, ...]:
+    """What the nearest heading that names it says of a quantity: "Stretch (3B params, 30B tokens)"."""
+    for heading in reversed(record.headings):
+        found = [s for s in in_words(heading, record.line) if s.role == role]
+        if not found and role == "parameters" and (size := size_in(heading)):
+            found = [Stated(role=role, quantity=size, line=record.line, label="name")]
+        if found:
+            return tuple(found)
+    return ()
 
 
 def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
@@ -82,13 +112,17 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         return
     if not n.quantity.low >= 1e6 or not d.quantity.low >= 1e6:
         return
+    if record.kind == "sentence" and record.facts.keys() & {"rate", "gpu_rate"}:
+        return  # the time follows from the speed, and that is judged
+    if "tokens" not in record.facts and _PHASE.search(record.words):
+        return
     own = [s for role in ("gpu_hours", "duration") for s in record.facts.get(role, [])]
     if not own or len({s.quantity.text for s in own}) > 2:
         return
     says = {"parameters": n.quantity.text, "tokens": d.quantity.text, "gpu": card.name, **_method(record, context)}
     if mfu := _one("mfu", record, known) or _assumed_mfu(record, known):
         says["mfu"] = mfu.quantity.text
-    number = _cards_used(record, known, card)
+    number = _cards_used(record, known, card) or ("1" if context.one_card else None)
     for stated in own:
         if stated.quantity.dimension == "seconds":
             if number is None or stated.quantity.high < 60:
@@ -142,7 +176,7 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         return
     for role in ("rate", "gpu_rate"):
         rate = _one(role, record, known)
-        number = _cards_used(record, known, card)
+        number = _cards_used(record, known, card) or ("1" if context.one_card else None)
         if rate is None or (role == "rate" and number is None):
             continue
         if role not in record.facts and "mfu" not in record.facts:
@@ -228,41 +262,6 @@ def _cards_for_models(grid: Grid, context: _Context) -> Iterator[Drafted]:
                         text=shortened(f"{cards[0].name}: {part.strip()}"),
                         says={"parameters": f"{size[0]} billion", "value": f"{memory:g} GB"},
                     )
-
-
-def _single_card(passage: Passage, context: _Context) -> Iterator[Drafted]:
-    """As "A single H100 trains 7B-13B fine": full training on one card."""
-    text, cards = passage.text, mentions(passage.text)
-    trains = re.search(r"\b(?:pre-?)?train(?:s|ed|ing)?\b|\bfull(?:y)? fine-?tun", text, re.IGNORECASE)
-    if (
-        not trains
-        or len(cards) != 1
-        or (cards[0].count or 1) > 1
-        or not re.search(r"\bsingle\b|\bone\b|\b1\s?[x×]", text[: cards[0].end + 12], re.IGNORECASE)
-    ):
-        return
-    if (
-        LEANER.search(text)
-        or NOT_TRAINING.search(text)
-        or re.search(r"\bnot\b|n't|cannot|too (?:big|large)|more than|exceed|beyond|hours|days|\$", text)
-    ):
-        return
-    sizes = [
-        f
-        for f in figures(text)
-        if f.dimension == "count"
-        and f.scaled
-        and f.quantity.low >= 5e8
-        and re.match(r"(?:param|model|$|fine|well|easily)", f.noun)
-    ]
-    if len(sizes) == 1 and "tok" not in sizes[0].noun:
-        memory = max(s.memory_gb for s in cards[0].specs)
-        yield Drafted(
-            kind="training_memory",
-            line=passage.line,
-            text=shortened(text),
-            says={"parameters": sizes[0].quantity.text, "value": f"{memory:g} GB"},
-        )
 
 
 def _replicated(passage: Passage) -> Iterator[Drafted]:

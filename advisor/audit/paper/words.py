@@ -23,6 +23,12 @@ SPARSE_MODEL = re.compile(
     r"\bMoE\b|mixture|\bA\d+(?:\.\d+)?B\b|\d+x\d+B|expert|active param|activated|Mixtral|DeepSeek-?V[23]|Switch",
     re.IGNORECASE,
 )
+# more than one card at work
+SEVERAL = re.compile(
+    r"\bGPUs\b|\bDDP\b|\bFSDP\b|distributed|multi-?GPU|multi-?node|\bnodes\b|cluster|world.?size|nproc"
+    r"|\b(?:[2-9]|\d\d+)\s?[x×]\s?(?:NVIDIA )?[A-Z]{1,3}\d{2,4}",
+    re.IGNORECASE,
+)
 _PRECISIONS = (
     ("fp8", r"\bfp8\b|\be4m3|float8"),
     ("bf16", r"\bbf16|bfloat16"),

@@ -78,4 +78,25 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("compared_losses", {"vocabularies": ["32 k", "152 k"]}, D),
     ("loss_prediction", {"value": 2.0, "reached": 2.4}, H),
     ("loss_prediction", {"value": 2.4, "reached": 2.0}, D),
+    # 7 B with bf16 weights and gradients and fp32 moments: 84 GB
+    ("training_memory", {"parameters": "7 billion", "value": "80 GB", "state": 12}, W),
+    ("largest_model", {"parameters": "300 M", "value": "40 GB"}, W),  # 4.8 GB of state
+    ("largest_model", {"parameters": "2 billion", "value": "40 GB"}, H),
+    ("share_of_quality", {"value": "97 %", "of": "loss"}, D),
+    # (27 - 25) ÷ (29.5 - 25) = 44 %
+    (
+        "share_of_quality",
+        {"value": "92 %", "of": "accuracy", "reached": "27 %", "target": "29.5 %", "chance": "25 %"},
+        D,
+    ),
+    ("share_of_quality", {"value": "92 %", "of": "accuracy", "reached": "46 %", "target": "50 %", "chance": "0 %"}, H),
+    ("compute_of_size", {"value": "4 x", "size": "2 x"}, H),
+    ("compute_of_size", {"value": "2 x", "size": "2 x"}, W),
+    ("uniform_loss", {"value": 10.8, "vocabulary": "50,257"}, H),  # ln 50,257 = 10.825
+    ("uniform_loss", {"value": 9.2, "vocabulary": "50,257"}, W),
+    ("linear_speedup", {"value": "12 days", "gpus": 8, "than": "23 days", "than_gpus": 4}, H),
+    ("linear_speedup", {"value": "6 days", "gpus": 8, "than": "23 days", "than_gpus": 4}, W),
+    ("tokens_support", {"value": "5 billion", "tokens": "500 M"}, W),
+    ("tokens_support", {"value": "5 billion", "tokens": "50 billion"}, H),
+    ("tokens_support", {"value": "5 billion", "tokens": "500 M", "ratio": "10-100"}, W),
 ]

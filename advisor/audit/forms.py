@@ -1,0 +1,88 @@
+"""Claims whose form alone decides: shares of a loss or of an accuracy, scaling with size, cards and data."""
+
+from __future__ import annotations
+
+import math
+
+from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, wrong
+from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens
+
+_NEARLY = 0.95  # of a share: chance explains little of it
+_EFFICIENT = 1.1  # a second run on more cards may be tuned a little better than the first
+_FAR_SHORT = 5.0  # times fewer tokens than the rule that the text goes by
+
+
+def share_of_quality(q: Question) -> Judgement:
+    """A quotient of two losses, or of two accuracies, that is called a share of what was to be reached."""
+    value = q.get("value")
+    if q.get("of") == "loss":
+        return does_not_follow(
+            "the quotient of two losses is no share of quality: a loss has no zero that a model starts from",
+            f"{value.text} is one loss over the other; set their difference against what separates the models",
+            threshold="perplexities, or differences of losses on the same data and tokens",
+        )
+    reached, target, chance = (q.get(name).middle for name in ("reached", "target", "chance"))
+    share = (reached - chance) / (target - chance)
+    guessed = format_percent(chance)
+    words = f"({format_percent(reached)} − {guessed}) ÷ ({format_percent(target)} − {guessed})"
+    if value.admits(_NEARLY * share, share / _NEARLY):
+        return holds(f"{format_percent(share)} of the way", f"{words} = {format_percent(share)}")
+    return does_not_follow(
+        f"{guessed} is what guessing gives: {format_percent(max(share, 0.0))} of the way, not {value.text}",
+        f"{words} = {format_percent(share)}",
+        threshold="accuracy above chance",
+    )
+
+
+def compute_of_size(q: Question) -> Judgement:
+    """Compute of a model so many times larger at the same tokens per parameter: the square."""
+    value, size = q.get("value"), q.get("size").middle
+    words = f"6 × ({size:g} N) × ({size:g} D) = {size * size:g} × 6 N D"
+    return compare(
+        value,
+        size * size,
+        show=lambda factor: f"{factor:g} times",
+        arithmetic=words,
+        consequence="time and money are planned too small by this factor",
+    )
+
+
+def uniform_loss(q: Question) -> Judgement:
+    """The loss of a uniform guess among a vocabulary: its natural logarithm."""
+    size = q.get("vocabulary").middle
+    truth = math.log(size)
+    return compare(
+        q.get("value"), truth - 0.06, truth + 0.06, show=format_number, arithmetic=f"ln {size:,.0f} = {truth:.2f}"
+    )
+
+
+def linear_speedup(q: Question) -> Judgement:
+    """Time of one run on more cards: no shorter than in proportion to their number."""
+    value, cards, time, base = q.get("value"), q.get("gpus").middle, q.get("than"), q.get("than_gpus").middle
+    if cards <= base:
+        return holds("no more cards than before", "")
+    best = time.least * base / cards
+    words = f"{time.text} × {base:g} ÷ {cards:g} = {format_seconds(time.middle * base / cards)}"
+    if value.most * _EFFICIENT < best:
+        return wrong(
+            f"not below {format_seconds(best)}: {cards / base:g} times the cards are as many times as fast at best",
+            words,
+            consequence="the schedule is too short",
+        )
+    return holds(f"{format_percent(best / value.middle)} of linear", words)
+
+
+def tokens_support(q: Question) -> Judgement:
+    """Tokens that are said to be enough for a model, by tokens per parameter: the text's own rule, else 20."""
+    n, d, rule = q.get("value"), q.get("tokens"), q.get("ratio")
+    least = rule.least if rule else 20.0
+    ratio = d.most / n.least if n.least > 0 else math.inf
+    words = f"{format_tokens(d.middle)} ÷ {format_count(n.middle)} parameters = {format_number(d.middle / n.middle)}"
+    if ratio * _FAR_SHORT < least:
+        return wrong(
+            f"{format_number(d.middle / n.middle)} a parameter where {rule.text if rule else 'about 20'} are wanted: "
+            f"enough for {format_count(d.middle / least)} parameters",
+            words,
+            consequence="a model of that size memorises the data",
+        )
+    return holds(f"{format_number(d.middle / n.middle)} tokens a parameter", words)

@@ -1,0 +1,132 @@
+"""Models of a size that are said to be trained in a device's memory, or to need so much of it.
+
+The size, the memory and the training may stand in one sentence, or the sentence leaves them to its heading or to the
+line that opens its list. What is sharded, quantised or only run is not judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from advisor.audit.paper.cards import mentions
+from advisor.audit.paper.document import Document, Passage
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.stated import in_words, size_in
+from advisor.audit.paper.words import LEANER, NOT_TRAINING, TRAINING
+from advisor.audit.quantity import Quantity, parse_quantity
+
+_TRAINS = re.compile(
+    r"\bfine-?tun\w*|\bcheckpointing\b|\bAdamW?\b|\bmodel (?:training|capacity)\b|\bgradients?\b|\bdevice_batch",
+    re.IGNORECASE,
+)
+_HOLDS = re.compile(
+    r"\bup to\b|\bmax(?:imum)? (?:model|params?|parameters|size)\b|\bfits?\b|\benough for\b|\bcomfortabl"
+    r"|\bsufficient for\b|\bcan (?:train|handle|fine-?tune|fit|hold)\b|\btrains?\b|\bhandles?\b|\blargest model\b"
+    r"|\bto fit\b",
+    re.IGNORECASE,
+)
+_LARGEST = re.compile(
+    r"\bmax(?:imum)? (?:model|params?|parameters|size)\b|\blargest model\b"
+    r"|\bsmaller (?:model )?to fit\b|\breduced to fit\b",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"\bnot\b|n't\b|\bcannot\b|\btoo (?:big|large|small)\b|\bmore than\b|\bexceed|\bbeyond\b|\binsufficient\b|\bnode\b"
+    r"|\bmulti|\bcluster\b|\b(?:hours?|days?)\b|\$|/s\b|\?|\bactivation(?:s| memory)\b|\btokens\b|OOM|out of memory",
+    re.IGNORECASE,
+)
+_NEEDS = re.compile(r"\b(?:v?ram|memory|gpu mem)\b", re.IGNORECASE)
+_PART = re.compile(
+    r"\b(?:weights?|gradients?|optimi[sz]er|moments?|states?|cache|activations?|checkpoint)\b", re.IGNORECASE
+)
+_MEMORY = re.compile(
+    r"\bfit (?:in|on|into) (?P<fit>\d+(?:\.\d+)?)\s?GB"
+    r"|(?P<has>\d+(?:\.\d+)?)\s?GB (?:of )?(?:V?RAM|unified|memory|GPU)",
+    re.IGNORECASE,
+)
+_OF_DEVICE = re.compile(r"\s?(?:of )?(?:V?RAM|GPU memory|(?:peak )?memory)\b", re.IGNORECASE)
+_WITH_ADAM = re.compile(r"\bAdamW?\b", re.IGNORECASE)
+_MOMENTS_IN_FP32 = "12"  # bytes a parameter: bf16 weights and gradients beside two fp32 moments
+_LEAST_MODEL = 1e8
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Every such claim of a sentence or bullet."""
+    lead: Passage | None = None
+    for passage in document.passages:
+        if lead is None or lead.section != passage.section:
+            lead = None
+        around = _around(passage, lead)
+        if passage.text.rstrip().endswith(":"):
+            lead = passage
+        if not _is_training(passage.text, around, document) or _DENIED.search(passage.text):
+            continue
+        if (size := _size(passage.text)) and size.low >= _LEAST_MODEL:
+            yield from _claims(passage, size, around)
+
+
+def _claims(passage: Passage, size: Quantity, around: Sequence[str]) -> Iterator[Drafted]:
+    text = passage.text
+    says = {"parameters": size.text}
+    if any(_WITH_ADAM.search(words) for words in (text, *around)):
+        says["state"] = _MOMENTS_IN_FP32
+    needed = _needed(text)
+    if needed is not None:
+        says["value"] = needed.quantity.text
+        yield Drafted(kind="training_memory", line=passage.line, text=shortened(text), says=says)
+    elif _HOLDS.search(text) and (memory := _device(text, around)):
+        says["value"] = memory
+        yield Drafted(kind="training_memory", line=passage.line, text=shortened(f"{text} ({memory})"), says=says)
+        if _LARGEST.search(text):
+            says = {"parameters": size.text, "value": memory}
+            yield Drafted(kind="largest_model", line=passage.line, text=shortened(f"{text} ({memory})"), says=says)
+
+
+def _around(passage: Passage, lead: Passage | None) -> list[str]:
+    """What a sentence leaves to others, nearest first: the line that opens its list, its headings."""
+    return [*([lead.text] if lead else []), *reversed(passage.headings)]
+
+
+def _is_training(text: str, around: Sequence[str], document: Document) -> bool:
+    """Whether all of a model is trained, on one device."""
+    near = [text, *around[:3]]
+    if TRAINING.search(text) and not LEANER.search(text) and not NOT_TRAINING.search(text):
+        return not any(LEANER.search(words) for words in around[:1])
+    if any(LEANER.search(words) or NOT_TRAINING.search(words) for words in near):
+        return False
+    return any(TRAINING.search(words) or _TRAINS.search(words) for words in (*near, document.title))
+
+
+def _size(text: str) -> Quantity | None:
+    """The one model size that a text names, of a range its larger end."""
+    sizes = [s.quantity for s in in_words(text, 0) if s.role == "parameters"]
+    if len(sizes) == 1:
+        return sizes[0]
+    ranged = re.findall(r"(?<![\w.-])(\d+(?:\.\d+)?)\s?B?\s?-\s?(\d+(?:\.\d+)?)\s?B\b(?!\s?tok)", text)
+    if len(ranged) == 1 and not sizes and float(ranged[0][0]) < float(ranged[0][1]):
+        return parse_quantity(f"{ranged[0][0]}-{ranged[0][1]} billion")
+    return size_in(text) if not sizes else None
+
+
+def _needed(text: str) -> Figure | None:
+    """The memory that a text says is needed: not that of a card, nor of a part of the state."""
+    found = [f for f in figures(text) if f.dimension == "bytes"]
+    found = [f for f in found if _OF_DEVICE.match(text[f.end :])] or found
+    if len(found) != 1 or not _NEEDS.search(text) or _PART.search(text) or mentions(text) or found[0].side == "<":
+        return None
+    return None if _HOLDS.search(text) else found[0]
+
+
+def _device(text: str, around: Sequence[str]) -> str | None:
+    """The memory of the one device that a text or what stands around it names."""
+    for words in (text, *around[:3]):
+        cards = mentions(words)
+        if len({c.name for c in cards}) > 1 or any((c.count or 1) > 1 for c in cards):
+            return None
+        if cards:
+            return f"{max(s.memory_gb for s in cards[0].specs):g} GB"
+        if memory := _MEMORY.search(words):
+            return f"{memory['fit'] or memory['has']} GB"
+    return None

@@ -1,0 +1,87 @@
+"""What words state alone: numbers whose unit or noun says what they are of, sizes in the names of models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.quantity import Quantity, parse_quantity
+
+_SIZE = re.compile(
+    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
+)
+_A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
+_STEP_TAKES = re.compile(
+    r"\b(?:each|one|every|a|per)\s(?:training |optimi[sz]er )?(?:step|iteration)\s"
+    r"(?:takes?|took|lasts?|needs?|is|was)\s*$",
+    re.IGNORECASE,
+)
+_TOKENS_A_STEP = re.compile(
+    r"\s*tokens?(?: (?:per|a|each|every) |\s?/\s?)(?:optimi[sz]er |global )?(?:step|batch|iteration|update)\b",
+    re.IGNORECASE,
+)
+EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
+_EVERY = re.compile(
+    r"\b(?:every|each|after|for|first|last|at|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
+)
+_AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
+_LEAST_WORK = 1e15  # FLOPs of a training
+_NOUNS_OF = {
+    **{"work": "work", "flops": "sustained", "energy": "energy", "usd_per_energy": "usd_per_energy"},
+    **{"rate": "rate", "gpu_hours": "gpu_hours", "usd_per_hour": "usd_per_hour", "usd": "usd", "seconds": "duration"},
+}
+_COUNTED = (
+    ("step_tokens", r"tokens?(?: per |/)(?:optimi[sz]er )?(?:step|batch|iter|update)"),
+    ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
+    ("parameters", r"(?:param|model\b)"),
+    ("gpus", r"gpus?\b"),
+    ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b(?! per|/)|(?:step|iteration) \w+"),
+    ("epochs", r"epochs?\b"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """One number of a record, in the words of `quantity`."""
+
+    role: str
+    quantity: Quantity
+    line: int
+    label: str
+
+
+def in_words(text: str, line: int) -> Iterator[Stated]:
+    """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
+    for figure in figures(text):
+        role = _NOUNS_OF.get(figure.dimension)
+        if role == "duration" and (_A_STEP.match(text[figure.end :]) or _STEP_TAKES.search(text[: figure.start])):
+            role = "step_time"
+        if role == "rate" and EACH.match(text[figure.end :].lstrip()):
+            role = "gpu_rate"
+        if figure.dimension == "count":
+            role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
+            role = "step_tokens" if _TOKENS_A_STEP.match(text[figure.end :]) else role
+            role = None if role == "steps" and _EVERY.search(text[: figure.start]) else role
+        elif (role == "sustained" and _AT_PEAK.search(text)) or (role == "work" and not _is_of_training(text, figure)):
+            role = None
+        elif figure.dimension == "fraction":
+            near = text[max(0, figure.start - 12) : figure.end + 14]
+            role = "mfu" if re.search(r"\bMFU\b|model flops util", near, re.IGNORECASE) else None
+        if role:
+            yield Stated(role=role, quantity=figure.quantity, line=line, label=text)
+
+
+def _is_of_training(text: str, work: Figure) -> bool:
+    """Whether FLOPs are those of a whole training: many, and not of a token or a step."""
+    return work.value >= _LEAST_WORK and re.search(r"\bper\b|/", text[work.end :][:6]) is None
+
+
+def size_in(name: str) -> Quantity | None:
+    """Parameters that a model's name gives: "LLaMA2 1.36B", "GPT3-175B"; None without, or with several."""
+    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name)}
+    if len(sizes) != 1:
+        return None
+    number, scale = sizes.pop()
+    return parse_quantity(f"~{number} {'billion' if scale in 'Bb' else 'M'}")
