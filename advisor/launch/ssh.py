@@ -153,11 +153,12 @@ def _by_hand(run: str, job: Job, data: str | None) -> list[str]:
     sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data else []
     lines = []
     for there, options in [*sent, (f"runs/{_id(run)}", [])]:
-        folder = f"{ROOT}/{there}"
+        folder = f'"$HOME/{ROOT}/{there}"'
         unpack = f"mkdir -p {folder} && tar -xf - -C {folder}"
         lines.append(f"{shlex.join(['tar', *options, '-cf', '-', '.'])} | {shlex.join([*_ssh(run), unpack])}")
     start = (
-        f"cd {ROOT}/runs/{_id(run)} && mkdir -p run && setsid nohup bash start.sh < /dev/null >> run/stdout.log 2>&1 &"
+        f'cd "$HOME/{ROOT}/runs/{_id(run)}" && mkdir -p run && '
+        "setsid nohup bash start.sh < /dev/null >> run/stdout.log 2>&1 &"
     )
     return [*lines, shlex.join([*_ssh(run), start])]
 
