@@ -27,11 +27,10 @@ class Verb:
     section: str
     help: str
     object_name: str = "command"
-    file: str | None = None  # None: called as the verb is
 
     @property
     def module(self) -> str:
-        return f"advisor.cli.{self.file or self.name}"
+        return f"advisor.cli.{self.name}"
 
     def exists(self) -> bool:
         return importlib.util.find_spec(self.module) is not None
@@ -52,7 +51,7 @@ VERBS = {
         Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
-        Verb(name="import", section=RUN, help="Bring in and score a run that came from elsewhere.", file="bring_in"),
+        Verb(name="import", section=RUN, help="Bring in and score a run that came from elsewhere."),
         Verb(name="runs", section=RUN, help="List the runs on this machine."),
         Verb(name="analyze", section=LEARN, help="Diagnose any training log: what happened, what it cost, what to do."),
         Verb(name="compare", section=LEARN, help="Set a run against its prediction and say where the gap went."),
