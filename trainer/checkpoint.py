@@ -10,38 +10,61 @@ import base64
 import random
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trainer import checkpoint_files as files
 from trainer.checkpoint_files import MODEL_FILE, OPTIMIZER_FILE, CheckpointError, DamagedError
+from trainer.checkpoint_parts import StoredTensors
+from trainer.parallel import World
 from trainer.schema import SCHEMA
+from trainer.split import first_row, is_split, like, local_rows
 
 # How an optimizer computes, not what: taken from the optimizer at hand, so that a run may move to another device.
 _IMPLEMENTATION_SETTINGS = ("fused", "foreach", "capturable", "differentiable")
+_ALONE = World()
 
 
-def save_checkpoint(
-    folder: Path, step: int, model: nn.Module, optimizers: Iterable[Optimizer], extra: dict[str, Any]
-) -> tuple[str, int]:
-    """Write `folder/step-N`, whole or not at all; give its path relative to the folder's parent, and its bytes.
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What one process contributes to a checkpoint: tensors by file, and the rest of the state."""
 
-    `extra` must be fit for JSON (tuples come back as lists). The files are on disk before the name appears. One
-    process writes; wrappers of DistributedDataParallel and torch.compile leave no trace in the parameters' names.
-    Raises CheckpointError, as when the disk is full; older checkpoints are then untouched.
+    step: int
+    tensors: dict[str, dict[str, Tensor]]  # of the running model, not copies, unless `on_host` made them
+    state: dict[str, Any]
+
+    def on_host(self) -> Snapshot:
+        """The same with tensors of its own in host memory: the run may go on."""
+        copies = {
+            file: {name: tensor.to("cpu", copy=True) for name, tensor in part.items()}
+            for file, part in self.tensors.items()
+        }
+        return replace(self, tensors=copies)
+
+
+def take_snapshot(
+    step: int, model: nn.Module, optimizers: Iterable[Optimizer], extra: dict[str, Any], world: World = _ALONE
+) -> Snapshot:
+    """This process's part of a checkpoint: its rows of a split model, everything or nothing of a whole one.
+
+    `extra` must be fit for JSON (tuples come back as lists). Wrappers of DistributedDataParallel and torch.compile
+    leave no trace in the parameters' names.
     """
     optimizers = list(optimizers)
     names = _parameter_names(model)
+    kinds = {MODEL_FILE: _model_tensors(model), OPTIMIZER_FILE: _optimizer_tensors(optimizers, names)}
+    parts = world.size if any(is_split(tensor) for tensor in kinds[MODEL_FILE].values()) else 1
     tensors = {
-        MODEL_FILE: {name: tensor.detach() for name, tensor in _model_tensors(model).items()},
-        OPTIMIZER_FILE: _optimizer_tensors(optimizers, names),
+        files.part_name(file, world.rank, parts): _own_rows(tensors, world)
+        for file, tensors in kinds.items()
+        if world.rank < parts
     }
     state = {
         "schema": SCHEMA,
@@ -51,37 +74,60 @@ def save_checkpoint(
         "random": _random_state(_device_of(model)),
         "extra": extra,
     }
-    path, size = files.write_checkpoint(folder, step, tensors, state)
-    return f"{folder.name}/{path.name}", size
+    return Snapshot(step=step, tensors=tensors, state=state)
+
+
+def _own_rows(tensors: dict[str, Tensor], world: World) -> dict[str, Tensor]:
+    """The rows that are here; what is whole everywhere is the main process's."""
+    rows = {name: local_rows(tensor) for name, tensor in tensors.items() if is_split(tensor) or world.is_main}
+    return {name: own for name, own in rows.items() if own.dim() == 0 or len(own)}
 
 
 def load_newest(
-    folder: Path, model: nn.Module, optimizers: Iterable[Optimizer], on_message: Callable[[str], None]
+    folder: Path,
+    model: nn.Module,
+    optimizers: Iterable[Optimizer],
+    on_message: Callable[[str], None],
+    world: World = _ALONE,
 ) -> dict[str, Any] | None:
     """Restore model, optimizers and random states from the newest sound checkpoint; give its `extra` plus `step`.
 
-    None when the folder holds no checkpoint. A damaged one is reported through `on_message`, set aside (renamed) once
-    an older one serves, and never loaded in part. Raises CheckpointError when checkpoints are there but none is sound,
-    or when a sound one belongs to another model or other optimizers.
+    None when the folder holds no checkpoint. All processes of a run call this together, however many wrote it. A
+    damaged one is reported through `on_message`, set aside (renamed) once an older one serves, and never loaded in
+    part. Raises CheckpointError when checkpoints are there but none is sound, or when a sound one belongs to another
+    model or other optimizers.
     """
-    files.tidy(folder)
-    optimizers = list(optimizers)
+    optimizers, device = list(optimizers), _device_of(model)
+    if world.is_main:
+        files.tidy(folder)
     damaged: list[str] = []
     broken: list[Path] = []
-    for path in reversed(files.list_checkpoints(folder)):
-        try:
-            state = files.verify(path)
-        except DamagedError as problem:
+    for name in world.gather([path.name for path in reversed(files.list_checkpoints(folder))], device)[0]:
+        path = folder / name
+        state, own_problem = _checked(path, world)
+        problem = next(filter(None, world.gather(own_problem, device)), None)
+        if problem or state is None:
             damaged.append(f"{path} is damaged: {problem}")
             broken.append(path)
             on_message(f"{damaged[-1]}; trying the one before it")
             continue
         _restore(path, state, model, optimizers)
-        files.set_aside(broken)  # or they would count as the newest when old ones are pruned
+        if world.is_main:
+            files.set_aside(broken)  # or they would count as the newest when old ones are pruned
         return {**state["extra"], "step": state["step"]}
     if damaged:
         raise CheckpointError(f"no checkpoint in {folder} can be used: " + "; ".join(damaged))
     return None
+
+
+def _checked(path: Path, world: World) -> tuple[dict[str, Any] | None, str | None]:
+    """A checkpoint's state, and what is wrong with it or with this process's share of its files."""
+    try:
+        state = files.read_state(path)
+        files.check_files(path, state, share=(world.rank, world.size))
+    except DamagedError as problem:
+        return None, str(problem)
+    return state, None
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -134,16 +180,18 @@ def _restore(path: Path, state: dict[str, Any], model: nn.Module, optimizers: li
     """Load a sound checkpoint; checks that it fits before anything is changed."""
     names = _parameter_names(model)
     targets = _model_tensors(model)
-    problems = _model_mismatch(targets, files.read_shapes(path / MODEL_FILE))
+    stored = {kind: StoredTensors(path, state["files"], kind) for kind in ("model", "optimizer")}
+    problems = _model_mismatch(targets, stored["model"].shapes)
     problems += _optimizer_mismatch(state["optimizers"], optimizers, names)
     if problems:
         raise CheckpointError(f"{path} belongs to another run configuration: " + "; ".join(problems))
-    with safe_open(path / MODEL_FILE, framework="pt") as saved, torch.no_grad():
+    with torch.no_grad():
         for name, target in targets.items():
-            target.copy_(saved.get_tensor(name))
-    with safe_open(path / OPTIMIZER_FILE, framework="pt") as saved:
-        for index, optimizer in enumerate(optimizers):
-            _restore_optimizer(optimizer, state["optimizers"][index], _tensors_by_parameter(saved, index))
+            own = local_rows(target)
+            own.copy_(stored["model"].rows(name, first_row(target), len(own) if own.dim() else 0))
+    for index, optimizer in enumerate(optimizers):
+        entries = _tensors_by_parameter(stored["optimizer"], index, targets)
+        _restore_optimizer(optimizer, state["optimizers"][index], entries)
     _restore_random_state(state["random"], _device_of(model))
 
 
@@ -178,7 +226,7 @@ def _shortened(problems: list[str], count: int = 4) -> list[str]:
 def _optimizer_tensors(optimizers: list[Optimizer], names: dict[int, str]) -> dict[str, Tensor]:
     """All state tensors, named "optimizer index/state key/parameter name"."""
     return {
-        f"{index}/{key}/{names[id(parameter)]}": value.detach()
+        f"{index}/{key}/{names[id(parameter)]}": value
         for index, optimizer in enumerate(optimizers)
         for parameter, entries in optimizer.state.items()
         for key, value in entries.items()
@@ -204,13 +252,22 @@ def _plain(setting: Any) -> Any:
     return setting.item() if isinstance(setting, Tensor) else setting
 
 
-def _tensors_by_parameter(saved: Any, index: int) -> dict[str, dict[str, Tensor]]:
-    """State tensors of one optimizer; copies, since memory mapped from a file is not aligned as fresh memory is."""
+def _tensors_by_parameter(
+    stored: StoredTensors, index: int, targets: dict[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """State tensors of one optimizer, by parameter; those of a parameter's shape are split as it is."""
     tensors: dict[str, dict[str, Tensor]] = {}
-    for full_name in saved.keys():  # noqa: SIM118 - a safetensors file is no mapping
+    for full_name, shape in stored.shapes.items():
         number, key, name = full_name.split("/", 2)
-        if int(number) == index:
-            tensors.setdefault(name, {})[key] = saved.get_tensor(full_name).clone()
+        if int(number) != index:
+            continue
+        target = targets[name]
+        if shape == tuple(target.shape) and shape:
+            rows = stored.rows(full_name, first_row(target), len(local_rows(target)))
+            entry = like(target, rows.to(target.device))
+        else:
+            entry = stored.rows(full_name, 0, shape[0] if shape else 0)
+        tensors.setdefault(name, {})[key] = entry
     return tensors
 
 

@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,31 +50,81 @@ class DamagedError(Exception):
     """One checkpoint is not what was written: another may be."""
 
 
-def write_checkpoint(
-    folder: Path, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]
-) -> tuple[Path, int]:
-    """Write `folder/step-N` with one file per entry of `tensors`, and `state.json`; give its path and bytes.
+def prepare(folder: Path, step: int, needed_bytes: int) -> Path:
+    """Make the hidden folder that the files of `folder/step-N` are written into before they get that name.
 
-    All files are on disk before the name appears. Raises CheckpointError with the bytes needed and free when the disk
-    is full or cannot be written; what was there is then untouched.
+    Raises CheckpointError with the bytes needed and free when the disk is full or cannot be written; what was there is
+    then untouched.
     """
-    final = folder / f"step-{step:08d}"
-    partial = folder / f".{final.name}.{os.getpid()}.partial"
-    needed = sum(t.nbytes for part in tensors.values() for t in part.values()) + _ROOM_FOR_TEXT_BYTES
-    try:
+    partial = folder / f".step-{step:08d}.{os.getpid()}.partial"
+    with _explained(partial, needed_bytes):
         folder.mkdir(parents=True, exist_ok=True)
-        if (free := shutil.disk_usage(folder).free) < needed:
-            raise CheckpointError(f"cannot write {final}: it needs {needed} bytes and {free} are free")
-        size = _write_folder(partial, tensors, state)
+        if (free := shutil.disk_usage(folder).free) < needed_bytes:
+            raise CheckpointError(f"cannot write {_final(partial)}: it needs {needed_bytes} bytes and {free} are free")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+    return partial
+
+
+def write_files(partial: Path, tensors: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
+    """Write files of tensors into a prepared folder, to disk; give their bytes and checksums by name.
+
+    Raises CheckpointError.
+    """
+    with _explained(partial, bytes_needed(tensors)):
+        return {name: _write_tensors(partial / name, part) for name, part in tensors.items()}
+
+
+def publish(partial: Path, written: dict[str, Any], state: dict[str, Any]) -> tuple[Path, int]:
+    """Write `state.json` beside the files and give the folder its name, once all is on disk; its path and bytes.
+
+    Raises CheckpointError; what was there is then untouched.
+    """
+    final = _final(partial)
+    with _explained(partial, _ROOM_FOR_TEXT_BYTES):
+        state = json.loads(json.dumps({**state, "files": written}))  # as it will be read: the checksum is of that
+        text = json.dumps({**state, "sha256": _digest_of(state)}, indent=1).encode()
+        with open(partial / STATE_FILE, "wb") as file:
+            file.write(text)
+            _to_disk(file)
+        _fsync_folder(partial)
         _put_in_place(partial, final)
+    return final, sum(entry["bytes"] for entry in written.values()) + len(text)
+
+
+def drop(partial: Path) -> None:
+    """Remove what was written of a checkpoint that is not to be."""
+    shutil.rmtree(partial, ignore_errors=True)
+
+
+def bytes_needed(tensors: dict[str, dict[str, Tensor]]) -> int:
+    """What files of these tensors take, with room for their headers and `state.json`."""
+    return sum(t.nbytes for part in tensors.values() for t in part.values()) + _ROOM_FOR_TEXT_BYTES
+
+
+def part_name(name: str, part: int, parts: int) -> str:
+    """The file of one of several processes that each hold some rows, counted from 0: `model-00001-of-00004…`."""
+    stem, suffix = name.rsplit(".", 1)
+    return name if parts == 1 else f"{stem}-{part + 1:05d}-of-{parts:05d}.{suffix}"
+
+
+def _final(partial: Path) -> Path:
+    """What the folder that is being written will be called."""
+    match = _HIDDEN.fullmatch(partial.name)
+    assert match is not None
+    return partial.with_name(match[1])
+
+
+@contextlib.contextmanager
+def _explained(partial: Path, needed_bytes: int) -> Iterator[None]:
+    """Turn an error of the disk into a CheckpointError that says what was needed and what is free."""
+    try:
+        yield
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        free = shutil.disk_usage(_nearest_existing(folder)).free
-        raise CheckpointError(f"cannot write {final}: {error} (it needs {needed} bytes, {free} are free)") from error
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return final, size
+        free = shutil.disk_usage(_nearest_existing(partial.parent)).free
+        raise CheckpointError(
+            f"cannot write {_final(partial)}: {error} (it needs {needed_bytes} bytes, {free} are free)"
+        ) from error
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -138,9 +189,12 @@ def read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def check_files(path: Path, state: dict[str, Any]) -> None:
-    """Check that the files are there with their sizes and checksums; raises DamagedError."""
-    for name, expected in state["files"].items():
+def check_files(path: Path, state: dict[str, Any], share: tuple[int, int] = (0, 1)) -> None:
+    """Check that the files are there with their sizes and checksums; raises DamagedError.
+
+    With a `share` of (i, n) only the i-th of every n files: n processes share the reading.
+    """
+    for name, expected in sorted(state["files"].items())[share[0] :: share[1]]:
         try:
             size = (path / name).stat().st_size
             if size != expected["bytes"]:
@@ -149,32 +203,6 @@ def check_files(path: Path, state: dict[str, Any]) -> None:
                 raise DamagedError(f"{name} does not match its checksum")
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from error
-
-
-def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a safetensors file, from its header alone; raises DamagedError."""
-    try:
-        with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    except OSError as error:
-        raise DamagedError(f"{path.name}: {error.strerror}") from error
-    except ValueError as error:
-        raise DamagedError(f"{path.name} has no readable header") from error
-    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-
-
-def _write_folder(partial: Path, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any]) -> int:
-    """Write all files of a checkpoint into a folder of its own, to disk; give their bytes."""
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    written = {name: _write_tensors(partial / name, part) for name, part in tensors.items()}
-    state = json.loads(json.dumps({**state, "files": written}))  # as it will be read: the checksum is of that
-    text = json.dumps({**state, "sha256": _digest_of(state)}, indent=1).encode()
-    with open(partial / STATE_FILE, "wb") as file:
-        file.write(text)
-        _to_disk(file)
-    _fsync_folder(partial)
-    return sum(entry["bytes"] for entry in written.values()) + len(text)
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> dict[str, Any]:

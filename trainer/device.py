@@ -46,10 +46,14 @@ class DeviceContext:
     def is_cuda(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The 16-bit type that weights are cast to for arithmetic; None where they are not."""
+        return _DTYPES.get(self.precision)
+
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of a forward pass in this precision."""
-        dtype = _DTYPES.get(self.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def grad_scaler(self) -> torch.amp.GradScaler:
         """Loss scaling for fp16; does nothing in the other precisions, whose range is wide enough."""
@@ -234,6 +238,11 @@ def _host_memory_bytes() -> int:
         if limit.isdigit():
             total = min(total, int(limit))
     return total
+
+
+def available_host_memory() -> int:
+    """Bytes of main memory that are free for the taking, of the machine; its control group may allow less."""
+    return min(psutil.virtual_memory().available, _host_memory_bytes())
 
 
 def _cpu_name() -> str | None:

@@ -6,48 +6,27 @@ log. On the CPU they are there at once.
 
 from __future__ import annotations
 
-import inspect
-import os
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from trainer.checkpoint import load_newest, save_checkpoint
+from trainer.checkpoint import Snapshot, load_newest, take_snapshot
 from trainer.clock import Clock, Stamp
 from trainer.data import TokenSource
 from trainer.device import DeviceContext, PeakMemory, peak_memory
-from trainer.model import Transformer, build_model
 from trainer.optim import build_optimizers, learning_rate_factor, set_learning_rate
+from trainer.parallel import World, build, gathered_no_more, replicate, synchronised, total_norm
 from trainer.schema import RunConfig
 
 _FIRST_SAMPLED_STEPS = 3  # phases are timed on these and on every `phases_every`-th
-
-
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """This process among those that train one model together."""
-
-    rank: int = 0
-    local_rank: int = 0
-    size: int = 1
-
-    @property
-    def is_main(self) -> bool:
-        return self.rank == 0
-
-    @staticmethod
-    def from_environment() -> World:
-        """What torchrun says; one process of one where it says nothing."""
-        names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "size": "WORLD_SIZE"}
-        return World(**{field: int(os.environ[name]) for field, name in names.items() if name in os.environ})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +51,15 @@ class StepRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What a process wants of all, or all of them together."""
+
+    stop: bool = False  # any: once agreed, for good
+    save: bool = False  # any: a checkpoint is due
+    written: bool = False  # all: the files of the checkpoint under way are on disk
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     loss: float  # nats per token
     tokens: int  # all devices
@@ -87,14 +75,14 @@ class _Pending:
     began: Stamp
     laps: list[tuple[str, Stamp]]  # phase and its end, on sampled steps
     ended: Stamp
-    values: Tensor  # loss, gradient norm, share of processes asking to stop; on the host once `ended` has passed
+    values: Tensor  # loss, gradient norm, shares of processes with each wish; on the host once `ended` has passed
     memory: PeakMemory
 
 
 class Trainer:
     """A model in training: `step` after `step`, with evaluation, saving and resuming in between.
 
-    `stop_requested` may be set on any process; `stop_agreed` then becomes true on all of them after the same step.
+    Each process says what it wishes before a step; after the step all of them know the same of what any, or all, wish.
     """
 
     def __init__(
@@ -109,17 +97,11 @@ class Trainer:
         self.config, self.context, self.tokens = config, context, tokens
         self.world = world or World()
         self.steps_done = 0
-        self.stop_requested = self.stop_agreed = False
-        torch.manual_seed(config.seed)
-        with context.device:
-            self.model: Transformer = build_model(
-                config.model, activation_checkpointing=config.activation_checkpointing
-            )
-        if config.compile:
-            self.model.compile_blocks()
+        self.wishes, self.agreed = Wishes(), Wishes()
+        self.model = build(config, context, self.world)
         self.optimizers = build_optimizers(self.model, config.optimizer, context.device)
         self._scaler = context.grad_scaler()
-        self._replica = self._replicate()
+        self._replica = replicate(self.model, config, context, self.world)
         self._parameters = list(self.model.parameters())
         self._clock = Clock(context)
         self._last_end: Stamp | None = None
@@ -163,7 +145,7 @@ class Trainer:
         for micro in range(config.grad_accum):
             tokens, targets = self._batch(done, micro)
             lap("data")
-            with self._synchronised(micro == config.grad_accum - 1):
+            with synchronised(self._replica, last=micro == config.grad_accum - 1):
                 with self.context.autocast():
                     micro_loss = self._replica(tokens, targets)
                 lap("forward")
@@ -209,53 +191,43 @@ class Trainer:
         """Mean loss over the configured validation tokens; leaves the clock restarted. Flush before it."""
         began = time.perf_counter()
         total = torch.zeros(2, dtype=torch.float64, device=self.context.device)
-        batches = self.tokens.eval_batches(self.config.eval.tokens, self.config.micro_batch)
         # Compiled code would be compiled once more for inference, which a short evaluation never earns back.
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
         with eager:
-            for number, (tokens, targets) in enumerate(batches):
-                if number % self.world.size != self.world.rank:
-                    continue
+            for tokens, targets, weight in self._eval_batches():
                 with self.context.autocast():
                     loss = self.model(self._to_device(tokens), self._to_device(targets))
-                total += torch.stack((loss.double() * tokens.numel(), loss.new_tensor(tokens.numel()).double()))
+                total += torch.stack((loss.double(), loss.new_ones(()).double())) * (weight * tokens.numel())
+        gathered_no_more(self.model)
         if self.world.size > 1:
             dist.all_reduce(total)
         summed, count = total.tolist()
         self.restart_clock()
         return Evaluation(loss=summed / count, tokens=int(count), seconds=time.perf_counter() - began)
 
-    def save(self, folder: Path, extra: dict[str, Any]) -> tuple[str, int]:
-        """Write a checkpoint of this very moment; gives its relative path and bytes. Flush before it; main process."""
+    def snapshot(self, extra: dict[str, Any]) -> Snapshot:
+        """This process's part of a checkpoint of this very moment. Flush before it; it shares the model's memory."""
         extra = {**extra, "scaler": self._scaler.state_dict()}
-        written = save_checkpoint(folder, self.steps_done, self.model, self.optimizers, extra)
-        self.restart_clock()
-        return written
+        return take_snapshot(self.steps_done, self.model, self.optimizers, extra, self.world)
 
     def resume(self, folder: Path, on_message: Callable[[str], None]) -> dict[str, Any] | None:
-        """Go on from the newest sound checkpoint, if there is one; gives what `save` was given."""
-        extra = load_newest(folder, self.model, self.optimizers, on_message)
+        """Go on from the newest sound checkpoint, if there is one; gives what `snapshot` was given."""
+        extra = load_newest(folder, self.model, self.optimizers, on_message, self.world)
         if extra is not None:
             self.steps_done = extra["step"]
             if scaler := extra.get("scaler"):
                 self._scaler.load_state_dict(scaler)
         return extra
 
-    def _replicate(self) -> nn.Module:
-        if self.world.size == 1:
-            return self.model
-        devices = [self.context.device] if self.context.is_cuda else None
-        # the only buffer is the rotary table, the same everywhere; torch 2.13 gave the switch a new name
-        known = inspect.signature(DistributedDataParallel).parameters
-        no_sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-        switches: dict[str, Any] = {"gradient_as_bucket_view": True, no_sync: False}
-        return DistributedDataParallel(self.model, device_ids=devices, **switches)
+    def _eval_batches(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """This process's validation batches with their weights: as many on each, since split models pass in step.
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        """Gradients are averaged over processes with the last micro-batch only."""
-        if last or not isinstance(self._replica, DistributedDataParallel):
-            return nullcontext()
-        return self._replica.no_sync()
+        Where they do not go round, some processes do the last one once more and count it 0 times.
+        """
+        rank, size = self.world.rank, self.world.size
+        batches = self.tokens.eval_batches(self.config.eval.tokens, self.config.micro_batch)
+        while turn := list(itertools.islice(batches, size)):
+            yield (*turn[min(rank, len(turn) - 1)], int(rank < len(turn)))
 
     def _batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         config, world = self.config, self.world
@@ -275,7 +247,7 @@ class Trainer:
         for optimizer in self.optimizers:
             self._scaler.unscale_(optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = total_norm(gradients)
         limit = self.config.optimizer.grad_clip
         if limit is None:
             return norm
@@ -292,8 +264,9 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
 
     def _averaged(self, loss: Tensor, norm: Tensor) -> Tensor:
-        """Loss, norm and the wish to stop, averaged over the processes in one exchange."""
-        values = torch.stack((loss, norm, torch.full_like(loss, float(self.stop_requested))))
+        """Loss, norm and wishes, averaged over the processes in one exchange."""
+        wishes = self.wishes
+        values = torch.stack((loss, norm, *loss.new_tensor((wishes.stop, wishes.save, wishes.written))))
         if self.world.size > 1:
             dist.all_reduce(values)
             values /= self.world.size
@@ -307,8 +280,9 @@ class Trainer:
     def _complete(self, pending: _Pending) -> StepRecord:
         clock = self._clock
         clock.wait(pending.ended)
-        loss, norm, stop = pending.values.tolist()
-        self.stop_agreed = self.stop_agreed or stop > 0
+        loss, norm, stop, save, written = pending.values.tolist()
+        all_of_them = 1 - 0.5 / self.world.size
+        self.agreed = Wishes(stop=self.agreed.stop or stop > 0, save=save > 0, written=written > all_of_them)
         limit = self.config.optimizer.grad_clip
         return StepRecord(
             step=pending.step,

@@ -8,7 +8,9 @@ range a residual stream can leave, the stream stays fp32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer.loss import Pointwise, chunk_gradient, chunk_gradient_pure, linear_cross_entropy
 from trainer.schema import ModelShape
+from trainer.split import first_row, is_split, local_rows
 
 _ROTARY_BASE = 10_000.0  # Su et al. 2021, "RoFormer"; nanochat and LLaMA use it too
 _INIT_STD = 0.02  # GPT-2 and LLaMA
@@ -62,7 +65,8 @@ def build_model(shape: ModelShape, *, activation_checkpointing: str = "none") ->
     """Build and initialise the model of a shape on the current default device, from the global random generator.
 
     Under `torch.device("meta")` it holds no memory. "full" activation checkpointing keeps only each block's input and
-    recomputes the rest in the backward pass.
+    recomputes the rest in the backward pass; "selective" recomputes the feed-forward's activation from what goes into
+    it: no matrix product is done twice.
     """
     return Transformer(shape, activation_checkpointing=activation_checkpointing)
 
@@ -81,11 +85,11 @@ class Transformer(nn.Module):
         self.embedding = _Embedding(shape.vocab_size, shape.width)
         self.positions = None if style.rotary else _Embedding(shape.seq_len, shape.width)
         self.embedding_norm = _norm(style, shape.width) if style.embedding_norm else None
-        self.blocks = nn.ModuleList(Block(shape, style) for _ in range(shape.depth))
+        selective = activation_checkpointing == "selective"
+        self.blocks = nn.ModuleList(Block(shape, style, selective) for _ in range(shape.depth))
         self.final_norm = _norm(style, shape.width)
         self.head = None if style.tied else Linear(shape.width, shape.vocab_size, bias=False)
-        rotary = _rotary_table(shape.seq_len, shape.head_dim) if style.rotary else None
-        self.register_buffer("rotary", rotary, persistent=False)
+        self.register_buffer("rotary", None, persistent=False)
         self._pointwise: Pointwise = chunk_gradient
         initialise(self)
 
@@ -145,12 +149,12 @@ class Transformer(nn.Module):
 class Block(nn.Module):
     """Attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, shape: ModelShape, style: _Style):
+    def __init__(self, shape: ModelShape, style: _Style, selective: bool):
         super().__init__()
         self.attention_norm = _norm(style, shape.width)
         self.attention = Attention(shape, style)
         self.mlp_norm = _norm(style, shape.width)
-        self.mlp = Mlp(shape, style)
+        self.mlp = Mlp(shape, style, selective)
 
     def forward(self, x: Tensor, rotary: Tensor | None, dtype: torch.dtype) -> Tensor:
         x = x + self.attention(self.attention_norm(x).to(dtype), rotary)
@@ -193,19 +197,26 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """ReLU² (So et al. 2021, "Primer"), tanh-GELU, or SwiGLU (Shazeer 2020) with its second input matrix."""
 
-    def __init__(self, shape: ModelShape, style: _Style):
+    def __init__(self, shape: ModelShape, style: _Style, selective: bool):
         super().__init__()
-        self.kind = style.mlp
+        self.kind, self.recompute = style.mlp, selective
         self.gate = Linear(shape.width, shape.ffn_width, bias=False) if style.mlp == "swiglu" else None
         self.up = Linear(shape.width, shape.ffn_width, bias=style.bias)
         self.down = Linear(shape.ffn_width, shape.width, bias=style.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is not None:
-            return self.down(F.silu(self.gate(x)) * self.up(x))
+        gate = None if self.gate is None else self.gate(x)
+        up = self.up(x)
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(self._finish, up, gate, use_reentrant=False, preserve_rng_state=False)
+        return self._finish(up, gate)
+
+    def _finish(self, up: Tensor, gate: Tensor | None) -> Tensor:
+        if gate is not None:
+            return self.down(F.silu(gate) * up)
         if self.kind == "relu2":
-            return self.down(F.relu(self.up(x)).square())
-        return self.down(F.gelu(self.up(x), approximate="tanh"))
+            return self.down(F.relu(up).square())
+        return self.down(F.gelu(up, approximate="tanh"))
 
 
 class Linear(nn.Linear):
@@ -271,7 +282,8 @@ class _CpuRmsNorm(torch.autograd.Function):
 def initialise(model: Transformer) -> None:
     """Draw all weights. Matrices that write to the residual stream start at zero (nanochat) or small (GPT-2, LLaMA).
 
-    The loss then starts at ln V, or for normal heads at most about 0.3 above it (sources §7.1).
+    The loss then starts at ln V, or for normal heads at most about 0.3 above it (sources §7.1). A sharded model gets
+    the very weights of the whole one.
     """
     shape = model.shape
     nanochat = shape.family == "nanochat"
@@ -279,24 +291,45 @@ def initialise(model: Transformer) -> None:
         if isinstance(module, Linear):
             if nanochat:  # uniform with the standard deviation 1/√fan_in
                 bound = math.sqrt(3 / module.in_features)
-                nn.init.uniform_(module.weight, -bound, bound)
+                _fill(module.weight, partial(nn.init.uniform_, a=-bound, b=bound))
             else:
-                nn.init.normal_(module.weight, std=_INIT_STD)
+                _draw(module.weight, _INIT_STD)
             if module.bias is not None:
-                nn.init.zeros_(module.bias)
+                _fill(module.bias, nn.init.zeros_)
+        elif isinstance(module, LayerNorm | RmsNorm) and module.weight is not None:
+            _fill(module.weight, nn.init.ones_)
+            if isinstance(module, LayerNorm):
+                _fill(module.bias, nn.init.zeros_)
     for block in model.blocks:
         assert isinstance(block, Block)
         for matrix in (block.attention.output.weight, block.mlp.down.weight):
             if nanochat:
-                nn.init.zeros_(matrix)
+                _fill(matrix, nn.init.zeros_)
             else:  # GPT-2: the sum of 2·depth contributions keeps its size
-                nn.init.normal_(matrix, std=_INIT_STD / math.sqrt(2 * shape.depth))
-    nn.init.normal_(model.embedding.weight, std=1.0 if nanochat else _INIT_STD)
+                _draw(matrix, _INIT_STD / math.sqrt(2 * shape.depth))
+    _draw(model.embedding.weight, 1.0 if nanochat else _INIT_STD)
     if model.positions is not None:
-        nn.init.normal_(model.positions.weight, std=_INIT_STD)
+        _draw(model.positions.weight, _INIT_STD)
     if model.head is not None:
         # Half a nat of standard deviation in the first logits at any width; nanochat starts them near zero.
-        nn.init.normal_(model.head.weight, std=0.001 if nanochat else 0.5 / math.sqrt(shape.width))
+        _draw(model.head.weight, 0.001 if nanochat else 0.5 / math.sqrt(shape.width))
+    if _STYLES[shape.family].rotary:
+        with model.embedding.weight.device:
+            model.rotary = _rotary_table(shape.seq_len, shape.head_dim)
+
+
+def _draw(parameter: Tensor, std: float) -> None:
+    _fill(parameter, partial(nn.init.normal_, std=std))
+
+
+def _fill(parameter: Tensor, fill: Callable[[Tensor], Tensor]) -> None:
+    """Fill a parameter; of one that is split over processes each fills the whole, one at a time, and keeps its rows."""
+    if not is_split(parameter):
+        fill(parameter)
+        return
+    whole = fill(torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device))
+    with torch.no_grad():
+        local_rows(parameter).copy_(whole[first_row(parameter) :][: len(local_rows(parameter))])
 
 
 def _norm(style: _Style, width: int) -> nn.Module:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from trainer.model import Transformer
 from trainer.schema import OptimizerConfig, ScheduleConfig
+from trainer.split import first_row, is_split, like, local_rows, whole
 
 _ADAM_EPS = 1e-8
 _MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
@@ -38,13 +41,49 @@ def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.
     ]
     if muon:
         rate = config.muon_learning_rate
-        optimizers.append(
-            torch.optim.Muon(muon, lr=rate, weight_decay=config.weight_decay, momentum=_MUON_MOMENTUM, nesterov=True)
-        )
+        optimizers.append(Muon(muon, lr=rate, weight_decay=config.weight_decay, momentum=_MUON_MOMENTUM, nesterov=True))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak_learning_rate"] = group["lr"]
     return optimizers
+
+
+class Muon(torch.optim.Muon):
+    """torch's Muon, also for matrices whose rows are split over processes.
+
+    Orthogonalising needs the whole matrix: each process gathers the update, in the 16 bits that the iterations work
+    in, orthogonalises it like the others and keeps its rows. Momentum stays split.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Step all matrices; of a split model all of them are, and all processes step at the same time."""
+        if not any(is_split(p) for group in self.param_groups for p in group["params"]):
+            return super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._step_split(parameter, group)
+        return None
+
+    def _step_split(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        assert parameter.grad is not None and group["nesterov"]
+        state = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+        gradient, momentum = local_rows(parameter.grad), local_rows(state["momentum_buffer"])
+        momentum.lerp_(gradient, 1 - group["momentum"])
+        update = gradient.lerp(momentum, group["momentum"]).bfloat16()
+        change = _orthogonalised(whole(like(parameter, update)), group["lr"])
+        rows, first = local_rows(parameter), first_row(parameter)
+        rows.mul_(1 - group["lr"] * group["weight_decay"]).add_(change[first : first + len(rows)])
+
+
+def _orthogonalised(update: Tensor, learning_rate: float) -> Tensor:
+    """What torch's Muon would add to a whole matrix for this update: its own step, from zero and without momentum."""
+    matrix = torch.nn.Parameter(torch.zeros(update.shape, device=update.device))
+    matrix.grad = update.float()
+    torch.optim.Muon([matrix], lr=learning_rate, weight_decay=0.0, momentum=0.0, nesterov=False).step()
+    return matrix.detach()
 
 
 def set_learning_rate(optimizers: list[Optimizer], factor: float) -> None:

@@ -21,10 +21,11 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from trainer.checkpoint import CheckpointError, prune
+from trainer.checkpointing import Checkpoints
 from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
-from trainer.loop import StepRecord, Trainer, World
+from trainer.loop import StepRecord, Trainer, Wishes
+from trainer.parallel import World
 from trainer.runlog import LOG_NAME, RunLogWriter, load_run_log
 from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
@@ -123,13 +124,12 @@ class _Session:
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
         reset_peak_memory(context)
         self.trainer = Trainer(config, context, tokens, world)
-        self.checkpoints = out_dir / CHECKPOINT_FOLDER
         warnings: list[str] = []  # kept until the header is written: a record belongs to the header before it
-        restored = self.trainer.resume(self.checkpoints, warnings.append) or {}
+        restored = self.trainer.resume(out_dir / CHECKPOINT_FOLDER, warnings.append) or {}
         self.smoothed_loss: float | None = restored.get("smoothed_loss")
-        self.resumed_from = journal.step = self.saved_step = self.tried_step = self.trainer.steps_done
+        self.resumed_from = journal.step = self.trainer.steps_done
+        self.checkpoints = Checkpoints(out_dir / CHECKPOINT_FOLDER, self.trainer, journal)
         self.evaluated_step = 0
-        self.saved_at = time.monotonic()
         self.skipped_in_a_row = 0
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
@@ -150,7 +150,8 @@ class _Session:
         """Step until something ends the run; the last lines of `while` are the whole story."""
         config, trainer = self.config, self.trainer
         while trainer.steps_done < config.steps:
-            trainer.stop_requested = self._stop_reason() is not None
+            saves = self.checkpoints
+            trainer.wishes = Wishes(stop=self._stop_reason() is not None, save=saves.time_is_up, written=saves.written)
             ending = self._settle(trainer.step())
             if ending is None and self._something_is_due():
                 ending = self._settle(trainer.flush())
@@ -164,6 +165,7 @@ class _Session:
         self._evaluate()
         if config.checkpoint.final:
             self._save()
+        self.checkpoints.finish()
         return Outcome.COMPLETED, f"all {config.steps} steps done"
 
     def _settle(self, record: StepRecord | None) -> tuple[Outcome, str] | None:
@@ -194,7 +196,7 @@ class _Session:
                 return Outcome.STOPPED, (
                     f"the smoothed loss {self.smoothed_loss:.4f} was above {condition.above} at step {record.step}"
                 )
-        if self.trainer.stop_agreed:
+        if self.trainer.agreed.stop:
             return Outcome.STOPPED, self._stop_reason() or "another process of this run was asked to stop"
         return None
 
@@ -210,27 +212,19 @@ class _Session:
         return None
 
     def _something_is_due(self) -> bool:
-        return self._evaluation_due() or self._checkpoint_due() or (self.witness is not None and self.witness.due())
+        witness_due = self.witness is not None and self.witness.due()
+        return self._evaluation_due() or self.checkpoints.something_is_due or witness_due
 
     def _do_what_is_due(self) -> None:
         if self._evaluation_due():
             self._evaluate()
-        if self._checkpoint_due():
-            self._save()
+        self.checkpoints.do_what_is_due({"smoothed_loss": self.smoothed_loss})
         if self.witness is not None and self.witness.due():
             self.witness.measure(self.trainer)
 
     def _evaluation_due(self) -> bool:
         every = self.config.eval.every_steps
         return every is not None and self.trainer.steps_done % every == 0 and self.config.eval.tokens > 0
-
-    def _checkpoint_due(self) -> bool:
-        config = self.config.checkpoint
-        if not self.world.is_main or self.trainer.steps_done == self.tried_step:
-            return False
-        if config.every_steps is not None and self.trainer.steps_done % config.every_steps == 0:
-            return True
-        return config.every_seconds is not None and time.monotonic() - self.saved_at >= config.every_seconds
 
     def _end(self, outcome: Outcome, reason: str) -> tuple[Outcome, str]:
         """A stopped run can go on later: it leaves a checkpoint. A diverged one has nothing worth keeping."""
@@ -241,8 +235,8 @@ class _Session:
                 outcome, reason = self._divergence(record) or (outcome, reason)
         if outcome is Outcome.STOPPED:
             self._save()
-            if self.world.is_main and self.saved_step != self.trainer.steps_done:
-                reason += f"; no checkpoint could be written, the newest is of step {self.saved_step}"
+            if (newest := self.checkpoints.newest_step) != self.trainer.steps_done:
+                reason += f"; no checkpoint could be written, the newest is of step {newest}"
         return outcome, reason
 
     def _evaluate(self) -> None:
@@ -260,25 +254,9 @@ class _Session:
         gc.collect()
 
     def _save(self) -> None:
-        """Write a checkpoint, unless this very step has one; a full disk is reported and does not end the run."""
-        step = self.trainer.steps_done
-        if not self.world.is_main or step == self.saved_step:
-            return
-        began = time.perf_counter()
-        self.saved_at, self.tried_step = time.monotonic(), step  # also when it fails: the next try is the next due one
-        try:
-            path, size = self.trainer.save(self.checkpoints, {"smoothed_loss": self.smoothed_loss})
-        except CheckpointError as error:
-            self.journal.message("warning", str(error))
-            return
-        self.saved_step = step
-        try:
-            prune(self.checkpoints, self.config.checkpoint.keep)
-        except CheckpointError as error:
-            self.journal.message("warning", str(error))
-        seconds = time.perf_counter() - began
-        self.journal.write("checkpoint", step=step, path=path, bytes=size, seconds=seconds)
-        self.journal.say(f"step {step}  checkpoint {path}, {size} bytes in {seconds:.2f} s")
+        """Leave a checkpoint of this very moment, on disk."""
+        self.checkpoints.begin({"smoothed_loss": self.smoothed_loss})
+        self.checkpoints.finish()
 
     def _header(self, meta: TokenMeta | None) -> dict[str, Any]:
         return {

@@ -26,7 +26,8 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda")
 OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("cosine", "wsd")
-ACTIVATION_CHECKPOINTING = ("none", "full")
+ACTIVATION_CHECKPOINTING = ("none", "selective", "full")
+SHARDINGS = ("none", "full")
 
 
 class ConfigError(ValueError):
@@ -163,6 +164,7 @@ class CheckpointConfig:
     every_seconds: float | None = 900.0
     keep: int = 2
     final: bool = True  # write one at the end of a completed run
+    background: bool | None = None  # write beside the steps that follow, from a copy in host memory; None: on CUDA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +201,8 @@ class RunConfig:
     precision: str = "auto"  # auto: bf16 on CUDA with bf16 units, fp16 on older CUDA if fast, else fp32
     tf32: bool = True
     compile: bool = False  # torch.compile, block by block
-    activation_checkpointing: str = "none"
+    activation_checkpointing: str = "none"  # selective: the feed-forward's activation; full: whole blocks
+    sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -224,6 +227,7 @@ class RunConfig:
             "device": (self.device, DEVICES),
             "precision": (self.precision, PRECISIONS),
             "activation_checkpointing": (self.activation_checkpointing, ACTIVATION_CHECKPOINTING),
+            "sharding": (self.sharding, SHARDINGS),
             "optimizer.name": (self.optimizer.name, OPTIMIZERS),
             "schedule.name": (self.schedule.name, SCHEDULES),
         }

@@ -15,8 +15,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from trainer.checkpoint import CheckpointError, load_newest, prune, save_checkpoint
-from trainer.checkpoint_files import DamagedError, read_shapes, verify
+from trainer.checkpoint import CheckpointError, load_newest, prune, take_snapshot
+from trainer.checkpoint_files import DamagedError, verify
+from trainer.checkpoint_parts import read_shapes
+from trainer.parallel import World
+from trainer.saving import Saver
 
 
 class Tied(nn.Module):
@@ -70,6 +73,13 @@ def load(folder, model, optimizers):
     messages = []
     extra = load_newest(folder, model, optimizers, messages.append)
     return extra, messages
+
+
+def save_checkpoint(folder, step, model, optimizers, extra, *, background=False):
+    saver = Saver(folder, World(), torch.device("cpu"), background=background)
+    saver.begin(take_snapshot(step, model, optimizers, extra))
+    saved = saver.finish()
+    return saved.path, saved.bytes
 
 
 def three_checkpoints(folder):
@@ -268,10 +278,16 @@ def test_a_checkpoint_is_verified_by_its_checksums(tmp_path):
 CHILD = """
     import resource, sys, torch
     from pathlib import Path
-    from trainer.checkpoint import CheckpointError, save_checkpoint
+    from trainer.checkpoint import CheckpointError, take_snapshot
+    from trainer.parallel import World
+    from trainer.saving import Saver
     folder = Path(sys.argv[1])
     model = torch.nn.Linear(400, 400)
-    save_checkpoint(folder, 1, model, [], {})
+    def save(step):
+        saver = Saver(folder, World(), torch.device("cpu"), background=step > 1)
+        saver.begin(take_snapshot(step, model, [], {}))
+        saver.finish()
+    save(1)
 """
 
 
@@ -284,7 +300,7 @@ def test_a_full_disk_says_what_it_needs_and_leaves_the_previous_one(tmp_path):
     code = """
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
         try:
-            save_checkpoint(folder, 2, model, [], {})
+            save(2)
         except CheckpointError as error:
             print(error)
     """
@@ -299,7 +315,7 @@ def test_a_kill_in_the_midst_of_saving_leaves_a_usable_checkpoint(tmp_path):
     code = """
         print("ready", flush=True)
         while True:
-            save_checkpoint(folder, 2, model, [], {})
+            save(2)
     """
     with run_child(code, tmp_path) as child:
         assert child.stdout.readline() == "ready\n"

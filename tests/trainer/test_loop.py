@@ -16,8 +16,10 @@ import torch
 from trainer.data import open_tokens
 from trainer.device import DeviceContext
 from trainer.loop import StepRecord, Trainer
+from trainer.parallel import World
 from trainer.run import run
 from trainer.runlog import load_run_log, read_records
+from trainer.saving import Saver
 from trainer.schema import (
     CheckpointConfig,
     DataConfig,
@@ -158,7 +160,10 @@ def test_a_resumed_trainer_continues_bit_for_bit(tmp_path, precision, name):
     unbroken = list(trainer(settings, precision).steps(8))
     first = trainer(settings, precision)
     list(first.steps(5))
-    first.save(tmp_path, {"note": 7})
+    saver = Saver(tmp_path, World(), torch.device("cpu"), background=True)
+    saver.begin(first.snapshot({"note": 7}))
+    list(first.steps(1))  # the copy is of the fifth step whatever the run does meanwhile
+    saver.finish()
     second = trainer(replace(settings, seed=settings.seed), precision)
     second.step()  # whatever state it was in is replaced
     assert second.resume(tmp_path, pytest.fail)["note"] == 7

@@ -1,0 +1,118 @@
+"""When a run writes checkpoints, and what its log says of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainer.checkpoint import CheckpointError, prune
+from trainer.loop import Trainer
+from trainer.saving import Saver
+
+
+class Journal(Protocol):
+    """The log and the screen of a run; processes other than the main one say nothing."""
+
+    def write(self, kind: str, **fields: Any) -> None: ...
+
+    def message(self, level: str, text: str) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Checkpoints:
+    """The checkpoints of one attempt at a run: every process has them, and calls the same at the same step.
+
+    A disk that is full, or cannot be written, is reported and does not end the run.
+    """
+
+    def __init__(self, folder: Path, trainer: Trainer, journal: Journal):
+        self._folder, self._trainer, self._journal = folder, trainer, journal
+        self._config, self._world = trainer.config.checkpoint, trainer.world
+        background = self._config.background
+        background = trainer.context.is_cuda if background is None else background
+        self._saver = Saver(folder, self._world, trainer.context.device, background=background)
+        self.newest_step = self._tried_step = trainer.steps_done
+        self._began_at = time.monotonic()
+        self._stood_seconds = 0.0
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether the time between two checkpoints has passed, by the main process's clock."""
+        every = self._config.every_seconds
+        return self._world.is_main and every is not None and time.monotonic() - self._began_at >= every
+
+    @property
+    def written(self) -> bool:
+        """Whether this process has nothing left to write."""
+        return self._saver.written
+
+    @property
+    def something_is_due(self) -> bool:
+        """Whether to begin a checkpoint, or to finish the one under way; the same on all processes."""
+        return self._is_due or self._is_written
+
+    def do_what_is_due(self, extra: dict[str, Any]) -> None:
+        if self._is_written:
+            self.finish()
+        if self._is_due:
+            self.begin(extra)
+
+    def begin(self, extra: dict[str, Any]) -> None:
+        """Write a checkpoint, or begin to, unless this very step has one."""
+        self.finish()
+        step = self._trainer.steps_done
+        if step == self.newest_step:
+            return
+        began = time.perf_counter()
+        self._began_at, self._tried_step = time.monotonic(), step  # also when it fails: the next try is the next due
+        try:
+            self._saver.begin(self._trainer.snapshot(extra))
+        except CheckpointError as error:
+            self._journal.message("warning", str(error))
+            return
+        self._stood_seconds = time.perf_counter() - began
+        if not self._saver.background:
+            self.finish()
+        self._trainer.restart_clock()
+
+    def finish(self) -> None:
+        """Publish the checkpoint under way, if there is one, waiting for it if need be."""
+        if not self._saver.under_way:
+            return
+        began = time.perf_counter()
+        try:
+            saved = self._saver.finish()
+        except CheckpointError as error:
+            self._journal.message("warning", str(error))
+            return
+        self.newest_step = saved.step
+        self._prune()
+        seconds = self._stood_seconds + time.perf_counter() - began
+        what = {"step": saved.step, "path": saved.path, "bytes": saved.bytes}
+        self._journal.write("checkpoint", **what, seconds=seconds, write_seconds=saved.write_seconds)
+        self._journal.say(f"step {saved.step}  checkpoint {saved.path}, {saved.bytes} bytes in {seconds:.2f} s")
+        self._trainer.restart_clock()
+
+    @property
+    def _is_due(self) -> bool:
+        every, step = self._config.every_steps, self._trainer.steps_done
+        if step == self._tried_step:
+            return False
+        if every is not None and step % every == 0:
+            return True
+        return self.time_is_up if self._world.size == 1 else self._trainer.agreed.save
+
+    @property
+    def _is_written(self) -> bool:
+        agreed = self._saver.written if self._world.size == 1 else self._trainer.agreed.written
+        return self._saver.under_way and agreed
+
+    def _prune(self) -> None:
+        if not self._world.is_main:
+            return
+        try:
+            prune(self._folder, self._config.keep)
+        except CheckpointError as error:
+            self._journal.message("warning", str(error))

@@ -1,0 +1,121 @@
+"""One model trained by several processes: whole on each (DDP), or split over them (FSDP2)."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.device import DeviceContext
+from trainer.model import Transformer, build_model, initialise
+from trainer.schema import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This process among those that train one model together."""
+
+    rank: int = 0
+    local_rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    @staticmethod
+    def from_environment() -> World:
+        """What torchrun says; one process of one where it says nothing."""
+        names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "size": "WORLD_SIZE"}
+        return World(**{field: int(os.environ[name]) for field, name in names.items() if name in os.environ})
+
+    def gather(self, value: Any, device: torch.device) -> list[Any]:
+        """What every process has to say, by rank; all must ask at the same time, and so wait for each other.
+
+        Values are JSON: nothing that another machine sends is run here.
+        """
+        if self.size == 1:
+            return [value]
+        own = json.dumps(value).encode()
+        length = torch.tensor(len(own), device=device)
+        dist.all_reduce(length, op=dist.ReduceOp.MAX)
+        padded = torch.frombuffer(bytearray(own.ljust(int(length))), dtype=torch.uint8).to(device)
+        gathered = torch.empty(self.size * len(padded), dtype=torch.uint8, device=device)
+        dist.all_gather_into_tensor(gathered, padded)
+        return [json.loads(text.numpy().tobytes()) for text in gathered.cpu().chunk(self.size)]
+
+
+def build(config: RunConfig, context: DeviceContext, world: World) -> Transformer:
+    """The initialised model on its device: this process's rows of it where it is split, else all of it.
+
+    A split one is never whole on any device: its parameters are drawn one by one, each the same as of the whole model.
+    """
+    split = config.sharding == "full" and world.size > 1
+    torch.manual_seed(config.seed)
+    with torch.device("meta") if split else context.device:
+        model = build_model(config.model, activation_checkpointing=config.activation_checkpointing)
+    if config.compile:
+        model.compile_blocks()
+    if split:
+        _split(model, context, world)
+        model.to_empty(device=context.device)
+        initialise(model)
+    return model
+
+
+def replicate(model: Transformer, config: RunConfig, context: DeviceContext, world: World) -> nn.Module:
+    """What a step calls: the model, or around one that is whole on each of several processes what joins gradients."""
+    if world.size == 1 or config.sharding == "full":
+        return model
+    devices = [context.device] if context.is_cuda else None
+    # the only buffer is the rotary table, the same everywhere; torch 2.13 gave the switch a new name
+    known = inspect.signature(DistributedDataParallel).parameters
+    no_sync = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    switches: dict[str, Any] = {"gradient_as_bucket_view": True, no_sync: False}
+    return DistributedDataParallel(model, device_ids=devices, **switches)
+
+
+def synchronised(replica: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Gradients of whole models are averaged over processes with the last micro-batch only.
+
+    Those of a split model with each: to keep them whole until the last one would take the memory that splitting saves.
+    """
+    if last or not isinstance(replica, DistributedDataParallel):
+        return nullcontext()
+    return replica.no_sync()
+
+
+def _split(model: Transformer, context: DeviceContext, world: World) -> None:
+    """Split each block, and the rest together, by rows.
+
+    What the blocks' arithmetic casts to 16 bits anyway is gathered in 16 bits; embeddings and head, which the model
+    uses in fp32, in fp32. Gradients are summed over processes in fp32, as DistributedDataParallel does.
+    """
+    from torch.distributed.device_mesh import init_device_mesh  # these two take seconds, and few runs are split
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(context.device.type, (world.size,))
+    fp32: dict[str, Any] = {"reduce_dtype": torch.float32, "cast_forward_inputs": False}
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=context.dtype, **fp32))
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(**fp32))
+
+
+def gathered_no_more(model: nn.Module) -> None:
+    """Let go of what a forward pass without backward left gathered of a split model."""
+    if (reshard := getattr(model, "reshard", None)) is not None:
+        reshard()
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Norm of all gradients together, those of split parameters over all processes."""
+    norm: Any = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -1,0 +1,128 @@
+"""Writing the checkpoints of a run, by all of its processes together, and if wanted while the run goes on.
+
+    begin()      all copy what is theirs to host memory, and a thread of each writes it
+    written      whether this process's files are on disk; the run goes on until all processes say so
+    finish()     all together: the main process gives the checkpoint its name, once every file is on disk
+
+A kill at any moment leaves either the finished checkpoint or a hidden folder that the next attempt removes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer import checkpoint_files as files
+from trainer.checkpoint import Snapshot
+from trainer.checkpoint_files import CheckpointError
+from trainer.device import available_host_memory
+from trainer.parallel import World
+
+# Of the host's free memory that a copy may take; where it takes more, the run waits while its own tensors are written.
+_SPARE_MEMORY = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint that is on disk under its name."""
+
+    step: int
+    path: str  # relative to the folder of checkpoints' parent
+    bytes: int
+    write_seconds: float  # from the first byte to the last, of the slowest process
+
+
+@dataclass(kw_only=True)
+class _Writing:
+    """One checkpoint on its way; the thread fills in how it ended."""
+
+    snapshot: Snapshot
+    partial: Path
+    thread: threading.Thread | None = None
+    ended: dict[str, Any] = field(default_factory=dict)  # files, seconds, or error
+
+    def write(self) -> None:
+        began = time.perf_counter()
+        try:
+            self.ended["files"] = files.write_files(self.partial, self.snapshot.tensors)
+        except Exception as error:  # of a thread: whatever it is, the run must hear of it
+            self.ended["error"] = str(error)
+        self.ended["seconds"] = time.perf_counter() - began
+
+
+class Saver:
+    """Writes checkpoints into one folder, one after the other; every process of the run has one and uses it alike."""
+
+    def __init__(self, folder: Path, world: World, device: torch.device, *, background: bool):
+        self._folder, self._world, self._device, self.background = folder, world, device, background
+        self._writing: _Writing | None = None
+
+    @property
+    def under_way(self) -> bool:
+        return self._writing is not None
+
+    @property
+    def written(self) -> bool:
+        """Whether nothing is left for this process to write."""
+        thread = None if self._writing is None else self._writing.thread
+        return thread is None or not thread.is_alive()
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """Start writing; raises CheckpointError on all processes when there is no room. Finish the one before first."""
+        assert self._writing is None
+        writing = _Writing(snapshot=snapshot, partial=self._prepare(snapshot))
+        if self.background and files.bytes_needed(snapshot.tensors) < _SPARE_MEMORY * available_host_memory():
+            writing.snapshot = snapshot.on_host()
+            writing.thread = threading.Thread(target=writing.write, name="checkpoint", daemon=True)
+            writing.thread.start()
+        else:
+            writing.write()
+        self._writing = writing
+
+    def finish(self) -> Saved:
+        """Wait until all have written, and publish; raises CheckpointError, on all processes, when any could not."""
+        writing, self._writing = self._writing, None
+        assert writing is not None
+        if writing.thread is not None:
+            writing.thread.join()
+        parts = self._gather(writing.ended)
+        error = next((part["error"] for part in parts if "error" in part), None)
+        published: dict[str, Any] = {"error": error}
+        if error is None and self._world.is_main:
+            published = self._publish(writing, {name: file for part in parts for name, file in part["files"].items()})
+        published = self._gather(published)[0]
+        if published["error"] is not None:
+            if self._world.is_main:
+                files.drop(writing.partial)
+            raise CheckpointError(published["error"])
+        slowest = max(part["seconds"] for part in parts)
+        step = writing.snapshot.step
+        return Saved(step=step, path=published["path"], bytes=published["bytes"], write_seconds=slowest)
+
+    def _prepare(self, snapshot: Snapshot) -> Path:
+        needed = sum(self._gather(files.bytes_needed(snapshot.tensors)))
+        prepared: dict[str, Any] = {}
+        if self._world.is_main:
+            try:
+                prepared["name"] = files.prepare(self._folder, snapshot.step, needed).name
+            except CheckpointError as error:
+                prepared["error"] = str(error)
+        prepared = self._gather(prepared)[0]
+        if "error" in prepared:
+            raise CheckpointError(prepared["error"])
+        return self._folder / prepared["name"]
+
+    def _publish(self, writing: _Writing, written: dict[str, Any]) -> dict[str, Any]:
+        try:
+            path, size = files.publish(writing.partial, written, writing.snapshot.state)
+        except CheckpointError as error:
+            return {"error": str(error)}
+        return {"error": None, "path": f"{self._folder.name}/{path.name}", "bytes": size}
+
+    def _gather(self, value: Any) -> list[Any]:
+        return self._world.gather(value, self._device)

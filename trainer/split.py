@@ -1,0 +1,44 @@
+"""Tensors whose rows are split over processes (DTensors of FSDP2): which rows are here, and the whole again.
+
+Each of W processes holds ceil(rows / W) of them in the order of the ranks, the last ones fewer or none. Plain tensors
+are whole everywhere. Looks at attributes, not at types: importing torch's own takes seconds, and most runs have none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def is_split(tensor: Tensor) -> bool:
+    """Whether this process holds only some rows of a tensor."""
+    return hasattr(tensor, "device_mesh")
+
+
+def local_rows(tensor: Any) -> Tensor:
+    """The rows that are here, sharing their memory."""
+    return tensor.to_local().detach() if is_split(tensor) else tensor.detach()
+
+
+def first_row(tensor: Any) -> int:
+    """Where the rows that are here begin in the whole."""
+    if not is_split(tensor):
+        return 0
+    mesh = tensor.device_mesh
+    each = -(-tensor.shape[0] // mesh.size())
+    return min(mesh.get_local_rank() * each, tensor.shape[0])
+
+
+def whole(tensor: Any) -> Tensor:
+    """The whole, on every process: all of them must ask at the same time."""
+    return tensor.full_tensor() if is_split(tensor) else tensor
+
+
+def like(tensor: Any, rows: Tensor) -> Tensor:
+    """Rows that are here as a tensor split the way another one is."""
+    if not is_split(tensor):
+        return rows
+    return type(tensor.data).from_local(
+        rows, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
