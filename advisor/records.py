@@ -189,7 +189,7 @@ class Goal:
     global_batch_tokens: int | None = None
     precision: str = "auto"
     compile: bool | None = None
-    activation_checkpointing: str | None = None  # None: none, full only where nothing else fits
+    activation_checkpointing: str | None = None  # None: none, more only where nothing else fits
     optimizer: str = "adamw"
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
     grid_grams_per_kwh: float | None = None  # CO2 equivalent; None: the world's mean
@@ -250,6 +250,7 @@ class Candidate:
     score: float  # lower is better; what the search ordered by
     rejected: str | None = None
     activation_checkpointing: str = "none"
+    sharding: str = "none"
     device_bytes: Estimate | None = None  # per device, everything it must hold: what decides whether it fits
 
 
@@ -268,6 +269,7 @@ class Choice:
     micro_batch: int
     grad_accum: int
     activation_checkpointing: str
+    sharding: str = "none"
     steps: int
     tokens: int
     epochs: float | None

@@ -93,6 +93,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
     key = device_key(options["gpu"])
     warn_of_others([key])
+    elsewhere = eight_bit or options["sharding"] == "optimizer"  # not done by this project's trainer
     published = Software(fp8=eight_bit)  # what the trainer here does not do, loops in PyTorch elsewhere do
     profile = load_profile(
         key,
@@ -101,7 +102,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         precision=precision,
         compile=options["compile_"],
         software=published if eight_bit else None,
-        sharding=options["sharding"],
+        sharding=options["sharding"] if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
         raise AdvisorError(
@@ -115,7 +116,6 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
     sharding, checkpointing = options["sharding"], options["activation_checkpointing"]
     if sharding != "none" and options["gpus"] == 1:
         raise AdvisorError(f"--sharding {sharding} needs several devices", "say how many: --gpus 8", exit_code=2)
-    elsewhere = eight_bit or sharding != "none" or checkpointing == "selective"  # not done by this project's trainer
     workload = Workload(
         shape=make_shape(
             options["family"],
@@ -135,7 +135,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         sharding=sharding,
         software=published if elsewhere else None,
     )
-    others = ("published software: the trainer here has no fp8 and neither shards nor checkpoints selectively",)
+    others = ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
     return predict_batch(profile, [workload])[0], (*profile.sources, *(others if elsewhere else ()))
 
 

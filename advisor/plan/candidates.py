@@ -43,12 +43,31 @@ USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kind:
+    """How a configuration saves memory. None: checkpointing as asked for, or as it was calibrated."""
+
+    checkpointing: str | None
+    sharding: str
+
+
+# In the order in which they are taken where they are alike in size: what costs least first.
+KINDS = tuple(Kind(checkpointing=c, sharding=s) for s in ("none", "full") for c in (None, "selective", "full"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """One kind of device, what the goal means on it, and where it can be rented."""
 
     profile: Profile
     brief: Brief
     offers: tuple[Offer, ...]
+
+
+def kind_of(device: Device, workload: Workload) -> int:
+    """The place in `KINDS` of a configuration on a device."""
+    plain = device.brief.goal.activation_checkpointing or device.profile.activation_checkpointing
+    own = None if workload.activation_checkpointing == plain else workload.activation_checkpointing
+    return KINDS.index(Kind(checkpointing=own, sharding=workload.sharding))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # told apart by identity: what is worked out of them is kept
@@ -81,7 +100,7 @@ class Candidates:
     depth: np.ndarray
     micro_batch: np.ndarray
     grad_accum: np.ndarray
-    full: np.ndarray  # bool: full activation checkpointing
+    kind: np.ndarray  # places in `KINDS`: what is recomputed and sharded
     ruled: np.ndarray  # bool: what the batch rule leaves of all that fits the memory
     spared: np.ndarray  # bool: what it leaves of all that has memory to spare
     micro_tokens: np.ndarray
@@ -143,8 +162,9 @@ class Candidates:
             gpus=offer.gpus,
             precision=brief.precision,
             compile=brief.compile,
-            activation_checkpointing="full" if self.full[place] else plain,
+            activation_checkpointing=KINDS[self.kind[place]].checkpointing or plain,
             optimizer=brief.goal.optimizer,
+            sharding=KINDS[self.kind[place]].sharding,
         )
 
 
@@ -200,22 +220,39 @@ def first_window(devices: Sequence[Device]) -> Window:
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    profile, pinned = device.profile, device.brief.goal.activation_checkpointing
-    plain = pinned or profile.activation_checkpointing
-    layouts, memories = {plain: _layout(device, window, every_micro_batch)}, {}
-    memories[plain] = _memory(device, layouts[plain], plain, tables)
-    if pinned is None and plain == "none" and profile.device_type == "cuda":
-        # recomputation where nothing else fits: elsewhere it only costs time
-        layouts["full"] = layouts[plain].rows(~fits(memories[plain], profile.device_memory_bytes))
-        memories["full"] = _memory(device, layouts["full"], "full", tables)
+    layouts = {0: _layout(device, window, every_micro_batch)}
+    memories = {0: _memory(device, layouts[0], 0, tables)}
+    for kind in _savings(device):
+        # where plain rows do not fit: elsewhere to recompute only costs time, and to shard where any of them fits
+        tight = ~fits(memories[0], device.profile.device_memory_bytes)
+        if KINDS[kind].sharding == "full":
+            tight &= _hopeless(layouts[0], tight)
+        if tight.any():
+            layouts[kind] = layouts[0].rows(tight)
+            memories[kind] = _memory(device, layouts[kind], kind, tables)
     masks = _batch_rule(device, layouts, memories)
     parts = []
-    for checkpointing, layout in layouts.items():
-        ruled, spared = masks[checkpointing]
+    for kind, layout in layouts.items():
+        ruled, spared = masks[kind]
         places = np.arange(len(ruled)) if every_micro_batch else np.nonzero(ruled | spared)[0]
-        part = _rows(device, layout.rows(places), checkpointing, memories[checkpointing].rows(places))
+        part = _rows(device, layout.rows(places), kind, memories[kind].rows(places))
         parts.append(replace(part, ruled=ruled[places], spared=spared[places]))
     return _joined(parts[0].machines, parts)
+
+
+def _savings(device: Device) -> list[int]:
+    """The kinds of saving memory that may be tried."""
+    profile, pinned = device.profile, device.brief.goal.activation_checkpointing
+    if profile.device_type != "cuda":
+        return []
+    free = pinned is None and profile.activation_checkpointing == "none"
+    return [n for n, kind in enumerate(KINDS) if n > 0 and (free or kind.checkpointing is None)]
+
+
+def _hopeless(layout: _Layout, tight: np.ndarray) -> np.ndarray:
+    """Bool: rows of several GPUs and of a depth of which not even the smallest micro-batch fits; `tight` do not."""
+    setting = group_keys(layout.gpus, layout.shape)
+    return (layout.gpus > 1) & ~np.isin(setting, setting[~tight])
 
 
 def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
@@ -242,36 +279,37 @@ def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:
 
 
 def _batch_rule(
-    device: Device, layouts: Mapping[str, _Layout], memories: Mapping[str, EstimateArrays]
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Which rows of each kind of checkpointing the batch rule leaves of what fits, and of what has memory to spare."""
-    names, size = list(layouts), device.profile.device_memory_bytes
+    device: Device, layouts: Mapping[int, _Layout], memories: Mapping[int, EstimateArrays]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Which rows of each kind the batch rule leaves of what fits, and of what has memory to spare."""
+    kinds, size = list(layouts), device.profile.device_memory_bytes
 
-    def joined(column: Callable[[str], np.ndarray]) -> np.ndarray:
-        return np.concatenate([column(name) for name in names])
+    def joined(column: Callable[[int], np.ndarray]) -> np.ndarray:
+        return np.concatenate([column(kind) for kind in kinds])
 
-    def rate_of(name: str) -> np.ndarray:
-        layout = layouts[name]
-        return tokens_per_second_many(device.profile, _workloads(device, layout, name), layout.accum, layout.gpus)
+    def rate_of(kind: int) -> np.ndarray:
+        layout = layouts[kind]
+        return tokens_per_second_many(device.profile, _workloads(device, layout, kind), layout.accum, layout.gpus)
 
-    kind = np.repeat(np.arange(len(names)), [len(layouts[name].accum) for name in names])
+    kind = np.repeat(kinds, [len(layouts[kind].accum) for kind in kinds])
     tries = Tries(
-        setting=group_keys(joined(lambda name: layouts[name].gpus), joined(lambda name: layouts[name].shape)),
-        target=joined(lambda name: layouts[name].target),
-        micro_batch=joined(lambda name: layouts[name].sizes[layouts[name].size]),
-        grad_accum=joined(lambda name: layouts[name].accum),
+        setting=group_keys(joined(lambda kind: layouts[kind].gpus), joined(lambda kind: layouts[kind].shape)),
+        target=joined(lambda kind: layouts[kind].target),
+        micro_batch=joined(lambda kind: layouts[kind].sizes[layouts[kind].size]),
+        grad_accum=joined(lambda kind: layouts[kind].accum),
         kind=kind,
         rate=joined(rate_of),
-        memory=joined(lambda name: memories[name].high),
+        memory=joined(lambda kind: memories[kind].high),
     )
-    fitting = joined(lambda name: fits(memories[name], size))
+    fitting = joined(lambda kind: fits(memories[kind], size))
     spare = fitting & (tries.memory <= ROOMY * (size or math.inf))
     ruled, spared = one_micro_batch(tries, fitting), one_micro_batch(tries, spare) & spare
-    return {name: (ruled[kind == number], spared[kind == number]) for number, name in enumerate(names)}
+    return {number: (ruled[kind == number], spared[kind == number]) for number in kinds}
 
 
-def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadArrays:
+def _workloads(device: Device, layout: _Layout, kind: int) -> WorkloadArrays:
     brief = device.brief
+    plain = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
     names = ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len")
     table = np.array([[getattr(s, name) for name in names] for s in layout.shapes], dtype=np.int64)
     return WorkloadArrays(
@@ -279,9 +317,9 @@ def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadA
         device_type=device.profile.device_type,
         precision=brief.precision,
         compile=brief.compile,
-        activation_checkpointing=checkpointing,
+        activation_checkpointing=KINDS[kind].checkpointing or plain,
         optimizer=brief.goal.optimizer,
-        sharding="none",
+        sharding=KINDS[kind].sharding,
         gpus=1,
         micro_batch=layout.sizes[layout.size].astype(np.int64),
         accumulate=layout.accum > 1,
@@ -289,8 +327,8 @@ def _workloads(device: Device, layout: _Layout, checkpointing: str) -> WorkloadA
     )
 
 
-def _rows(device: Device, layout: _Layout, checkpointing: str, memory: EstimateArrays) -> Candidates:
-    a, accum, gpus = _workloads(device, layout, checkpointing), layout.accum, layout.gpus
+def _rows(device: Device, layout: _Layout, kind: int, memory: EstimateArrays) -> Candidates:
+    a, accum, gpus = _workloads(device, layout, kind), layout.accum, layout.gpus
     empty = np.zeros(len(accum), dtype=int)
     # Seconds are weighed by their mean: of many uncertain estimates the best middle is more likely too good.
     step = step_seconds_many(device.profile, a, accum, gpus, expected=True)
@@ -305,7 +343,7 @@ def _rows(device: Device, layout: _Layout, checkpointing: str, memory: EstimateA
         depth=a.depth,
         micro_batch=a.micro_batch,
         grad_accum=accum,
-        full=np.full(len(accum), a.activation_checkpointing == "full"),
+        kind=np.full(len(accum), kind),
         ruled=empty.astype(bool),
         spared=empty.astype(bool),
         micro_tokens=a.tokens,
@@ -321,30 +359,35 @@ def _rows(device: Device, layout: _Layout, checkpointing: str, memory: EstimateA
     )
 
 
-def _memory(device: Device, layout: _Layout, checkpointing: str, tables: _Tables) -> EstimateArrays:
-    """Bytes per device of each row, from a table of depth × micro-batch × accumulated or not × one GPU or several.
+def _memory(device: Device, layout: _Layout, kind: int, tables: _Tables) -> EstimateArrays:
+    """Bytes per device of each row, from a table of depth × micro-batch × accumulated or not × number of GPUs.
 
-    Memory depends on neither the number of micro-batches nor that of GPUs beyond one, and cards that nobody has
-    calibrated share one model: each table is computed once.
+    Memory does not depend on the number of micro-batches, nor of a whole model on that of GPUs beyond one; cards that
+    nobody has calibrated share one model: each table is computed once.
     """
     model, brief = device.profile.memory, device.brief
-    kind = (id(model), brief.precision, brief.compile, device.profile.device_type, checkpointing, layout.depths)
-    if kind not in tables:
-        tables[kind] = _memory_table(device, layout, checkpointing)
-    value, low, high = tables[kind][:, layout.shape, layout.size, (layout.accum > 1) + 0, (layout.gpus > 1) + 0]
+    split = KINDS[kind].sharding == "full"
+    counts = np.unique(layout.gpus) if split else np.array([1, 2])
+    how = (brief.precision, brief.compile, device.profile.device_type, layout.depths, tuple(counts.tolist()))
+    pinned = brief.goal.activation_checkpointing or device.profile.activation_checkpointing
+    name = (id(model), kind, pinned, *how)
+    if name not in tables:
+        tables[name] = _memory_table(device, layout, kind, counts)
+    count = np.searchsorted(counts, layout.gpus if split else np.minimum(layout.gpus, 2))
+    value, low, high = tables[name][:, layout.shape, layout.size, (layout.accum > 1) + 0, count]
     return EstimateArrays(value=value, low=low, high=high)
 
 
-def _memory_table(device: Device, layout: _Layout, checkpointing: str) -> np.ndarray:
-    """Shape (3, depths, sizes, 2, 2): value, low, high."""
+def _memory_table(device: Device, layout: _Layout, kind: int, counts: np.ndarray) -> np.ndarray:
+    """Shape (3, depths, sizes, 2, counts): value, low, high."""
     places = np.indices((len(layout.shapes), len(layout.sizes), 2)).reshape(3, -1)
     every = replace(layout, shape=places[0], size=places[1], accum=places[2] + 1)
-    a = _workloads(device, every, checkpointing)
+    a = _workloads(device, every, kind)
     sides = []
-    for gpus in (1, 2):
+    for gpus in counts.tolist():
         held = device.profile.memory.device_total_many(replace(a, gpus=gpus))
         sides.append(np.stack([held.value, held.low, held.high]))
-    return np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, 2)
+    return np.stack(sides, axis=-1).reshape(3, len(layout.shapes), len(layout.sizes), 2, len(counts))
 
 
 def _joined(machines: Machines, parts: Sequence[Candidates]) -> Candidates:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from advisor.plan.candidates import Device, make_candidates
+from advisor.plan.candidates import Device, kind_of, make_candidates
 from advisor.plan.choose import Selection, best_standing, selection
 from advisor.plan.evaluate import Runs, Violation, runs_of
 from advisor.plan.search_space import SearchSpace
@@ -40,11 +40,11 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
         candidates = candidates.rows(candidates.step_tokens == workload.step_tokens)
     runs = runs_of(candidates, np.arange(len(candidates)), space.limits, spot=True)
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
-    same = candidates.full == (workload.activation_checkpointing == "full")
+    same = candidates.kind == kind_of(chosen.device, workload)
     alike = np.nonzero(fits & same & (size != workload.micro_batch))[0]
     unlike = np.nonzero(fits & ~same)[0]
     never = np.nonzero(~fits & ~np.isin(size, size[fits]))[0]
-    fastest, smallest = unlike[np.argsort(rate[unlike])][-1:], never[np.lexsort((~candidates.full[never], size[never]))]
+    fastest, smallest = unlike[np.argsort(rate[unlike])][-1:], never[np.lexsort((-candidates.kind[never], size[never]))]
     shown = np.concatenate([alike, fastest, smallest[:1]])
     return make_trials(candidates, [selection(runs, int(place)) for place in shown])
 
@@ -56,7 +56,7 @@ def without_recomputation(space: SearchSpace, chosen: Trial) -> Trial | None:
     """
     workload, goal = chosen.prediction.workload, space.goal
     forced = goal.micro_batch is not None and goal.activation_checkpointing is None
-    if not forced or workload.activation_checkpointing != "full":
+    if not forced or workload.activation_checkpointing == "none":
         return None
     brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
     brief = replace(brief, goal=replace(brief.goal, micro_batch=None, activation_checkpointing="none"))

@@ -13,6 +13,8 @@ from advisor.plan.choose import ALIKE_USD, LEVEL
 from advisor.plan.evaluate import Violation
 from advisor.plan.goal import MOST_EPOCHS, Brief, describe_limits
 from advisor.plan.trial import Trial
+from advisor.predict.batch import BACKWARD
+from advisor.predict.comm import exposed_seconds
 from advisor.predict.intervals import known, reciprocal
 from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
@@ -52,6 +54,8 @@ def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) 
         f"batch and kept between 1e-4 and 3e-3; {run.schedule.warmup_steps} steps of warm-up, then cosine to a tenth"
     )
     yield _why_memory(brief, chosen)
+    if chosen.prediction.workload.sharding == "full":
+        yield _why_sharded(chosen)
     if plain is not None:
         yield _without_recomputation(chosen, plain)
     yield _why_limits(brief, chosen)
@@ -272,12 +276,30 @@ def _why_memory(brief: Brief, chosen: Trial) -> str:
     usable = (
         f" of {format_bytes(FIT_MARGIN * whole)} usable, {format_percent(FIT_MARGIN)} of the device's" if whole else ""
     )
-    recomputed = "activations recomputed" if workload.activation_checkpointing == "full" else "nothing recomputed"
-    why = " as asked" if asked else ", without which less or nothing fits" if recomputed.startswith("act") else ""
+    words = {"none": "nothing", "selective": "feed-forward activations", "full": "activations"}
+    recomputed = f"{words[workload.activation_checkpointing]} recomputed"
+    why = " as asked" if asked else "" if recomputed.startswith("nothing") else ", without which less or nothing fits"
     precision = f"{workload.precision} as asked" if brief.goal.precision != "auto" else workload.precision
     if workload.precision == "fp16" and brief.goal.precision == "auto":
         precision += " with loss scaling: this card has no fast bf16"
     return f"memory {held}{usable}; {recomputed}{why}; {precision}"
+
+
+def _why_sharded(chosen: Trial) -> str:
+    """What a copy of the model on each GPU would take, and what sharing one out costs in time."""
+    workload, profile = chosen.prediction.workload, chosen.device.profile
+    whole = replace(workload, sharding="none", activation_checkpointing="full", micro_batch=1)
+    held = format_estimate(profile.memory.device_total_bytes(whole), format_bytes)
+    step = chosen.prediction.step_seconds
+    backward = BACKWARD * step.value / workload.grad_accum if step is not None else 0.0
+    exposed = exposed_seconds(workload, profile.spec, backward)
+    assert step is not None and exposed is not None  # steps of unknown links are no candidates
+    cost = format_estimate(exposed.scaled(1 / step.value), format_percent)
+    return (
+        f"weights, gradients and optimizer state sharded over the {workload.gpus} GPUs: a copy on each would take "
+        f"{held} even at micro-batch 1 with everything recomputed; what gathering and reducing them takes beside the "
+        f"arithmetic is {cost} of a step"
+    )
 
 
 def _without_recomputation(chosen: Trial, plain: Trial) -> str:

@@ -172,7 +172,7 @@ def difference(plan: Plan, other: Plan, profile: Profile, other_profile: Profile
     memory = [profile.memory.device_total_bytes(plan.workload)]
     memory.append((other_profile or profile).memory.device_total_bytes(other.workload))
     loss = _less(after.loss, before.loss)
-    recomputes = [p.run.activation_checkpointing == "full" for p in (plan, other)]
+    recomputes = [p.run.activation_checkpointing != "none" for p in (plan, other)]
     return Effect(
         seconds=after.wall_clock.total_seconds.value - before.wall_clock.total_seconds.value,
         usd=_less(after.cost_usd, before.cost_usd),

@@ -70,6 +70,7 @@ class Trial:
             score=self.score,
             rejected=rejected,
             activation_checkpointing=workload.activation_checkpointing,
+            sharding=workload.sharding,
             device_bytes=self.device_bytes,
         )
 
@@ -90,6 +91,7 @@ class Trial:
             micro_batch=workload.micro_batch,
             grad_accum=workload.grad_accum,
             activation_checkpointing=workload.activation_checkpointing,
+            sharding=workload.sharding,
             steps=self.run.steps,
             tokens=self.tokens,
             epochs=self.epochs,
@@ -186,6 +188,7 @@ def _run_config(device: Device, prediction: Prediction, checkpoint_seconds: floa
         precision=workload.precision,
         compile=workload.compile,
         activation_checkpointing=workload.activation_checkpointing,
+        sharding=workload.sharding,
         data=DataConfig(path=brief.goal.data),
         optimizer=recipe.optimizer(workload.optimizer, shape, tokens, workload.step_tokens),
         schedule=recipe.schedule(steps),

@@ -16,7 +16,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
 from advisor.predict.intervals import BASES, EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.throughput import extra_parameters
+from advisor.predict.throughput import ELEMENT_BYTES, extra_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -33,6 +33,9 @@ _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
 # What a step loses for each doubling of nodes beyond what the collectives above take: stragglers and the network.
 # 1.6 % in 11 series of published runs on 2 to 64 nodes, 0.4 to 4.0 % (benchmarks/node_scaling.py).
 _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
+# What sharded runs take beyond the collectives above, of their work: 3.7 % in published ones (profiles/prior.yaml, the
+# effect "sharding full"). Of this project's trainer nobody has measured it; other software's belief has it already.
+_SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
 # Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
 _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
@@ -88,7 +91,11 @@ class Exchange:
     parameters: np.ndarray
     depth: np.ndarray
     grad_accum: np.ndarray
-    full: np.ndarray  # bool: fully sharded
+    full: bool  # fully sharded
+    own: bool  # by the trainer here
+    gathered_bytes: np.ndarray  # of all parameters with each micro-batch, where fully sharded: all-gathers together
+    scattered_bytes: np.ndarray  # of all gradients with each micro-batch, reduced and scattered
+    step_bytes: np.ndarray  # gathered once a step, with nothing to hide behind: what Muon orthogonalises
 
 
 def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: float) -> Estimate | None:
@@ -96,8 +103,9 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
 
     `backward_seconds` is the backward pass of one micro-batch. sharding "none": DDP with fp32 gradients, all-reduced
     once per step (no_sync before) in 25 MiB buckets behind the last micro-batch's backward. "optimizer": the same
-    volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter of
-    16-bit parameters behind every micro-batch's forward and backward.
+    volume (reduce-scatter of gradients, all-gather of parameters). "full": two all-gathers and a reduce-scatter behind
+    every micro-batch's forward and backward: all of 16 bits in other software; the trainer here gathers blocks in the
+    type they compute in, the rest once in fp32, reduces in fp32, and gathers what Muon orthogonalises.
     """
     accum, gpus = np.array([workload.grad_accum]), np.array([workload.gpus])
     exposed = exposed_many(exchange_of(WorkloadArrays.of([workload]), accum, gpus), spec, np.array([backward_seconds]))
@@ -106,12 +114,23 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
     """What workloads of one kind exchange on so many GPUs each; arrays of shape (n,)."""
+    parameters = (a.parameters + extra_parameters(a.software)).astype(float)
+    gathered, scattered, step = 4 * parameters, 2 * parameters, np.zeros(len(parameters))
+    if a.software is None and a.sharding == "full":
+        blocks = (a.depth * a.block_parameters).astype(float)
+        gathered = 2 * ELEMENT_BYTES[a.precision] * blocks + 4 * (parameters - blocks)
+        scattered = 4 * parameters
+        step = 2.0 * a.block_matrices if a.optimizer == "muon" else step
     return Exchange(
         gpus=gpus,
-        parameters=(a.parameters + extra_parameters(a.software)).astype(float),
+        parameters=parameters,
         depth=a.depth,
         grad_accum=grad_accum,
-        full=np.full(len(a.depth), a.sharding == "full"),
+        full=a.sharding == "full",
+        own=a.software is None,
+        gathered_bytes=gathered,
+        scattered_bytes=scattered,
+        step_bytes=step,
     )
 
 
@@ -125,17 +144,14 @@ def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray
     link = read_link(spec.interconnect) if spec else None
     doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))  # of nodes, or of racks of one link
     work = 1.5 * backward_seconds * e.grad_accum
+    exposed = _exposed_full if e.full else _exposed
+    sides = ((1.0, _OVERLAP), (spread, _OVERLAP_HIGH), (1 / spread, _OVERLAP_LOW))
+    moved = [exposed(e, bandwidth * factor, backward_seconds, overlap) for factor, overlap in sides]
+    lost = [share * doublings for share in (_STRAGGLING, _STRAGGLING_LOW, _STRAGGLING_HIGH)]
+    if e.full and e.own:
+        lost = [a + b for a, b in zip(lost, (_SHARDED, _SHARDED_LOW, _SHARDED_HIGH), strict=True)]
     value, low, high = (
-        np.where(
-            e.gpus == 1,
-            0.0,
-            _exposed(e, bandwidth * factor, backward_seconds, overlap) + straggling * doublings * work,
-        )
-        for factor, overlap, straggling in (
-            (1.0, _OVERLAP, _STRAGGLING),
-            (spread, _OVERLAP_HIGH, _STRAGGLING_LOW),
-            (1 / spread, _OVERLAP_LOW, _STRAGGLING_HIGH),
-        )
+        np.where(e.gpus == 1, 0.0, seconds + share * work) for seconds, share in zip(moved, lost, strict=True)
     )
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
@@ -146,11 +162,14 @@ def _exposed(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, o
     whole = all_reduce_seconds(size, e.gpus, bandwidth) + np.maximum(1.0, size / BUCKET_BYTES) * latency
     last = all_reduce_seconds(np.minimum(size, BUCKET_BYTES), e.gpus, bandwidth) + latency
     exposed = np.maximum(last, whole - overlap * backward_seconds)
-    if e.full.any():
-        gather = reduce_scatter_seconds(2 * e.parameters, e.gpus, bandwidth) + e.depth * latency
-        sharded = e.grad_accum * np.maximum(0.0, 3 * gather - overlap * 1.5 * backward_seconds)
-        exposed = np.where(e.full, sharded, exposed)
     return exposed
+
+
+def _exposed_full(e: Exchange, bandwidth: np.ndarray, backward_seconds: np.ndarray, overlap: float) -> np.ndarray:
+    latency = _latency(e.gpus)
+    moved = reduce_scatter_seconds(e.gathered_bytes + e.scattered_bytes, e.gpus, bandwidth) + 3 * e.depth * latency
+    alone = reduce_scatter_seconds(e.step_bytes, e.gpus, bandwidth)
+    return e.grad_accum * np.maximum(0.0, moved - overlap * 1.5 * backward_seconds) + alone
 
 
 def _latency(gpus: np.ndarray) -> np.ndarray:

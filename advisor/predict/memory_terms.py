@@ -189,10 +189,10 @@ class Structure:
         """The moments of workloads of one kind; raises AdvisorError for a kind that was never traced."""
         # DistributedDataParallel keeps all gradients alive in its buckets, as accumulation does.
         held = "accumulate" if a.accumulate[0] or a.gpus > 1 else "single"
-        # Selective recomputation exists in published runs only; counting it as none errs on the safe side.
-        checkpointing = "none" if a.activation_checkpointing == "selective" else a.activation_checkpointing
         repeated = "/grouped" if repeats_keys(a.device_type, a.precision) and a.grouped[0] else ""
-        cell = f"{a.device_type}/{a.family}/{a.precision}/{checkpointing}/{held}{repeated}"
+        cell = f"{a.device_type}/{a.family}/{a.precision}/{a.activation_checkpointing}/{held}{repeated}"
+        if a.activation_checkpointing == "selective" and cell not in self.cells:
+            cell = cell.replace("/selective/", "/none/")  # never traced on the CPU: none errs on the safe side
         if cell not in self.cells:
             raise AdvisorError(f"the memory of {cell} was never traced", f"python benchmarks/trace_memory.py {cell}")
         moments = self.cells[cell]
@@ -221,7 +221,7 @@ class Structure:
     def persistent_bytes(self, a: WorkloadArrays) -> np.ndarray:
         """fp32 weights and optimizer state: 12 bytes per parameter with AdamW, 8 per matrix weight with Muon.
 
-        Sharding (published runs only) divides the state among the GPUs, or with "full" (ZeRO-3, FSDP) the weights too.
+        Sharding divides the state among the GPUs, or with "full" (ZeRO-3, FSDP) the weights too.
         """
         weights, state = 4.0 * a.parameters, 8.0 * a.parameters - (4 * a.block_matrices if a.optimizer == "muon" else 0)
         shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
@@ -257,9 +257,21 @@ class Structure:
             for some in np.split(rows, range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE)):
                 if len(some):
                     beyond[some] = np.max([values for _, values in self.moment_values(a.rows(some))], axis=0)
-        if a.sharding == "full":  # gradients are kept in shards as well
-            beyond -= 4.0 * a.parameters * (1 - 1 / a.gpus)
-        return beyond
+        return beyond + self._sharded(a) if a.sharding == "full" else beyond
+
+    def _sharded(self, a: WorkloadArrays) -> np.ndarray:
+        """What full sharding changes in the bytes beyond the state, shape (n,).
+
+        Gradients are kept in shards, and nobody keeps casts of weights: blocks are gathered in the type they compute in
+        and let go after use. Instead there are two gathered blocks (one in use, one on its way) with the gradient of
+        one, also in fp32 for its reduction, and what lies outside the blocks whole in fp32, with its gradient, from the
+        forward pass to the end of the backward pass.
+        """
+        element, blocks = 4.0 if a.precision == "fp32" else 2.0, a.depth * a.block_parameters
+        outside = a.parameters - blocks
+        kept = 4.0 * a.parameters * (1 - 1 / a.gpus)
+        casts = 0.0 if a.precision == "fp32" or a.activation_checkpointing == "full" else element * a.block_matrices
+        return (3 * element + 4.0) * a.block_parameters + 8.0 * outside - kept - casts
 
     def parts_bytes(self, a: WorkloadArrays) -> dict[str, float]:
         """What the highest moment of one workload holds beyond `persistent_bytes`, by kind."""

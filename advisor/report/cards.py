@@ -97,8 +97,8 @@ def training_row(row: CardRow) -> dict[str, str]:
 
 
 def _micro_batch(workload: Workload) -> str:
-    recomputed = ", recomputed" if workload.activation_checkpointing == "full" else ""
-    return f"{workload.micro_batch}{recomputed}"
+    recomputed = ", recomputed" if workload.activation_checkpointing != "none" else ""
+    return f"{workload.micro_batch}{recomputed}{', sharded' if workload.sharding == 'full' else ''}"
 
 
 def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.spending import Part, largest_first, parts
 from advisor.predict.trajectory import milestones
-from advisor.records import Choice, Estimate, Grounds, Plan
+from advisor.records import Choice, Estimate, Grounds, Plan, Workload
 from advisor.report.quantities import (
     ALLOCATED,
     BITS,
@@ -62,12 +62,12 @@ def sentence(plan: Plan) -> str:
     elif plan.price_source == OWN_MACHINE and workload.gpu != "cpu":
         device += " of your own"
     accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
-    recomputed = ", activations recomputed" if workload.activation_checkpointing == "full" else ""
+    saved = "".join(f", {words}" for words in savings(workload))
     cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
     precision = ", fp16" if workload.precision == "fp16" else ""  # which not every model survives
     return (
         f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
-        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{recomputed}{precision}, "
+        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}, "
         f"for {format_tokens(chosen.tokens)} tokens: {TIME.of(plan.prediction.wall_clock.total_seconds)}, {cost}."
     )
 
@@ -107,8 +107,16 @@ def briefly(grounds: Grounds | None) -> str:
 def batch(choice: Choice) -> str:
     """Micro-batch, accumulation and checkpointing, in words."""
     accumulated = f" x {choice.grad_accum}" if choice.grad_accum > 1 else ""
-    recomputed = ", recomputing activations" if choice.activation_checkpointing == "full" else ""
-    return f"{choice.micro_batch} sequences{accumulated}{recomputed}"
+    return f"{choice.micro_batch} sequences{accumulated}{''.join(f', {words}' for words in savings(choice))}"
+
+
+def savings(run: Workload | Choice) -> Iterator[str]:
+    """How a configuration saves memory, in words."""
+    if run.activation_checkpointing != "none":
+        part = "feed-forward " if run.activation_checkpointing == "selective" else ""
+        yield f"{part}activations recomputed"
+    if run.sharding == "full":
+        yield "model sharded over the GPUs"
 
 
 def bill(plan: Plan) -> Table:

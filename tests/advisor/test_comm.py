@@ -19,6 +19,7 @@ from advisor.predict.comm import (
     exposed_seconds,
     reduce_scatter_seconds,
 )
+from advisor.predict.memory_terms import WorkloadArrays
 from advisor.records import Workload
 from trainer.schema import make_shape
 
@@ -87,6 +88,20 @@ def test_accumulation_does_not_repeat_ddp_but_repeats_full_sharding():
     assert four.value == pytest.approx(4 * one.value)
 
 
+def test_our_trainer_gathers_blocks_in_16_bits_twice_the_rest_once_in_32_and_reduces_in_32():
+    """LLaMA 7B: 32 blocks of 202,383,360 parameters, 262,148,096 outside; Muon gathers its matrices once more."""
+    shape = make_shape("llama", depth=32, vocab_size=32_000, seq_len=2048)
+    w = Workload(shape=shape, micro_batch=1, gpu="h100-80gb-sxm", gpus=8, sharding="full", precision="bf16")
+    exchange = comm.exchange_of(WorkloadArrays.of([w]), np.array([1]), np.array([8]))
+    blocks, outside = 32 * 202_383_360, 262_148_096
+    assert exchange.gathered_bytes[0] == 2 * 2 * blocks + 4 * outside
+    assert exchange.scattered_bytes[0] == 4 * (blocks + outside)
+    assert exchange.step_bytes[0] == 0
+    muon = dataclasses.replace(w, optimizer="muon")
+    exchange = comm.exchange_of(WorkloadArrays.of([muon]), np.array([1]), np.array([8]))
+    assert exchange.step_bytes[0] == 2 * 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+
+
 def test_slow_links_expose_more():
     fast, slow = (exposed_seconds(workload(), card(t), 0.05).value for t in ("nvlink4 900", "pcie4x16 64"))
     assert slow > 5 * fast
@@ -107,7 +122,7 @@ def test_each_doubling_of_nodes_costs_a_little_of_the_step():
     exchange = [
         comm.Exchange(
             gpus=np.array([gpus]), parameters=np.array([1e8]), depth=np.array([12]), grad_accum=np.array([1]),
-            full=np.array([False]),
+            full=False, own=True, gathered_bytes=np.zeros(1), scattered_bytes=np.zeros(1), step_bytes=np.zeros(1),
         )
         for gpus in (8, 64)
     ]  # fmt: skip

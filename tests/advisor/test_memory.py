@@ -179,6 +179,25 @@ def test_muon_saves_a_moment_and_sharding_divides_the_state() -> None:
     assert state(gpus=4, sharding="full") == 3 * count
 
 
+def test_a_sharded_model_holds_its_share_two_blocks_and_what_lies_outside_them() -> None:
+    """LLaMA 7B on 8 GPUs, everything recomputed: 12 bytes a parameter and the gradient shared out; blocks come by."""
+    shape = make_shape("llama", depth=32, vocab_size=32_000, seq_len=2048)
+    whole = Workload(
+        shape=shape, micro_batch=1, gpu="h100-80gb-sxm", gpus=8, precision="bf16", activation_checkpointing="full"
+    )
+    structure, count, block = load_memory_model().structure, 6_738_415_616, 202_383_360
+    outside = count - 32 * block
+
+    def peak(workload: Workload) -> float:
+        return float(structure.peak_bytes(WorkloadArrays.of([workload]))[0])
+
+    saved = peak(whole) - peak(replace(whole, sharding="full"))
+    assert saved == pytest.approx(16 * count * 7 / 8 - 10 * block - 8 * outside)
+    plain = replace(whole, activation_checkpointing="none")  # no cast of a weight is kept for the backward pass
+    more = peak(plain) - peak(replace(plain, sharding="full")) - saved
+    assert more == pytest.approx(2 * flops.block_matrix_parameters(shape))
+
+
 def test_compilation_saves_logits_only() -> None:
     model = load_memory_model()
     saved = traced(model, D16) - traced(model, replace(D16, compile=True))

@@ -1,0 +1,55 @@
+"""What saves memory is taken where nothing else fits, and only there: recomputation, then sharding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
+from advisor.plan.answer import bare_plan
+from advisor.predict.batch import predict_batch
+from advisor.records import Goal, Plan
+from advisor.report.plan import sentence
+from trainer.schema import config_from_dict, to_dict
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+PROFILE = prior_profile(require_gpu("h100-80gb-sxm"))
+
+
+def plan(parameters: float, **wishes) -> Plan:
+    goal = Goal(gpu=PROFILE.key, gpus=8, family="llama", parameters=int(parameters), tokens=2_000_000_000)
+    return bare_plan(replace(goal, usd_per_gpu_hour=3.0, **wishes), PROFILE, now=NOW)
+
+
+@pytest.mark.parametrize("parameters", [7e9, 13e9])
+def test_seven_and_thirteen_billion_parameters_are_sharded_over_eight_cards_and_fit(parameters: float):
+    """16 bytes a parameter are 112 and 208 GB: no card of 80 GB holds them, an eighth it does."""
+    found = plan(parameters)
+    workload = found.workload
+    assert (workload.sharding, found.run.sharding) == ("full", "full")
+    assert config_from_dict(to_dict(found.run)).sharding == "full"
+    prediction = predict_batch(PROFILE, [workload])[0]
+    assert prediction.fits
+    whole = replace(workload, sharding="none", activation_checkpointing="full", micro_batch=1)
+    assert predict_batch(PROFILE, [whole])[0].fits is False
+    assert "model sharded over the GPUs" in sentence(found)
+    why = [reason for reason in found.reasons if "sharded over the 8 GPUs" in reason]
+    assert len(why) == 1 and why[0].endswith("of a step")
+
+
+def test_what_fits_whole_is_not_sharded():
+    assert plan(1.5e9).workload.sharding == "none"
+
+
+def test_one_card_alone_has_nobody_to_share_with():
+    with pytest.raises(AdvisorError, match="memory"):
+        plan(7e9, gpus=1)
+
+
+def test_a_pinned_recomputation_is_kept_with_sharding():
+    workload = plan(13e9, activation_checkpointing="full").workload
+    assert (workload.sharding, workload.activation_checkpointing) == ("full", "full")
