@@ -41,6 +41,7 @@ PLACES = {
     "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),
     "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
 }
+EXPORTED = ("skypilot", "dstack", "trainjob", "jobset", "dockerfile", "torchrun")
 _BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
 
@@ -58,6 +59,10 @@ def parse_place(text: str, *, account: str | None = None, qos: str | None = None
     """Where `--on` means, "local", "slurm", "slurm:gpu" or "ssh:host"; AdvisorError (exit 2) for anything else."""
     engine, _, name = text.partition(":")
     usage = "write it like local, slurm, slurm:PARTITION or ssh:HOST"
+    if engine in EXPORTED:
+        message = f"--on {text}: a run is not started on {engine} from here, it is exported to it"
+        raise AdvisorError(message, f"advisor export PLAN.yaml --to {engine} --out DIR; afterwards advisor import DIR",
+                           exit_code=2)  # fmt: skip
     if engine not in PLACES:
         near = close_matches(engine, PLACES)
         raise AdvisorError(f"--on {text}: no engine is called {engine!r}",

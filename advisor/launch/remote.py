@@ -182,9 +182,9 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
-    return export_job(job.plan, config, data, account=place.account, qos=place.qos, constraint=place.constraint,
-                      partition=place.name if place.engine == "slurm" else None,
-                      infra=place.name if place.engine == "skypilot" else None)  # fmt: skip
+    own = {"partition": place.name} if place.engine == "slurm" else {}
+    asked = {"account": place.account, "qos": place.qos, "constraint": place.constraint}
+    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, **asked, **own)
 
 
 def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:

@@ -77,7 +77,7 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
         there = engine.data_at or target.data_at or str(data)
         config = replace(config, data=replace(config.data, path=there))
     asked = {field.name: getattr(engine, field.name) for field in fields(engine) if field.name != "data_at"}
-    job = export_job(plan, config, data, **asked)
+    job = export_job(plan, config, data, max_usd=limits.max_usd, **asked)
     own = target.files(job)
     return Exported(
         main=target.main,

@@ -196,9 +196,16 @@ def test_places_are_read_and_what_is_none_is_refused():
     assert parse_place("slurm:a,b", qos="high") == Place(engine="slurm", name="a,b", qos="high")
     assert parse_place("ssh:me@host.example") == Place(engine="ssh", name="me@host.example")
     assert parse_place("local", gpu_ids=(1,)).gpu_ids == (1,)
-    for text, more, words in (("slum", {}, "did you mean"), ("ssh", {}, "no place"), ("local:x", {}, "no place"),
-                              ("slurm", {"qos": "--wrap=x"}, "no place"), ("local", {"qos": "a"}, "Slurm's alone"),
-                              ("ssh:a", {"gpu_ids": (0,)}, "of this machine")):  # fmt: skip
+    refusals = (
+        ("skypilot:aws", {}, "advisor export PLAN.yaml --to skypilot"),
+        ("slum", {}, "did you mean"),
+        ("ssh", {}, "no place"),
+        ("local:x", {}, "no place"),
+        ("slurm", {"qos": "--wrap=x"}, "no place"),
+        ("local", {"qos": "a"}, "Slurm's alone"),
+        ("ssh:a", {"gpu_ids": (0,)}, "of this machine"),
+    )
+    for text, more, words in refusals:
         with pytest.raises(AdvisorError) as refused:
             parse_place(text, **more)
         assert words in f"{refused.value.message} {refused.value.hint}" and refused.value.exit_code == 2

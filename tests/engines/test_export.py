@@ -174,6 +174,52 @@ def test_skypilot_reads_its_task(engines_python):
     assert said.endswith("2 {'H100-SXM': 8} True 100")
 
 
+_POLICY = """
+import json, sys, sky
+from sky.server.requests.request_names import AdminPolicyRequestName
+from sky.utils import admin_policy_utils
+for text in json.load(sys.stdin):
+    task = sky.Task.from_yaml_config(text)
+    try:
+        admin_policy_utils.apply(task, AdminPolicyRequestName.JOBS_LAUNCH, at_client_side=True)
+        print("taken")
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_skypilot_asks_the_budget_before_it_rents(engines_python, tmp_path):
+    """16 cards at $40 an hour on two nodes, for $100: two and a half hours."""
+    plan = on_card(small_plan(usd_per_hour=40.0), 16)
+    exported = export(plan, "skypilot", Limits(max_usd=100.0))
+    exported.write(tmp_path / "export")
+    (tmp_path / "config.yaml").write_text("admin_policy: sky_policy.Budget\n")
+    task = yaml.safe_load(exported.files["task.yaml"])
+    assert task["resources"]["max_hourly_cost"] == 20.0 and task["envs"]["ADVISOR_LIMIT_SECONDS"] == "9000.0"
+    free = yaml.safe_load(export(plan, "skypilot").files["task.yaml"])
+    resources = task["resources"]
+    tasks = [
+        task,
+        {**task, "resources": {**resources, "max_hourly_cost": 25.0}},
+        {**task, "resources": {k: v for k, v in resources.items() if k != "max_hourly_cost"}},
+        {**task, "resources": {k: v for k, v in resources.items() if k != "autostop"}},
+        free,
+    ]
+    for each in tasks:
+        each.pop("file_mounts")  # of buckets: it would look for a cloud to make them in
+        each["workdir"] = str(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "export"), "HOME": str(tmp_path),
+                   "SKYPILOT_GLOBAL_CONFIG": str(tmp_path / "config.yaml")}  # fmt: skip
+    done = subprocess.run([engines_python, "-c", _POLICY], input=json.dumps(tasks), capture_output=True, text=True,
+                          env=environment)  # fmt: skip
+    said = [line for line in done.stdout.splitlines() if line == "taken" or "may cost" in line or "names no" in line
+            or "leaves its" in line]  # fmt: skip
+    assert len(said) == 5, done.stdout + done.stderr[-2000:]
+    assert said[0] == said[4] == "taken"
+    assert "may cost $125.00 (2 x $25.00 an hour for 2.5 h), and its budget is $100.00" in said[1]
+    assert "names no max_hourly_cost" in said[2] and "leaves its machines running" in said[3]
+
+
 def test_dstack_reads_its_task(engines_python):
     exported = export(on_card(small_plan(usd_per_hour=20.0)), "dstack", Limits(max_hours=2))
     said = read_by(engines_python, _DSTACK, exported.files[exported.main])

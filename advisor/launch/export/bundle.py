@@ -37,6 +37,7 @@ class ExportJob:
     partition: str | None = None
     qos: str | None = None
     constraint: str | None = None
+    max_usd: float | None = None  # that its user allows; None: the plan's own cost is the only guide
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
     infra: str | None = None  # where SkyPilot and dstack may rent

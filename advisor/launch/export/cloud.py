@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from functools import cache
+from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
@@ -11,6 +12,7 @@ from advisor.store.disk import dump_yaml
 from advisor.store.folders import profiles_folder
 
 SKY, DSTACK = "task.yaml", "task.dstack.yml"
+POLICY = "sky_policy.py"
 MOST_RESTARTS = 3
 DISK_GB = 100  # software, data and a few checkpoints, unless they take more
 # What the engines call the providers of the price lists; they rent from no others of them.
@@ -31,14 +33,20 @@ def skypilot(job: ExportJob) -> dict[str, str]:
         "autostop": {"idle_minutes": 10, "down": True},
         "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
     }
-    if job.plan.usd_per_hour:
-        resources["max_hourly_cost"] = round(job.plan.usd_per_hour * _MARGIN, 2)
+    variables: dict[str, object] = {"RUN": RUN_FOLDER}
+    if (
+        job.plan.usd_per_hour
+    ):  # SkyPilot's is of one node; a budget was counted at the plan's price, so that is the most
+        margin = _MARGIN if job.max_usd is None else 1.0
+        resources["max_hourly_cost"] = round(job.plan.usd_per_hour / job.nodes * margin, 2)
+    if job.max_usd is not None and job.config.stop.max_seconds is not None:
+        variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(job.config.stop.max_seconds)}
     mounts: dict[str, object] = {
         RUN_FOLDER: {"name": f"{job.name}-run", "mode": "MOUNT_CACHED"},
     }
     if job.data is not None and job.config.data.path:
         mounts[job.config.data.path] = str(job.data)
-    variables = (
+    words = (
         'NODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     )
     task = {
@@ -47,13 +55,13 @@ def skypilot(job: ExportJob) -> dict[str, str]:
         "workdir": ".",
         "resources": resources,
         "file_mounts": mounts,
-        "envs": {"RUN": RUN_FOLDER},
+        "envs": variables,
         "setup": f"bash {SETUP}",
         # `exec`, so that the signal of a cancelled or preempted task reaches the script
-        "run": f"export {variables}\nexec timeout --signal=TERM --kill-after={job.grace_seconds} "
+        "run": f"export {words}\nexec timeout --signal=TERM --kill-after={job.grace_seconds} "
         f"{job.limit_seconds} bash {RUN}",
     }
-    return {SKY: dump_yaml(task)}
+    return {SKY: dump_yaml(task), POLICY: (Path(__file__).parent / POLICY).read_text(encoding="utf-8")}
 
 
 def skypilot_steps(job: ExportJob) -> list[str]:
