@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, row_noise, tail
+from advisor.findings.curves import Curve, curve, rate_curve, row_noise, tail
 from advisor.findings.detectors.data_budget import epochs_of
 from advisor.findings.detectors.generalisation import detect_memorised, detect_overfitting
 from advisor.findings.loss_kind import has_level
@@ -18,6 +18,7 @@ _FALLEN = 0.5  # of the first loss
 _SAME_ROWS, _SAME_SHARE, _DIGITS = 4, 0.9, 4  # equal values, of the evaluations, significant digits at least
 _FEWEST = 6  # evaluations, to speak of a best one
 _WASTED = 0.5  # of the run after its best evaluation
+_HIGH_RATE = 0.5  # of the peak, at the end
 _WORSE, _WORSE_SCORE, _NOISES = 0.02, 0.01, 3.0  # of the first loss; of all examples; deviations of a row
 
 
@@ -92,6 +93,8 @@ def detect_best_long_ago(case: Case) -> Verdict:
     if waste < _WASTED or len(scores) - best <= _FEWEST // 2:
         return None
     hours, usd = cost_of_steps(case, last - step) if scores.counted else (None, None)
+    rates = rate_curve(case.run).value
+    high = bool(len(rates) and rates[-1] > _HIGH_RATE * rates.max())
     return Finding(
         code="best_long_ago",
         severity=Severity.NOTE,
@@ -99,9 +102,10 @@ def detect_best_long_ago(case: Case) -> Verdict:
         evidence=(Evidence(text=f"{scores.value[-1]:.4g} at the end; {waste:.0%} of the run came after the best",
                            first_step=step, last_step=last),),
         confidence=Confidence.MEDIUM,
-        causes=("the model has learnt what it can from these data at this rate",
-                "a learning rate that decays too late or not at all"),
-        actions=(f"keep the checkpoint of step {step:g}", "stop early next time, or decay the rate sooner"),
+        causes=("the model has learnt what it can from these data",
+                *(("the learning rate is still high",) if high else ())),
+        actions=(f"keep the checkpoint of step {step:g}", "stop early next time",
+                 *(("or decay the learning rate sooner",) if high else ())),
         saved_hours=hours,
         saved_usd=usd,
         threshold=f"{_WASTED:.0%} of the run after the best of {_FEWEST} evaluations and more",
