@@ -15,7 +15,7 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.launch.backend import engine_of
 from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.launch.guards import guarded, make_guards, parse_loss_stop
+from advisor.launch.guards import make_guards
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
@@ -95,29 +95,12 @@ def logged(run_dir):
 # Guards
 
 
-def test_the_tightest_limit_wins():
-    config = small_run(stop=StopConfig(max_seconds=9000.0, loss=(LossStop(step=1, above=20.0),)))
-    guards = make_guards(config, usd_per_hour=2.0, max_usd=3.0, max_hours=2.0, loss=[LossStop(step=5, above=9.0)])
-    assert guards.max_seconds == 3.0 / 2.0 * 3600  # 5400 s of dollars, 7200 s of hours, 9000 s configured
-    stop = guarded(config, guards).stop
-    assert stop == StopConfig(max_seconds=5400.0, loss=(LossStop(step=1, above=20.0), LossStop(step=5, above=9.0)))
-    assert guarded(small_run(), make_guards(small_run(), usd_per_hour=None)).stop == StopConfig()
-
-
 def test_dollars_need_a_price(store):
     with pytest.raises(AdvisorError, match="--max-usd needs a price") as caught:
         make_guards(small_run(), usd_per_hour=None, max_usd=5.0)
     assert caught.value.exit_code == 2
     free = Flow(store).launch(small_plan(usd_per_hour=0.0), trainer=ScriptTrainer("pass"), max_usd=5.0)
     assert free.launch.guards.max_seconds is None and "never stops this run" in free.warnings[0]
-
-
-@pytest.mark.parametrize("text", ["", "500", "500:", ":4", "0:4", "-3:4", "5:nan", "five:4", "5:4:3"])
-def test_a_malformed_loss_stop_shows_how_to_write_it(text):
-    with pytest.raises(AdvisorError, match="is not STEP:LOSS") as caught:
-        parse_loss_stop(text)
-    assert "500:4.2" in caught.value.hint and caught.value.exit_code == 2
-    assert parse_loss_stop("1_000:4.25") == LossStop(step=1000, above=4.25)
 
 
 # What lies in a run folder

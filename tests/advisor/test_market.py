@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -17,46 +14,26 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.hardware.offers import cheapest_offer
-from advisor.plan import curves
 from advisor.plan.answer import answer, bare_plan
 from advisor.plan.candidates import USUAL_WINDOW, WIDEST_WINDOW
 from advisor.plan.choose import LEVEL, Selection, search, select
-from advisor.plan.goal import Limits
 from advisor.plan.offers import offers_for
 from advisor.plan.recipe import recommended_batch
 from advisor.plan.search_space import SearchSpace, open_space
-from advisor.plan.sensitivity import cheapest_as_good, nice, nice_seconds, sensitivity
-from advisor.plan.trial import make_trial
 from advisor.predict.batch import predict_batch
-from advisor.predict.profile import Profile
 from advisor.records import Goal, GpuPrice, Plan, Workload
 from advisor.report.search import scaling as scaling_table
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.units import parse_seconds, parse_usd
 from tests.advisor.devices import small_cpu, token_meta
+from tests.advisor.market import COUNTS, GOAL, KEYS, NOW, PROFILES, ask
 from trainer.schema import make_shape
 
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-KEYS = ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")
-PROFILES = [prior_profile(require_gpu(key)) for key in KEYS]
-COUNTS = (1, 2, 4, 8)
-GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
 ALONE = token_meta(tokens=10**9, validation_tokens=10**6, vocab_size=32768)
-
-
-def ask(profiles=PROFILES, data_meta=None, **wishes) -> Plan:
-    return answer(replace(GOAL, **wishes), profiles, now=NOW, data_meta=data_meta)
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     return ask()
-
-
-def slower(profile: Profile, share: float) -> Profile:
-    """The same card with so much of its tokens/s missing: every coefficient larger."""
-    theta = profile.posterior.theta - math.log(1 - share)
-    return replace(profile, posterior=replace(profile.posterior, theta=theta))
 
 
 # The choice
@@ -229,59 +206,11 @@ def test_the_depths_grow_until_the_best_is_inside(wishes):
     assert chosen.score <= LEVEL * select(wide, wide.limits).score
 
 
-BUDGETS = (1.0, 2.0, 5.0, 12.0, 20.0, 40.0, 90.0, 200.0, 450.0, 1000.0, 3000.0, 10_000.0)
-
-
-@pytest.mark.parametrize("usd_per_hour", [None, 0.0, 0.1, 1.0])
-def test_more_money_never_trains_worse_at_the_same_value_of_time(usd_per_hour):
-    chosen = [
-        search(replace(GOAL, budget_usd=usd, deadline_seconds=None, usd_per_waiting_hour=usd_per_hour), PROFILES, None)[
-            1
-        ]
-        for usd in BUDGETS
-    ]
-    scores = [selection.score for selection in chosen]
-    assert all(later <= LEVEL * before for before, later in zip(scores, scores[1:], strict=False))
-    for usd, selection in zip(BUDGETS, chosen, strict=True):
-        limits = Limits(budget_usd=usd, usd_per_waiting_hour=usd_per_hour)
-        assert selection.usd + limits.waiting_usd(selection.seconds) <= usd * (1 + 1e-12)
-
-
-def test_time_has_a_value_where_nothing_but_a_budget_ends_the_run():
-    """By hand: √1,000 dollars a day after the first; the patient answer takes longer, and is on the front."""
-    goal = replace(GOAL, deadline_seconds=None, budget_usd=1000.0)
-    plan, patient = (answer(replace(goal, usd_per_waiting_hour=v), PROFILES, now=NOW) for v in (None, 0.0))
-    hours = [p.prediction.wall_clock.total_seconds.value / 3600 for p in (plan, patient)]
-    assert plan.prediction.cost_usd.value + math.sqrt(1000) / 24 * max(hours[0] - 24, 0) <= 1000
-    assert hours[0] < hours[1] and plan.chosen.score >= patient.chosen.score
-    assert any("$31.60" in reason for reason in plan.reasons)
-    said = [text for text in plan.search.sensitivity if "cheapest is" in text]
-    assert len(said) == 1 and "fastest" in said[0]
-    fronts = [(c.depth, c.gpu, c.gpus, c.steps) for c in plan.search.front]
-    assert (patient.chosen.depth, patient.workload.gpu, patient.workload.gpus, patient.run.steps) in fronts
-
-
-@pytest.mark.parametrize(
-    "wishes", [{"gpu": "l4", "counts": ()}, {"deadline_seconds": 1e6}, {"depth": 8, "objective": "cost"}]
-)
-def test_waiting_costs_nothing_unasked_where_something_else_decides(wishes):
-    goal = replace(GOAL, **({"deadline_seconds": None} | wishes))
-    profiles = PROFILES[:1] if goal.gpu == "l4" else PROFILES
-    free, zero = (search(replace(goal, usd_per_waiting_hour=v), profiles, None)[1] for v in (None, 0.0))
-    assert free == zero
-
-
 def test_settled_work_waits_only_as_long_as_it_is_worth():
     goal = replace(GOAL, deadline_seconds=None, budget_usd=200.0, depth=20, tokens=10**10)
     picked = [search(replace(goal, usd_per_waiting_hour=v), PROFILES, None)[1] for v in (0.0, 1.0, 50.0)]
     assert picked[0].seconds >= picked[1].seconds >= picked[2].seconds and picked[0].seconds > picked[2].seconds
     assert picked[0].usd <= picked[1].usd <= picked[2].usd <= 200
-
-
-def test_waiting_that_no_budget_bears_is_refused_with_its_price():
-    with pytest.raises(AdvisorError, match="waiting counted") as refused:
-        ask(deadline_seconds=None, usd_per_waiting_hour=1e5)
-    assert "--value-of-time" in refused.value.hint
 
 
 def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which():
@@ -294,176 +223,7 @@ def test_the_same_run_on_other_numbers_has_the_same_global_batch_or_says_which()
     assert "tokens per step" not in scaling_table(few).columns
 
 
-# What it depends on
-
-
-def test_wider_limits_are_planned_anew_as_said():
-    space = open_space(GOAL, PROFILES, None)
-    plan = ask()
-    chosen = select(space, space.limits)
-    said = list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))
-    assert [item.text for item in said] == list(plan.search.sensitivity)
-    checked = 0
-    for item in (item for item in said if item.limits is not None and "nothing" not in item.text):
-        again = ask(budget_usd=item.limits.budget_usd, deadline_seconds=item.limits.deadline_seconds)
-        if "price" in item.text:
-            continue
-        checked += 1
-        assert again.chosen.score == pytest.approx(select(space, item.limits).score, rel=1e-12)
-        assert again.chosen.depth == item.depth
-    assert checked >= 2
-
-
-def test_the_choice_changes_where_it_is_said_to():
-    plan = ask()
-    space = open_space(GOAL, PROFILES, None)
-    chosen = select(space, space.limits)
-    item = list(sensitivity(space, make_trial(space.candidates, chosen).choice(), chosen))[-1]
-    mine = plan.workload.gpu
-    assert "this choice holds" in item.text and mine in item.text
-
-    def at(share: float) -> Plan:
-        return ask(profiles=[slower(p, share) if p.key == mine else p for p in PROFILES])
-
-    kind = (plan.workload.gpu, plan.workload.gpus, plan.chosen.depth)
-    if item.slower is None:
-        assert at(0.45).workload.gpu == mine
-        return
-    beyond = at(item.slower + 0.03)
-    assert (beyond.workload.gpu, beyond.workload.gpus, beyond.chosen.depth) != kind
-    held = at(max(0.0, item.slower - 0.03))
-    assert held.chosen.score <= 1.005 * beyond.chosen.score
-
-
-def test_a_given_price_is_for_a_card_that_must_be_ordered_too():
-    """The catalog's own price, given by hand, makes the same bill but for the provider's disk."""
-    goal = replace(GOAL, gpu="l4", counts=(), gpus=1, deadline_seconds=None, budget_usd=None, depth=12, tokens=10**9)
-    profile = [prior_profile(require_gpu("l4"))]
-    listed = answer(goal, profile, now=NOW)
-    given = answer(replace(goal, usd_per_gpu_hour=listed.usd_per_hour), profile, now=NOW)
-    assert given.prediction.wall_clock == listed.prediction.wall_clock
-    assert given.prediction.wall_clock.provisioning_seconds is not None
-    own = answer(replace(goal, usd_per_gpu_hour=0.0), profile, now=NOW)
-    assert own.prediction.wall_clock.provisioning_seconds is None
-
-
-def test_cards_that_cannot_be_capped_so_far_are_left_out():
-    """A fifth of the data sheets' 700, 400 and 72 W: 60 W is too little for the first two."""
-    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "a100-80gb-sxm", "l4")]
-    space = open_space(replace(GOAL, power_cap_watts=60.0), profiles, None)
-    assert {offer.gpu for offer in space.candidates.offers} == {"l4"}
-    assert "cannot be limited to 60 W: h100-80gb-sxm, a100-80gb-sxm" in space.left_out
-
-
-def test_more_time_can_be_cheaper():
-    """With a deadline alone quality is bought with the fastest machine; more time gets it from a cheaper one."""
-    goal = replace(GOAL, budget_usd=None, deadline_seconds=2 * 3600.0)
-    goal = replace(goal, prices=(GpuPrice(gpu="rtx-6000-ada", usd_per_gpu_hour=0.5),))
-    profiles = [prior_profile(require_gpu(key)) for key in ("h100-80gb-sxm", "rtx-6000-ada")]
-    space = open_space(goal, profiles, None)
-    tight = select(space, space.limits)
-    loose = cheapest_as_good(space, tight.score * LEVEL, Limits(deadline_seconds=8 * 3600.0))
-    assert loose.score <= tight.score * 1.002 and 2 * 3600 < loose.seconds <= 8 * 3600
-    assert loose.usd < 0.9 * tight.usd
-    plan = answer(goal, profiles, now=NOW)
-    [said] = [text for text in plan.search.sensitivity if "would take the price" in text]
-    assert "rtx-6000-ada" in said and re.search(r"from \$[\d.]+ to \$[\d.]+ \(-\d+ %\)", said)
-
-
-def test_the_cheapest_run_as_good_as_a_poor_one_keeps_every_rule_of_the_search():
-    """However poor, never under 20 steps or a tenth of 12 tokens per parameter: it was 9 steps and 0.01 tokens."""
-    space = open_space(GOAL, PROFILES, None)
-    best = select(space, space.limits)
-    poor = cheapest_as_good(space, 30 * best.score, space.limits)
-    tokens = poor.steps * space.candidates.step_tokens[poor.place]
-    assert poor.steps >= 20 and tokens >= 0.1 * 12 * space.candidates.counted[poor.place]
-    assert poor.usd < best.usd and not space.offer(poor.place).spot
-
-
-@pytest.mark.parametrize(("amount", "named"), [(5.0, 5), (6.9, 5), (0.23, 0.2), (37, 50), (1.3, 1)])
-def test_amounts_a_person_would_name(amount, named):
-    assert nice(amount) == pytest.approx(named)
-
-
-def test_durations_a_person_would_name():
-    assert [nice_seconds(s) for s in (2 * 3600, 22.5, 400)] == [7200, 20, 300]
-
-
 # Goals that cannot be met
-
-
-@pytest.mark.parametrize(
-    ("wishes", "words", "option"),
-    [
-        ({"deadline_seconds": 5.0, "budget_usd": None}, "no plan ends within 5 s: the fastest", "--deadline"),
-        ({"budget_usd": 0.001, "deadline_seconds": None}, "or less: the cheapest", "--budget"),
-        ({"tokens": 10**11, "depth": 24}, "no plan", "--"),
-        ({"tokens": 3 * 10**10, "deadline_seconds": 1e4, "budget_usd": 46.5, "depth": 12}, "keeps both", "--"),
-    ],
-)
-def test_what_is_said_to_be_feasible_is(wishes, words, option):
-    with pytest.raises(AdvisorError, match=words) as caught:
-        ask(**wishes)
-    assert caught.value.exit_code == 3 and option in caught.value.hint
-    name, value = caught.value.hint.split("feasible with --")[1].split(" or ")[0].split(" ")
-    wider = {"deadline_seconds": parse_seconds(value)} if name == "deadline" else {"budget_usd": parse_usd(value)}
-    if wishes.get("tokens") == 10**11:  # both limits are too tight there: one at a time is said
-        wider = {"deadline_seconds": None, "budget_usd": None} | wider
-    assert ask(**(wishes | wider)).run.steps >= 1
-
-
-def test_no_memory_is_enough():
-    with pytest.raises(AdvisorError, match="nothing fits the memory of any device") as caught:
-        ask(depth=32, micro_batch=512)
-    assert caught.value.exit_code == 3
-
-
-@pytest.mark.parametrize(
-    ("wishes", "words", "way_out"),
-    [
-        ({"budget_usd": None, "deadline_seconds": None}, "needs a limit or a task", "--deadline"),
-        ({"objective": "cost"}, "needs something to be done", "--depth 12"),
-        ({"spot": "sometimes"}, "--spot sometimes: unknown", "choose one of none, only, any"),
-        ({"objective": "fame"}, "--objective fame: unknown", "choose one of loss, cost, time"),
-        ({"family": "bert"}, "--family bert: unknown", "choose one of nanochat, gpt2, llama"),
-        ({"tokens": 0}, "--tokens 0: must be more than 0", "give more than 0, or leave --tokens out"),
-        ({"usd_per_kwh": -1}, "--kwh-price -1: must not be negative", "give --kwh-price 0"),
-    ],
-)
-def test_what_cannot_be_meant_says_what_can(wishes, words, way_out):
-    with pytest.raises(AdvisorError, match=words) as caught:
-        ask(**wishes)
-    assert caught.value.exit_code == 2 and way_out in caught.value.hint
-
-
-OWN = (GpuPrice(gpu="l4", usd_per_gpu_hour=0.0),)
-
-
-def test_a_card_that_costs_nothing_is_left_out_where_only_money_would_end_its_run():
-    plan = ask(prices=OWN, deadline_seconds=None)
-    assert "l4" not in plan.search.devices and plan.workload.gpu != "l4"
-    [reason] = [words for words in plan.search.left_out if words.startswith("l4: ")]
-    assert "l4 costs nothing per hour" in reason
-    with pytest.raises(AdvisorError, match="l4 costs nothing per hour") as caught:
-        answer(Goal(gpu="l4", budget_usd=5.0, usd_per_gpu_hour=0.0), [prior_profile(require_gpu("l4"))], now=NOW)
-    assert caught.value.exit_code == 2 and "--deadline" in caught.value.hint
-
-
-def test_a_card_of_ones_own_is_weighed_against_the_rented_by_its_deadline():
-    """It is the plan that a deadline alone gives on it, for nothing; with five cents nothing better can be rented."""
-    plan = ask(prices=OWN, budget_usd=0.05)
-    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == plan.prediction.cost_usd.high == 0
-    goal = replace(GOAL, gpu="l4", counts=(plan.workload.gpus,), gpus=plan.workload.gpus, budget_usd=None, prices=OWN)
-    alone = answer(replace(goal, seq_len=plan.run.model.seq_len), [prior_profile(require_gpu("l4"))], now=NOW)
-    assert plan.chosen.depth == alone.chosen.depth
-    assert plan.chosen.score == pytest.approx(alone.chosen.score, rel=0.005)
-    [profile] = [p for p in PROFILES if p.key == "l4"]
-    assert not any("budget" in mark.words for mark in curves.loss(plan.goal, plan, profile, None).marks)
-
-
-def test_a_settled_run_on_a_card_of_ones_own_ends_without_a_price():
-    plan = ask(prices=OWN, deadline_seconds=None, depth=12, objective="cost")
-    assert plan.workload.gpu == "l4" and plan.prediction.cost_usd.value == 0
 
 
 def test_data_are_repeated_at_most_sixteen_times():

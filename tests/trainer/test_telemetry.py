@@ -20,11 +20,6 @@ from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
 from trainer.telemetry_sources import (
     GPU_COLUMNS,
     HOST_COLUMNS,
-    EnergyMeter,
-    HostSource,
-    Query,
-    RaplCounter,
-    visible_handles,
 )
 
 DEADLINE_SECONDS = 20
@@ -238,99 +233,6 @@ def test_the_reader_refuses_what_is_not_telemetry_and_knows_its_columns(tmp_path
     (tmp_path / "telemetry.parquet").write_bytes(b"not parquet at all")
     with pytest.raises(ValueError, match="not readable telemetry"):
         read_telemetry(tmp_path)
-
-
-def test_host_readings_are_what_the_machine_does(tmp_path):
-    burner = [sys.executable, "-c", "x = bytearray(50_000_000)\nwhile True: pass"]
-    with subprocess.Popen(burner) as child:
-        source = HostSource(child.pid)
-        before = psutil.Process(child.pid).cpu_times()
-        time.sleep(1.0)
-        values = dict(zip(HOST_COLUMNS, source.read_slow()[0], strict=True))
-        after = psutil.Process(child.pid).cpu_times()
-        child.kill()
-    spent = after.user + after.system - before.user - before.system
-    assert values["process_cpu_percent"] == pytest.approx(100 * spent, abs=25)
-    assert 0 < values["cpu_percent"] <= 100
-    assert values["process_resident_bytes"] > 50_000_000
-    assert 0 < values["available_memory_bytes"] < psutil.virtual_memory().total
-    child.wait()
-    assert source.read_slow()[0][HOST_COLUMNS.index("process_resident_bytes")] is None
-
-
-def test_processor_energy_is_summed_over_packages_and_past_the_wrap(tmp_path):
-    def write(package, energy):
-        folder = tmp_path / f"intel-rapl:{package}"
-        folder.mkdir(exist_ok=True)
-        (folder / "energy_uj").write_text(f"{energy}\n")
-        (folder / "max_energy_range_uj").write_text("999999\n")
-
-    write(0, 990_000)
-    write(1, 100_000)
-    write("0:0", 500_000)  # a part of package 0: already counted
-    counter = RaplCounter(tmp_path)
-    write(0, 10_000)  # 20 000 further, past the wrap
-    write(1, 105_000)
-    assert counter.read_millijoules() == 25
-    (tmp_path / "intel-rapl:1" / "energy_uj").unlink()
-    assert counter.read_millijoules() is None
-    assert RaplCounter(tmp_path / "none").read_millijoules() is None
-
-
-def test_mean_power_is_the_counters_difference_over_the_time(tmp_path):
-    package = tmp_path / "intel-rapl:0"
-    package.mkdir()
-    (package / "max_energy_range_uj").write_text("262143328850")
-    (package / "energy_uj").write_text("1000000")
-    meter = EnergyMeter(HostSource(os.getpid(), rapl_root=tmp_path))
-    began = time.monotonic()
-    time.sleep(0.1)
-    (package / "energy_uj").write_text("21000000")  # 20 J
-    watts, most = meter.watts(), 20.0 / 0.1
-    assert 20.0 / (time.monotonic() - began) <= watts <= most
-    time.sleep(0.01)
-    assert meter.watts() == 0.0  # since the last call
-    (package / "energy_uj").unlink()
-    assert meter.watts() is None and EnergyMeter(None).watts() is None
-
-
-def test_a_source_that_sees_no_card_has_no_energy():
-    class NoCards:
-        columns = GPU_COLUMNS
-
-        def describe(self):
-            return []
-
-        def read_power(self):
-            return []
-
-        def read_slow(self):
-            return []
-
-    assert EnergyMeter(NoCards()).watts() is None
-
-
-def test_a_quantity_a_card_does_not_offer_is_asked_once_and_a_busy_one_again():
-    asked = []
-
-    def refuse(error):
-        asked.append(error)
-        raise pynvml.NVMLError(error)
-
-    unsupported = Query(lambda: refuse(pynvml.NVML_ERROR_NOT_SUPPORTED))
-    busy = Query(lambda: refuse(pynvml.NVML_ERROR_UNKNOWN))
-    assert [unsupported(), unsupported(), busy(), busy()] == [None] * 4
-    assert asked == [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_UNKNOWN]
-    assert Query(lambda: 7)() == 7
-
-
-@pytest.mark.skipif(not has_nvml(), reason="needs an NVIDIA driver")
-def test_the_visible_cards_are_those_cuda_shows():
-    count = pynvml.nvmlDeviceGetCount()
-    uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(0))
-    assert len(visible_handles(None)) == count
-    assert len(visible_handles("")) == len(visible_handles("99,0")) == 0
-    assert len(visible_handles("0,99")) == len(visible_handles(uuid)) == len(visible_handles(uuid[:-3])) == 1
 
 
 def sleeper():

@@ -19,57 +19,30 @@ _RATE_JUMP = 3.0  # times from one row to the next: no schedule does that after 
 _NOISES = 6.0  # standard deviations of a row: another run's level
 _STARTED_SECONDS = 1800.0  # a start takes less
 _OTHER_LEVEL = 0.15  # of all that was learnt by then
-_RESTART_SHARE = 0.1  # a phase shorter than this share of the longest is a test run
 
 
 def detect_merged_runs(case: Case) -> Verdict:
-    """A log that holds several runs: phases that all start anew, tokens per step or rates that change in the middle."""
+    """One curve that is of two runs: tokens per step that shrink, a rate and a loss that jump in the middle of it.
+
+    Runs whose steps begin anew are told apart by their reader (`several_runs`).
+    """
     run = case.run
     if not len(main_rows(run)):
         return Insufficient(code="merged_runs", missing="rows with steps")
-    tokens, jumps = _step_tokens_change(run), _jump_of_rate_and_loss(run)
-    mixed = [*tokens, *jumps]
-    signs = [*_second_starts(run), *mixed]
+    signs = [*_step_tokens_change(run), *_jump_of_rate_and_loss(run)]
     if not signs:
         return None
     return Finding(
         code="merged_runs",
-        # a batch may grow by schedule, a rate start again: only both are another run; those told apart are judged alone
-        severity=Severity.WARNING if len(mixed) > 1 else Severity.NOTE,
-        title=f"The log holds more than one run: {signs[0].text}",
+        # a batch may change by schedule, a rate start again: only both are another run
+        severity=Severity.WARNING if len(signs) > 1 else Severity.NOTE,
+        title=f"The log {'holds' if len(signs) > 1 else 'may hold'} more than one run: {signs[0].text}",
         evidence=tuple(signs),
         confidence=Confidence.HIGH if len(signs) > 1 else Confidence.MEDIUM,
         causes=("logs of several runs appended to one file", "a run resumed with another configuration"),
         actions=("analyse each run on its own; one curve over all of them means nothing",),
-        threshold="phases that start at the same steps and loss; tokens per step changed by 5 %; rate × 3 and loss",
+        threshold="tokens per step down by 5 %, or up with a jump; rate × 3 with another level of the loss",
     )
-
-
-def _second_starts(run: RunTable) -> list[Evidence]:
-    """Phases as long as the main one, within reason, that begin at the same step with a loss of the same height."""
-    main = run.phases[run.main_phase] if run.phases else None
-    if main is None:
-        return []
-    loss, step = run.column("loss"), run.column("step")
-    starts = []
-    start = _start(loss, step, main.first_row, main.last_row)
-    for phase in run.phases:
-        length = phase.last_row - phase.first_row + 1
-        if phase is main or length < max(5, _RESTART_SHARE * (main.last_row - main.first_row + 1)):
-            continue
-        other = _start(loss, step, phase.first_row, phase.last_row)
-        if start is None or other is None or abs(other[0] - start[0]) > 1:
-            continue
-        if abs(other[1] - start[1]) < 0.05 * abs(start[1]):
-            text = f"“{phase.name}” starts at step {other[0]:g} with loss {other[1]:.4g} as “{main.name}” does"
-            starts.append(Evidence(text=text, first_step=other[0]))
-    return starts
-
-
-def _start(loss: np.ndarray, step: np.ndarray, first: int, last: int) -> tuple[float, float] | None:
-    rows = np.arange(first, last + 1)
-    good = rows[np.isfinite(loss[rows]) & np.isfinite(step[rows])]
-    return (float(step[good[0]]), float(loss[good[0]])) if len(good) else None
 
 
 def _step_tokens_change(run: RunTable) -> list[Evidence]:

@@ -9,6 +9,7 @@ import pytest
 
 from advisor.findings.case import Finding, Insufficient, Severity
 from advisor.findings.detectors.comparison import detect_merged_runs, detect_steps_missing
+from advisor.findings.detectors.several import detect_several_runs
 from advisor.readers.run_table import ROW_NUMBERS, Phase, Status
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
@@ -17,15 +18,15 @@ def test_one_run_is_not_merged():
     assert detect_merged_runs(learning_case()) is None
 
 
-def test_two_starts_in_one_file():
+def test_two_starts_in_one_file_are_said_once():
     loss = np.r_[healthy_loss(1000), healthy_loss(1000)]
     table = learning_run(
         loss=loss,
         step=np.tile(np.arange(1.0, 1001), 2),
         phases=(Phase(name="first", first_row=0, last_row=999), Phase(name="second", first_row=1000, last_row=1999)),
     )
-    found = detect_merged_runs(learning_case(table))
-    assert isinstance(found, Finding) and "second" in found.title
+    assert detect_merged_runs(learning_case(table)) is None
+    assert isinstance(detect_several_runs(learning_case(table)), Finding)
 
 
 def test_fine_tuning_after_pre_training_is_not_another_run():

@@ -1,0 +1,21 @@
+"""Plans on every card that can be rented, for the tests of the market: one goal, four cards, nothing measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.hardware.catalog import require_gpu
+from advisor.plan.answer import answer
+from advisor.records import Goal, Plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+KEYS = ("l4", "a100-80gb-sxm", "h100-80gb-sxm", "rtx-4090")
+PROFILES = [prior_profile(require_gpu(key)) for key in KEYS]
+COUNTS = (1, 2, 4, 8)
+GOAL = Goal(gpu="any", counts=COUNTS, budget_usd=20.0, deadline_seconds=8 * 3600.0)
+
+
+def ask(profiles=PROFILES, data_meta=None, **wishes) -> Plan:
+    return answer(replace(GOAL, **wishes), profiles, now=NOW, data_meta=data_meta)

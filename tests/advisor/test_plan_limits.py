@@ -1,0 +1,179 @@
+"""Deadlines, budgets, tariffs and prices: used, kept, and said where they cannot be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.calibrate.profiles import prior_profile
+from advisor.errors import AdvisorError
+from advisor.hardware.catalog import require_gpu
+from advisor.hardware.offers import Offer
+from advisor.laws import flops
+from advisor.predict.power import measured_power
+from tests.advisor.devices import big_gpu, plan_on, small_cpu
+from tests.advisor.small_plans import GPU, NOW, data_of, plan_cpu, plan_gpu
+
+
+@pytest.mark.parametrize("seconds", [60.0, 300.0, 3600.0])
+def test_a_deadline_is_used_and_kept(seconds):
+    plan = plan_cpu(deadline_seconds=seconds)
+    total = plan.prediction.wall_clock.total_seconds
+    assert 0.9 * seconds < total.value <= seconds
+    assert plan.chosen.tokens == plan.run.steps * plan.run.tokens_per_step()
+    assert plan.run.problems() == []
+
+
+def test_a_budget_buys_seconds():
+    plan = plan_gpu(budget_usd=6.0)
+    assert 5.5 < plan.prediction.cost_usd.value <= 6.0
+    disk = 3 * plan.prediction.checkpoint_bytes * 0.10 / 1e9 / 730  # dollars an hour: two kept and one being written
+    hours = plan.prediction.wall_clock.total_seconds.value / 3600
+    assert plan.prediction.cost_usd.value == pytest.approx(hours * (3.0 + disk))
+
+
+def test_the_tighter_of_budget_and_deadline_binds():
+    assert plan_gpu(budget_usd=6.0, deadline_seconds=1800.0).prediction.cost_usd.value <= 1.501  # 3 $/h and its disk
+    both = plan_gpu(budget_usd=1.0, deadline_seconds=36000.0)
+    assert both.prediction.cost_usd.value == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_budget_on_ones_own_machine_needs_a_price_or_a_tariff():
+    with pytest.raises(AdvisorError, match="needs a price or an electricity tariff") as caught:
+        plan_cpu(budget_usd=1.0)
+    assert caught.value.exit_code == 2 and "--price" in caught.value.hint
+    with pytest.raises(AdvisorError, match="power of cpu, which is unknown"):
+        plan_cpu(budget_usd=1.0, usd_per_kwh=0.3)
+
+
+def test_a_tariff_alone_can_be_the_price():
+    profile = small_cpu()
+    profile = replace(profile, costs=replace(profile.costs, power=measured_power([0.5], [100.0], None)))
+    plan = plan_cpu(budget_usd=0.01, usd_per_kwh=0.30, profile=profile)
+    clock = plan.prediction.wall_clock  # start-up draws next to nothing
+    loop = (clock.steps_seconds, clock.evals_seconds, clock.checkpoints_seconds, clock.interruptions_seconds)
+    hours = sum(part.value for part in loop) / 3600
+    assert plan.prediction.energy_kwh.value == pytest.approx(0.1 * hours)
+    assert plan.prediction.cost_usd.value == pytest.approx(0.03 * hours) and plan.prediction.cost_usd.value <= 0.01
+
+
+def test_stated_interruptions_set_the_checkpoints_and_are_billed():
+    """Young's interval sqrt(2 delta M) is a little above Daly's; both within 3 % where writes are short."""
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
+    goals = [replace(GPU, tokens=10**9, depth=12, interruption_seconds=mean) for mean in (None, 6 * 3600.0)]
+    calm, rough = (plan_on(offer, goal, big_gpu(), NOW) for goal in goals)
+    assert calm.run.checkpoint.every_seconds > 3 * rough.run.checkpoint.every_seconds
+    assumed = calm.prediction.wall_clock.interruptions_seconds  # a failure in five days, half an hour each
+    assert 0.004 < assumed.value / calm.prediction.wall_clock.steps_seconds.value < 0.008
+    write = rough.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
+    young = math.sqrt(2 * write * 6 * 3600.0)
+    assert young - 1.5 * write < rough.run.checkpoint.every_seconds < young
+    lost = rough.prediction.wall_clock.interruptions_seconds
+    share = lost.value / calm.prediction.wall_clock.steps_seconds.value
+    assert 0.5 * young / (6 * 3600) < share < 0.03 and lost.low == lost.value == lost.high  # as it was stated
+    assert rough.prediction.wall_clock.total_seconds.value > calm.prediction.wall_clock.total_seconds.value
+
+
+@pytest.mark.parametrize("depth", [12, 32])
+def test_checkpoints_unasked_take_a_hundredth_at_most_and_as_stated_when_asked(depth):
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
+    goal = replace(GPU, tokens=2 * 10**10, depth=depth)
+    plan = plan_on(offer, goal, big_gpu(), NOW)
+    clock = plan.prediction.wall_clock
+    assert clock.checkpoints_seconds.value < 0.011 * clock.steps_seconds.value
+    asked = plan_on(offer, replace(goal, checkpoint_seconds=900.0), big_gpu(), NOW)
+    assert asked.run.checkpoint.every_seconds == 900.0  # the launched run's own configuration
+    write = asked.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
+    work = asked.prediction.wall_clock.steps_seconds.value + asked.prediction.wall_clock.evals_seconds.value
+    assert asked.prediction.wall_clock.checkpoints_seconds.value == pytest.approx(write * math.ceil(work / 900.0))
+
+
+def test_a_spot_price_is_a_range_in_the_bill():
+    """Twice the price at most: the dollars' high end is twice the value, joined with the time's own in quadrature."""
+    offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=True, usd_per_hour=2.0, source="p", most_usd_per_hour=4.0)
+    goal = replace(GPU, tokens=10**9, depth=12, spot="only")
+    found = plan_on(offer, goal, big_gpu(), NOW).prediction
+    total, cost = found.wall_clock.total_seconds, found.cost_usd
+    longer, dearer = math.log(total.high / total.value), math.log(2.0)
+    assert cost.high / cost.value == pytest.approx(math.exp(math.hypot(longer, dearer)), rel=0.01)
+    assert cost.value / cost.low == pytest.approx(total.value / total.low)
+
+
+def test_a_power_cap_saves_energy_and_is_doubted_where_the_card_was_calibrated_without():
+    free, capped = (plan_gpu(tokens=10**9, depth=12, power_cap_watts=cap) for cap in (None, 200.0))
+    assert capped.prediction.power_watts.value == capped.prediction.power_watts.high == 200.0
+    assert free.prediction.power_watts.value > 200.0
+    assert capped.prediction.energy_kwh.value < free.prediction.energy_kwh.value
+    assert any("power limit" in w and "200 W" in w for w in capped.warnings)
+
+
+def test_a_power_cap_slows_a_card_that_is_only_believed_in():
+    spec = require_gpu("rtx-4090")
+    free, capped = (prior_profile(spec, power_cap_watts=cap) for cap in (None, 225.0))
+    steps = [
+        plan_gpu(gpu="rtx-4090", profile=p, tokens=10**9, depth=12).prediction.step_seconds for p in (free, capped)
+    ]
+    assert 1.03 < steps[1].value / steps[0].value < 1.35  # half the watts, at most a third of the speed
+    assert prior_profile(spec, power_cap_watts=600.0).posterior.theta.tolist() == free.posterior.theta.tolist()
+
+
+def test_an_unknown_price_is_unknown_and_not_zero():
+    nobody_rents_it = replace(big_gpu(), key="card-of-my-own")
+    plan = plan_gpu(price=None, profile=nobody_rents_it, deadline_seconds=3600.0)
+    assert plan.prediction.cost_usd is None and any("cost is unknown" in w for w in plan.warnings)
+    with pytest.raises(AdvisorError, match="--budget needs a price"):
+        plan_gpu(price=None, profile=nobody_rents_it, budget_usd=5.0)
+
+
+def test_without_limits_the_families_ratio_and_an_assumed_day():
+    plan = plan_gpu()
+    counted = flops.scaling_parameters(plan.run.model, "matrices+head")
+    assert plan.chosen.tokens / counted == pytest.approx(12, rel=0.01) == plan.ratio
+    assert plan.prediction.wall_clock.total_seconds.value <= 86400
+    deeper = [c for c in plan.considered if c.depth > plan.chosen.depth]
+    assert deeper and all("too slow" in c.rejected for c in deeper)
+    assert any("assumed because no limit was given" in reason for reason in plan.reasons)
+
+
+def test_too_short_a_deadline_says_what_would_do():
+    with pytest.raises(AdvisorError, match="no plan ends within 3 s: depth 2") as caught:
+        plan_cpu(deadline_seconds=3.0)
+    assert caught.value.exit_code == 3
+    feasible = float(caught.value.hint.split("--deadline ")[1].split("s")[0])
+    assert plan_cpu(deadline_seconds=feasible).run.steps >= 20
+
+
+def test_too_small_a_budget_says_what_would_do():
+    with pytest.raises(AdvisorError, match="no plan costs") as caught:
+        plan_gpu(budget_usd=0.01)
+    assert caught.value.exit_code == 3
+    assert plan_gpu(budget_usd=float(caught.value.hint.split("--budget ")[1])).run.steps >= 20
+
+
+def test_tokens_that_do_not_fit_the_deadline():
+    with pytest.raises(AdvisorError, match="no plan ends within 60 s") as caught:
+        plan_cpu(tokens=10**9, deadline_seconds=60.0)
+    assert caught.value.exit_code == 3 and "fewer --tokens" in caught.value.hint
+
+
+def test_nothing_fits_a_tiny_memory():
+    with pytest.raises(AdvisorError, match="nothing fits the memory of cpu.* of 497 MiB usable") as caught:
+        plan_cpu(deadline_seconds=60.0, profile=small_cpu(memory_bytes=512 * 2**20))
+    assert caught.value.exit_code == 3 and "--seq-len" in caught.value.hint
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(30, 20_000), st.one_of(st.none(), st.integers(10**5, 10**8)), st.booleans())
+def test_any_deadline_is_kept_or_refused(seconds, unique, sure):
+    try:
+        plan = plan_cpu(deadline_seconds=seconds, data_meta=unique and data_of(unique), sure=sure)
+    except AdvisorError as error:
+        assert error.exit_code == 3
+        return
+    total = plan.prediction.wall_clock.total_seconds
+    assert (total.high if sure else total.value) <= seconds
+    assert plan.run.problems() == [] and plan.run.steps >= 1
