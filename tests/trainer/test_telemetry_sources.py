@@ -70,8 +70,8 @@ def test_mean_power_is_the_counters_difference_over_the_time(tmp_path):
     package.mkdir()
     (package / "max_energy_range_uj").write_text("262143328850")
     (package / "energy_uj").write_text("1000000")
+    began = time.monotonic()  # before the meter's own clock, so that the bound below holds on a busy machine
     meter = EnergyMeter(HostSource(os.getpid(), rapl_root=tmp_path))
-    began = time.monotonic()
     time.sleep(0.1)
     (package / "energy_uj").write_text("21000000")  # 20 J
     watts, most = meter.watts(), 20.0 / 0.1
