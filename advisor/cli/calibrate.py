@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @click.option(
     "--compile/--no-compile", "compile", default=None, help="torch.compile, as the full run will. Default: on a GPU."
 )
-@click.option("--activation-checkpointing", type=click.Choice(("none", "full")), default="none", show_default=True)
+@click.option(
+    "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True
+)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--price", type=Number(min=0), help="Dollars per hour of this machine, to say what the calibration cost.")
 @click.option("--fresh", is_flag=True, help="Start over even if an interrupted calibration could be continued.")

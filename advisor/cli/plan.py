@@ -110,7 +110,9 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile", default=None, help="torch.compile. Default: as calibrated.")
 @click.option(
-    "--activation-checkpointing", type=click.Choice(("none", "full")), help="Default: where nothing else fits."
+    "--activation-checkpointing",
+    type=click.Choice(("none", "selective", "full")),
+    help="Default: where nothing else fits.",
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
