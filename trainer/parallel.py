@@ -48,9 +48,9 @@ class World:
         length = torch.tensor(len(own), device=device)
         dist.all_reduce(length, op=dist.ReduceOp.MAX)
         padded = torch.frombuffer(bytearray(own.ljust(int(length))), dtype=torch.uint8).to(device)
-        gathered = torch.empty(self.size * len(padded), dtype=torch.uint8, device=device)
-        dist.all_gather_into_tensor(gathered, padded)
-        return [json.loads(text.numpy().tobytes()) for text in gathered.cpu().chunk(self.size)]
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(gathered, padded)
+        return [json.loads(text.cpu().numpy().tobytes()) for text in gathered]
 
 
 def build(config: RunConfig, context: DeviceContext, world: World) -> Transformer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -57,9 +58,7 @@ def start(hosts, folder) -> list[subprocess.Popen]:
         command += ["--master-port", "29871", "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder)]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": cable}
         output = open(folder / f"host-{rank}.txt", "ab")  # noqa: SIM115 - the process keeps it
-        processes.append(
-            subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
-        )
+        processes.append(subprocess.Popen(command, stdout=output, stderr=output, env=environment))
     return processes
 
 
@@ -75,9 +74,12 @@ def wait_for(condition, seconds, what) -> None:
         time.sleep(0.1)
 
 
-def kill(process) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+def lose(host, process) -> None:
+    """End everything that runs on a host at once: torchrun's workers have sessions of their own."""
+    listed = subprocess.run(["ip", "netns", "pids", host[0]], capture_output=True, text=True, timeout=30)
+    for pid in listed.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
     process.wait(30)
 
 
@@ -96,7 +98,7 @@ def test_a_lost_host_costs_the_steps_since_the_last_checkpoint(hosts, tmp_path):
     processes = start(hosts, tmp_path)
     try:
         wait_for(lambda: saved_steps(tmp_path), 180, "no checkpoint")
-        kill(processes[1])  # the second host is gone, its half of the model with it
+        lose(hosts[1], processes[1])  # the second host is gone, its half of the model with it
         wait_for(lambda: processes[0].poll() is not None, 120, "the first host noticed nothing")
         assert processes[0].returncode != 0
         lost = load_run_log(tmp_path / "log.jsonl").steps
@@ -105,8 +107,8 @@ def test_a_lost_host_costs_the_steps_since_the_last_checkpoint(hosts, tmp_path):
         processes = start(hosts, tmp_path)
         wait_for(lambda: all(p.poll() is not None for p in processes), 300, "the second attempt did not end")
     finally:
-        for process in processes:
-            kill(process)
+        for host, process in zip(hosts, processes, strict=True):
+            lose(host, process)
     assert [p.returncode for p in processes] == [0, 0]
     log = load_run_log(tmp_path / "log.jsonl")
     assert log.final["outcome"] == "completed" and log.header["world_size"] == 2
