@@ -136,7 +136,12 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
         offer = backend.offer(backend.dryrun(_job(store, source, None, limits, OWN, place)))
     except AdvisorError as error:
         return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
-    return [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
+    checks = [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
+    config = source.run if isinstance(source, Plan) else source
+    if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
+        words = "nobody limits what it may spend there, and it starts again after a failure: --max-usd or --max-hours"
+        checks.append(Check(of="limits", finding=Finding.WARNING, words=words))
+    return checks
 
 
 def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Limits) -> list[str]:
