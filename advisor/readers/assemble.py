@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step
+from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
 from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
@@ -42,7 +42,7 @@ def assemble(
     step records of rule i have that print none, `starts` are lines where a program began again, `plans` settings
     that say how far it goes. Columns that hold nothing are left out.
     """
-    notes = list(notes)
+    notes, records = list(notes), without_quote(records)
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)

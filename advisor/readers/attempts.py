@@ -42,6 +42,18 @@ class Attempts:
     overwritten: int = 0  # records that a later attempt replaced
 
 
+def without_quote(records: Records) -> Records:
+    """The records without a last one that goes back and stands among them already: "best iteration is:"."""
+    train = np.flatnonzero(records.kind == TRAIN)
+    step = records.column("step")
+    if len(train) < 3 or not step[train[-1]] < step[train[-2]]:
+        return records
+    last, before = train[-1], train[:-1]
+    known = [values for values in records.columns.values() if not np.isnan(values[last])]
+    quoted = np.all([values[before] == values[last] for values in known], axis=0).any()
+    return records.take(np.arange(len(records)) != last) if quoted else records
+
+
 def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
     """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
     found = Attempts()

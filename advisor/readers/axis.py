@@ -13,6 +13,7 @@ from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
 _FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
+BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
 
@@ -30,10 +31,12 @@ class Axis:
 def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     """Choose the axis and, where the log resets steps with every epoch, join them.
 
-    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next").
+    `borrowed` says of which rules the step is that of the record before ("previous") or after ("next"), or of a bar.
     """
     step = records.column("step")
     if np.isfinite(step).any():
+        for rule in (rule for rule, side in borrowed.items() if side == BAR):
+            step = _moved_on(step, records, rule)
         step = _of_training(step, records)
         joined = _joined(step, records)
         if joined is None:
@@ -45,6 +48,23 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         if np.isfinite(values).any():
             return Axis(values=values, unique=name == "tokens", printed=False)
     return Axis(values=np.full(len(records), np.nan), unique=False, printed=False)
+
+
+def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
+    """Steps of a bar that shows every loss before it counts its step, as one does that has a loss at 0.
+
+    The number shown with a new loss is that of the step before it; shown again with the bar moved on, it is its own.
+    """
+    at = np.flatnonzero((records.rule == rule) & np.isfinite(step))
+    shown, loss = step[at], records.column("loss")[at]
+    moves = np.diff(shown)
+    if not np.any((shown == 0) & np.isfinite(loss)) or not np.any(moves > 0) or np.median(moves[moves > 0]) != 1:
+        return step
+    new = np.concatenate(([True], (loss[1:] != loss[:-1]) | (shown[1:] < shown[:-1])))
+    began = np.maximum.accumulate(np.where(new, np.arange(len(at)), 0))
+    step = step.copy()
+    step[at] = np.fmin(np.maximum(shown, shown[began] + 1), records.column("planned_steps")[at])
+    return step
 
 
 def _of_training(step: np.ndarray, records: Records) -> np.ndarray:
@@ -82,6 +102,8 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
 def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.ndarray:
     step = step.copy()
     for index, side in borrowed.items():
+        if side == BAR:
+            continue
         lacking = np.flatnonzero((rule == index) & np.isnan(step))
         own = np.flatnonzero(~np.isnan(step))
         if not len(lacking) or not len(own):

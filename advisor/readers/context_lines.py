@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from advisor.readers.generic_lines import LearntRow, Reading, readings
-from advisor.readers.line_format import SETS, TRAIN, Found
+from advisor.readers.line_format import SETS, Found
 from advisor.readers.names import column_of, normalise
 from advisor.readers.slots import COUNTED
 
 FEWEST = 3  # lines of progress that are a run's
+MANY = 5  # lines of one shape that are, where they count and measure nothing
+SHORTEST_BAR = 30  # seconds of a bar that may be a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
-    rb"|[\x80-\xff]|\d/ *\d"
+    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
-_PLANS = {"epochs", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
+_PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
+_TRAINING = re.compile(rb"(?i)\btrain|\blearning\b")
+_BAR = re.compile(
+    rb"(?m)(?P<label>[^\r\n|%]{0,60}?):? *\d{1,3}%[^\r\n\[]{0,120}? \d+/(?P<total>\d+) \[(?:(\d+):)?(\d+):(\d\d)<"
+)
+_BESIDE = re.compile(
+    rb"(?i)load|download|generat|filter|\bmap|token|check|fetch|index|convert|extract|prepar|process|build|cach|shard"
+    rb"|upload|eval|valid|test|sampl|pack|sav|read|scan|infer|predict|rollout|creat|merg|quantiz|comput"
+)
 # what only a training measures; a time or an accuracy alone may be anybody's
 _OF_TRAINING = {
     *("accuracy", "eval_accuracy", "reward", "eval_reward", "learning_rate", "grad_norm", "loss_scale", "mfu"),
@@ -40,27 +51,40 @@ def _is_subject(reading: Reading) -> bool:
     return whole and reading.key not in _PLANS
 
 
+@dataclass(frozen=True, kw_only=True)
 class LearntContext(LearntRow):
-    """A line that says what the records below it are of."""
+    """A line that says what the records below it are of; `keys` are the names by which it counts."""
+
+    keys: frozenset[str] = frozenset()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where its counters stand; None for a line that states none, or that is a record itself."""
         if not MAY_MATTER.search(line):
             return None
         read = readings(line)
-        said = says(read) & self.only
+        said = {name for name in says(read) & self.only if read[name].key in self.keys}
         return self._found(line, {name: read[name] for name in said}) if said else None
 
 
+@dataclass(frozen=True, kw_only=True)
 class LearntProgress(LearntRow):
-    """A record of a run that prints no loss at all: a counter beside something that only a training measures."""
+    """A record of a run that prints no loss at all: a counter beside something that only a training measures.
+
+    Where no line measures anything, `keys` are the names of the counter alone that are believed.
+    """
+
+    keys: frozenset[str] = frozenset()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where its numbers stand; None for any other line."""
-        if not MAY_MATTER.search(line):
+        if self.needs not in line or not MAY_MATTER.search(line):
             return None
         read = readings(line)
-        return self._found(line, read) if is_progress(read) and set(self.required) <= read.keys() else None
+        if not set(self.required) <= read.keys():
+            return None
+        if self.keys and all(read[name].key not in self.keys for name in says(read)):
+            return None
+        return self._found(line, read) if self.needs or self.keys or is_progress(read) else None
 
 
 def is_progress(read: Mapping[str, Reading]) -> bool:
@@ -71,15 +95,37 @@ def is_progress(read: Mapping[str, Reading]) -> bool:
 def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> list[LearntContext]:
     """The rule of lines that say what the next records are of, where these do not say so themselves."""
     wanted = {"epoch"} if "step" in counted else {"epoch", "step"}
-    if "epoch" in counted or not any(says(read) & wanted for read in reads):
+    names = {name: [read[name] for read in reads if name in says(read)] for name in wanted}
+    keys = frozenset(min(said, key=lambda reading: reading.rank).key for said in names.values() if said)
+    if "epoch" in counted or not keys:
         return []
-    return [LearntContext(kind=SETS, losses=frozenset(), needs=b"", only=frozenset(wanted), stamps=False)]
+    return [LearntContext(kind=SETS, only=frozenset(wanted), keys=keys, stamps=False)]
 
 
-def progress(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> tuple[LearntProgress, int] | None:
+def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) -> tuple[LearntProgress, int] | None:
     """The rule of a log without losses, by what its lines count, and how many do; None where too few do."""
     for counter in ("step", "epoch"):
         rows = sum(count for read, count in reads if counter in read and is_progress(read))
         if rows >= FEWEST:
-            return LearntProgress(kind=TRAIN, losses=frozenset(), needs=b"", required=(counter,)), rows
-    return None
+            return LearntProgress(required=(counter,)), rows
+    for counter in ("step", "epoch"):
+        named = [(read[counter], count) for read, count in reads if counter in says(read)]
+        often = [(reading, count) for reading, count in named if reading.key != COUNTED and count >= MANY]
+        if often and _TRAINING.search(head):
+            reading, rows = max(often, key=lambda one: one[1])
+            return LearntProgress(required=(counter,), keys=frozenset({reading.key})), rows
+    return _longest_bar(head)
+
+
+def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
+    """The bar that ran the longest, where it is none of what is done before or beside a training."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for match in _BAR.finditer(head):
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[2:])
+        longest, rows = found.get(match["total"], (0, 0))
+        if _BESIDE.search(match["label"]) is None:
+            found[match["total"]] = max(longest, 3600 * hours + 60 * minutes + seconds), rows + 1
+    total, (longest, rows) = max(found.items(), key=lambda one: one[1], default=(b"", (0, 0)))
+    if rows < FEWEST or longest < SHORTEST_BAR:
+        return None
+    return LearntProgress(required=("step",), needs=b"/" + total + b" ["), rows

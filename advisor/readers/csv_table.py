@@ -15,6 +15,7 @@ from advisor.readers.cells import looks_like_date, plain_numbers
 from advisor.readers.delimited import Dialect, blocks, dialect_of, recognised
 from advisor.readers.gather import Gathered, Gatherer
 from advisor.readers.run_table import RunTable
+from advisor.readers.runs import judged_by_numbers
 from advisor.readers.telemetry_table import is_telemetry
 
 NAME = "csv"
@@ -67,7 +68,7 @@ def read_table(
             f"{path}: none of the columns {', '.join(dialect.header[:8])} is a loss or a rate that is known",
             "name them step, loss, val_loss, lr, tokens, step_time_ms … in the first line",
         )
-    return assemble(
+    table = assemble(
         gathered.records,
         source=str(path),
         format=format,
@@ -76,6 +77,7 @@ def read_table(
         provenance=gathered.provenance,
         notes=(*gathered.notes, *notes),
     )
+    return judged_by_numbers(table)
 
 
 def layout(path: Path) -> Dialect:

@@ -54,10 +54,12 @@ END_RULES = (
     ),
     rule(
         "early_stop",
-        "arly stopping|arlyStopping|arly Stopping|early stop|Early stop|EARLY STOP|arly-stopping"
+        "id not improve more than tol|arly stopping"
+        "|arlyStopping|arly Stopping|early stop|Early stop|EARLY STOP|arly-stopping"
         "|Stopping training early"
         "|stopped early|早停|提前停止",
-        r"[Ee]arly ?[Ss]topping: |Stopping training early|early stop since|[Tt]raining stopped early"
+        r"[Dd]id not improve more than tol.* [Ss]topping|^Early stopping, best iteration is"
+        r"|[Ee]arly ?[Ss]topping: |Stopping training early|early stop since|[Tt]raining stopped early"
         r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|at|after|!|\.|$)"
         r"|(?:[Tt]rigger(?:ed|ing)|[Pp]erform(?:ed|ing)) early[- ]?stop|EARLY STOP|^\W*[Ee]arly[- ]?stop(?:ped"
         r"|ping)?\W*$"
@@ -68,9 +70,11 @@ END_RULES = (
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
+        "|id not meet early stopping|aximum iterations ("
         "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
         "|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습",
-        r"\[after training is done\]|^\W*(?:.*\] )?Optimization Done|Loss for final step:|Saved pipeline to output"
+        r"\[after training is done\]|^Did not meet early stopping|: Maximum iterations \(\d+\) reached"
+        r"|^\W*(?:.*\] )?Optimization Done|Loss for final step:|Saved pipeline to output"
         r"|^Optimizer stripped from|^Results saved to \S|total average iteration time:|peak memory consumption: "
         r"|peak memory allocated: "
         rf"|{_NOT_YET}(?:(?:^|[\]:|>*=#!✅-] ?|INFO |\bthe )(?:\w+ ){{0,3}}{_TRAINING}[^\d.:\n]{{0,24}}?"
@@ -119,7 +123,7 @@ END_RULES = (
     rule(
         "afterwards",
         "est accuracy|est-set|est set|est Set|est-Set|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model"
-        "|inal val|est results|Best |best "
+        "|inal val|est results|Best |best |bestTest|using best model"
         "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳|wandb: Synced|wandb: Run summary"
         "|wandb: Run history|View run |inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
         r"\b(?:[Aa]ccuracy|[Ll]oss|[Rr]esults?|[Ss]core|[Mm]etrics) (?:on|of|for) (?:the )?[Tt]est[- ]?(?:[Ss]et"
@@ -128,7 +132,8 @@ END_RULES = (
         r"|[Ss]core|[Mm]etrics)\b"
         r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|test|accuracy|loss|score|metrics|val(?:idation)?"
         r"|checkpoint)\b"
-        r"|^\W*[Bb]est (?:\w+ ){0,3}(?:acc(?:uracy)?|loss|score|model|epoch|[Vv]al\w*)\b.*\d|wandb: (?:Synced "
+        r"|^bestTest = |\bTesting using best model"
+        r"|^\W*[Bb]est (?:\w+ ){0,3}(?:acc(?:uracy)?|loss|score|metric|model|epoch|[Vv]al\w*)\b.*\d|wandb: (?:Synced "
         r"|Run summary|Run history)"
         r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run (?!at )|[Tt]raining summary|TRAINING SUMMARY"
         r"|最佳.{0,10}(?:准确率|模型|损失|精度)|测试(?:集)?(?:准确率|损失|结果|精度)",

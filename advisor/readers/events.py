@@ -35,7 +35,6 @@ _ALL = tuple(needle.encode() for needle in (*NEEDLES, START.decode()))
 _BY_SHAPE: dict[bytes, list[bytes]] = {}
 for _needle in _ALL:
     _BY_SHAPE.setdefault(_needle.translate(None, _DELETED), []).append(_needle)
-_HOT = re.compile(b"|".join(re.escape(shape) for shape in sorted(_BY_SHAPE, key=len)))
 _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what python and its logging print of an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
@@ -56,7 +55,8 @@ class EventScanner:
     def feed(self, text: bytes, lines: np.ndarray) -> None:
         """Scan whole lines with LF ends; `lines[i]` is the 1-based number of the i-th line of `text` in its file."""
         shapes = set(text.translate(None, _DELETED).split(b"\n")) - self._cold
-        hot = {needle for match in _HOT.finditer(b"\n".join(shapes)) for needle in _BY_SHAPE[match[0]]}
+        distinct = b"\n".join(shapes)
+        hot = {needle for shape, needles in _BY_SHAPE.items() if shape in distinct for needle in needles}
         if not hot and len(self._cold) < COLD_SHAPES:
             self._cold |= shapes
         if hot or self._open:

@@ -17,6 +17,7 @@ from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 
 BLOCK_ROWS = 20_000
 _LOSSES = ("loss", "eval_loss")
+_ROW_NUMBERS = ("index", "idx", "unnamed: 0")
 
 Cells = Sequence[str] | np.ndarray  # of one key in a block: text as written, or numbers already
 
@@ -100,6 +101,8 @@ class Gatherer:
                 found[named.column] = (key, named)
             else:
                 self._passed[key] = None
+        if "step" in found and (going_on := _going_on(cells, found["step"][0])) is not None:
+            found["step"] = (going_on, found["step"][1])
         self._key_of.update(found)
 
     def _numbers(self, key: str, named: Named, cells: Cells) -> np.ndarray:
@@ -128,6 +131,15 @@ class Gatherer:
                 chosen = {name: values[mask] for name, values in columns.items()}
                 self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
         self._store.end_of_chunk()
+
+
+def _going_on(cells: Mapping[str, Cells], step: str) -> str | None:
+    """The key of row numbers that go on where the step's start again with every epoch; None where they do not."""
+    key = next((key for key in cells if key.strip().lower() in _ROW_NUMBERS), None)
+    if key is None or key == step:
+        return None
+    rows, steps = (np.diff(c if isinstance(c, np.ndarray) else plain_numbers(c)) for c in (cells[key], cells[step]))
+    return key if np.any(steps < 0) and len(rows) and np.all(rows == rows[0]) and rows[0] > 0 else None
 
 
 def _flags(cells: Cells, values: np.ndarray, printed: np.ndarray | None) -> np.ndarray:

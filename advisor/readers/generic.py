@@ -20,7 +20,7 @@ from advisor.readers.wrapped import joined, joining, width_of
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
 _ERRORS = 0.15  # of the error messages of a run in a file of their own
-_FEW = 0.2  # of one or two rows, or of validation losses alone
+FEW = 0.2  # of one or two rows, or of validation losses alone
 _BARE = LineFormat(name=NAME, framework=None, rows=())
 
 
@@ -34,7 +34,7 @@ class GenericReader:
         """How surely (0…1) a cleaned sample is of a log: at most `MOST`."""
         lesson, _ = _lesson(head)
         rows = (
-            MOST if lesson.rows >= FEWEST else _FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
+            MOST if lesson.rows >= FEWEST else FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
         )
         return rows or (_ERRORS if _tells_of_failure(head) else 0.0)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found
+from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
 from advisor.readers.names import BYTES, SECONDS, Named, column_of, normalise, not_measured
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
 
@@ -21,13 +20,14 @@ _SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(
 _SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
 _OWN = 200  # rank of names that mean something on a line of a log only, never above a column
 _COUNTERS = {
-    **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter"), "step"),
+    **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up"), "step"),
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
 _PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
 _SCORE = re.compile(rb"(?i)acc|score|reward|return|f1|auc|bleu|ppl|perplexity|bpb|bpc|time|sec|%")
+_OWN_DATA, _HELD_DATA = ("train", "training", "learn"), ("val", "valid", "validation", "dev", "test")
 _RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
 
@@ -55,7 +55,7 @@ def readings(line: bytes) -> dict[str, Reading]:
             best[reading.column] = reading
     _with_bar(found, best)
     if "loss" not in best and "eval_loss" not in best:
-        _with_pair(line, found, best)
+        _with_data(line, found, best)
     return best
 
 
@@ -134,18 +134,24 @@ def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
             )
 
 
-def _with_pair(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:
-    """`iter 500 | train 3.21 | val 3.25`: what is called after its data alone is the loss, if no score is spoken of."""
-    pair = {slot.name.rpartition(" ")[2].lower(): slot for slot in found if b"." in line[slot.start : slot.end]}
-    held = next((pair[name] for name in ("val", "valid", "validation", "test") if name in pair), None)
-    if "train" not in pair or held is None or _SCORE.search(line):
+def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:
+    """`iter 500 | train 3.21 | val 3.25`, `500 train 3.21`: what is called after its data alone is the loss.
+
+    If no score is spoken of, and if both are there or nothing else is.
+    """
+    named = {slot.name.rpartition(" ")[2].lower(): slot for slot in found if not line[slot.start : slot.end].isdigit()}
+    own = next((named[name] for name in _OWN_DATA if name in named), None)
+    held = next((named[name] for name in _HELD_DATA if name in named), None)
+    alone = any(slot is not None and not slot.word for slot in (own, held))
+    if not alone and (own is None or held is None or _SCORE.search(line)):
         return
-    if "step" not in best and ("epoch" not in best or best["epoch"].slot is pair["train"]):
+    if "step" not in best and ("epoch" not in best or best["epoch"].slot is own):
         return
-    for column, slot in (("loss", pair["train"]), ("eval_loss", held)):
-        best[column] = Reading(column=column, target=column, slot=slot, rank=_OWN, kind="loss", key=slot.name)
-    if "epoch" in best and best["epoch"].slot is pair["train"]:
+    if "epoch" in best and best["epoch"].slot is own:
         del best["epoch"]
+    for column, slot in (("loss", own), ("eval_loss", held)):
+        if slot is not None:
+            best[column] = Reading(column=column, target=column, slot=slot, rank=_OWN, kind="loss", key=slot.name)
 
 
 def founds(reading: Reading, target: str) -> list[Found]:
@@ -161,30 +167,18 @@ def founds(reading: Reading, target: str) -> list[Found]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearntRow:
+class LearntRow(LearntRule):
     """A record as a log was found to print it.
 
     `losses` are the names that its loss goes by, `required` columns it must print, `targets_of` says of columns that
     their numbers showed to be something else what they are, or with "" that they are nothing.
     """
 
-    kind: int
-    losses: frozenset[str]
-    needs: bytes
+    losses: frozenset[str] = frozenset()
     required: tuple[str, ...] = ()
     only: frozenset[str] = frozenset()  # columns that are read; empty: all
     targets_of: Mapping[str, str] = field(default_factory=dict)
     stamps: bool = True
-    comma: bytes = b""
-    missing: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    phase: str = ""
-    step: str = ""
-    weight: float = 1.0
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return ()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""

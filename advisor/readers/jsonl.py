@@ -16,6 +16,7 @@ from advisor.readers.gather import Gathered
 from advisor.readers.json_rows import JsonRows, flatten, rows_of
 from advisor.readers.names import column_of
 from advisor.readers.run_table import RunTable
+from advisor.readers.runs import judged_by_numbers
 
 NAME = "jsonl"
 _LONGEST_LINE = 2**20
@@ -64,7 +65,7 @@ def read(path: Path) -> RunTable:
                 'rows like {"step": 1, "loss": 2.5} are read; is the training log another file?',
             )
         gathered = _from_document(path)
-    return assemble(
+    table = assemble(
         gathered.records,
         source=str(path),
         format=NAME,
@@ -73,6 +74,7 @@ def read(path: Path) -> RunTable:
         provenance=gathered.provenance,
         notes=gathered.notes,
     )
+    return judged_by_numbers(table)
 
 
 def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -10,7 +10,8 @@ from advisor.readers.line_format import LOSS, SETS, LineFormat, Pairs, Row, Sign
 
 _BAR = rb"(?:\[=*>?\.*\]|(?:\xe2\x94\x81)+)"
 _EPOCH = Pairs(
-    start=rb"\s*(\d+)/\1 (?:" + _BAR + rb" )?(?:- )?(?=\d)(?:\d+h?:?[\d:]*m?s )?[^:\n]*?(?=[a-z])",
+    start=rb"\s*(\d+)/\1 (?:" + _BAR + rb" )?(?:- )?(?=\d)"
+    rb"(?:(?P<epoch_seconds>\d+)s |\d+h?:?[\d:]*m?s )?[^:\n]*?(?=[a-z])",
     pair=rb"(?:^|- )?(?P<key>[a-z]\w*): (?P<value>" + LOSS + rb")(?= - |\s*$| -)",
     keys={
         "loss": "loss",

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from advisor.readers.axis import BAR
 from advisor.readers.context_lines import MAY_MATTER, context, progress
 from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, readings
-from advisor.readers.line_format import EVAL, MORE, TRAIN, Rule
+from advisor.readers.line_format import EVAL, MORE, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.slots import COUNTED, LONGEST, stamp
 from advisor.readers.sniff import distinct_lines
@@ -92,7 +93,7 @@ def _learnt(head: bytes) -> Lesson:
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if evals and not found:
         rules += _steps(evals)
-    if not rules and (bare := progress([(line.read, line.count) for line in lines])) is not None:
+    if not rules and (bare := progress([(line.read, line.count) for line in lines], head)) is not None:
         return Lesson(rules=(bare[0],), without_loss=bare[1])
     return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=sum(e.count for e in evals))
 
@@ -112,19 +113,20 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     unnamed = any(not line.read["loss"].slot.sure and line.read["loss"].slot.word == b"" for line in main.lines)
     if unnamed and max(series.get("loss", [0.0])) <= 1:
         return Lesson()  # `250 train 0.61`: an accuracy as well as a loss
-    if not counted and not (varied and max(line.count for line in main.lines) >= FEWEST):
+    summed = above and all("eval_loss" in line.read for line in main.lines)  # an epoch's lines, however few
+    if not counted and not summed and not (varied and max(line.count for line in main.lines) >= FEWEST):
         return Lesson()
     if rows < FEWEST and not any(line.read["loss"].slot.sure or b"|" in line.text for line in main.lines):
         return Lesson()
     if rows >= FEWEST and not varied and not _moves(series):
         return Lesson()
     row = LearntRow(
-        kind=TRAIN,
         losses=frozenset({main.loss}),
         needs=needs,
         required=("loss", *sorted(counted)),
         targets_of=targets,
         comma=_comma(main),
+        step=BAR if all(_is_of_bar(line.read) for line in main.lines) else "",
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
@@ -168,6 +170,11 @@ def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
     repeats = kind.count >= min(FEWEST, most) and kind.count >= OFTEN * most
     counts = bool(kind.progress) and kind.count >= most / 2
     return repeats, "step" in kind.progress, counts, -(kind.rank // 100), kind.count
+
+
+def _is_of_bar(read: Mapping[str, Reading]) -> bool:
+    clock = read.get("elapsed_seconds")
+    return "step" in read and read["step"].key == COUNTED and clock is not None and clock.kind == "clock"
 
 
 def _needs(kind: _Kind) -> bytes:
@@ -252,6 +259,9 @@ def _comma(kind: _Kind) -> bytes:
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
     """Rules of validation losses: with a counter of their own, else part of the record before them."""
+    often = max((kind.count for kind in kinds), default=0) >= FEWEST
+    # of a log that evaluates again and again a test comes once, behind its end: the line is left to say so
+    kinds = [kind for kind in kinds if not (often and kind.count == 1 and kind.loss.startswith("test"))]
     names = frozenset(kind.loss for kind in kinds)
     if not names:
         return []
@@ -271,14 +281,12 @@ def _steps(evals: list[_Kind]) -> list[Rule]:
     """The rule of training records that print no loss, beside validation losses that count by steps."""
     if not any("step" in kind.progress for kind in evals):
         return []
-    return [LearntRow(kind=TRAIN, losses=frozenset(), needs=b"", required=("step",))]
+    return [LearntRow(required=("step",))]
 
 
 def _evaluation(names: frozenset[str], kind: int, required: tuple[str, ...], step: str) -> LearntRow:
     only = frozenset(("eval_loss", "eval_seconds", *required))
-    return LearntRow(
-        kind=kind, losses=names, needs=b"", required=("eval_loss", *required), only=only, stamps=False, step=step
-    )
+    return LearntRow(kind=kind, losses=names, required=("eval_loss", *required), only=only, stamps=False, step=step)
 
 
 def _tables(head: bytes) -> list[tuple[TableRow, int]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
+from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
 from advisor.readers.status import NO_END
@@ -64,6 +65,13 @@ _SPELLINGS = (
         _spelled(rb"(?<!\w)[IWEF](?P<month>[01]\d)(?P<day>[0-3]\d) " + _TIME, _YEAR),
     ),
     (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
+)
+_TRACEBACK = b"Traceback (most recent call last)"  # behind it nothing is stamped
+FEWEST_ESTIMATES = 5
+NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
+_LEFT = re.compile(
+    rb"(?i)\b(?:eta|remaining)(?:[_ ](?:time|seconds|secs?|s))?[\"']?\s*[:=]?\s*[\"']?(?:(\d{1,4}) days?,? )?"
+    rb"(?:(\d{1,4}(?::\d\d){1,2})|(\d+(?:\.\d+)?(?:e-?\d+)?) ?(s|secs?|m|mins?|h|hours?|ms|us)?)(?![\w:])"
 )
 _BAR = re.compile(rb"(?<!\d)(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
 
@@ -137,8 +145,11 @@ def _spans(data: bytes | mmap.mmap, runs: Sequence[RunPart]) -> list[tuple[int, 
 def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, several: bool) -> RunPart:
     parts = [(a, _cleaned(data[a:b])) for a, b in _windows(*span)]
     bars = _bars(parts)
-    run = _by_its_bar(run, bars, span)
-    if (seconds := _by_stamps(parts, span, several)) is not None:
+    run = _by_its_estimate(_by_its_bar(run, bars, span), parts)
+    if run.status is Status.CRASHED:
+        failed = next((at + last for at, text in reversed(parts) if (last := text.rfind(_TRACEBACK)) >= 0), span[1])
+        span = span[0], failed
+    if (seconds := _by_stamps(parts, span, several, rows=several or run.phase is not None or bool(bars))) is not None:
         own = run.declared_seconds
         partial = (
             not several and own is not None and own < PARTIAL * seconds
@@ -163,6 +174,29 @@ def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> R
     return dataclasses.replace(run, status_reason=f"its progress bar ends at {bar.done:,} of {bar.total:,}")
 
 
+def _by_its_estimate(run: RunPart, parts: Sequence[tuple[int, bytes]]) -> RunPart:
+    """The run as completed where its estimates of what is left come down to nothing, once, and nothing else says it."""
+    if run.phase is None or run.status is not Status.INCOMPLETE or NO_END not in run.status_reason:
+        return run
+    left = [_left(match) for _, text in parts for match in _LEFT.finditer(text)]
+    if len(left) < FEWEST_ESTIMATES or not left[0] > 0 or left[-1] > NOTHING_LEFT * left[0]:
+        return run
+    if min(left[: -max(1, len(left) // 50)]) <= left[-1]:
+        return run  # of each epoch, or of nothing
+    words = f"its estimate of the time left came down from {format_seconds(left[0])} to {format_seconds(left[-1])}"
+    return dataclasses.replace(run, status=Status.COMPLETED, status_reason=words)
+
+
+def _left(match: re.Match[bytes]) -> float:
+    days, clock, number, unit = match.groups()
+    if clock is None:
+        return float(number) * SECONDS.get((unit or b"s").decode().lower(), 1.0)
+    seconds = 0.0
+    for part in clock.split(b":"):
+        seconds = 60 * seconds + float(part)
+    return int(days or 0) * _DAY + seconds
+
+
 def _windows(first: int, end: int) -> Iterator[tuple[int, int]]:
     """The parts of a run's bytes that are looked at, in order."""
     if end - first <= WHOLE_BYTES:
@@ -180,16 +214,24 @@ def _cleaned(text: bytes) -> bytes:
     return text.replace(b"\r", b"\n")
 
 
-def _by_stamps(parts: Sequence[tuple[int, bytes]], span: tuple[int, int], several: bool) -> float | None:
-    """Seconds from the first to the last stamp of the surest spelling that has two at least; None without them."""
+def _by_stamps(
+    parts: Sequence[tuple[int, bytes]], span: tuple[int, int], several: bool, *, rows: bool = True
+) -> float | None:
+    """Seconds from the first to the last stamp of the surest spelling that has two at least; None without them.
+
+    A run without `rows` is silent for as long as all goes well: no pause of it is too long, and no end.
+    """
     first, end = span
     for group in _SPELLINGS:
         longest = 0.0
         for spelling in group:
             found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
-            if len(found) > 1 and found[-1][0] >= first + COVERED * (end - first):
+            if len(found) > 1 and (not rows or found[-1][0] >= first + COVERED * (end - first)):
                 stamps = np.array([_seconds(match) for _, match in found], np.float64)
-                longest = max(longest, _span(stamps, spelling.wraps, several))
+                longest = max(
+                    longest,
+                    _span(stamps, spelling.wraps, several) if rows else float(np.nanmax(stamps) - np.nanmin(stamps)),
+                )
         if longest > 0:
             return longest
     return None

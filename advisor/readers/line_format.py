@@ -98,7 +98,7 @@ class Rule(Protocol):
 
     @property
     def step(self) -> str:
-        """Of records that print no step: "previous" takes the one before, "next" the one after."""
+        """Of records without a step: "previous" takes the one before, "next" the one after; "bar": it is a bar's."""
 
     @property
     def weight(self) -> float:
@@ -111,18 +111,24 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
+class RuleBase:
+    """What every rule says of its records beside how they are found."""
 
-    pattern: bytes
     kind: int = TRAIN
-    needs: bytes = b""  # text without which the expression need not be tried
+    needs: bytes = b""
     missing: Mapping[str, float] = field(default_factory=dict)
     comma: bytes = b""
     facts: Mapping[str, Any] = field(default_factory=dict)
     phase: str = ""
     step: str = ""
     weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(RuleBase):
+    """A record as one regular expression, matched at the beginning of the line (not necessarily to its end)."""
+
+    pattern: bytes
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
@@ -148,7 +154,16 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class LearntRule(RuleBase):
+    """A rule that a log taught: which columns its records have differs from line to line."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(RuleBase):
     r"""A record as key and value pairs in any order.
 
     `start` is matched at the beginning of the line and may have groups of its own; each match of `pair` behind it
@@ -161,14 +176,6 @@ class Pairs:
     keys: Mapping[str, str]
     required: tuple[str, ...]  # targets, any of them
     forbidden: tuple[str, ...] = ()  # keys that only another kind of record has
-    kind: int = TRAIN
-    needs: bytes = b""
-    missing: Mapping[str, float] = field(default_factory=dict)
-    comma: bytes = b""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    phase: str = ""
-    step: str = ""
-    weight: float = 1.0
 
     @cached_property
     def compiled(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:

@@ -44,7 +44,7 @@ _DECIMAL_NAMES = re.compile(
 SHARES = {**dict.fromkeys(("%", "pct", "percent", "percentage"), 0.01)}
 _UNITS = {**SECONDS, **BYTES, **SHARES}
 
-_EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|heldout|held_out|holdout)"
+_EVAL = r"(?:val|valid|validation|eval|evaluation|dev|test|cv|heldout|held_out|holdout)"
 _LOSS_WORD = (
     r"(?:loss|cross_entropy|crossentropy|crossentropyloss|language_cross_entropy|nll|nll_loss|ce_loss|lm_loss|xent"
     r"|log_?loss)"
@@ -78,13 +78,14 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "throughput_total_tokens", "ntokens_seen",
     )),
     ("loss", "loss", (
-        "loss", "train_loss_step", "loss_step", "train_loss", "training_loss", "loss_train", "lm_loss", "ce_loss",
+        "loss", "train_loss_step", "loss_step", "train_loss", "training_loss", "loss_train", "total_loss",
+        "train_total_loss", "loss_total", "overall_loss", "lm_loss", "ce_loss",
         "train_ce_loss", "train_lm_loss", "train_cross_entropy", "train_cross_entropy_loss", "cross_entropy",
         "cross_entropy_loss", "xent", "trl", "log_?loss", "train_crossentropyloss",
         "metrics_train_language_cross_entropy", "loss_train_total",
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
-        "train_avg_loss", "mean_loss", "total_loss", "train_total_loss", "running_loss", "train_box_loss", "box_loss",
+        "train_avg_loss", "mean_loss", "running_loss", "train_box_loss", "box_loss",
         r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)",  # what boosted trees minimise
     )),
     ("eval_loss", "loss", (
@@ -189,6 +190,7 @@ _NOT_MEASURED = re.compile(
 )
 # any other name with a loss in it: one part of several, or somebody's own word for it. Never a setting of one
 _SOME_LOSS = re.compile(r"(?:\w+_)?[a-z]*loss(?:_\w+)?|l_(?:pix|percep|style|gan|total|[gd]_\w+)")
+_OBJECTIVE = re.compile(rf"(?:(?:train(?:ing)?|mean|avg|{_EVAL})_)?(?:cost|objective|elbo|mse|mae|bits_per_dim|bpd)")
 _NO_LOSS = re.compile(
     r"loss_(?:\w+_)?(?:weights?|scale|scaler|coefs?|coeff|lambda|factor|type|fn|func|function|mask|ratio|reduction|id"
     r"|threshold|smoothing|config|name|over|per|after|at|patience|count|num|gain|lr|rate|time|ms|s|std|var|grad|norm"
@@ -242,6 +244,8 @@ def not_measured(name: str) -> bool:
 
 def _some_loss(stem: str) -> Named | None:
     """A loss under a name of its own: the whole before a part, a part before a side term."""
+    if _OBJECTIVE.fullmatch(stem):  # a score beside a loss, the loss itself where there is no other
+        return Named(column="eval_loss" if _HELD_OUT.search(stem) else "loss", kind="loss", unit=None, rank=600)
     if not _SOME_LOSS.fullmatch(stem) or _NO_LOSS.search(stem):
         return None
     rank = 300 if _WHOLE_LOSS.search(stem) else 500 if _SIDE_LOSS.search(stem) else 400

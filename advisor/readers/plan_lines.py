@@ -15,11 +15,16 @@ _STEPS = (
     "num_training_steps training_steps train_steps num_train_steps max_update num_iters n_iters"
 )
 _EPOCHS = "num_train_epochs num_epochs max_epochs n_epochs nepochs total_epochs max_epoch train_epochs epochs"
-_NEEDLES = (b"epoch", b"EPOCH", b"_steps", b"_iter", b"max_update", b"iterations")
+_NEEDLES = (b"poch", b"EPOCH", b"steps", b"iter", b"max_update")
+_NAMES = [names.replace("_", "[_ -]").replace(" ", "|").replace("|-]", " -]") for names in (_STEPS, _EPOCHS)]
 _PLAN = re.compile(
-    rf"(?<![\w.])(--)?(?:({_STEPS.replace(' ', '|')})|({_EPOCHS.replace(' ', '|')}))['\"]?"
+    rf"(?<![\w.])(--)?(?:({_NAMES[0]})|(number of epochs|{_NAMES[1]}))['\"]?"
     r"(?(1)[= ]|\s?(?:[=:]|\.{3,}| {3,}))\s*['\"]?(\d[\d_,]{0,14}(?:\.\d{1,6})?(?:[eE]\+?\d)?)(?![\w%./])".encode(),
     re.IGNORECASE,
+)
+_SENTENCE = re.compile(  # Starting training for 300 epochs..., max: 12 epochs
+    rb"(?:\b(?:[Tt]rain(?:ing)?|[Rr]unning)\b[\w ]{0,24}? for|\bmax:) (\d[\d,]{0,14}) "
+    rb"(?:(steps|iterations|iters|updates)|epochs)\b"
 )
 
 
@@ -44,12 +49,13 @@ class PlanLines:
         if len(self.found) >= MOST_PLANS or self._searched > MOST_BYTES or not any(word in text for word in _NEEDLES):
             return
         self._searched += len(text)
-        for match in _PLAN.finditer(text):
-            value = float(re.sub(rb"[_,]", b"", match[4]))
-            fact = "planned_steps" if match[2] else "planned_epochs"
+        said = [(match, match[4], match[2]) for match in _PLAN.finditer(text)]
+        said += [(match, match[1], match[2]) for match in _SENTENCE.finditer(text)]
+        for match, printed, steps in sorted(said, key=lambda one: one[0].start()):
+            value = float(re.sub(rb"[_,]", b"", printed))
             if value > 0 and len(self.found) < MOST_PLANS:
                 line = int(lines[min(text.count(b"\n", 0, match.start()), len(lines) - 1)])
-                self.found.append(Planned(line=line, fact=fact, value=value))
+                self.found.append(Planned(line=line, fact="planned_steps" if steps else "planned_epochs", value=value))
 
 
 def planned_before(plans: Iterable[Planned], line: int, fact: str, done: float) -> float | None:

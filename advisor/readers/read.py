@@ -41,7 +41,8 @@ from advisor.readers import (
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress, sample
 from advisor.readers.folder import read_folder
-from advisor.readers.generic import MOST, GenericReader
+from advisor.readers.generic import FEW, MOST, GenericReader
+from advisor.readers.learning import FEWEST
 from advisor.readers.line_clock import with_clocks
 from advisor.readers.line_reader import LineReader
 from advisor.readers.run_table import RunTable
@@ -120,10 +121,10 @@ def _read(path: Path, progress: Progress | None) -> RunTable:
     table = reader.read(path, progress)
     if table.rows or table.telemetry is not None or reader is GENERIC:
         return table
-    if GENERIC.score(sample(path), path) < MOST:
+    if GENERIC.score(sample(path), path) < FEW:
         return table
     learnt = GENERIC.read(path, progress)
-    return dataclasses.replace(learnt, framework=table.framework) if learnt.rows else table
+    return dataclasses.replace(learnt, framework=table.framework) if learnt.rows >= FEWEST else table
 
 
 def known_reader(path: Path) -> tuple[float, Reader] | None:

@@ -16,15 +16,14 @@ import numpy as np
 from advisor.readers.attempts import Stretch
 from advisor.readers.axis import JOINED
 from advisor.readers.events import joined
+from advisor.readers.last_row import at_the_end, ends_round
 from advisor.readers.plan_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
 from advisor.readers.starts import Segment, Words, segments
-from advisor.readers.status import CAUSES, DECISIVE, FAILURES, status_of
+from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
 
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
-FEWEST_ROWS, ROUND_DIGITS = 50, 2  # of a run whose last step says something by being round: 10,000 or 2,500
-FEWEST_GAPS = 5  # between evaluations that show how often they are due
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
 _LAST_WORDS = FAILURES | {
@@ -167,6 +166,15 @@ def rejudged(table: RunTable, parts: Sequence[RunPart]) -> RunTable:
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason)
 
 
+def judged_by_numbers(table: RunTable) -> RunTable:
+    """A table of numbers, which has no place for words: its runs that end at a round number have come to their end."""
+    runs = []
+    for run in table.runs:
+        words = ends_round(table, run.phase) if run.phase is not None and NO_END in run.status_reason else ""
+        runs.append(dataclasses.replace(run, status=Status.COMPLETED, status_reason=words) if words else run)
+    return rejudged(table, runs)
+
+
 def _whole(parts: Sequence[RunPart]) -> tuple[Status, str]:
     """How a log of several runs ended: as its last, a start that came to nothing aside unless it failed."""
     last = parts[-1]
@@ -192,15 +200,24 @@ def _status(table: RunTable, phase: int, stretch: Stretch, events: Sequence[Even
     last = float(steps.max()) if len(steps) else None
     whole = len(epochs) > 0 and bool(np.all(epochs == np.round(epochs)))
     slack = (1.0 if epochs.min() == 0 else 0.0) if whole else 0.02 * (planned_epochs or 1.0)
-    if planned is not None and last is not None and last < planned - 1 and len(epochs) and planned_epochs:
+    counted = whole and stretch.planned is not None  # within the epoch: it has only begun
+    if (
+        planned is not None
+        and last is not None
+        and last < planned - 1
+        and planned_epochs
+        and len(epochs)
+        and not counted
+    ):
         planned = planned if epochs.max() < planned_epochs - slack else None  # a limit that the epochs came before
     if planned is not None and printed:
         moves = np.diff(steps)
         stride = float(np.median(moves[moves > 0])) if (moves > 0).any() else 1.0
         return status_of(events, last, planned, share, slack=max(1.0, min(stride, planned / 10)))
+    late = at_the_end(table, phase, events)
     if len(epochs) and (planned_epochs is not None or not printed):
-        return status_of(events, float(epochs.max()), planned_epochs, share, slack=slack, unit="epoch")
-    late = _evaluated_out_of_turn(table, phase) or _ends_round(steps, events)
+        done = float(epochs.max())
+        return status_of(events, done, planned_epochs, share, slack=slack, unit="epoch", at_the_end=late)
     return status_of(events, last, None, share, unit="step" if printed else "record", at_the_end=late)
 
 
@@ -220,36 +237,6 @@ def _plan(
     # another run of the same program that got as far was meant to
     got = [p if p is not None and len(x) and x.max() >= p - 1 else None for p, x in zip(declared, done, strict=True)]
     return [one if one is not None else other for one, other in zip(own, got, strict=True)]
-
-
-def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
-    """That the last step was evaluated though none was due, as programs do at their end, in words; else empty."""
-    if not table.counts_steps:
-        return ""
-    # what is evaluated behind the last record with a loss is of this run too
-    rest = table.phases[phase + 1].first_row if phase + 1 < len(table.phases) else len(table)
-    part = slice(_rows(table, phase).start, rest)
-    steps, evaluated = table.column("step")[part], np.isfinite(table.column("eval_loss")[part])
-    gaps = np.diff(steps[evaluated])
-    if len(gaps) < FEWEST_GAPS or steps[evaluated][-1] != np.nanmax(steps):
-        return ""
-    last, every = float(steps[evaluated][-1]), float(np.median(gaps[:-1]))
-    # one that a restart lost makes a gap of two
-    out_of_turn = every > 0 and np.all(gaps[:-1] % every == 0) and 0 < gaps[-1] < every
-    words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
-    return words if out_of_turn else ""
-
-
-def _ends_round(steps: np.ndarray, events: Sequence[Event]) -> str:
-    """That the last step is a round number and was saved or tested, in words; else empty. Few runs are cut there."""
-    saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
-    if len(steps) < FEWEST_ROWS or not saved:
-        return ""
-    last = float(steps.max())
-    digits = f"{last + (1 if steps.min() == 0 and last % 10 == 9 else 0):.0f}".rstrip("0")
-    if len(digits) > ROUND_DIGITS or last < 10 * FEWEST_ROWS:
-        return ""
-    return f"its last step {last:.10g} is a round number, and behind it stands: {saved[-1].text}"
 
 
 def loss_rows(columns: Mapping[str, np.ndarray], rows: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from advisor.readers.last_row import is_open
 from advisor.readers.run_table import Event, RunTable, Status
 from advisor.readers.status import FAILURES
 from advisor.readers.telemetry_table import Telemetry
@@ -30,7 +31,7 @@ def with_plan(facts: dict[str, Any], table: RunTable) -> RunTable:
     known = "planned_steps" in table.facts
     table = dataclasses.replace(table, facts=facts)
     planned, last = facts.get("planned_steps"), table.last_step
-    if known or table.status not in _OPEN or not isinstance(planned, int | float) or last is None:
+    if known or not is_open(table) or not isinstance(planned, int | float) or last is None:
         return table
     if last >= planned - 1:
         return dataclasses.replace(
@@ -56,7 +57,7 @@ def with_events(table: RunTable, events: Sequence[Event]) -> RunTable:
 def with_ending(table: RunTable, other: RunTable) -> RunTable:
     """Take the ending from another file of the same run (its stderr) where the log itself shows none."""
     failures = [event for event in other.events if event.kind in FAILURES]
-    if table.status not in _OPEN or other.status in (*_OPEN, Status.COMPLETED) or not failures:
+    if not is_open(table) or other.status in (*_OPEN, Status.COMPLETED) or not failures:
         return table
     name = Path(other.source).name
     return dataclasses.replace(

@@ -39,7 +39,7 @@ _END = rb"(?![\w]|[.:/]\d)"
 _NAMED = (
     rb"(?<![\w.])(?P<key>"
     + _WORD
-    + rb"(?: {1,3}"
+    + rb"(?: {1,3}(?!(?i:nan|inf)\b)"  # of `train loss nan, val loss nan` the value
     + _WORD
     + rb"){0,4}+)(?P<in> ?[(\[] ?[a-zA-Z\xc2\xb5%/]{1,12} ?[)\]])?[\"'*]{0,3}"
     rb"(?P<sep>\s*(?:=>|->|[:=])\s*|\s+-\s+|\s*[#\[({~]\s*|\s+)[\"'(\[#*]{0,3}\s*(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
@@ -48,27 +48,31 @@ _NAMED = (
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
-_TOOK = rb"(?<=\| )(?P<took>\d+(?:\.\d+)?) ?s(?:ec)?(?=\s*(?:\||$))"  # | 457.0s |
+_TOOK = (  # | 457.0s |, (263s) or at the end
+    rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?(?P<long>s|sec|secs|seconds|m|min|h)(?![\w/])"
+    rb"(?=\s*(?:[|)\]]|$))"
+)
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _ORDINAL = (  # 第 3 轮, 第3/10步
     rb"\xe7\xac\xac ?(?P<nth>\d+)(?: ?/ ?(?P<of>\d+))? ?"
     rb"(?P<measure>\xe8\xbd\xae|\xe4\xb8\xaa ?epoch|\xe6\xad\xa5|\xe6\xac\xa1)"
 )
 _JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<number>\d+)" + _END
+_BEHIND = rb"(?<![\w.:/-])(?P<before>\d+)(?P<behind>epoch|step|iter)(?![\w/])"  # 3epoch:train:1-50batch
 _OUTER = (  # [3][ 50/100], [3,  50]
     rb"\[ *(?P<outer>\d+)(?:/(?P<outers>\d+))?(?:\] {0,2}\[ *|(?<=^\[\d),\s+|(?<=^\[\d\d),\s+)"
 )
 _INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
-_LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])"  # [100] accuracy=…
+_LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])|^(?P<first>\d+):(?=[\t ])"  # [100] accuracy=…, 100: learn: …
 _SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
 _SLOT = re.compile(
-    b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _NAMED, _BARE_RATE, _TOOK, _PART))
+    b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _BEHIND, _NAMED, _BARE_RATE, _TOOK, _PART))
 )
 # a table of two columns, one name and one number a line
 _TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
 _PHASE = re.compile(
-    rb"(?i)(?<![a-z.])(?:(?P<held>val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev"
+    rb"(?i)(?<![a-z.])(?:(?P<held>val|valid|validation|validating|eval|evaluation|evaluating|test|testing|dev|cv"
     rb"|saving dict|\xe9\xaa\x8c\xe8\xaf\x81|\xe6\xb5\x8b\xe8\xaf\x95)"
     rb"|(?P<own>train|training|\xe8\xae\xad\xe7\xbb\x83))(?![a-z/.]|_?\w*\.py)"
 )
@@ -122,7 +126,7 @@ def stamp(line: bytes) -> list[tuple[str, int, int]]:
 def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
     if match["row"] is not None:
         yield Slot(name="step", start=match.start("row"), end=match.end("row"))
-        yield Slot(name=match["split"].decode() + " loss", start=match.start("said"), end=match.end("said"), sure=False)
+        yield Slot(name=match["split"].decode(), start=match.start("said"), end=match.end("said"), sure=False)
         return
     if match["outer"] is None:
         yield _slot(match, text)
@@ -141,9 +145,12 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
     if match["rate"] is not None:
         return Slot(name="", start=match.start("rate"), end=match.end("rate"), unit=match["rated"].decode())
     if match["took"] is not None:
-        return Slot(name="time", start=match.start("took"), end=match.end("took"), unit="s")
-    if match["lead"] is not None:
-        return Slot(name=COUNTED, start=match.start("lead"), end=match.end("lead"))
+        return Slot(name="time", start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
+    if match["before"] is not None:
+        return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
+    for lead in ("lead", "first"):
+        if match[lead] is not None:
+            return Slot(name=COUNTED, start=match.start(lead), end=match.end(lead))
     if match["part"] is not None:
         return Slot(name=COUNTED, start=match.start("part"), end=match.end("part"), total=match.span("whole"))
     if match["nth"] is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found
+from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
 from advisor.readers.names import BYTES, Named, column_of
 from advisor.readers.slots import LONGEST, plain
 
@@ -32,23 +31,11 @@ _RULE = re.compile(rb"[-=+|: ]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
+class TableRow(LearntRule):
     """A record whose numbers are named by place. `names[i]` is the target of cell i, "" of one that is not read."""
 
     names: tuple[str, ...]
     wide: bool
-    kind: int = TRAIN
-    needs: bytes = b""
-    comma: bytes = b""
-    missing: Mapping[str, float] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    phase: str = ""
-    step: str = ""
-    weight: float = 1.0
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        return ()
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one row stand; None for a line that is no row of this table."""

@@ -24,6 +24,7 @@ from advisor.readers.chunks import open_binary
 from advisor.readers.config_names import facts_of_settings
 from advisor.readers.events import EventScanner
 from advisor.readers.json_rows import JsonRows
+from advisor.readers.last_row import is_open
 from advisor.readers.protobuf import BYTES, MAX_RECORD_BYTES, Damaged, fields, signed
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.telemetry_file import system_metrics
@@ -37,7 +38,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _CONFIG, _STATS, _OUTPUT, _OUTPUT_RAW, _RUN, _EXIT = 2, 4, 7, 3, 13, 17, 18  # fields of Record
 _MOST_STATS = 100_000  # readings every ten seconds of eleven days
 _MOST_SETTINGS = 20_000
-_OPEN = (Status.UNKNOWN, Status.INCOMPLETE)
 
 
 def score(head: bytes, path: Path) -> float:
@@ -84,7 +84,7 @@ def read(path: Path) -> RunTable:
     # rows and events were placed by the numbers of their records, which are no lines of anything
     events = tuple(dataclasses.replace(event, line=None) for event in table.events)
     table = dataclasses.replace(table, events=events, telemetry=system_metrics(run.stats))
-    return table if run.exit_code is None or table.status not in _OPEN else _ended(table, run.exit_code)
+    return table if run.exit_code is None or not is_open(table) else _ended(table, run.exit_code)
 
 
 def _ended(table: RunTable, code: int) -> RunTable:

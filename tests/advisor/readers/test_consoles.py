@@ -1,0 +1,175 @@
+"""How runs of many programs end and where they begin, each console in a few made-up lines of its style."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from advisor.readers.read import read_run
+
+
+def loss(number):
+    return 6 - number / 8
+
+
+def rows(line, first=1, of=6, every=1):
+    """The line for each number, `{n}` it times `every`, `{l}` its loss and `{v}` a validation loss."""
+    return [line.format(n=every * i, l=loss(i), v=loss(i) + 0.5) for i in range(first, first + of)]
+
+
+def bar(label="", of=40, total=100, postfix=", loss={l:.4f}"):
+    """A tqdm bar that shows each loss before it counts the step, and again when it has."""
+    states = []
+    for i in range(of):
+        states += [
+            f"{label}{n:3d}%|##| {n}/{total} [00:{n:02d}<01:00, 1.00it/s{postfix.format(l=loss(i))}]"
+            for n in (i, i + 1)
+        ]
+    return ["\r".join(states)]
+
+
+# name → (lines, first and last step, first and last loss, how it ended)
+CONSOLES = {
+    "CatBoost": (
+        [*rows("{n}:\tlearn: {l:.4f}\ttest: {v:.4f}\tbest: 5.1 (2)\ttotal: 1.2s\tremaining: 3s"), "", "bestTest = 5.1"],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "LightGBM, stopped early": (
+        [
+            *rows("[{n}]\ttraining's rmse: {l:.4f}\tvalid_1's rmse: {v:.4f}", every=10),
+            "Early stopping, best iteration is:",
+            "[30]\ttraining's rmse: 5.6250\tvalid_1's rmse: 6.1250",
+        ],
+        (10, 60, 5.875, 5.25, "completed"),
+    ),
+    "scikit-learn": (
+        [
+            *rows("Iteration {n}, loss = {l:.8f}"),
+            "Training loss did not improve more than tol=0.0001 for 10 epochs. Stopping.",
+        ],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "Marian": (
+        [
+            *rows(
+                "[2024-03-01 22:0{n}:00] Ep. 1 : Up. {n} : Sen. 50,000 : Cost {l:.8f} : Time 58.12s : 12345.67 words/s"
+            ),
+            "[2024-03-01 22:07:00] [valid] Ep. 1 : Up. 6 : cross-entropy : 45.1 : new best",
+            "[2024-03-01 22:07:09] Training finished",
+        ],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "ESPnet": (
+        [
+            *rows(
+                "[gpu01:0/1] 2024-03-01 22:0{n}:00,1 (trainer:7) INFO: {n}epoch:train:1-50batch: acc=0.3, loss={l:.3f}"
+            ),
+            "[gpu01:0/1] 2024-03-01 22:07:00,1 (trainer:458) INFO: The training was finished at 6 epochs ",
+        ],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "OpenMMLab": (
+        [
+            "2024-03-01 22:00:02,000 - mmdet - INFO - workflow: [('train', 1)], max: 6 epochs",
+            *rows(
+                "2024-03-01 22:0{n}:00,1 - mmdet - INFO - Epoch [{n}][50/60]\tlr: 1e-3, loss_cls: 0.9, loss: {l:.4f}"
+            ),
+        ],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "an estimate that comes to nothing": (
+        [
+            f"[03/01 22:{i:02d}:00 d2.utils.events]: eta: 0:0{7 - i}:00  iter: {i * 20 - 1}  total_loss: {loss(i):.3f}"
+            f"  loss_cls: 0.4"
+            for i in range(1, 8)
+        ],
+        (19, 139, 5.875, 5.125, "completed"),
+    ),
+    "the whole before its parts": (
+        rows("[Step {n}] ce_loss: 0.5 | kd_loss: 0.2 | total_loss: {l:.4f}", every=7),
+        (7, 42, 5.875, 5.25, "incomplete"),
+    ),
+    "numbers gone, without a sign": (
+        [
+            *rows("Epoch {n}: train loss {l:.4f}, val loss {v:.4f}"),
+            *(f"Epoch {n}: train loss nan, val loss nan" for n in range(7, 40)),
+        ],
+        (1, 39, 5.875, math.nan, "diverged"),
+    ),
+    "a test behind all evaluations": (
+        [
+            *rows("Epoch: {n:02} | Epoch Time: 0m 9s\n\tTrain Loss: {l:.3f} | Train PPL: 8.1\n\t Val. Loss: {v:.3f}"),
+            "| Test Loss: 5.100 | Test PPL: 20.1 |",
+        ],
+        (1, 6, 5.875, 5.25, "completed"),
+    ),
+    "one epoch, summed up": (
+        [
+            "Train batches : 671",
+            "Starting training for 300 epochs",
+            "Epoch 27/300",
+            "  Train Loss: 0.3 | Val Loss: 0.4 | DSC: 0.7",
+        ],
+        (27, 27, 0.3, 0.3, "incomplete"),
+    ),
+    "a batch of the only epoch": (
+        ["Training for 1 epochs", *bar(of=20, postfix=", epoch=1, loss={l:.4f}")],
+        (1, 20, 6.0, 3.625, "incomplete"),
+    ),
+    "a bar ahead of its losses": (bar(label="SFT: "), (1, 40, 6.0, 1.125, "incomplete")),
+    "a bar alone": (
+        [
+            "Filtering prompts: 100%|##| 90/90 [09:00<00:00, 1.1s/it]",
+            *(f"Training Progress:   0%|  | {i}/15625 [{i:02d}:00<99:00:00, 60.0s/it]\nsome text" for i in range(34)),
+        ],
+        (0, 33, None, None, "incomplete"),
+    ),
+    "a counter alone": (
+        ["start training", *rows("(epoch: 1, iters: {n}00, data: 0.004) D_A: 0.3 G_A: {l:.3f}")],
+        (100, 600, None, None, "incomplete"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSOLES)
+def test_consoles(tmp_path, name):
+    lines, (first, last, first_loss, last_loss, status) = CONSOLES[name]
+    path = tmp_path / "run.log"
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    table = read_run(path)
+    assert (table.first_step, table.last_step, table.status) == (first, last, status), table.status_reason
+    assert table.first_loss == first_loss
+    assert table.last_loss == last_loss or (math.isnan(last_loss) and math.isnan(table.last_loss))
+
+
+@pytest.mark.parametrize(
+    ("last", "status"),
+    [(3000, "completed"), (2987, "incomplete"), (200, "completed"), (921, "incomplete")],
+)
+def test_a_table_that_ends_at_a_round_number_has_come_to_its_end(tmp_path, last, status):
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n" + "".join(f"{n},{5 - n / 5000}\n" for n in range(1, last + 1)))
+    assert read_run(path).status == status
+
+
+def test_row_numbers_go_on_where_iterations_start_again(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("index,iteration,training_loss\n" + "".join(f"{n},{n % 7},{5 - n / 50}\n" for n in range(31)))
+    table = read_run(path)
+    assert (table.first_step, table.last_step, len(table.runs)) == (0, 30, 1)
+
+
+@pytest.mark.parametrize("end", ["(263s)", " 263.0s", "| 263s |"])
+def test_a_duration_at_the_end_of_an_epochs_line_is_its_own(tmp_path, end):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"epoch {n}  loss {5 - n / 8:.4f}  val AUROC 0.9  {end}\n" for n in range(1, 9)))
+    assert read_run(path).columns["epoch_seconds"].tolist() == [263.0] * 8
+
+
+def test_a_learning_rate_that_has_come_to_nothing_ends_a_run(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"step {n} loss {5 - n / 80:.4f} lr {3e-4 * (1 - n / 77):.3e}\n" for n in range(7, 78, 1)))
+    assert read_run(path).status == "completed"
+    path.write_text("".join(f"step {n} loss {5 - n / 80:.4f} lr {3e-4 * (1 - n / 99):.3e}\n" for n in range(7, 78, 1)))
+    assert read_run(path).status == "incomplete"
