@@ -70,8 +70,8 @@ _TRACEBACK = b"Traceback (most recent call last)"  # behind it nothing is stampe
 FEWEST_ESTIMATES = 5
 NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
 _LEFT = re.compile(
-    rb"(?i)\b(?:eta|remaining)(?:[_ ](?:time|seconds|secs?|s))?[\"']?\s*[:=]?\s*[\"']?(?:(\d{1,4}) days?,? )?"
-    rb"(?:(\d{1,4}(?::\d\d){1,2})|(\d+(?:\.\d+)?(?:e-?\d+)?) ?(s|secs?|m|mins?|h|hours?|ms|us)?)(?![\w:])"
+    rb"(?i)\b(?:eta|remaining)(?:[_ ](?:time|seconds|secs?|s))?[\"']?\s{0,4}[:=]?\s{0,4}[\"']?(?:(\d{1,4}) days?,? )?"
+    rb"(?:(\d{1,4}(?::\d\d){1,2})|(\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?) ?(s|secs?|m|mins?|h|hours?|ms|us)?)(?![\w:])"
 )
 _BAR = re.compile(rb"(?<!\d)(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
 
