@@ -29,8 +29,8 @@ def by_depth(space: SearchSpace, chosen: Selection) -> list[Trial]:
 def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
     """Other micro-batches of the chosen depth and global batch.
 
-    Of those that recompute activations otherwise than the chosen one does the fastest says enough, and of those that do
-    not fit the memory either way the smallest.
+    Of each other way of saving memory than the chosen one's the fastest says enough, and of those that do not fit the
+    memory in any way the smallest.
     """
     workload = chosen.prediction.workload
     brief = chosen.device.brief.pinned(depth=workload.shape.depth, global_batch_tokens=workload.step_tokens)
@@ -42,10 +42,11 @@ def by_micro_batch(space: SearchSpace, chosen: Trial) -> list[Trial]:
     rate, size, fits = candidates.step_tokens / candidates.step.value, candidates.micro_batch, candidates.fits
     same = candidates.kind == kind_of(chosen.device, workload)
     alike = np.nonzero(fits & same & (size != workload.micro_batch))[0]
-    unlike = np.nonzero(fits & ~same)[0]
     never = np.nonzero(~fits & ~np.isin(size, size[fits]))[0]
-    fastest, smallest = unlike[np.argsort(rate[unlike])][-1:], never[np.lexsort((-candidates.kind[never], size[never]))]
-    shown = np.concatenate([alike, fastest, smallest[:1]])
+    unlike = [np.nonzero(fits & (candidates.kind == kind))[0] for kind in np.unique(candidates.kind[fits & ~same])]
+    fastest = [places[np.argsort(rate[places])][-1:] for places in unlike]
+    smallest = never[np.lexsort((-candidates.kind[never], size[never]))][:1]
+    shown = np.concatenate([alike, *fastest, smallest])
     return make_trials(candidates, [selection(runs, int(place)) for place in shown])
 
 

@@ -270,7 +270,10 @@ class Structure:
         element, blocks = 4.0 if a.precision == "fp32" else 2.0, a.depth * a.block_parameters
         outside = a.parameters - blocks
         kept = 4.0 * a.parameters * (1 - 1 / a.gpus)
-        casts = 0.0 if a.precision == "fp32" or a.activation_checkpointing == "full" else element * a.block_matrices
+        cast = 0 if a.precision == "fp32" or a.activation_checkpointing == "full" else a.block_matrices
+        if a.activation_checkpointing == "selective":  # that of the second feed-forward matrix is made anew anyway
+            cast = cast - (a.depth * a.width * a.ffn_width if a.precision != "fp32" else 0)
+        casts = element * cast
         return (3 * element + 4.0) * a.block_parameters + 8.0 * outside - kept - casts
 
     def parts_bytes(self, a: WorkloadArrays) -> dict[str, float]:

@@ -196,6 +196,9 @@ def test_a_sharded_model_holds_its_share_two_blocks_and_what_lies_outside_them()
     plain = replace(whole, activation_checkpointing="none")  # no cast of a weight is kept for the backward pass
     more = peak(plain) - peak(replace(plain, sharding="full")) - saved
     assert more == pytest.approx(2 * flops.block_matrix_parameters(shape))
+    some = replace(whole, activation_checkpointing="selective")  # whose second feed-forward matrix is cast anew
+    more = peak(some) - peak(replace(some, sharding="full")) - saved
+    assert more == pytest.approx(2 * (flops.block_matrix_parameters(shape) - 32 * 4096 * 11008))
 
 
 def test_compilation_saves_logits_only() -> None:

@@ -293,7 +293,7 @@ def test_activations_are_recomputed_where_that_is_faster_than_the_little_that_fi
         bare_plan(replace(goal, activation_checkpointing=c), prior_profile(require_gpu("l4")), now=NOW)
         for c in (None, "none")
     )
-    assert plain.run.micro_batch <= 2 and free.run.activation_checkpointing == "full"
+    assert plain.run.micro_batch <= 2 and free.run.activation_checkpointing != "none"
     assert free.prediction.tokens_per_second.value > 1.1 * plain.prediction.tokens_per_second.value
     others = [c for c in free.considered if c.depth == 24 and c.activation_checkpointing == "none"]
     assert plain.run.micro_batch in [c.micro_batch for c in others]
