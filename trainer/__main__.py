@@ -6,20 +6,19 @@ import argparse
 import os
 import sys
 
-from trainer.schema import ConfigError, Outcome, load_config
+from trainer.ended import EXIT_CODES
+from trainer.guard import Guard, process_age_seconds
+from trainer.runlog import RunLogError
+from trainer.schema import ConfigError, Outcome, RunConfig, load_config
 
-EXIT_CODES = {
-    Outcome.COMPLETED: 0,
-    Outcome.STOPPED: 0,
-    Outcome.FAILED: 1,
-    Outcome.OUT_OF_MEMORY: 3,
-    Outcome.DIVERGED: 4,
-}
 _USAGE = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and give the exit code: 0 completed or stopped, 1 failed, 2 usage, 3 out of memory, 4 diverged."""
+    """Run and give the exit code: 0 completed or stopped, 1 failed, 2 usage, 3 out of memory, 4 diverged.
+
+    A hung run ends itself with 75.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer", description=__doc__)
     parser.add_argument("config", help="the run configuration, a YAML file (docs/file-formats.md)")
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder; a run found there is resumed")
@@ -33,20 +32,30 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"cannot read {options.config}: {error.strerror}", file=sys.stderr)
         return _USAGE
-    from trainer.run import run  # torch, which a usage error need not wait for
-    from trainer.runlog import RunLogError
-
     try:
-        return EXIT_CODES[run(config, options.out)]
+        return EXIT_CODES[_guarded(config, options.out)]
     except (OSError, RunLogError) as error:
         print(f"cannot use the run folder {options.out}: {error}", file=sys.stderr)
         return EXIT_CODES[Outcome.FAILED]
 
 
+def _guarded(config: RunConfig, out_dir: str) -> Outcome:
+    """The run under its guard; where the budget has no room for it, torch is not even loaded."""
+    rank, size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    age = process_age_seconds()
+    with Guard(config.stop, out_dir, is_main=rank == 0, alone=size == 1, age_seconds=age) as guard:
+        if (reason := guard.no_room_to_start()) is not None:
+            return guard.end(Outcome.STOPPED, reason)
+        from trainer.run import run_guarded  # torch, which neither a usage error nor an empty budget need wait for
+
+        return run_guarded(config, guard)
+
+
 def leave(code: int) -> None:
-    """End the process; one of several at once, for threads of gloo may abort it while the interpreter is taken down."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        sys.exit(code)
+    """End the process at once: taking torch down takes a second of a machine that is billed, and tells nothing.
+
+    Of several processes that leave together, threads of gloo may even abort one.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

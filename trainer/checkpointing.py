@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainer.checkpoint import CheckpointError, prune
+from trainer.guard import Guard
 from trainer.loop import Trainer
+from trainer.pace import Pace
 from trainer.saving import Saver
 
 
-class Journal(Protocol):
-    """The log and the screen of a run; processes other than the main one say nothing."""
+CHECKPOINT_FOLDER = "checkpoints"
 
-    def write(self, kind: str, **fields: Any) -> None: ...
 
-    def message(self, level: str, text: str) -> None: ...
-
-    def say(self, text: str) -> None: ...
+def checkpoint_folder(guard: Guard) -> Path:
+    """Where they lie now: a run folder may be moved while its run goes on."""
+    return guard.folder.path / CHECKPOINT_FOLDER
 
 
 class Checkpoints:
@@ -27,12 +27,14 @@ class Checkpoints:
     A disk that is full, or cannot be written, is reported and does not end the run.
     """
 
-    def __init__(self, folder: Path, trainer: Trainer, journal: Journal):
-        self._folder, self._trainer, self._journal = folder, trainer, journal
+    def __init__(self, trainer: Trainer, guard: Guard, pace: Pace):
+        self._trainer, self._guard, self._journal, self._pace = trainer, guard, guard.journal, pace
         self._config, self._world = trainer.config.checkpoint, trainer.world
         background = self._config.background
         background = trainer.context.is_cuda if background is None else background
-        self._saver = Saver(folder, self._world, trainer.context.device, background=background)
+        self._saver = Saver(
+            lambda: checkpoint_folder(guard), self._world, trainer.context.device, background=background
+        )
         self.newest_step = self._tried_step = trainer.steps_done
         self._began_at = time.monotonic()
         self._stood_seconds = 0.0
@@ -65,6 +67,7 @@ class Checkpoints:
         step = self._trainer.steps_done
         if step == self.newest_step:
             return
+        self._guard.dead_man.doing(f"the checkpoint of step {step}", self._pace.usual_checkpoint)
         began = time.perf_counter()
         self._began_at, self._tried_step = time.monotonic(), step  # also when it fails: the next try is the next due
         try:
@@ -81,6 +84,7 @@ class Checkpoints:
         """Publish the checkpoint under way, if there is one, waiting for it if need be."""
         if not self._saver.under_way:
             return
+        self._guard.dead_man.doing("the checkpoint under way", self._pace.usual_checkpoint)
         began = time.perf_counter()
         try:
             saved = self._saver.finish()
@@ -90,6 +94,7 @@ class Checkpoints:
         self.newest_step = saved.step
         self._prune()
         seconds = self._stood_seconds + time.perf_counter() - began
+        self._pace.add_checkpoint(max(seconds, saved.write_seconds))  # a run that is stopped waits for all of it
         what = {"step": saved.step, "path": saved.path, "bytes": saved.bytes}
         self._journal.write("checkpoint", **what, seconds=seconds, write_seconds=saved.write_seconds)
         self._journal.say(f"step {saved.step}  checkpoint {saved.path}, {saved.bytes} bytes in {seconds:.2f} s")
@@ -113,6 +118,6 @@ class Checkpoints:
         if not self._world.is_main:
             return
         try:
-            prune(self._folder, self._config.keep)
+            prune(checkpoint_folder(self._guard), self._config.keep)
         except CheckpointError as error:
             self._journal.message("warning", str(error))

@@ -7,35 +7,32 @@ import gc
 import math
 import os
 import platform
-import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 
-from trainer.checkpointing import Checkpoints
+from trainer.checkpointing import Checkpoints, checkpoint_folder
 from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
+from trainer.guard import Guard
+from trainer.journal import Journal
 from trainer.loop import StepRecord, Trainer, Wishes
+from trainer.pace import Pace
 from trainer.parallel import World
-from trainer.runlog import LOG_NAME, RunLogWriter, load_run_log
 from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
 
-CHECKPOINT_FOLDER = "checkpoints"
-
 _WITNESS_EVERY_SECONDS = 5.0
-_SAY_EVERY_SECONDS = 5.0
 _LOSS_MEMORY = 0.9  # of the smoothed loss that stop conditions look at, per step
 _SKIPPED_STEPS_LIMIT = 25  # fp16: so many overflowing steps in a row bring the loss scale from 65,536 below 1
 _COMPILED_STEPS = 6  # the first of them compile, the last three show the steady pace
@@ -44,79 +41,39 @@ _COMPILED_STEPS = 6  # the first of them compile, the last three show the steady
 def run(config: RunConfig, out_dir: str | Path) -> Outcome:
     """Train as configured into a run folder, going on from its newest checkpoint if it has one.
 
-    Every way to end is an outcome in the log's last record; only a log that cannot be written raises (OSError,
+    Every way to end is an outcome in the log's last record; only a folder that cannot be used raises (OSError,
     RunLogError). Under torchrun all processes call this; the first one writes.
     """
-    out_dir = Path(out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
     world = World.from_environment()
-    journal = _Journal(out_dir / LOG_NAME, world)
-    with _stop_signals() as signals:
+    with Guard(config.stop, out_dir, is_main=world.is_main, alone=world.size == 1) as guard:
+        return run_guarded(config, guard)
+
+
+def run_guarded(config: RunConfig, guard: Guard) -> Outcome:
+    """`run`, under a guard that its process has from its first moment."""
+    with guard.requests.from_signals():
         try:
-            session = _Session(config, out_dir, world, journal, signals)
+            session = _Session(config, guard, World.from_environment())
             with session.telemetry(), _quiet_garbage_collector():
                 outcome, reason = session.train()
+                guard.dead_man.doing("ending", None)
         except (Exception, KeyboardInterrupt) as error:  # whatever went wrong is this run's outcome
             traceback.print_exc(file=sys.stdout)
             outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
             reason = _in_words(error)
-        journal.final(outcome, reason)
+        guard.end(outcome, reason)
     ended_together = outcome in (Outcome.COMPLETED, Outcome.STOPPED, Outcome.DIVERGED)
     if dist.is_initialized() and dist.get_backend() == "nccl" and ended_together:
         dist.destroy_process_group()  # after an error others may wait in a collective: leaving at once ends them
     return outcome
 
 
-class _Journal:
-    """The log and the screen; the first process writes, the others stay silent."""
-
-    def __init__(self, path: Path, world: World):
-        self._writes = world.is_main
-        self.step = 0
-        self.attempt, self.earlier_seconds = 1, 0.0
-        if self._writes:
-            if path.exists():
-                before = load_run_log(path)
-                self.attempt, self.earlier_seconds = before.attempts + 1, before.used_seconds
-            self._log = RunLogWriter(path)
-        self._said = 0.0
-
-    def write(self, kind: str, **fields: Any) -> None:
-        if self._writes:
-            self._log.write(kind, **fields)
-
-    def message(self, level: str, text: str) -> None:
-        self.write("message", level=level, text=text)
-        self.say(f"{level}: {text}")
-
-    def write_step(self, record: StepRecord, steps: int) -> None:
-        self.step = record.step
-        self.write("step", **dataclasses.asdict(record))
-        if time.monotonic() - self._said >= _SAY_EVERY_SECONDS or record.step == steps:
-            self._said = time.monotonic()
-            self.say(f"step {record.step}/{steps}  loss {record.loss:.4f}  {record.seconds:.3f} s")
-
-    def final(self, outcome: Outcome, reason: str) -> None:
-        self.write("final", outcome=outcome.value, reason=reason, step=self.step, seconds=_process_seconds())
-        self.say(f"{outcome.value}: {reason}")
-
-    def say(self, text: str) -> None:
-        if self._writes:
-            print(text, flush=True)
-
-
-class _Signals:
-    """The name of the signal that asked this process to stop, once one has."""
-
-    received: str | None = None
-
-
 class _Session:
     """One attempt at a run."""
 
-    def __init__(self, config: RunConfig, out_dir: Path, world: World, journal: _Journal, signals: _Signals):
-        self.config, self.out_dir, self.world = config, out_dir, world
-        self.journal, self.signals = journal, signals
+    def __init__(self, config: RunConfig, guard: Guard, world: World):
+        self.config, self.guard, self.world = config, guard, world
+        self.journal = journal = guard.journal
         context = resolve_device(config.device, config.precision, local_rank=world.local_rank, tf32=config.tf32)
         self.context = context
         if world.size > 1:
@@ -124,34 +81,53 @@ class _Session:
         tokens = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
         reset_peak_memory(context)
         self.trainer = Trainer(config, context, tokens, world)
-        warnings: list[str] = []  # kept until the header is written: a record belongs to the header before it
-        restored = self.trainer.resume(out_dir / CHECKPOINT_FOLDER, warnings.append) or {}
+        warnings = guard.warnings  # kept until the header is written: a record belongs to the header before it
+        restored = self.trainer.resume(checkpoint_folder(guard), warnings.append) or {}
         self.smoothed_loss: float | None = restored.get("smoothed_loss")
         self.resumed_from = journal.step = self.trainer.steps_done
-        self.checkpoints = Checkpoints(out_dir / CHECKPOINT_FOLDER, self.trainer, journal)
-        self.evaluated_step = 0
+        self.evaluated_step: int = restored.get("evaluated_step", 0)
         self.skipped_in_a_row = 0
+        self.pace = Pace(
+            config,
+            guard.budget,
+            parameters=self.trainer.parameters,
+            tokens_per_step=self.trainer.tokens_per_step,
+            steps_ahead=1 if world.size == 1 and not context.is_cuda else 2,  # those read late, and those agreed upon
+        )
+        self.checkpoints = Checkpoints(self.trainer, guard, self.pace)
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
         journal.write("header", **self._header(tokens.meta))
+        self._say_where_it_begins(warnings)
+
+    def _say_where_it_begins(self, warnings: Sequence[str]) -> None:
         for text in warnings:
-            journal.message("warning", text)
-        if self.resumed_from:
-            journal.say(f"resumed from step {self.resumed_from}")
+            self.journal.message("warning", text)
+        again = self.guard.logged_steps - self.resumed_from
+        if again > 0:
+            begin = f"step {self.resumed_from}" if self.resumed_from else "the start, for there is no checkpoint"
+            self.journal.message("info", f"goes on from {begin}: {again} steps are done again")
+        elif self.resumed_from:
+            self.journal.say(f"resumed from step {self.resumed_from}")
 
     def telemetry(self) -> AbstractContextManager[None]:
         """Samples the device beside the run, on the first process, unless switched off."""
         if not self.world.is_main:
             return nullcontext()
         kind, hz = self.context.device.type, self.config.telemetry.hz
-        return _stopped_at_the_end(start_telemetry(self.out_dir, os.getpid(), kind, hz, gpus=self.world.size))
+        return _stopped_at_the_end(start_telemetry(self.guard.folder.path, os.getpid(), kind, hz, gpus=self.world.size))
 
     def train(self) -> tuple[Outcome, str]:
         """Step until something ends the run; the last lines of `while` are the whole story."""
         config, trainer = self.config, self.trainer
+        if self.resumed_from and self._evaluation_due():
+            self._evaluate()  # an attempt that was stopped between the step and its evaluation
         while trainer.steps_done < config.steps:
-            saves = self.checkpoints
-            trainer.wishes = Wishes(stop=self._stop_reason() is not None, save=saves.time_is_up, written=saves.written)
+            reason, saves = self._stop_reason(), self.checkpoints
+            if reason is not None and self.world.size == 1:
+                return self._end(Outcome.STOPPED, reason)
+            trainer.wishes = Wishes(stop=reason is not None, save=saves.time_is_up, written=saves.written)
+            self.guard.dead_man.doing(f"step {trainer.steps_done + 1}", self._step_room())
             ending = self._settle(trainer.step())
             if ending is None and self._something_is_due():
                 ending = self._settle(trainer.flush())
@@ -160,7 +136,7 @@ class _Session:
             if ending is not None:
                 return self._end(*ending)
         ending = self._settle(trainer.flush())
-        if ending is not None and ending[0] is Outcome.DIVERGED:
+        if ending is not None:
             return self._end(*ending)
         self._evaluate()
         if config.checkpoint.final:
@@ -173,6 +149,8 @@ class _Session:
         if record is None:
             return None
         self.journal.write_step(record, self.config.steps)
+        self.pace.add_step(record.seconds)
+        self.guard.warn_of_budget()
         if self.compile_bill is not None:
             self.compile_bill.add(record.seconds)
         return self._divergence(record) or self._stop(record)
@@ -196,20 +174,24 @@ class _Session:
                 return Outcome.STOPPED, (
                     f"the smoothed loss {self.smoothed_loss:.4f} was above {condition.above} at step {record.step}"
                 )
-        if self.trainer.agreed.stop:
+        asked = self.world.size == 1 and self.guard.requests.reason is not None  # nobody else has to agree
+        if self.trainer.agreed.stop or asked:
             return Outcome.STOPPED, self._stop_reason() or "another process of this run was asked to stop"
         return None
 
     def _stop_reason(self) -> str | None:
-        """Why this process wants to stop; the processes agree on it through the trainer."""
-        if self.signals.received is not None:
-            return f"received {self.signals.received}"
-        limit = self.config.stop.max_seconds
-        if limit is not None and self.world.is_main:
-            seconds = self.journal.earlier_seconds + _process_seconds()
-            if seconds >= limit:
-                return f"{seconds:.0f} s had passed of the {limit:g} s allowed"
-        return None
+        """Why this process wants to stop; several agree on it through the trainer."""
+        guard = self.guard
+        if guard.requests.reason is not None:
+            return guard.requests.reason
+        left = guard.budget.seconds_left() if self.world.is_main else None
+        if left is None or left > (needed := self.pace.to_stop(self.trainer.steps_done, self.config.steps)):
+            return None
+        return f"{guard.budget.words} are used; the next step and a checkpoint take up to {needed:.1f} s"
+
+    def _step_room(self) -> float | None:
+        """What a step usually takes; None for the first of an attempt, which may have to compile."""
+        return None if self.trainer.steps_done == self.resumed_from else self.pace.usual_step
 
     def _something_is_due(self) -> bool:
         witness_due = self.witness is not None and self.witness.due()
@@ -218,7 +200,7 @@ class _Session:
     def _do_what_is_due(self) -> None:
         if self._evaluation_due():
             self._evaluate()
-        self.checkpoints.do_what_is_due({"smoothed_loss": self.smoothed_loss})
+        self.checkpoints.do_what_is_due(self._extra())
         if self.witness is not None and self.witness.due():
             self.witness.measure(self.trainer)
 
@@ -235,15 +217,27 @@ class _Session:
                 outcome, reason = self._divergence(record) or (outcome, reason)
         if outcome is Outcome.STOPPED:
             self._save()
+            self._say_how_long_it_took()
             if (newest := self.checkpoints.newest_step) != self.trainer.steps_done:
                 reason += f"; no checkpoint could be written, the newest is of step {newest}"
         return outcome, reason
+
+    def _say_how_long_it_took(self) -> None:
+        """Whoever asked it to stop gave it some time: what was needed, and what had been expected."""
+        asked_at = self.guard.requests.asked_at
+        if asked_at is not None:
+            seconds = time.monotonic() - asked_at
+            expected = self.pace.longest_step + self.pace.checkpoint_seconds
+            self.journal.message("info", f"saved {seconds:.2f} s after it was asked to stop; a step and a checkpoint "
+                                         f"take up to {expected:.2f} s")  # fmt: skip
 
     def _evaluate(self) -> None:
         step = self.trainer.steps_done
         if self.config.eval.tokens == 0 or self.evaluated_step == step:
             return
+        self.guard.dead_man.doing(f"the evaluation after step {step}", self.pace.evaluation_seconds)
         done = self.trainer.evaluate()
+        self.pace.add_evaluation(done.seconds)
         self.evaluated_step = step
         per_token = self.trainer.tokens.bytes_per_token
         bits = None if per_token is None else done.loss / math.log(2) / per_token
@@ -255,8 +249,16 @@ class _Session:
 
     def _save(self) -> None:
         """Leave a checkpoint of this very moment, on disk."""
-        self.checkpoints.begin({"smoothed_loss": self.smoothed_loss})
+        self.checkpoints.begin(self._extra())
         self.checkpoints.finish()
+
+    def _extra(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside the trainer's state."""
+        return {
+            "smoothed_loss": self.smoothed_loss,
+            "evaluated_step": self.evaluated_step,
+            "budget": self.guard.budget.record(),
+        }
 
     def _header(self, meta: TokenMeta | None) -> dict[str, Any]:
         return {
@@ -274,14 +276,16 @@ class _Session:
             "pid": os.getpid(),
             "data": to_dict(meta),
             "resumed_from_step": self.resumed_from,
-            "startup_seconds": _process_seconds(),
+            "session": self.journal.session,
+            "usd_per_hour": self.guard.budget.usd_per_hour,
+            "startup_seconds": self.guard.budget.own_seconds,
         }
 
 
 class _Witness:
     """Every few seconds between two steps, the machine's own speed. CPU runs: cards have clocks to read instead."""
 
-    def __init__(self, context: DeviceContext, journal: _Journal):
+    def __init__(self, context: DeviceContext, journal: Journal):
         self._kernel, self._steal, self._journal = ReferenceKernel(context.device), StealMeter(), journal
         self._measured_at = -math.inf
 
@@ -300,7 +304,7 @@ class _Witness:
 class _CompileBill:
     """What the first steps cost beyond steady ones."""
 
-    def __init__(self, journal: _Journal):
+    def __init__(self, journal: Journal):
         self._journal = journal
         self._seconds: list[float] = []
 
@@ -311,24 +315,6 @@ class _CompileBill:
         if len(self._seconds) == _COMPILED_STEPS:
             steady = sorted(self._seconds[-3:])[1]
             self._journal.write("compile", seconds=max(0.0, sum(self._seconds) - _COMPILED_STEPS * steady))
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_Signals]:
-    """SIGTERM and SIGINT ask to stop after the step in progress; a second SIGINT interrupts at once."""
-    signals = _Signals()
-
-    def receive(number: int, _frame: Any) -> None:
-        if signals.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        signals.received = signal.Signals(number).name
-
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -356,8 +342,3 @@ def _in_words(error: BaseException) -> str:
     """One line: what kind of error, its words, and its hint if it has one."""
     hint = getattr(error, "hint", None)
     return " ".join(f"{type(error).__name__}: {error}{f' ({hint})' if hint else ''}".split())
-
-
-def _process_seconds() -> float:
-    """Since this process started, the interpreter's start and the imports included."""
-    return time.time() - psutil.Process().create_time()

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,19 @@ class RunLogWriter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """What the log says of one attempt's life."""
+
+    session: str  # its name in budget.json; of logs that have none, one made of its place in the log
+    host: str | None
+    began: float  # Unix seconds
+    seconds: float  # as it said at its end; of one that died without a word, up to its last record
+    measured_seconds: float  # the sum of what it timed, whatever was done to the wall clock meanwhile
+    usd_per_hour: float | None
+    ended: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLog:
     """A whole run, all attempts together. Each record also has `attempt` (1…): the header it came after.
 
@@ -118,14 +131,25 @@ class RunLog:
     @property
     def used_seconds(self) -> float:
         """What all attempts took: as they said, or up to the last record of those that died without a word."""
-        seconds = sum(final.get("seconds") or 0.0 for final in self.finals)  # of attempts without a header as well
-        ended = {final["attempt"] for final in self.finals}
-        kinds = (self.steps, self.evals, self.checkpoints, self.witnesses, self.superseded)
-        for number, header in enumerate(self.headers, 1):
-            if number not in ended:
-                times = (record["time"] for kind in kinds for record in kind if record["attempt"] == number)
-                seconds += max(times, default=header["time"]) - header["time"] + (header.get("startup_seconds") or 0.0)
-        return seconds
+        return sum(life.seconds for life in self.lifetimes)
+
+    @property
+    def lifetimes(self) -> tuple[Lifetime, ...]:
+        """Of every attempt, those that ended before their header included."""
+        work: dict[int, list[Record]] = {}
+        for kind in (self.steps, self.evals, self.checkpoints, self.witnesses, self.superseded):
+            for record in kind:
+                work.setdefault(record["attempt"], []).append(record)
+        headers = {header["attempt"]: header for header in self.headers}
+        lives = []
+        for place, final in enumerate(self.finals):
+            header = headers.get(final["attempt"])
+            if header is not None and final.get("session") in (None, header.get("session")):
+                headers.pop(final["attempt"])
+                lives.append(_lifetime(f"attempt-{final['attempt']}", header, work.get(final["attempt"], ()), final))
+            else:
+                lives.append(_lifetime(f"final-{place}", None, (), final))
+        return (*lives, *(_lifetime(f"attempt-{n}", header, work.get(n, ()), None) for n, header in headers.items()))
 
 
 def read_records(path: str | Path, offset: int = 0) -> tuple[list[Record], int]:
@@ -184,6 +208,58 @@ def load_run_log(path: str | Path) -> RunLog:
         finals=tuple(by_kind.get("final", ())),
         superseded=tuple(superseded),
     )
+
+
+def _lifetime(name: str, header: Record | None, work: Iterable[Record], final: Record | None) -> Lifetime:
+    """Of an attempt with its header, its end, or both; `work`: the records that say how long something took."""
+    first = header if header is not None else final
+    assert first is not None
+    startup = (header or {}).get("startup_seconds") or 0.0
+    measured = startup + sum(record.get("seconds") or 0.0 for record in work)
+    if final is not None:
+        seconds = final.get("seconds") or 0.0
+    else:
+        seconds = max((record["time"] for record in work), default=first["time"]) - first["time"] + startup
+    return Lifetime(
+        session=first.get("session") or name,
+        host=first.get("host"),
+        began=first["time"] - (startup if header is not None else seconds),
+        seconds=max(seconds, measured),
+        measured_seconds=max(measured, 0.0 if final is None else seconds),
+        usd_per_hour=first.get("usd_per_hour"),
+        ended=final is not None,
+    )
+
+
+def mend(path: Path) -> Path | None:
+    """Mark every whole line that is no record as torn; gives where the log as it was is kept, None: all are records.
+
+    Raises OSError.
+    """
+    lines = path.read_bytes().split(b"\n")
+    wrong = [n for n, line in enumerate(lines[:-1]) if not _is_sound(line)]  # the last is unfinished, or empty
+    if not wrong:
+        return None
+    for number in wrong:
+        lines[number] += TORN_MARK
+    kept = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    mended = path.with_name(f".{path.name}.mended")
+    with open(mended, "wb") as file:
+        file.write(b"\n".join(lines))
+        file.flush()
+        os.fsync(file.fileno())
+    os.link(path, kept)  # both are there until the one has taken the other's name
+    os.replace(mended, path)
+    return kept
+
+
+def _is_sound(line: bytes) -> bool:
+    if not line.strip() or line.endswith(TORN_MARK):
+        return True
+    try:
+        return _is_record(json.loads(line))
+    except ValueError:
+        return False
 
 
 @contextlib.contextmanager

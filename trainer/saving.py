@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,9 @@ class _Writing:
 class Saver:
     """Writes checkpoints into one folder, one after the other; every process of the run has one and uses it alike."""
 
-    def __init__(self, folder: Path, world: World, device: torch.device, *, background: bool):
-        self._folder, self._world, self._device, self.background = folder, world, device, background
+    def __init__(self, folder: Callable[[], Path], world: World, device: torch.device, *, background: bool):
+        """`folder` says where checkpoints lie now: a run folder may be moved while its run goes on."""
+        self._where, self._world, self._device, self.background = folder, world, device, background
         self._writing: _Writing | None = None
 
     @property
@@ -105,24 +107,25 @@ class Saver:
         return Saved(step=step, path=published["path"], bytes=published["bytes"], write_seconds=slowest)
 
     def _prepare(self, snapshot: Snapshot) -> Path:
+        folder = self._where()
         needed = sum(self._gather(files.bytes_needed(snapshot.tensors)))
         prepared: dict[str, Any] = {}
         if self._world.is_main:
             try:
-                prepared["name"] = files.prepare(self._folder, snapshot.step, needed).name
+                prepared["name"] = files.prepare(folder, snapshot.step, needed).name
             except CheckpointError as error:
                 prepared["error"] = str(error)
         prepared = self._gather(prepared)[0]
         if "error" in prepared:
             raise CheckpointError(prepared["error"])
-        return self._folder / prepared["name"]
+        return folder / prepared["name"]
 
     def _publish(self, writing: _Writing, written: dict[str, Any]) -> dict[str, Any]:
         try:
             path, size = files.publish(writing.partial, written, writing.snapshot.state)
         except CheckpointError as error:
             return {"error": str(error)}
-        return {"error": None, "path": f"{self._folder.name}/{path.name}", "bytes": size}
+        return {"error": None, "path": f"{path.parent.name}/{path.name}", "bytes": size}
 
     def _gather(self, value: Any) -> list[Any]:
         return self._world.gather(value, self._device)

@@ -6,20 +6,19 @@ without importing torch. `docs/file-formats.md` describes the same fields for pe
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import functools
-import types
-import typing
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from trainer.plain import ConfigError, build, close, record_from_dict, to_dict
+
+__all__ = ["ConfigError", "record_from_dict", "to_dict"]  # beside what is defined here
+
 SCHEMA = 1
-Record = typing.TypeVar("Record")
 
 FAMILIES = ("nanochat", "gpt2", "llama")
 PRECISIONS = ("auto", "bf16", "fp16", "fp32")
@@ -28,14 +27,6 @@ OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("cosine", "wsd")
 ACTIVATION_CHECKPOINTING = ("none", "selective", "full")
 SHARDINGS = ("none", "full")
-
-
-class ConfigError(ValueError):
-    """A run configuration cannot be used; `problems` names everything wrong with it at once."""
-
-    def __init__(self, problems: list[str]):
-        self.problems = problems
-        super().__init__("; ".join(problems))
 
 
 class Outcome(StrEnum):
@@ -69,8 +60,8 @@ class ModelShape:
         """Say everything that keeps this shape from being built."""
         found = []
         if self.family not in FAMILIES:
-            close = _close(self.family, FAMILIES)
-            found.append(f"model.family: {self.family!r} is not one of {', '.join(FAMILIES)}{close}")
+            near = close(self.family, FAMILIES)
+            found.append(f"model.family: {self.family!r} is not one of {', '.join(FAMILIES)}{near}")
         for name in ("depth", "width", "heads", "kv_heads", "ffn_width", "vocab_size", "seq_len"):
             if getattr(self, name) < 1:
                 found.append(f"model.{name}: {getattr(self, name)} must be at least 1")
@@ -105,7 +96,7 @@ def make_shape(
     Raises ConfigError with every problem at once.
     """
     if family not in FAMILIES:
-        raise ConfigError([f"family: {family!r} is not one of {', '.join(FAMILIES)}{_close(family, FAMILIES)}"])
+        raise ConfigError([f"family: {family!r} is not one of {', '.join(FAMILIES)}{close(family, FAMILIES)}"])
     unit, head = {"nanochat": (64, 128), "gpt2": (64, 64), "llama": (128, 128)}[family]
     width = width if width is not None else _round_up(unit * depth, head)
     heads = heads if heads is not None else max(1, width // head)
@@ -177,7 +168,13 @@ class LossStop:
 
 @dataclass(frozen=True, kw_only=True)
 class StopConfig:
-    max_seconds: float | None = None  # wall clock, earlier attempts at the same run folder included
+    max_seconds: float | None = None  # of all attempts at the run, wherever they ran
+    max_usd: float | None = None  # of all attempts, each at its own price
+    usd_per_hour: float | None = None  # of all devices together; TRAINER_USD_PER_HOUR says otherwise for one attempt
+    hang_factor: float | None = None  # end a process that is busy with one step for so many usual ones; None: never
+    hang_seconds: float = 300.0  # the least time that counts as a hang
+    step_seconds: float | None = None  # expected of a step, until some are measured
+    notice: str | None = None  # a file that appears, or a loopback URL that answers, when the machine is taken away
     loss: tuple[LossStop, ...] = ()
 
 
@@ -233,7 +230,11 @@ class RunConfig:
         }
         for name, (value, allowed) in choices.items():
             if value not in allowed:
-                found.append(f"{name}: {value!r} is not one of {', '.join(allowed)}{_close(value, allowed)}")
+                found.append(f"{name}: {value!r} is not one of {', '.join(allowed)}{close(value, allowed)}")
+        if self.stop.max_usd is not None and self.stop.usd_per_hour is None:
+            found.append("stop.max_usd: dollars are counted by stop.usd_per_hour, which is missing")
+        if (notice := self.stop.notice) is not None and "://" in notice and not _is_loopback(notice):
+            found.append(f"stop.notice: {notice!r} is neither a file nor an http address of this machine")
         return found + self._range_problems()
 
     def _range_problems(self) -> list[str]:
@@ -253,6 +254,11 @@ class RunConfig:
             "checkpoint.every_seconds": self.checkpoint.every_seconds is None or self.checkpoint.every_seconds > 0,
             "checkpoint.keep": self.checkpoint.keep >= 1,
             "stop.max_seconds": self.stop.max_seconds is None or self.stop.max_seconds > 0,
+            "stop.max_usd": self.stop.max_usd is None or self.stop.max_usd > 0,
+            "stop.usd_per_hour": self.stop.usd_per_hour is None or self.stop.usd_per_hour >= 0,
+            "stop.hang_factor": self.stop.hang_factor is None or self.stop.hang_factor > 1,
+            "stop.hang_seconds": self.stop.hang_seconds > 0,
+            "stop.step_seconds": self.stop.step_seconds is None or self.stop.step_seconds > 0,
             "telemetry.hz": self.telemetry.hz is None or 0 <= self.telemetry.hz <= 100,
         }
         return [f"{name}: out of range" for name, ok in checks.items() if not ok]
@@ -272,36 +278,15 @@ class DeviceFacts:
     cpu_threads: int | None = None
 
 
-def to_dict(record: Any) -> Any:
-    """Turn a configuration dataclass into plain dicts and lists for YAML or JSON."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {f.name: to_dict(getattr(record, f.name)) for f in dataclasses.fields(record)}
-    if isinstance(record, tuple | list):
-        return [to_dict(item) for item in record]
-    return record.value if isinstance(record, Enum) else record
-
-
 def config_from_dict(raw: Any) -> RunConfig:
     """Read a run configuration from plain dicts; raises ConfigError with every problem at once."""
     problems: list[str] = []
-    config = _build(RunConfig, raw, "", problems)
+    config = build(RunConfig, raw, "", problems)
     if not problems and config is not None:
         problems += config.problems()
     if problems or config is None:
         raise ConfigError(problems)
     return config
-
-
-def record_from_dict(cls: type[Record], raw: Any, *, pass_over_unknown: bool = False) -> Record:
-    """Build any of the frozen records from the plain dicts `to_dict` made; ConfigError names every bad field.
-
-    Unknown fields are bad ones, or are passed over where a file may have been written by another version.
-    """
-    problems: list[str] = []
-    record = _build(cls, raw, "", problems, pass_over_unknown)
-    if problems or record is None:
-        raise ConfigError(problems)
-    return record
 
 
 def load_config(path: str | Path) -> RunConfig:
@@ -319,69 +304,9 @@ def dump_config(config: RunConfig) -> str:
     return yaml.safe_dump(to_dict(config), sort_keys=False)
 
 
-def _build(cls: type, raw: Any, where: str, problems: list[str], tolerant: bool = False) -> Any:
-    """Build a dataclass from a dict, adding to `problems` instead of raising; None if it cannot be built."""
-    if not isinstance(raw, dict):
-        problems.append(f"{where or 'config'}: expected a mapping, found {type(raw).__name__}")
-        return None
-    hints = _hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    prefix = f"{where}." if where else ""
-    for key in raw:
-        if key not in known and not tolerant:
-            problems.append(f"{prefix}{key}: unknown setting{_close(str(key), tuple(known))}")
-    values, before = {}, len(problems)
-    for name, spec in known.items():
-        if name in raw:
-            values[name] = _convert(hints[name], raw[name], prefix + name, problems, tolerant)
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            problems.append(f"{prefix}{name}: missing")
-    return cls(**values) if len(problems) == before else None
-
-
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _convert(hint: Any, value: Any, where: str, problems: list[str], tolerant: bool) -> Any:
-    """Check one value against its annotation; whole floats become ints, ints become floats, nothing else moves."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is types.UnionType:
-        if value is None:
-            return None
-        hint = next(a for a in args if a is not type(None))
-        return _convert(hint, value, where, problems, tolerant)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            problems.append(f"{where}: expected a list, found {value!r}")
-            return ()
-        return tuple(_convert(args[0], item, f"{where}[{i}]", problems, tolerant) for i, item in enumerate(value))
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return _build(hint, value, where, problems, tolerant)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        allowed = tuple(str(member.value) for member in hint)
-        if value in allowed:
-            return hint(value)
-        problems.append(f"{where}: {value!r} is not one of {', '.join(allowed)}{_close(str(value), allowed)}")
-        return value
-    if isinstance(value, bool) != (hint is bool):
-        problems.append(f"{where}: expected {hint.__name__}, found {value!r}")
-    elif hint is float and isinstance(value, int | str):
-        try:
-            return float(value)  # YAML reads 3e-4 as text
-        except (ValueError, OverflowError):
-            problems.append(f"{where}: expected a number, found {value!r}")
-    elif hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    elif not isinstance(value, hint):
-        problems.append(f"{where}: expected {hint.__name__}, found {value!r}")
-    return value
-
-
-def _close(name: str, names: tuple[str, ...]) -> str:
-    match = difflib.get_close_matches(str(name), names, n=1)
-    return f" (did you mean {match[0]}?)" if match else ""
+def _is_loopback(address: str) -> bool:
+    parts = urlsplit(address)
+    return parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -11,6 +11,10 @@ from advisor.run_records import Guards
 from advisor.units import HOUR
 from trainer.schema import LossStop, RunConfig, StopConfig
 
+# A hung job is billed like a working one. So many times the usual step is beyond what evaluations of a shared disk,
+# garbage collection or a neighbour's load do to a step; StopConfig.hang_seconds is the least. Judged.
+HANG_FACTOR = 20.0
+
 
 def make_guards(
     config: RunConfig,
@@ -25,19 +29,43 @@ def make_guards(
     `usd_per_hour` is the price of all devices together. Raises AdvisorError (exit 2) for limits that are not
     positive, and for dollars without a price to count them by.
     """
-    limits = [config.stop.max_seconds]
-    if max_hours is not None:
-        limits.append(_positive("--max-hours", max_hours) * HOUR)
+    max_usd = config.stop.max_usd if max_usd is None else _positive("--max-usd", max_usd)
+    limits = [_hours_in_seconds(config.stop, max_hours)]
     if max_usd is not None:
-        limits.append(_seconds_for(_positive("--max-usd", max_usd), usd_per_hour))
+        limits.append(_seconds_for(max_usd, usd_per_hour))
     stated = [seconds for seconds in limits if seconds is not None]
     return Guards(max_usd=max_usd, max_hours=max_hours, max_seconds=min(stated) if stated else None,
                   loss=(*config.stop.loss, *loss))  # fmt: skip
 
 
-def guarded(config: RunConfig, guards: Guards) -> RunConfig:
-    """The configuration with the guards as its stop conditions."""
-    return replace(config, stop=StopConfig(max_seconds=guards.max_seconds, loss=guards.loss))
+def guarded(
+    config: RunConfig, guards: Guards, *, usd_per_hour: float | None, step_seconds: float | None = None
+) -> RunConfig:
+    """The configuration with the guards as its stop conditions; `step_seconds` is what a step is expected to take.
+
+    Dollars stay dollars: the trainer counts each attempt at its own price.
+    """
+    stop = config.stop
+    return replace(
+        config,
+        stop=replace(
+            stop,
+            max_seconds=_hours_in_seconds(stop, guards.max_hours),
+            max_usd=guards.max_usd,
+            usd_per_hour=stop.usd_per_hour if usd_per_hour is None else usd_per_hour,
+            hang_factor=HANG_FACTOR if stop.hang_factor is None else stop.hang_factor,
+            step_seconds=stop.step_seconds if step_seconds is None else step_seconds,
+            loss=guards.loss,
+        ),
+    )
+
+
+def limit_seconds(stop: StopConfig) -> float | None:
+    """The tightest limit of a configuration in seconds, dollars at its own price; None: there is none."""
+    limits = [stop.max_seconds]
+    if stop.max_usd is not None:
+        limits.append(_seconds_for(stop.max_usd, stop.usd_per_hour))
+    return min((seconds for seconds in limits if seconds is not None), default=None)
 
 
 def guard_warnings(guards: Guards, usd_per_hour: float | None) -> list[str]:
@@ -58,6 +86,13 @@ def parse_loss_stop(text: str) -> LossStop:
         example = "write it like 500:4.2, to stop if the loss is above 4.2 at step 500 or later"
         raise AdvisorError(f"{text!r} is not STEP:LOSS", example, exit_code=2)
     return stop
+
+
+def _hours_in_seconds(stop: StopConfig, max_hours: float | None) -> float | None:
+    """The tighter of both limits on time."""
+    if max_hours is None:
+        return stop.max_seconds
+    return min(_positive("--max-hours", max_hours) * HOUR, math.inf if stop.max_seconds is None else stop.max_seconds)
 
 
 def _positive(flag: str, value: float) -> float:

@@ -28,7 +28,8 @@ from advisor.store.run_folder import (
 from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.known import trainer_of
-from trainer.schema import LossStop, Outcome, RunConfig, StopConfig, dump_config
+from advisor.units import format_usd
+from trainer.schema import LossStop, Outcome, RunConfig, dump_config
 
 
 def new_job(
@@ -49,9 +50,10 @@ def new_job(
     """
     plan = source if isinstance(source, Plan) else None
     config = source.run if isinstance(source, Plan) else source
-    price = plan.usd_per_hour if plan is not None else None
+    price = plan.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
-    config = guarded(_with_absolute_data(config), guards)
+    step_seconds = plan.prediction.step_seconds.value if plan is not None else None
+    config = guarded(_with_absolute_data(config), guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(
         id=run_id,
         name=config.name,
@@ -94,12 +96,13 @@ def resumed_job(
     config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
     price = before.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
-    _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), guards.max_seconds)
+    config = guarded(config, guards, usd_per_hour=price)
+    _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), config.stop.max_seconds)
+    _refuse_without_money_left(run_dir, trainer.used_usd(run_dir, price or 0.0), config.stop.max_usd)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
     record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
                      stop_asked_at=None, cards=())  # fmt: skip
-    config = guarded(config, guards)
     return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
                files=_files(trainer, config), record=record)  # fmt: skip
 
@@ -128,11 +131,18 @@ def _refuse_without_time_left(run_dir: Path, used_seconds: float, max_seconds: f
         raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-hours {2 * max_seconds / 3600:.3g}")
 
 
+def _refuse_without_money_left(run_dir: Path, used_usd: float, max_usd: float | None) -> None:
+    """Dollars of all attempts, each at its own price."""
+    if max_usd is not None and used_usd >= max_usd:
+        message = f"{run_dir} has used {format_usd(used_usd)} of the {format_usd(max_usd)} it was given"
+        raise AdvisorError(message, f"give it more: advisor resume {run_dir} --max-usd {2 * max_usd:.3g}")
+
+
 def _without_replaced(config: RunConfig, *, time: bool, loss: bool) -> RunConfig:
     """The configuration without those stop conditions that new ones are given for."""
     stop = config.stop
-    kept = StopConfig(max_seconds=None if time else stop.max_seconds, loss=() if loss else stop.loss)
-    return replace(config, stop=kept)
+    kept = replace(stop, max_seconds=None, max_usd=None) if time else stop
+    return replace(config, stop=replace(kept, loss=() if loss else stop.loss))
 
 
 def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from advisor.launch.guards import limit_seconds
 from advisor.laws.intervals import Z80
 from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, mean_error, mean_seconds
 from advisor.predict.intervals import known, sum_independent, sum_shared
@@ -315,7 +316,7 @@ def _around(value: float, seen: Sequence[float]) -> Estimate:
 
 
 def _guard_seconds_left(config: RunConfig, elapsed: float) -> float | None:
-    limit = config.stop.max_seconds
+    limit = limit_seconds(config.stop)
     return None if limit is None else max(0.0, limit - elapsed)
 
 

@@ -56,5 +56,8 @@ class Trainer(Protocol):
     def used_seconds(self, folder: Path) -> float:
         """What earlier attempts count against the configuration's time limit; raises AdvisorError for a damaged log."""
 
+    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
+        """What earlier attempts cost, each at its own price; at the given one where that is not known."""
+
     def burst_worker(self, device: str) -> tuple[str, ...] | None:
         """The command of a process that answers burst requests as trainer/worker.py does; None: it has none."""

@@ -13,6 +13,7 @@ from advisor.errors import AdvisorError
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CONFIG, LOG
 from advisor.trainers.adapter import LogEnd
+from trainer.budget import Spent, read_spent, with_log
 from trainer.runlog import RunLogError, load_run_log, read_records
 from trainer.schema import Outcome, RunConfig, dump_config
 
@@ -70,17 +71,27 @@ class OwnTrainer:
 
     def used_seconds(self, folder: Path) -> float:
         """Seconds of every attempt, as the trainer itself adds them up."""
-        path = folder / self.log_name
-        if not path.exists():
-            return 0.0
-        try:
-            return load_run_log(path).used_seconds
-        except RunLogError as error:
-            raise AdvisorError(f"the log is damaged: {error}", "mend or remove that line") from error
+        return _spent(folder).seconds
+
+    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
+        """Dollars of every attempt, as the trainer itself adds them up."""
+        return _spent(folder).usd(usd_per_hour)
 
     def burst_worker(self, device: str) -> tuple[str, ...]:
         """`python -m trainer.worker`."""
         return (sys.executable, "-m", "trainer.worker", "--device", device)
+
+
+def _spent(folder: Path) -> Spent:
+    path = folder / LOG
+    with disk_errors("read the budget in", folder):
+        spent = read_spent(folder)
+        if not path.exists():
+            return spent
+        try:
+            return with_log(spent, load_run_log(path))
+        except RunLogError:  # the trainer passes over such a line as well, and says so
+            return spent
 
 
 def _last_records(path: Path) -> list[dict[str, Any]]:

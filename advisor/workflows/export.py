@@ -11,7 +11,7 @@ from advisor.errors import AdvisorError
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
 from advisor.launch.export.targets import TARGETS
-from advisor.launch.guards import guarded, make_guards
+from advisor.launch.guards import guarded, limit_seconds, make_guards
 from advisor.records import Plan
 from advisor.store.disk import disk_errors, write_atomic
 from advisor.units import format_seconds
@@ -70,7 +70,8 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
     target = TARGETS[to]
     prices = {"usd_per_hour": plan.usd_per_hour, "max_usd": limits.max_usd, "max_hours": limits.max_hours}
     guards = make_guards(plan.run, loss=limits.loss or (), **prices)
-    config = guarded(plan.run, guards)
+    prediction = plan.prediction
+    config = guarded(plan.run, guards, usd_per_hour=plan.usd_per_hour, step_seconds=prediction.step_seconds.value)
     data = None
     if config.data.path is not None:
         data = Path(config.data.path).expanduser().resolve()
@@ -97,7 +98,7 @@ def _warnings(job: ExportJob) -> list[str]:
             f"{plan.provider} gives a spot machine {notice} s of notice, a step and a checkpoint take up to "
             f"{format_seconds(needed)}: what was done since the last checkpoint is lost then"
         )
-    if plan.run.stop.max_seconds is None and job.config.stop.max_seconds is None:
+    if limit_seconds(job.config.stop) is None:
         found.append(
             f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: --max-usd or --max-hours "
             "make the run itself stop, with a checkpoint, and count restarts"

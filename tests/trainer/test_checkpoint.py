@@ -76,7 +76,7 @@ def load(folder, model, optimizers):
 
 
 def save_checkpoint(folder, step, model, optimizers, extra, *, background=False):
-    saver = Saver(folder, World(), torch.device("cpu"), background=background)
+    saver = Saver(lambda: folder, World(), torch.device("cpu"), background=background)
     saver.begin(take_snapshot(step, model, optimizers, extra))
     saved = saver.finish()
     return saved.path, saved.bytes
@@ -284,7 +284,7 @@ CHILD = """
     folder = Path(sys.argv[1])
     model = torch.nn.Linear(400, 400)
     def save(step):
-        saver = Saver(folder, World(), torch.device("cpu"), background=step > 1)
+        saver = Saver(lambda: folder, World(), torch.device("cpu"), background=step > 1)
         saver.begin(take_snapshot(step, model, [], {}))
         saver.finish()
     save(1)

@@ -9,6 +9,7 @@ from typing import Any
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.export.bundle import ExportJob
+from advisor.launch.guards import limit_seconds
 from advisor.predict.wallclock import GPUS_A_NODE, planned_checkpoints
 from advisor.records import Plan
 from trainer.schema import RunConfig
@@ -30,7 +31,7 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
         spec=find_gpu(plan.workload.gpu),
         nodes=nodes,
         gpus_per_node=per_node,
-        limit_seconds=_limit_seconds(plan, config.stop.max_seconds, grace),
+        limit_seconds=_limit_seconds(plan, limit_seconds(config.stop), grace),
         grace_seconds=grace,
         data=data,
         **engine,

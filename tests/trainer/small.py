@@ -1,0 +1,56 @@
+"""A run of a fraction of a second on this CPU, in this process or as a child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from trainer.runlog import read_records
+from trainer.schema import EvalConfig, OptimizerConfig, RunConfig, TelemetryConfig, dump_config, make_shape
+
+SHAPE = make_shape("nanochat", depth=2, width=32, heads=2, vocab_size=64, seq_len=16)
+
+
+def config(**changes) -> RunConfig:
+    defaults = {
+        "model": SHAPE,
+        "steps": 12,
+        "micro_batch": 4,
+        "device": "cpu",
+        "optimizer": OptimizerConfig(learning_rate=3e-3),
+        "eval": EvalConfig(tokens=0),
+        "telemetry": TelemetryConfig(hz=0),
+    }
+    return RunConfig(**(defaults | changes))
+
+
+def start(folder, settings, *, limit_bytes=None) -> subprocess.Popen:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(dump_config(settings))
+    command = [sys.executable, "-m", "trainer", str(folder / "run.yaml"), "--out", str(folder)]
+    if limit_bytes is not None:
+        program = (
+            "import resource, runpy, sys, torch\n"
+            f"resource.setrlimit(resource.RLIMIT_DATA, ({limit_bytes}, {limit_bytes}))\n"
+            f"sys.argv = {command[2:]!r}\n"
+            "runpy.run_module('trainer', run_name='__main__')\n"
+        )
+        command = [sys.executable, "-c", program]
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # or sums round differently
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def wait_for_step(folder, step, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if (folder / "log.jsonl").exists():
+            records, _ = read_records(folder / "log.jsonl")
+            if any(r["kind"] == "step" and r["step"] >= step for r in records):
+                return
+        time.sleep(0.02)
+    pytest.fail(f"step {step} never came: {process.communicate(timeout=5)[0]}")

@@ -1,0 +1,261 @@
+"""`budget.json`: the seconds and dollars of all attempts at a run, wherever they ran. Standard library only.
+
+An attempt books ahead: the file always says what will be used by the next time it is written. Whoever is killed in
+between has then been counted in full, and at most one interval too much. Seconds come from the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.runlog import Lifetime, RunLog
+from trainer.schema import ConfigError, StopConfig, record_from_dict, to_dict
+
+BUDGET_NAME = "budget.json"
+PRICE_VARIABLE = "TRAINER_USD_PER_HOUR"  # of the machine at hand, where it is not the configuration's
+SCHEMA = 1
+WARNED_SHARE = 0.8
+# Between two writes: a twentieth of the attempt so far, so that one which is killed loses little by booking ahead.
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS, _INTERVAL_SHARE = 0.5, 5.0, 0.05
+_LATE_SECONDS = 0.5  # that a write may come after it is due
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One process that worked on the run. `seconds`: its life; unless it `ended` in order, all it had booked."""
+
+    session: str  # names it in the log as well
+    host: str | None
+    began: float  # Unix seconds, by its machine's clock
+    seconds: float
+    usd_per_hour: float | None  # None: nobody said; counted at the price of who asks
+    ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What attempts have used, and what they found things to take."""
+
+    attempts: tuple[Attempt, ...] = ()
+    start_seconds: float | None = None  # from the start of a process to the end of its first step
+    step_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return sum(attempt.seconds for attempt in self.attempts)
+
+    def usd(self, usd_per_hour: float) -> float:
+        """Each attempt at its own price; at the given one where nobody said."""
+        prices = (usd_per_hour if a.usd_per_hour is None else a.usd_per_hour for a in self.attempts)
+        return sum(a.seconds * price / 3600 for a, price in zip(self.attempts, prices, strict=True))
+
+
+def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None) -> Spent:
+    """What `budget.json` counts; the newest checkpoint's count stands in where that file is lost or older.
+
+    What is damaged is told through `on_message`. Raises OSError.
+    """
+    booked, saved = _read_file(folder / BUDGET_NAME, on_message), _read_newest_checkpoint(folder / "checkpoints")
+    known = {attempt.session: attempt for attempt in saved.attempts}
+    for attempt in booked.attempts:
+        known[attempt.session] = _longer(attempt, known.get(attempt.session))
+    return _with_attempts(booked if booked.attempts else saved, known)
+
+
+def with_log(spent: Spent, log: RunLog) -> Spent:
+    """Adds the attempts that only the log knows, and what it measured beyond the count."""
+    known = {attempt.session: attempt for attempt in spent.attempts}
+    for life in log.lifetimes:
+        before = known.get(life.session)
+        known[life.session] = _logged(life) if before is None else _at_least(before, life.measured_seconds)
+    return _with_attempts(spent, known)
+
+
+class Budget:
+    """The account of this attempt, on top of what earlier ones used."""
+
+    def __init__(
+        self,
+        place: Callable[[], Path],
+        stop: StopConfig,
+        earlier: Spent,
+        *,
+        age_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        writes: bool = True,
+    ):
+        """`place` gives the run folder; `age_seconds`: of this process; `writes`: it is the main one."""
+        self._place, self._clock, self._writes = place, clock, writes
+        self.earlier = earlier  # may be set anew once the log has been read
+        self._max_seconds, self._max_usd = stop.max_seconds, stop.max_usd
+        self.usd_per_hour = _price(stop)
+        self._zero = clock() - age_seconds
+        self._began = time.time() - age_seconds
+        self.session = uuid.uuid4().hex[:16]
+        self.start_seconds, self.step_seconds = earlier.start_seconds, earlier.step_seconds
+        self.checkpoint_seconds = earlier.checkpoint_seconds
+        self._due, self._ended = -1.0, False
+        self._lock = threading.Lock()  # the watch books while the loop trains
+
+    @property
+    def own_seconds(self) -> float:
+        """Of this attempt, since its process started."""
+        return self._clock() - self._zero
+
+    @property
+    def seconds(self) -> float:
+        """Of all attempts."""
+        return self.earlier.seconds + self.own_seconds
+
+    @property
+    def usd(self) -> float | None:
+        """Of all attempts; None without a price for this one."""
+        price = self.usd_per_hour
+        return None if price is None else self.earlier.usd(price) + self.own_seconds * price / 3600
+
+    def seconds_left(self) -> float | None:
+        """Until the first limit, at this machine's price; None where there is no limit. Negative beyond it."""
+        left = [] if self._max_seconds is None else [self._max_seconds - self.seconds]
+        if self._max_usd is not None and self.usd_per_hour:
+            left.append((self._max_usd - self.earlier.usd(self.usd_per_hour)) / self.usd_per_hour * 3600
+                        - self.own_seconds)  # fmt: skip
+        return min(left) if left else None
+
+    def share_used(self) -> float:
+        """Of the limit that is nearer; 0 where there is none."""
+        shares = [] if self._max_seconds is None else [self.seconds / self._max_seconds]
+        if self._max_usd is not None and (usd := self.usd) is not None:
+            shares.append(usd / self._max_usd)
+        return max(shares, default=0.0)
+
+    @property
+    def words(self) -> str:
+        """What was used of what was allowed."""
+        parts = [] if self._max_seconds is None else [f"{self.seconds:.1f} s of the {self._max_seconds:g} s allowed"]
+        if self._max_usd is not None and (usd := self.usd) is not None:
+            parts.append(f"${usd:.4g} of the ${self._max_usd:g} allowed")
+        return " and ".join(parts)
+
+    def book(self) -> None:
+        """Write the file if that is due, booked until the next time it will be; raises OSError."""
+        with self._lock:
+            now = self.own_seconds
+            if self._writes and not self._ended and now >= self._due:
+                interval = min(MOST_INTERVAL_SECONDS, max(LEAST_INTERVAL_SECONDS, _INTERVAL_SHARE * now))
+                self._write(now + interval + _LATE_SECONDS)
+                self._due = now + interval
+
+    def end(self) -> None:
+        """Write what this attempt really took; nothing is booked after it. Raises OSError."""
+        with self._lock:
+            if self._writes and not self._ended:
+                self._ended = True
+                self._write(self.own_seconds)
+
+    def record(self) -> dict[str, Any]:
+        """As it is kept in checkpoints: up to this moment."""
+        return to_dict(self._spent(self.own_seconds))
+
+    def _spent(self, own_seconds: float) -> Spent:
+        attempt = Attempt(
+            session=self.session,
+            host=socket.gethostname(),
+            began=self._began,
+            seconds=round(own_seconds, 3),
+            usd_per_hour=self.usd_per_hour,
+            ended=self._ended,
+        )
+        return Spent(
+            attempts=(*self.earlier.attempts, attempt),
+            start_seconds=self.start_seconds,
+            step_seconds=self.step_seconds,
+            checkpoint_seconds=self.checkpoint_seconds,
+        )
+
+    def _write(self, own_seconds: float) -> None:
+        fields = {"schema": SCHEMA, **to_dict(self._spent(own_seconds))}
+        text = json.dumps({**fields, "sha256": _digest(fields)}, indent=1)
+        path = self._place() / BUDGET_NAME
+        partial = path.with_name(f".{BUDGET_NAME}.partial")
+        with open(partial, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # in a thread of its own: the loop does not wait
+        os.replace(partial, path)
+
+
+def _price(stop: StopConfig) -> float | None:
+    """The machine's own, where whoever started it said so; else the configuration's."""
+    given = os.environ.get(PRICE_VARIABLE)
+    return stop.usd_per_hour if given is None else float(given)
+
+
+def _read_file(path: Path, on_message: Callable[[str], None]) -> Spent:
+    try:
+        fields = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return Spent()
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or fields.pop("sha256", None) != _digest(fields):
+        on_message(f"{path} is damaged: what earlier attempts used is taken from the log and the newest checkpoint")
+        return Spent()
+    return _from_fields(fields)
+
+
+def _from_fields(fields: Mapping[str, Any]) -> Spent:
+    try:
+        return record_from_dict(Spent, {key: value for key, value in fields.items() if key != "schema"},
+                                pass_over_unknown=True)  # fmt: skip
+    except ConfigError:
+        return Spent()
+
+
+def _read_newest_checkpoint(folder: Path) -> Spent:
+    """From `state.json` alone; a checkpoint that cannot be read is the resume's business."""
+    for path in sorted(folder.glob("step-*/state.json"), reverse=True):
+        try:
+            return _from_fields(json.loads(path.read_bytes())["extra"]["budget"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return Spent()
+
+
+def _with_attempts(spent: Spent, attempts: Mapping[str, Attempt]) -> Spent:
+    return dataclasses.replace(spent, attempts=tuple(sorted(attempts.values(), key=lambda attempt: attempt.began)))
+
+
+def _logged(life: Lifetime) -> Attempt:
+    return Attempt(
+        session=life.session,
+        host=life.host,
+        began=life.began,
+        seconds=life.seconds,
+        usd_per_hour=life.usd_per_hour,
+        ended=life.ended,
+    )
+
+
+def _longer(attempt: Attempt, other: Attempt | None) -> Attempt:
+    return attempt if other is None or attempt.seconds >= other.seconds else other
+
+
+def _at_least(attempt: Attempt, seconds: float) -> Attempt:
+    """What an attempt measured is a floor: a copy of the file may be older than the log."""
+    return dataclasses.replace(attempt, seconds=max(attempt.seconds, seconds))
+
+
+def _digest(fields: Any) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,174 @@
+"""All that protects an attempt and needs no torch: its folder's lock, its budget, its log, and the watch beside it.
+
+The watch is a thread: while the loop trains, evaluates or hangs, it books the budget, looks for the notice that the
+machine is taken away, and ends what hangs.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from trainer.budget import WARNED_SHARE, Budget, Spent, read_spent, with_log
+from trainer.deadman import DeadMan
+from trainer.ended import AGAIN
+from trainer.journal import Journal
+from trainer.run_folder import RunFolder
+from trainer.runlog import LOG_NAME, RunLog, RunLogError, load_run_log, mend
+from trainer.schema import Outcome, StopConfig
+from trainer.stop_requests import Notice, StopRequests
+
+_TICK_SECONDS = 0.25
+_LAST_WORDS_SECONDS = 20.0  # a hung file system may swallow them: the process ends then without
+
+
+class Guard:
+    """One attempt's protection, from before torch is loaded until the process ends; close it, or use it in `with`."""
+
+    def __init__(
+        self,
+        stop: StopConfig,
+        out_dir: str | Path,
+        *,
+        is_main: bool = True,
+        alone: bool = True,
+        age_seconds: float = 0.0,
+    ):
+        """`is_main`: it writes; `alone`: no other process trains the same model.
+
+        Raises OSError for a folder that cannot be used or that another process trains in, RunLogError.
+        """
+        self.warnings: list[str] = []  # for the log, once this attempt has its header
+        self.folder = RunFolder(out_dir)
+        if is_main:
+            self.folder.lock()
+        spent = read_spent(self.folder.path, self.warnings.append)
+        self.budget = Budget(lambda: self.folder.path, stop, spent, age_seconds=age_seconds, writes=is_main)
+        self.budget.book()  # before a long log is read: whoever is killed meanwhile has been counted
+        log = self._log(is_main)
+        if log is not None:
+            self.budget.earlier = with_log(spent, log)
+            self._compare(spent, log)
+        self.logged_steps = log.steps[-1]["step"] if log is not None and log.steps else 0
+        self.journal = Journal(
+            self.folder.path / LOG_NAME,
+            writes=is_main,
+            attempt=(log.attempts if log is not None else 0) + 1,
+            session=self.budget.session,
+            seconds=lambda: self.budget.own_seconds,
+        )
+        self.requests = StopRequests()
+        self.dead_man = DeadMan(stop)
+        self._notice = None if stop.notice is None else Notice(stop.notice)
+        self._alone, self._over = alone, threading.Event()
+        self._warned = self._booking_failed = False
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the watch and the count; a second call does nothing."""
+        self.dead_man.disarm()
+        self._over.set()
+        self._thread.join(timeout=5.0)
+        try:
+            self.budget.end()
+        except OSError as error:
+            print(f"the budget could not be written: {error}", file=sys.stderr)
+        self.folder.close()
+
+    def end(self, outcome: Outcome, reason: str) -> Outcome:
+        """Write how the attempt ended."""
+        self.journal.final(outcome, reason, self.budget.usd_per_hour)
+        return outcome
+
+    def no_room_to_start(self) -> str | None:
+        """Why an attempt that starts now could do nothing but spend; None: there is room."""
+        left, budget = self.budget.seconds_left(), self.budget
+        if left is None or not self._alone:  # several processes must not part before they have met
+            return None
+        ahead = [budget.start_seconds, budget.step_seconds, budget.checkpoint_seconds]
+        needed = sum(seconds or 0.0 for seconds in ahead) - budget.own_seconds if all(ahead) else 0.0
+        if left > max(0.0, needed):
+            return None
+        return (
+            f"{budget.words} are used, and starting, a step and a checkpoint take {sum(s or 0.0 for s in ahead):.0f} s"
+        )
+
+    def warn_of_budget(self) -> None:
+        """Say once that most of it is used."""
+        if not self._warned and self.budget.share_used() >= WARNED_SHARE:
+            self._warned = True
+            self.journal.message("warning", f"{WARNED_SHARE:.0%} of the budget is used: {self.budget.words}")
+
+    def _log(self, is_main: bool) -> RunLog | None:
+        path = self.folder.path / LOG_NAME
+        if not path.exists():
+            return None
+        try:
+            return load_run_log(path)
+        except RunLogError as error:
+            if not is_main:
+                return None
+            kept = mend(path)
+            if kept is None:
+                raise
+            self.warnings.append(f"{error}: passed over; the log as it was is kept as {kept.name}")
+            return load_run_log(path)
+
+    def _compare(self, spent: Spent, log: RunLog) -> None:
+        """The log's sum is the check of the count."""
+        counted = self.budget.earlier.seconds
+        if spent.attempts and counted > 1.1 * spent.seconds + 60:
+            self.warnings.append(
+                f"the log knows of {counted:.0f} s of earlier attempts, the budget of {spent.seconds:.0f}"
+            )
+
+    def _watch(self) -> None:
+        while not self._over.wait(_TICK_SECONDS):
+            self._book()
+            if self._notice is not None and self._notice.given():
+                self.requests.ask(f"received the notice of {self._notice.where}")
+            if self.folder.is_gone:
+                self.requests.ask(f"{self.folder.path} was deleted, or moved to another disk")
+            if (reason := self.dead_man.verdict()) is not None and not self._over.is_set():
+                self._end_at_once(reason)
+
+    def _book(self) -> None:
+        try:
+            self.budget.book()
+        except OSError as error:
+            if not self._booking_failed:
+                print(f"the budget cannot be written, it is counted in memory: {error}", file=sys.stderr, flush=True)
+            self._booking_failed = True
+
+    def _end_at_once(self, reason: str) -> None:
+        """The loop cannot be asked any more; a job script starts the run again."""
+        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True)
+        faulthandler.dump_traceback(all_threads=True)
+        self.end(Outcome.FAILED, reason)
+        self.budget.end()
+        sys.stdout.flush()
+        os._exit(AGAIN)
+
+
+def process_age_seconds() -> float:
+    """Since this process started, whatever was done to the wall clock; 0 where the system does not say."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])  # starttime, proc(5)
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        import psutil
+
+        age = time.time() - psutil.Process().create_time()
+    return max(0.0, age)
