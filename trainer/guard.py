@@ -96,13 +96,10 @@ class Guard:
         left, budget = self.budget.seconds_left(), self.budget
         if left is None or not self._alone:  # several processes must not part before they have met
             return None
-        ahead = [budget.start_seconds, budget.step_seconds, budget.checkpoint_seconds]
-        needed = sum(seconds or 0.0 for seconds in ahead) - budget.own_seconds if all(ahead) else 0.0
-        if left > max(0.0, needed):
+        ahead = sum(s or 0.0 for s in (budget.start_seconds, budget.step_seconds, budget.checkpoint_seconds))
+        if left > max(0.0, ahead - budget.own_seconds):
             return None
-        return (
-            f"{budget.words} are used, and starting, a step and a checkpoint take {sum(s or 0.0 for s in ahead):.0f} s"
-        )
+        return f"{budget.words} are used, and starting, a step and a checkpoint take {ahead:.0f} s"
 
     def warn_of_budget(self) -> None:
         """Say once that most of it is used."""
