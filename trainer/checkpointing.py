@@ -12,7 +12,6 @@ from trainer.loop import Trainer
 from trainer.pace import Pace
 from trainer.saving import Saver
 
-
 CHECKPOINT_FOLDER = "checkpoints"
 
 
