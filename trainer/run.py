@@ -27,7 +27,7 @@ from trainer.journal import Journal
 from trainer.loop import StepRecord, Trainer, Wishes
 from trainer.pace import Pace
 from trainer.parallel import World
-from trainer.schema import SCHEMA, Outcome, RunConfig, to_dict
+from trainer.schema import SCHEMA, Gate, Outcome, RunConfig, to_dict
 from trainer.telemetry import TelemetryHandle, start_telemetry
 from trainer.token_folder import TokenMeta
 from trainer.witness import ReferenceKernel, StealMeter
@@ -120,8 +120,9 @@ class _Session:
     def train(self) -> tuple[Outcome, str]:
         """Step until something ends the run; the last lines of `while` are the whole story."""
         config, trainer = self.config, self.trainer
-        if self.resumed_from and self._evaluation_due():
-            self._evaluate()  # an attempt that was stopped between the step and its evaluation
+        missed = self.resumed_from > 0 and self._evaluation_due()  # by an attempt that was stopped before it
+        if missed and (ending := self._evaluate_and_judge()) is not None:
+            return self._end(*ending)
         while trainer.steps_done < config.steps:
             reason, saves = self._stop_reason(), self.checkpoints
             if reason is not None and self.world.size == 1:
@@ -132,7 +133,7 @@ class _Session:
             if ending is None and self._something_is_due():
                 ending = self._settle(trainer.flush())
                 if ending is None:
-                    self._do_what_is_due()
+                    ending = self._do_what_is_due()
             if ending is not None:
                 return self._end(*ending)
         ending = self._settle(trainer.flush())
@@ -197,16 +198,38 @@ class _Session:
         witness_due = self.witness is not None and self.witness.due()
         return self._evaluation_due() or self.checkpoints.something_is_due or witness_due
 
-    def _do_what_is_due(self) -> None:
-        if self._evaluation_due():
-            self._evaluate()
+    def _do_what_is_due(self) -> tuple[Outcome, str] | None:
+        if self._evaluation_due() and (ending := self._evaluate_and_judge()) is not None:
+            return ending
         self.checkpoints.do_what_is_due(self._extra())
         if self.witness is not None and self.witness.due():
             self.witness.measure(self.trainer)
+        return None
 
     def _evaluation_due(self) -> bool:
-        every = self.config.eval.every_steps
-        return every is not None and self.trainer.steps_done % every == 0 and self.config.eval.tokens > 0
+        every, step = self.config.eval.every_steps, self.trainer.steps_done
+        regular = every is not None and step % every == 0
+        return (regular or self._gate() is not None) and self.config.eval.tokens > 0
+
+    def _gate(self) -> Gate | None:
+        """The gate after the step that was just done."""
+        return next((gate for gate in self.config.stop.gates if gate.step == self.trainer.steps_done), None)
+
+    def _evaluate_and_judge(self) -> tuple[Outcome, str] | None:
+        """Evaluate, and say whether a gate here ends the run. All processes know the same loss, so all judge alike.
+
+        What an earlier attempt evaluated it has judged as well: whoever resumes behind a gate means to pass it.
+        """
+        loss, gate = self._evaluate(), self._gate()
+        if loss is None or gate is None:
+            return None
+        words = (
+            f"gate after step {gate.step}: the evaluation's loss is {loss:.4f}, at most {gate.above:g} was asked for"
+        )
+        if not loss <= gate.above:
+            return Outcome.STOPPED, words
+        self.journal.message("info", f"{words}: goes on")
+        return None
 
     def _end(self, outcome: Outcome, reason: str) -> tuple[Outcome, str]:
         """A stopped run can go on later: it leaves a checkpoint. A diverged one has nothing worth keeping."""
@@ -231,10 +254,11 @@ class _Session:
             self.journal.message("info", f"saved {seconds:.2f} s after it was asked to stop; a step and a checkpoint "
                                          f"take up to {expected:.2f} s")  # fmt: skip
 
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> float | None:
+        """Evaluate, unless this very step was; gives the loss, nats per token."""
         step = self.trainer.steps_done
         if self.config.eval.tokens == 0 or self.evaluated_step == step:
-            return
+            return None
         self.guard.dead_man.doing(f"the evaluation after step {step}", self.pace.evaluation_seconds)
         done = self.trainer.evaluate()
         self.pace.add_evaluation(done.seconds)
@@ -246,6 +270,7 @@ class _Session:
         )
         self.journal.say(f"step {step}  validation loss {done.loss:.4f}  {done.tokens} tokens in {done.seconds:.2f} s")
         gc.collect()
+        return done.loss
 
     def _save(self) -> None:
         """Leave a checkpoint of this very moment, on disk."""

@@ -167,6 +167,14 @@ class LossStop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gate:
+    """Evaluate after `step`, and go on only if the loss is not above `above` (nats per token); else stop, saved."""
+
+    step: int
+    above: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopConfig:
     max_seconds: float | None = None  # of all attempts at the run, wherever they ran
     max_usd: float | None = None  # of all attempts, each at its own price
@@ -176,6 +184,7 @@ class StopConfig:
     step_seconds: float | None = None  # expected of a step, until some are measured
     notice: str | None = None  # a file that appears, or a loopback URL that answers, when the machine is taken away
     loss: tuple[LossStop, ...] = ()
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +268,8 @@ class RunConfig:
             "stop.hang_factor": self.stop.hang_factor is None or self.stop.hang_factor > 1,
             "stop.hang_seconds": self.stop.hang_seconds > 0,
             "stop.step_seconds": self.stop.step_seconds is None or self.stop.step_seconds > 0,
+            "stop.gates": all(1 <= gate.step < self.steps and gate.above > 0 for gate in self.stop.gates),
+            "eval.tokens, which gates need": not self.stop.gates or self.eval.tokens > 0,
             "telemetry.hz": self.telemetry.hz is None or 0 <= self.telemetry.hz <= 100,
         }
         return [f"{name}: out of range" for name, ok in checks.items() if not ok]

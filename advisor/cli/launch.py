@@ -17,6 +17,7 @@ from advisor.launch.backend import LaunchRequest
 from advisor.launch.cards import parse_gpu_ids
 from advisor.launch.engines import parse_place
 from advisor.launch.guards import parse_loss_stop
+from advisor.plan.stages import with_gates
 from advisor.records import Plan
 from advisor.report.arrival import table
 from advisor.report.render import error_console, print_json, remark, show
@@ -41,6 +42,13 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="Stop if the loss is above LOSS from STEP on.")
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="STEP[:LOSS]",
+    help="Evaluate there and stop if the loss is above LOSS, as 10k:4.2, or above what is expected: 10k, 50%.",
+)
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--again", is_flag=True, help="Start it beside a run of the same plan that is going on.")
 @click.option(
@@ -70,6 +78,7 @@ def command(
     max_usd: float | None,
     max_hours: float | None,
     stop_loss: tuple[str, ...],
+    gates: tuple[str, ...],
     detach: bool,
     again: bool,
     first: bool | None,
@@ -91,7 +100,7 @@ def command(
     host of ~/.ssh/config.
     """
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
-    store, source = default_store(), read_source(plan)
+    store, source = default_store(), _with_gates(read_source(plan), gates, plan)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
     if check:
         return show_checks(flow.looked_at(store, source, place, limits), as_json=as_json)
@@ -118,6 +127,15 @@ class Arriving:
     first: bool | None  # None: where the machine is unknown
     may_change_depth: bool
     stop_if_over: float | None
+
+
+def _with_gates(source: Plan | RunConfig, gates: Sequence[str], path: Path) -> Plan | RunConfig:
+    if isinstance(source, Plan):
+        return with_gates(source, gates)
+    if gates:
+        hint = f"write them into {path} under stop.gates, each with step and above"
+        raise AdvisorError("--gate is for plans, which say what to expect", hint, exit_code=2)
+    return source
 
 
 def arrived(

@@ -116,38 +116,52 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="STEP[:LOSS]",
+    help="Evaluate there and stop if the loss is above LOSS, as 10k:4.2, or above what is expected: 10k, 50%.",
+)
 @click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(measure: bool, out: Path | None, everything: bool, as_json: bool, **options: Any) -> None:
+def command(
+    measure: bool, gates: tuple[str, ...], out: Path | None, everything: bool, as_json: bool, **options: Any
+) -> None:
     """Recommend what to train, and on what: in brief, or by --all with the whole bill and what was rejected.
 
     With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
     """
     from advisor.cli.device import warn_of_others
+    from advisor.plan.stages import with_gates
     from advisor.store.store import default_store
     from advisor.workflows.plan import recommend
 
     goal, store = goal_from(PlanOptions(**options)), default_store()
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
-    plan = recommend(goal, store, measure=measure, on_text=render.remark)
+    plan = with_gates(recommend(goal, store, measure=measure, on_text=render.remark), gates)
     path = store.save_plan(plan, out) if out is not None else None
     if as_json:
-        from advisor.predict.trajectory import milestones
+        from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
 
         words = {
             "sentence": sentence(plan),
             "speed_rests_on": speed_rests_on(plan),
-            "loss_on_the_way": milestones(plan),
+            "on_the_way": stages(plan),
         }
         render.print_json(render.to_plain(plan) | words | {"path": path})
     else:
         from advisor.plan.command import plan_command
 
         stated = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
-        again = plan_command(stated, "plan.yaml") + (" --measure" if measure else "")
+        again = (
+            plan_command(stated, "plan.yaml")
+            + (" --measure" if measure else "")
+            + "".join(f" --gate {gate}" for gate in gates)
+        )
         show(plan, path, again, everything=everything)
 
 

@@ -7,7 +7,6 @@ one reaches. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,6 @@ from trainer.schema import ScheduleConfig
 
 _FALL_SPREAD = 0.6  # 80 % half-width of the fall, relative: judged
 _POINTS = 200
-SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)  # of a run, at which a plan states its expected loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +36,6 @@ class Trajectory:
         return Estimate(value=value, low=low, high=high, basis=self.basis)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Milestone:
-    """The training loss expected at one moment of a run."""
-
-    share: float  # of the steps
-    step: int
-    tokens: int
-    loss: Estimate
-
-
 def plan_trajectory(plan: Plan) -> Trajectory | None:
     """The training loss that a plan expects at every step; None where it promises no loss."""
     if plan.prediction.loss is None:
@@ -58,18 +46,6 @@ def plan_trajectory(plan: Plan) -> Trajectory | None:
         tokens=plan.chosen.tokens,
         vocab_size=plan.run.model.vocab_size,
         schedule=plan.run.schedule,
-    )
-
-
-def milestones(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Milestone, ...]:
-    """A plan's expected loss after some shares of its steps; empty where it promises none."""
-    course = plan_trajectory(plan)
-    if course is None:
-        return ()
-    steps = {max(1, round(share * plan.run.steps)): share for share in shares}
-    return tuple(
-        Milestone(share=share, step=step, tokens=step * plan.workload.step_tokens, loss=course.at(step))
-        for step, share in steps.items()
     )
 
 

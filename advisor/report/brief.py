@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from advisor.plan.sensitivity import machine
+from advisor.plan.stages import stages
 from advisor.records import Choice, Plan
 from advisor.report.plan import briefly, sentence
 from advisor.report.quantities import COST, LOSS, TIME
@@ -51,6 +52,9 @@ def _rows(plan: Plan) -> Iterator[Row]:
         yield "loss", f"{LOSS.of(plan.prediction.loss)} on validation"
     if plan.grounds is not None:
         yield "sure", _how_sure(plan)
+    for stage in stages(plan, shares=()):
+        spent = f"{TIME.words(stage.seconds)}{'' if stage.usd is None else f', {COST.words(stage.usd)}'}"
+        yield "gate", f"at step {stage.step:,} ({spent}): on only if the loss is at most {LOSS.words(stage.at_most)}"
     for choice in _other(plan.search.options if plan.search else ()):
         yield "or", _option(choice)
 

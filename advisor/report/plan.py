@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from advisor.hardware.offers import OWN_MACHINE
 from advisor.plan.spending import Part, largest_first, parts
-from advisor.predict.trajectory import milestones
+from advisor.plan.stages import stages
 from advisor.records import Choice, Estimate, Grounds, Plan, Workload
 from advisor.report.quantities import (
     ALLOCATED,
@@ -43,6 +43,7 @@ PARTS = {
     "storage": "checkpoint storage",
 }
 IN_ALL = "in all"
+GATE = "goes on if its evaluation is at most"
 WHAT, BASIS = "what", "basis"  # titles around the estimates of a bill
 DEPENDS, RESTS_ON, LEFT_OUT = (
     "What the choice depends on",
@@ -156,13 +157,27 @@ def spending(plan: Plan) -> Table:
 
 
 def course(plan: Plan) -> Table | None:
-    """The training loss to expect on the way; None where no loss is predicted."""
-    rows = tuple(
-        (format_percent(p.share), format_count(p.step), format_tokens(p.tokens), LOSS.of(p.loss))
-        for p in milestones(plan)
-    )
-    columns = ("after", "step", "tokens", "training loss (80 % interval)")
-    return Table(columns=columns, rows=rows, title="Loss to expect on the way", numbers=columns[:-1]) if rows else None
+    """The run in stages: time, dollars and loss to expect on the way; None where no loss is predicted or asked for."""
+    way = stages(plan)
+    if all(stage.loss is None and stage.at_most is None for stage in way):
+        return None
+    gated = any(stage.at_most is not None for stage in way)
+    columns = ["after", "step", "tokens", TIME.name, COST.name, "training loss (80 % interval)"]
+    numbers = tuple(columns[:-1])
+    columns += [GATE] if gated else []
+    rows = [
+        (
+            format_percent(stage.share),
+            format_count(stage.step),
+            format_tokens(stage.tokens),
+            TIME.words(stage.seconds),
+            "unknown" if stage.usd is None else COST.words(stage.usd),
+            LOSS.of(stage.loss),
+            *(("-" if stage.at_most is None else LOSS.words(stage.at_most),) if gated else ()),
+        )
+        for stage in way
+    ]
+    return Table(columns=tuple(columns), rows=tuple(rows), title="To expect on the way", numbers=numbers)
 
 
 def _part(part: Part, plan: Plan) -> str:

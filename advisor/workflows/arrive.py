@@ -214,7 +214,8 @@ def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tup
         if error.exit_code != 3:
             raise
         return None, f"the goal can no longer be met: {error.message}"
-    return replace(after, id=plan.id), _why(plan, after, over)
+    stop = replace(after.run.stop, gates=tuple(gate for gate in plan.run.stop.gates if gate.step <= after.run.steps))
+    return replace(after, id=plan.id, run=replace(after.run, stop=stop)), _why(plan, after, over)
 
 
 def _why(plan: Plan, after: Plan, over: float | None) -> str:

@@ -15,7 +15,7 @@ import pytest
 from advisor.errors import AdvisorError
 from advisor.launch.backend import engine_of
 from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
-from advisor.launch.guards import make_guards
+from advisor.launch.guards import HANG_FACTOR, make_guards
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host

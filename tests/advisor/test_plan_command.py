@@ -137,14 +137,14 @@ def test_memory_is_one_number_wherever_it_is_called_so(planned):
 
 def test_the_loss_on_the_way_ends_at_the_promise(planned):
     plan = json.loads(planned("--gpu", "l4", "--budget", "5", "--json")[1])
-    course = plan["loss_on_the_way"]
+    course = plan["on_the_way"]
     assert [p["share"] for p in course] == [0.02, 0.1, 0.25, 0.5, 0.75, 1.0]
     assert course[-1]["tokens"] == plan["chosen"]["tokens"] and course[-1]["step"] == plan["run"]["steps"]
     for end in ("value", "low", "high"):
         assert course[-1]["loss"][end] == pytest.approx(plan["prediction"]["loss"][end])
     assert [p["loss"]["value"] for p in course] == sorted((p["loss"]["value"] for p in course), reverse=True)
     small = json.loads(planned("--gpu", "l4", "--depth", "2", "--deadline", "1h", "--json")[1])
-    assert small["prediction"]["loss"] is None and small["loss_on_the_way"] == []
+    assert small["prediction"]["loss"] is None and all(p["loss"] is None for p in small["on_the_way"])
 
 
 @pytest.mark.parametrize(
