@@ -61,6 +61,7 @@ class Guard:
             session=self.budget.session,
             seconds=lambda: self.budget.own_seconds,
         )
+        self.journal.step = self.logged_steps  # of an attempt that ends before it begins
         self.requests = StopRequests()
         self.dead_man = DeadMan(stop)
         self._notice = None if stop.notice is None else Notice(stop.notice)

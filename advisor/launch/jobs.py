@@ -19,6 +19,7 @@ from advisor.store.run_folder import (
     CONFIG,
     PLAN,
     is_run_folder,
+    newest_checkpoint,
     read_launch,
     read_run_config,
     read_run_plan,
@@ -105,6 +106,16 @@ def resumed_job(
                      stop_asked_at=None, cards=())  # fmt: skip
     return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
                files=_files(trainer, config), record=record)  # fmt: skip
+
+
+def steps_again(run_dir: Path, logged_step: int | None) -> str | None:
+    """How many steps that were done a run will do again when it goes on; None: not one."""
+    step = newest_checkpoint(run_dir)
+    if logged_step is None or logged_step <= step:
+        return None
+    if step == 0:
+        return f"{run_dir} has no checkpoint: the {logged_step} steps that were done start again"
+    return f"the newest checkpoint is of step {step}: the {logged_step - step} steps after it are done again"
 
 
 def refuse_a_second_run(folder: Path, trainer: Trainer, store: Store) -> None:

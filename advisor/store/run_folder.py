@@ -26,6 +26,12 @@ def is_run_folder(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in (CONFIG, LOG, LAUNCH))
 
 
+def newest_checkpoint(run_dir: Path) -> int:
+    """The step of the newest finished checkpoint of a run folder, sound or not; 0: there is none."""
+    names = (path.name for path in (run_dir / "checkpoints").glob("step-*"))
+    return max((int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d{8,})", name))), default=0)
+
+
 def read_run_config(run_dir: Path) -> RunConfig:
     """Read the trainer's configuration of a run folder, or any run.yaml; raises AdvisorError."""
     path = run_dir / CONFIG if run_dir.is_dir() else run_dir

@@ -17,9 +17,6 @@ from advisor.store.disk import disk_errors, write_atomic
 from advisor.units import format_seconds
 from advisor.workflows.launch import Limits, refuse_data_elsewhere
 
-# Seconds between a spot machine's notice and its end, as the providers document them (AWS, Google Cloud, Azure).
-NOTICE_SECONDS = {"aws": 120, "gcp": 30, "azure": 30}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
@@ -89,15 +86,7 @@ def export(plan: Plan, to: str, limits: Limits = Limits(), engine: Engine = Engi
 
 
 def _warnings(job: ExportJob) -> list[str]:
-    plan = job.plan
     found = []
-    notice = NOTICE_SECONDS.get(plan.provider or "") if plan.spot else None
-    needed = job.grace_seconds / 1.5
-    if notice is not None and needed > notice:
-        found.append(
-            f"{plan.provider} gives a spot machine {notice} s of notice, a step and a checkpoint take up to "
-            f"{format_seconds(needed)}: what was done since the last checkpoint is lost then"
-        )
     if limit_seconds(job.config.stop) is None:
         found.append(
             f"nothing but the engine ends it, after {format_seconds(job.limit_seconds)}: --max-usd or --max-hours "

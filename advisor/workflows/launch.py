@@ -13,7 +13,7 @@ from advisor.launch.backend import Backend, Job, LaunchRequest
 from advisor.launch.claim import claim, refuse_a_running_plan
 from advisor.launch.engines import backend_of, describe, handle_of
 from advisor.launch.guards import guard_warnings
-from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job
+from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job, steps_again
 from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus, settle
 from advisor.records import Plan
@@ -111,7 +111,9 @@ def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: B
         settle(run_dir)
         status = describe(run_dir, store)
         job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss)
-        return _submit(backend, job)
+        started = _submit(backend, job)
+    again = steps_again(run_dir, status.step)
+    return started if again is None else replace(started, warnings=(*started.warnings, again))
 
 
 def stop(store: Store, run_dir: Path, *, timeout_seconds: float = 120.0, force: bool = False) -> RunStatus:

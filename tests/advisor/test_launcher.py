@@ -16,6 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.launch.backend import engine_of
 from advisor.launch.engines import BACKENDS, backend_of, describe, handle_of
 from advisor.launch.guards import HANG_FACTOR, make_guards
+from advisor.launch.jobs import steps_again
 from advisor.launch.process import ProcessId, kill_tree, python_command
 from advisor.launch.replay import ReplayBackend
 from advisor.launch.state import RunState, run_status, settle, this_host
@@ -382,6 +383,14 @@ def test_what_a_dry_run_prints_is_the_same_run(store, tmp_path):
     assert OWN.read_log(folder).last_step == 5
 
 
+def test_how_many_steps_a_run_will_do_again_is_said(tmp_path):
+    assert "no checkpoint: the 57 steps" in steps_again(tmp_path, 57)
+    for name in ("step-00000040", ".step-00000050.7.partial", "step-00000055.damaged-1"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert steps_again(tmp_path, 57) == "the newest checkpoint is of step 40: the 17 steps after it are done again"
+    assert steps_again(tmp_path, 40) is None and steps_again(tmp_path, None) is None
+
+
 # With the trainer itself
 
 
@@ -398,7 +407,7 @@ def test_a_time_limit_stops_and_resuming_with_more_completes(store):
     wait_for(lambda: run_status(folder).state is not RunState.RUNNING, 180.0)
     assert run_status(folder).outcome is Outcome.COMPLETED and read_launch(folder).attempt == 2
     log = load_run_log(folder / "log.jsonl")
-    assert log.attempts == 2 and log.header["resumed_from_step"] == 0
+    assert len(log.finals) == 2 and log.header["resumed_from_step"] == 0
     assert [step["step"] for step in log.steps] == list(range(1, 601))
     assert RunFollower(folder, store).look().elapsed_seconds == pytest.approx(
         sum(final["seconds"] for final in log.finals)

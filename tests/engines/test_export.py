@@ -258,14 +258,16 @@ def test_data_lie_where_the_engine_puts_them(tmp_path):
     assert any("/scratch/tokens" in warning for warning in there.warnings)
 
 
-def test_a_notice_too_short_for_a_checkpoint_is_said():
-    """Write of 100 s at most beside AWS' two minutes and Google's half."""
+def test_a_notice_too_short_for_a_checkpoint_is_refused():
+    """Write of 100 s at most, after an evaluation of 1.1 s, beside AWS' two minutes and Google's half."""
     plan = on_card(small_plan())
     clock = replace(plan.prediction.wall_clock, checkpoints_seconds=guess(90.0, 1 / 9))
     plan = replace(plan, spot=True, prediction=replace(plan.prediction, wall_clock=clock))
-    assert grace_seconds(plan) == 151  # 1.5 x (100 s + a step)
-    said = {name: " ".join(export(replace(plan, provider=name), "skypilot").warnings) for name in ("aws", "gcp")}
-    assert "30 s of notice" in said["gcp"] and "notice" not in said["aws"]
+    assert grace_seconds(plan) == 152  # 1.5 x 101.1 s
+    assert not any("notice" in warning for warning in export(replace(plan, provider="aws"), "skypilot").warnings)
+    with pytest.raises(AdvisorError, match="gcp gives a spot machine 30 s of notice"):
+        export(replace(plan, provider="gcp"), "skypilot")
+    export(replace(plan, provider="gcp", spot=False), "skypilot")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.export.bundle import ExportJob
 from advisor.launch.guards import limit_seconds
-from advisor.predict.wallclock import GPUS_A_NODE, planned_checkpoints
+from advisor.predict.notice import save_seconds, short_notice
+from advisor.predict.wallclock import GPUS_A_NODE
 from advisor.records import Plan
 from trainer.schema import RunConfig
 
@@ -21,8 +22,11 @@ LEAST_GRACE_SECONDS = 60
 def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
     """A plan for an engine: `config` has its limits, and its data where they lie there; `data` is where they lie here.
 
-    `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes.
+    `engine` are the fields of `ExportJob` that it must be told beside. AdvisorError for GPUs that fill no nodes, and
+    for a spot machine that is taken away before the run has saved.
     """
+    if plan.spot and (problem := short_notice(plan.provider, _save_seconds(plan))) is not None:
+        raise AdvisorError(problem, "plan again on demand: --spot none; or with a smaller model, or another --provider")
     nodes, per_node = _nodes(plan.workload.gpus)
     grace = grace_seconds(plan)
     return ExportJob(
@@ -39,14 +43,12 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
 
 
 def grace_seconds(plan: Plan) -> int:
-    """Seconds from a signal to the end of the checkpoint it asks for: a step and a write, at their high ends, and half
-    as much again.
-    """
-    prediction = plan.prediction
-    clock = prediction.wall_clock
-    count = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
-    needed = prediction.step_seconds.high + clock.checkpoints_seconds.high / count
-    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * needed))
+    """Seconds that an engine must leave between a signal and the end: what saving takes, and half as much again."""
+    return max(LEAST_GRACE_SECONDS, math.ceil(1.5 * _save_seconds(plan)))
+
+
+def _save_seconds(plan: Plan) -> float:
+    return save_seconds(plan.run, plan.prediction.wall_clock, plan.prediction.step_seconds)
 
 
 def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
