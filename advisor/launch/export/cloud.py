@@ -8,6 +8,7 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
+from advisor.launch.guards import limit_seconds
 from advisor.store.disk import dump_yaml
 from advisor.store.folders import profiles_folder
 
@@ -34,13 +35,12 @@ def skypilot(job: ExportJob) -> dict[str, str]:
         "job_recovery": {"max_restarts_on_errors": MOST_RESTARTS, "recover_on_exit_codes": [75]},
     }
     variables: dict[str, object] = {"RUN": RUN_FOLDER}
-    if (
-        job.plan.usd_per_hour
-    ):  # SkyPilot's is of one node; a budget was counted at the plan's price, so that is the most
+    if job.plan.usd_per_hour:  # of one node; a budget was counted at the plan's price, so that is the most
         margin = _MARGIN if job.max_usd is None else 1.0
         resources["max_hourly_cost"] = round(job.plan.usd_per_hour / job.nodes * margin, 2)
-    if job.max_usd is not None and job.config.stop.max_seconds is not None:
-        variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(job.config.stop.max_seconds)}
+    seconds = limit_seconds(job.config.stop)
+    if job.max_usd is not None and seconds is not None:
+        variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
     mounts: dict[str, object] = {
         RUN_FOLDER: {"name": f"{job.name}-run", "mode": "MOUNT_CACHED"},
     }
