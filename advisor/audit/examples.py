@@ -116,6 +116,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "compared_losses": ("the best loss of models of two tokenizers", "vocabularies: [32 k, 152 k]"),
     "loss_prediction": ("2.34 is predicted, 2.02 is reached", "value: 2.34, reached: 2.02"),
     "share_of_quality": ("a loss of 3.29 to our 3.40 is a match of 97 %", "value: 97 %, of: loss"),
+    "one_cause": ("the gap to the other model comes from its data", ""),
     "compute_of_size": ("twice the model costs twice", "value: 2 x, size: 2 x"),
     "uniform_loss": ("a uniform guess among 50,257 has a loss of 10.8", "value: 10.8, vocabulary: '50,257'"),
     "linear_speedup": ("8 cards need 3 days where 4 need 6", "value: 3 days, gpus: 8, than: 6 days, than_gpus: 4"),

@@ -58,7 +58,7 @@ def expression(q: Question) -> Judgement:
         return unknown("the expression cannot be reckoned")
     words = "; or ".join(f"{_plain(r)} = {_shown(evaluate(r), value)}" for r in readings[:3] if evaluate(r))
     room = _ABOUT if value.text.startswith("~") else _EXACT
-    if q.get("in_units") and (ends := _ends_apart(value, [result for result, _ in results])):
+    if q.get("in_units") and (ends := _ends_apart(value, [r for text in readings if (r := _as_printed(text))])):
         return wrong(ends, words, consequence="the range promises what its own numbers do not give")
     for result, claimed in results:
         low, high = sorted((result.low * (1 - room), result.high * (1 + room)))
@@ -77,6 +77,14 @@ def _ends_apart(value: Quantity, results: list[Interval]) -> str | None:
         return None
     nearest = min(spread, key=lambda r: abs(r.low / value.low - 1) + abs(r.high / value.high - 1))
     return f"{_shown(nearest, value)}, not {value.text}"
+
+
+def _as_printed(reading: str) -> Interval | None:
+    """The result of the printed ends alone: where both ends are stated, each must come out."""
+    operands = [parse_quantity(text) for text in _OPERAND.findall(reading)]
+    if not all(math.isfinite(q.high - q.low) for q in operands):
+        return None
+    return _evaluate(reading, [Interval(low=q.low, high=q.high) for q in operands])
 
 
 def _apart(result: Interval, value: Quantity) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, wrong
+from advisor.findings.case import Confidence
 from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens
 
 _NEARLY = 0.95  # of a share: chance explains little of it
@@ -31,6 +32,16 @@ def share_of_quality(q: Question) -> Judgement:
         f"{guessed} is what guessing gives: {format_percent(max(share, 0.0))} of the way, not {value.text}",
         f"{words} = {format_percent(share)}",
         threshold="accuracy above chance",
+    )
+
+
+def one_cause(q: Question) -> Judgement:
+    """A difference between models that is laid to one cause, where no run varied that alone."""
+    return does_not_follow(
+        "no run differs in that alone: other differences, noise and training short of its end explain it as well",
+        "no ablation, repetition or control is reported",
+        confidence=Confidence.MEDIUM,
+        actions=("train once more with only that changed, and once with another seed",),
     )
 
 

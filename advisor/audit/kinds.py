@@ -199,6 +199,7 @@ KINDS: dict[str, Kind] = {
         target="fraction?",
         chance="fraction?",
     ),
+    "one_cause": _kind(forms.one_cause),
     "compute_of_size": _kind(forms.compute_of_size, value="times", size="times"),
     "uniform_loss": _kind(forms.uniform_loss, value="count", vocabulary="count"),
     "linear_speedup": _kind(forms.linear_speedup, value="seconds", gpus="count", than="seconds", than_gpus="count"),

@@ -96,6 +96,8 @@ def _is_training(text: str, around: Sequence[str], document: Document) -> bool:
         return not any(LEANER.search(words) for words in around[:1])
     if any(LEANER.search(words) or NOT_TRAINING.search(words) for words in near):
         return False
+    if _LARGEST.search(text) and TRAINING.search(document.text):
+        return True
     return any(TRAINING.search(words) or _TRAINS.search(words) for words in (*near, document.title))
 
 

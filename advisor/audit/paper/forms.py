@@ -42,6 +42,28 @@ _UNIFORM = re.compile(
     re.IGNORECASE,
 )
 
+# a difference in what a model learned, and its one cause
+_CAUSED = re.compile(
+    r"\b(?:gap|improvement|difference|gain|advantage|regression)s?\b[^.;]{0,50}\b(?:comes? from|came from"
+    r"|(?:is|are|was) (?:entirely |mainly |purely )?(?:due to|caused by|explained by|a result of|because of"
+    r"|attributable to)|stems? from|(?:is|are) the well-known)\b",
+    re.IGNORECASE,
+)
+_QUALITY = re.compile(
+    r"\b(?:loss|accuracy|quality|perplexity|bench\w*|eval\w*|score|model|hella\w*|mmlu|core|data mix|val)\b|\bover v\d",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(
+    r"\b(?:may|might|could|likely|probably|possibly|suspect|perhaps|partly|seems?|appears?|hypothes\w+|not|speed|throughput"
+    r"|faster|memory|time|tok/s|latency|mfu)\b",
+    re.IGNORECASE,
+)
+_CONTROLLED = re.compile(
+    r"\bablat\w+|\bcontrolled\b|\bisolat\w+|\bonly (?:difference|change)\b|\bseeds?\b|\ball else (?:being )?equal\b"
+    r"|\beverything else\b|\bsweep\w*",
+    re.IGNORECASE,
+)
+_AMORTIZED = re.compile(r"\bover (\d+) years\b", re.IGNORECASE)
 _NEAR = 0.015  # of a quotient that a percentage is said to be
 _CLOSE = 3  # lines from one sentence to the next of the same matter
 _SAME = re.compile(r"\b(?:would|it|that|this|same)\b", re.IGNORECASE)
@@ -54,11 +76,16 @@ _SUPPORTS = re.compile(r"\bsupport\w*|\bcapacity\b|\bsufficient\b|\benough\b|\bc
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every fault of these forms."""
+    controlled = _CONTROLLED.search(document.text) is not None
     for passage in document.passages:
         yield from _share_of_loss(passage)
         yield from _share_of_accuracy(passage)
         yield from _squared(passage)
         yield from _uniform(passage)
+        if not controlled:
+            yield from _caused(passage)
+    for before, passage in zip(document.passages, document.passages[1:], strict=False):
+        yield from _owned(passage, before.text if before.section == passage.section else "")
     for grid in document.grids:
         yield from _shares_of_rows(grid)
     yield from _linear(document)
@@ -180,6 +207,31 @@ def _uniform(passage: Passage) -> Iterator[Drafted]:
 def _of_vocabulary(text: str, figure: Figure) -> bool:
     around = text[max(0, figure.start - 25) : figure.end + 20]
     return re.search(r"vocab|tokens?\b|ln|log|classes", around, re.IGNORECASE) is not None
+
+
+def _caused(passage: Passage) -> Iterator[Drafted]:
+    """As "the gap comes from the new data": a difference of quality laid to one cause in a report that varied none."""
+    match = _CAUSED.search(passage.text)
+    if match and _QUALITY.search(passage.text) and not _HEDGED.search(passage.text):
+        yield Drafted(kind="one_cause", line=passage.line, text=shortened(passage.text))
+
+
+def _owned(passage: Passage, before: str) -> Iterator[Drafted]:
+    """A machine's price spread over years, with upkeep: what it comes to a month, and an hour of one card."""
+    text = f"{before} {passage.text}"
+    match = _AMORTIZED.search(passage.text)
+    sums = [f for f in figures(text) if f.dimension == "usd"]
+    if match is None or len(sums) != 2 or not re.search(r"\bmonth", text, re.IGNORECASE):
+        return
+    price, monthly = sorted(sums, key=lambda f: -f.value)
+    upkeep = re.search(r"(\d+(?:\.\d+)?)\s?%\s+(?:annual|yearly|per year)", text, re.IGNORECASE)
+    months = 12 * float(match[1])
+    readings = [f"[{price.quantity.text}] / {months:g}"]
+    if upkeep:
+        share = 1 + float(upkeep[1]) / 100 * float(match[1])
+        readings = [f"[{price.quantity.text}] * {share:.6g} / {months:g}"]
+    says = {"value": f"~{monthly.quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
+    yield Drafted(kind="expression", line=passage.line, text=shortened(text), says=says)
 
 
 def _linear(document: Document) -> Iterator[Drafted]:

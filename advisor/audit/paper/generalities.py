@@ -35,6 +35,7 @@ _SAYS_OPTIMAL = re.compile(
     r"|^(?:for|a) [^.;]{0,40}(?:that's|that is|needs?|requires?|≈|=)[^.;]{0,25}\btokens?\b",
     re.IGNORECASE,
 )
+_LOWER_LOSS = re.compile(r"\b(?:lower|better|smaller|higher) (?:\w+ )?(?:loss|perplexity)\b", re.IGNORECASE)
 _CLEARLY = 1.3
 _OPTIMAL = re.compile(r"chinchilla|compute[- ]optimal|tokens[- ]per[- ]param|\b20\s?[x×]\s", re.IGNORECASE)
 
@@ -173,6 +174,11 @@ def _losses(document: Document, known: Sequence[Record]) -> Iterator[Drafted]:
                 text=shortened(passage.text),
                 says={"vocabularies": sorted(sizes)},
             )
+        told = _vocabularies(passage.text)
+        if len(told) == 2 and _LOWER_LOSS.search(passage.text) and not best:
+            yield Drafted(
+                kind="compared_losses", line=passage.line, text=shortened(passage.text), says={"vocabularies": told}
+            )
     for grid in document.grids:
         names = [h.lower() for h in grid.header]
         promised = next(
@@ -191,6 +197,13 @@ def _losses(document: Document, known: Sequence[Record]) -> Iterator[Drafted]:
             if later and now and later[0].dimension == now[0].dimension == "count" and 0.5 < now[0].value < 15:
                 says = {"value": later[0].quantity.text, "reached": now[0].quantity.text}
                 yield Drafted(kind="loss_prediction", line=row.line, text=shortened(" | ".join(row.cells)), says=says)
+
+
+def _vocabularies(text: str) -> list[str]:
+    """The sizes of vocabularies that a sentence sets against each other."""
+    if not re.search(r"\bvocab|\btokeni[sz]er", text, re.IGNORECASE):
+        return []
+    return [f.quantity.text for f in figures(text) if f.dimension == "count" and 1000 <= f.value <= 1e6]
 
 
 def _formulas(passages: Sequence[Passage]) -> Iterator[Drafted]:

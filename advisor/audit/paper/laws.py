@@ -199,6 +199,7 @@ def _claims(
 ) -> Iterator[_Reckoned]:
     readings: list[str] = []
     far: Stated | None = None
+    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ()))
     for template in law.readings:
         found = [stated_of(role, record, known) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
@@ -207,6 +208,8 @@ def _claims(
         named = found[0].scope == Scope.OWN and _LAST.search(record.words)
         if template == _LASTS and record.kind == "sentence" and not named:
             continue
+        if template == _HOURLY and several and not stated_of("gpus", record, known):
+            continue  # the hour of one card, or of all
         if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
             both = dict(zip(law.roles(template), found, strict=True))
             if both["sustained"].scope == both["gpus"].scope == Scope.OWN:
@@ -223,9 +226,6 @@ def _claims(
                 far = one.stated[0]
         for chosen in product(*(_senses(one.stated, refuted) for one in found)):
             readings.append(template.format(**dict(zip(law.roles(template), chosen, strict=True))))
-    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ()))
-    if law.target == "usd" and several and _HOURLY in law.readings and not stated_of("gpus", record, known):
-        return  # an hour of one card, or of all
     unique = list(dict.fromkeys(readings))
     if not unique or len(unique) > _MOST_READINGS:
         return

@@ -57,7 +57,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
     )
 )  # fmt: skip
 _COMPILED = tuple((role, re.compile(pattern, re.IGNORECASE), dimensions) for role, pattern, dimensions in _LABELS)
-_TIMED = re.compile(r"^(?:grand |overall )?total$|time|took|duration|\d\s?[x×]\s?[A-Z]|\d\s?[BM]\b")
+_TIMED = re.compile(r"^(?:[Gg]rand |[Oo]verall )?[Tt]otal$|time|took|duration|\d\s?[x×]\s?[A-Z]|\d\s?[BM]\b")
 _CARD_HOURS = re.compile(r"\b(?:gpu|card|device|[ahbv]\d{2,3})[- ]?(?:hours?|hrs?)\b", re.IGNORECASE)
 _UNIT_OF_LABEL = (
     (re.compile(r"\(?\b(?:hours|hrs?|h)\b\)?", re.IGNORECASE), "h"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from advisor.audit.paper.cards import Mention, mentions
-from advisor.audit.paper.document import Document, Grid
+from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import Record, records
@@ -22,6 +22,7 @@ _MEMORY = re.compile(r"\bv?ram\b|\bmemory(?: size| capacity)?$|\bhbm\w*\b|gpu me
 _EACH = (("fp32", r"\bfp32|\bfull"
 r" precision", 4.0), ("fp16", r"\b[fb]f?p?16\b"
 r"|\bhalf", 2.0), ("int8", r"\bint8|\b8-?bit", 1.0), ("int4", r"\bint4|\b4-?bit|\bQ4", 0.5))  # fmt: skip
+_LEAST_MODEL = 3e8  # parameters
 _NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggregate)\b", re.IGNORECASE)
 
 
@@ -35,6 +36,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for passage in document.passages:
         yield from _beside(passage.text, passage.line)
         yield from _price(passage.text, passage.line)
+        yield from _price_of_each(passage, document)
+        yield from _weights_by_format(passage.text, passage.line)
         yield from _faster(passage.text, passage.line)
         yield from _perplexity(passage.text, passage.line)
     for record in records(document):
@@ -128,6 +131,41 @@ def _price(text: str, line: int) -> Iterator[Drafted]:
     if each or single:
         says = {"value": found[0].quantity.text.replace(" /h", "/h"), "gpu": cards[0].name}
         yield Drafted(kind="card_price", line=line, text=shortened(text), says=says)
+
+
+def _price_of_each(passage: Passage, document: Document) -> Iterator[Drafted]:
+    """As "64 × 168 × $32.77" of 64 cards: a price that is multiplied by the cards is that of one."""
+    cards = mentions(passage.text) or mentions(" ".join(passage.headings)) or mentions(document.text)
+    found = figures(passage.text)
+    prices = [f for f in found if f.dimension in ("usd", "usd_per_hour") and _factor_beside(passage.text, f)]
+    if len({card.name for card in cards}) != 1 or len(prices) != 1:
+        return
+    counts = [f for f in found if f.dimension == "count" and _factor_beside(passage.text, f) and f.value > 1]
+    numbers = {card.count for card in mentions(document.text)} | {
+        int(n) for n in re.findall(r"\b(\d{1,5})\s?(?:GPUs|cards)\b", document.text)
+    }
+    if any(f.value in numbers for f in counts) and len(counts) >= 2:
+        says = {"value": f"${prices[0].value:g}/h", "gpu": cards[0].name}
+        yield Drafted(kind="card_price", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _factor_beside(text: str, figure: Figure) -> bool:
+    """Whether a number is a factor of a product that is written out."""
+    before, after = text[: figure.start], text[figure.end :]
+    return bool(re.search(r"[×x*]\s*$", before) or re.match(r"(?:\s?[A-Za-z]+)?\s*[×x*]\s*[$\d]", after))
+
+
+def _weights_by_format(text: str, line: int) -> Iterator[Drafted]:
+    """As "a 7B model needs 28 GB in FP32, 14 GB in FP16": no less than the weights of that format."""
+    size = size_in(text)
+    if size is None or size.low < _LEAST_MODEL or SPARSE_MODEL.search(text):
+        return
+    for figure in figures(text):
+        after = re.match(r"\s*(?:of V?RAM |of memory )?(?:in|at|for|with|using)\s+([\w-]+)", text[figure.end :])
+        each = next((b for _, pattern, b in _EACH if after and re.search(pattern, after[1], re.IGNORECASE)), None)
+        if figure.dimension == "bytes" and each is not None:
+            says = {"value": figure.quantity.text, "parameters": size.text, "bytes_each": f"{each:g}"}
+            yield Drafted(kind="weights_memory", line=line, text=shortened(text), says=says)
 
 
 def _weights(grid: Grid) -> Iterator[Drafted]:

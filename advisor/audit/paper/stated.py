@@ -10,7 +10,7 @@ from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.quantity import Quantity, parse_quantity
 
 _SIZE = re.compile(
-    r"(?<![\d.])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
+    r"(?<![\d.$])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
 )
 _A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
 _STEP_TAKES = re.compile(
@@ -23,9 +23,7 @@ _TOKENS_A_STEP = re.compile(
     re.IGNORECASE,
 )
 EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
-_EVERY = re.compile(
-    r"\b(?:every|each|after|for|first|last|at|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
-)
+_EVERY = re.compile(r"\b(?:every|each|for|first|last|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
 _LEAST_WORK = 1e15  # FLOPs of a training
 _NOUNS_OF = {

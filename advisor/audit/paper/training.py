@@ -10,7 +10,7 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
-from advisor.audit.paper.laws import stated_of
+from advisor.audit.paper.laws import stated_of, whole_run
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.stated import Stated, in_words, size_in
 from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SEVERAL, SPARSE_MODEL, TRAINING, precision_of
@@ -19,12 +19,16 @@ _SINGLE = re.compile(
     r"\b(?:single|one|1)[ x×-]*(?:\w+ )?(?:GPU|card|[ABHLV]\d{2,3}|RTX)|\bon (?:a|an|one) (?:single )?", re.IGNORECASE
 )
 _LONG = re.compile(
-    r"\b(?:16|32|64|128|256)[kK]\b(?! steps)|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context", re.IGNORECASE
+    r"\b(?:context|seq\w*|window|length)\b[^.\n]{0,25}\b(?:16|32|64|128|256)[kK]\b"
+    r"|\b(?:16|32|64|128|256)[kK]\b[^.\n]{0,12}\b(?:context|seq\w*|window)\b"
+    r"|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context",
+    re.IGNORECASE,
 )
 _ASIDE = re.compile(r"\((?:vs|versus|compared|instead|not|rather)[^)]*\)", re.IGNORECASE)
 # parts of a training that are not reckoned with its tokens
 _PHASE = re.compile(
-    r"\bmid-?train|\bsft\b|\brl\b|\bdpo\b|\beval|\bpost-?train|\bfine-?tun|\btokeni[sz]|\bwarm|\banneal|\bdata\b|\bphase\b",
+    r"\bmid-?train|\bsft\b|\brl\b|\bdpo\b|\beval|\bpost-?train|\bfine-?tun|\btokeni[sz]|\bwarm|\banneal"
+    r"|\bdata\b|\bphase\b",
     re.IGNORECASE,
 )
 _FEW_CARDS = 2  # a text about more of them is about no one run
@@ -36,6 +40,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
     """Times, rates and memory of trainings."""
     known = records(document)
     context = _Context(document, known)
+    for record in whole_run(known):
+        yield from _rates(record, known, context)
     for record in known:
         yield from _times(record, known, context)
         yield from _rates(record, known, context)

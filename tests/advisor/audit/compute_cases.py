@@ -90,6 +90,7 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
         D,
     ),
     ("share_of_quality", {"value": "92 %", "of": "accuracy", "reached": "46 %", "target": "50 %", "chance": "0 %"}, H),
+    ("one_cause", {}, D),
     ("compute_of_size", {"value": "4 x", "size": "2 x"}, H),
     ("compute_of_size", {"value": "2 x", "size": "2 x"}, W),
     ("uniform_loss", {"value": 10.8, "vocabulary": "50,257"}, H),  # ln 50,257 = 10.825

@@ -256,7 +256,12 @@ def test_every_kind_has_a_true_and_a_false_claim() -> None:
     rulings: dict[str, set[Ruling]] = {}
     for kind, _, ruling in CASES + COMPUTE_CASES:
         rulings.setdefault(kind, set()).add(ruling)
-    one_sided = {"unsaved_work", "not_judged", "clip_share"}  # statements of a loss; never judged; never accused
+    one_sided = {
+        "unsaved_work",
+        "not_judged",
+        "clip_share",
+        "one_cause",
+    }  # statements of a loss; never judged; never accused
     assert set(rulings) | {"conclusion", "rests_on"} == set(KINDS)
     for kind in set(rulings) - one_sided:
         assert H in rulings[kind], kind
