@@ -224,7 +224,7 @@ def _owned(passage: Passage, before: str) -> Iterator[Drafted]:
     if match is None or len(sums) != 2 or not re.search(r"\bmonth", text, re.IGNORECASE):
         return
     price, monthly = sorted(sums, key=lambda f: -f.value)
-    upkeep = re.search(r"(\d+(?:\.\d+)?)\s?%\s+(?:annual|yearly|per year)", text, re.IGNORECASE)
+    upkeep = re.search(r"(\d+(?:\.\d+)?)\s?%\s+(?:annual|yearly|per year)", passage.text, re.IGNORECASE)
     months = 12 * float(match[1])
     readings = [f"[{price.quantity.text}] / {months:g}"]
     if upkeep:
