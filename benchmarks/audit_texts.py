@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--wrong", action="store_true", help="list what was missed and accused, text by text")
     args = parser.parse_args()
     totals = [0] * 5
+    shares: list[float] = []
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
         for name, keys in sorted(read_key(args.folder).items()):
@@ -125,10 +126,15 @@ def main() -> None:
             one = score(keys, accusations(args.folder / name, store))
             parts = (one.due, one.named, one.right, one.accused, one.others)
             totals = [total + len(part) for total, part in zip(totals, parts, strict=True)]
+            if one.due:
+                shares.append(len(one.named) / len(one.due))
             if args.wrong:
                 _show(name, one)
     due, named, right, accused, others = totals
     print(f"wrong or unfounded, high or medium: {named} of {due} named ({named / max(1, due):.0%})")
+    print(
+        f"each text counted once: {sum(shares) / max(1, len(shares)):.0%} named, mean of {len(shares)} texts with faults"
+    )
     print(f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations")
 
 
