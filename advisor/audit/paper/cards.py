@@ -10,6 +10,7 @@ from advisor.audit.fields import cards_named
 from advisor.hardware.catalog import GpuSpec, load_gpus
 
 _COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16, "dual": 2, "quad": 4}
+_CARD_HOURS = re.compile(r"[- ]?(?:GPU|card)?[- ]?h(?:ou)?rs?\b", re.IGNORECASE)
 _PORTABLE = ("laptop", "mobile")
 _BEFORE = re.compile(
     r"(?:\b(?:an?|the|my|our|on|desktop|single|one|two|four|eight|per|consumer|rented|vs\.?)|\d\s?[x×])\s*$", re.I
@@ -23,7 +24,7 @@ _NAME = re.compile(
     r"|[BH][1238]00|A100|A800|V100|P100"
     r"|A(?:10G|10|30|40|6000|5000|4000|4500)|L40S|L40|L4|T4|MI\d{3}[xX]?|TPU ?v\d\w?"
     r"|[345]0[6789]0(?:[ -]?Ti)?)s?(?![A-Za-z\d])"
-    r"(?P<form>[ -]?(?:SXM\d?|PCIe|NVL|Laptop|Mobile)\b)?(?:\s?\(?(?P<memory>\d{2,3})\s?Gi?B\b)?"
+    r"(?P<form>[ -]?(?:SXM\d?|PCIe|NVL|Laptop|Mobile)\b)?(?:\s?\(?(?P<memory>\d{2,3})\s?Gi?B\b(?!/s))?"
     r"(?P<form2>[ -]?(?:SXM\d?|PCIe|NVL)\b)?",
 )
 
@@ -54,7 +55,8 @@ def mentions(text: str) -> list[Mention]:
         if not specs or (match["name"].isdigit() and not _spoken(text, match)):
             continue
         portable = form.lower() in _PORTABLE
-        said = (match["count"] or "").replace(",", "").lower()
+        hours = _CARD_HOURS.match(text, match.end())  # "1,000 A100 hours" are no 1,000 cards
+        said = ("" if hours else match["count"] or "").replace(",", "").lower()
         count = _COUNTS.get(said) or (int(said.rstrip("k")) * (1000 if said.endswith("k") else 1) if said else None)
         found.append(
             Mention(

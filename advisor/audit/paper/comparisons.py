@@ -21,6 +21,9 @@ _AGAINST = re.compile(r"[^;.]{0,60}?\b(?:than|vs\.?|versus|compared (?:to|with)|
 _TWO = re.compile(r"\b(?:than|vs\.?|versus|compared|relative to|against|over)\b", re.IGNORECASE)
 _SHORT = 2  # letters of a name that is none without its column's word
 _LONG_FORMS = {"val": "validation", "acc": "accuracy", "ppl": "perplexity", "params": "parameters", "mem": "memory"}
+_NAMED = re.compile(r"\b[A-Z][A-Za-z]+[ -]$")  # "Llama 2"
+_NEAR_TABLE = 25  # lines from a table within which its rows' plain words are names
+_ASIDE = 25  # letters behind a comma that still say something of the pair
 _FAR = 60  # letters from a ratio to the pair that it is of
 _MORE = (
     r"(?:more|less|fewer|larger|smaller|bigger|faster|slower|longer|shorter|higher|lower|cheaper|better|worse|reduction"
@@ -32,7 +35,8 @@ _COMPARED = re.compile(
     re.IGNORECASE,
 )
 _OTHERWISE = re.compile(
-    r"\b(?:accuracy|score|confidence|p\s?[<=]|target|goal|up to|as much as|per year|annual)\b", re.IGNORECASE
+    r"\b(?:exceed\w*|threshold|accuracy|score|confidence|p\s?[<=]|target|goal|up to|as much as|per year|annual)\b",
+    re.IGNORECASE,
 )
 # what is compared by which word: quantities of two subjects
 _QUANTITIES = (
@@ -55,7 +59,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
             yield from _shares(text, line, found)
             yield from _gaps(text, line, found)
         for grid in document.grids:
-            yield from _of_rows(text, line, found, grid)
+            near = any(abs(line - row.line) <= _NEAR_TABLE for row in grid.rows)
+            yield from _of_rows(text, line, found, grid, near=near)
 
 
 def _ratios(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
@@ -63,14 +68,19 @@ def _ratios(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
     ratios = [f for f in found if f.dimension in ("fraction", "times")]
     pairs = [(one, two) for one, two in _neighbours(found) if _is_pair(text, one, two)]
     for pair in pairs if not _OTHERWISE.search(text) else ():
-        near = [r for r in ratios if r not in pair and _COMPARED.search(text[max(0, r.start - 60) : r.end + 45])]
-        gaps = {_gap(text, r, *pair): r for r in near if pair == min(pairs, key=lambda p: _distance(r, *p))}
+        near = [r for r in ratios if r not in pair and pair == min(pairs, key=lambda p: _distance(r, *p))]
+        gaps = {_gap(text, r, *pair): r for r in near}
         figure = gaps[min(gaps)] if gaps else None
-        if figure is None or min(gaps) > _FAR or not _is_of(text, figure, *pair):
+        if figure is None or min(gaps) > _FAR or not _told(text, figure) or not _is_of(text, figure, *pair):
             continue
         if readings := _readings(figure, *pair):
             says = {"value": _about(figure), "readings": readings, "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _told(text: str, ratio: Figure) -> bool:
+    """Whether words of change stand beside a ratio."""
+    return _COMPARED.search(text[max(0, ratio.start - 60) : ratio.end + 45]) is not None
 
 
 def _neighbours(found: Sequence[Figure]) -> Iterator[tuple[Figure, Figure]]:
@@ -89,11 +99,9 @@ def _distance(ratio: Figure, one: Figure, two: Figure) -> int:
 def _gap(text: str, ratio: Figure, one: Figure, two: Figure) -> int:
     """The same, far where another clause begins between them."""
     between = text[two.end : ratio.start] if ratio.start >= two.end else text[ratio.end : one.start]
-    return (
-        _FAR + 1
-        if re.search(r"(?<!i\.e)(?<!vs)[;.]\s|\b(?:while|whereas|but|and)\b", between)
-        else _distance(ratio, one, two)
-    )
+    aside = ")" in between[1:] or (ratio.start >= two.end and "," in between and len(between) > _ASIDE)
+    other = re.search(r"(?<!i\.e)(?<!vs)[;.]\s|\b(?:while|whereas|but|and)\b", between)
+    return _FAR + 1 if aside or other else _distance(ratio, one, two)
 
 
 def _is_of(text: str, ratio: Figure, one: Figure, other: Figure) -> bool:
@@ -110,11 +118,18 @@ def _is_of(text: str, ratio: Figure, one: Figure, other: Figure) -> bool:
 
 def _is_pair(text: str, one: Figure, other: Figure) -> bool:
     """Whether two numbers of one kind are set against each other."""
-    if one.dimension != other.dimension and "count" not in (one.dimension, other.dimension):
+    between = text[one.end : other.start]
+    two_units = _VERSUS.fullmatch(between) is None  # "12.2 vs 8.8 s" leaves one out, longer words do not
+    if one.dimension != other.dimension and (two_units or "count" not in (one.dimension, other.dimension)):
         return False
+    if one.dimension == other.dimension == "count" and (
+        one.scaled != other.scaled or _NAMED.search(text[: other.start])
+    ):
+        return False
+    if re.search(r"[=_]\s?$", text[: one.start]):
+        return False  # a setting: "DP=128"
     if one.dimension == "times" or min(one.value, other.value) <= 0:
         return False
-    between = text[one.end : other.start]
     return _VERSUS.fullmatch(between) is not None or _AGAINST.fullmatch(between) is not None
 
 
@@ -151,11 +166,13 @@ def _shares(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
         first, second = text[one.end : two.start], text[two.end : three.start]
         if two.dimension == "fraction" and one.dimension == three.dimension:
             behind = re.fullmatch(r"[\w\s]{0,20}\(\s*~?|\s*,\s*(?:or|about)?\s*", first)
-            if behind and re.fullmatch(r"\s*of\s*(?:the |its |a )?(?:total )?", second):
+            alike = one.dimension != "count" or one.scaled == three.scaled
+            if alike and behind and re.fullmatch(r"\s*of\s*(?:the |its |a )?(?:total )?", second):
                 yield _share(line, text, two, one, three)
         elif three.dimension == "fraction" and one.dimension == two.dimension != "fraction":
             of = re.fullmatch(r"\s*(?:/|of|out of)\s*(?:the )?", first)
-            if of and re.fullmatch(r"[\w\s]{0,12}\(\s*~?\s*", second):
+            alike = one.dimension != "count" or one.scaled == two.scaled
+            if of and alike and re.fullmatch(r"[\w\s]{0,12}\(\s*~?\s*", second):
                 yield _share(line, text, three, one, two)
 
 
@@ -175,18 +192,24 @@ def _gaps(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
 
 
-def _of_rows(text: str, line: int, found: Sequence[Figure], grid: Grid) -> Iterator[Drafted]:
+def _of_rows(text: str, line: int, found: Sequence[Figure], grid: Grid, *, near: bool) -> Iterator[Drafted]:
     """As "Alpha is 27% slower than Beta", "compared with Beta, Alpha lowers the loss by 5%": of two rows of a table."""
     ratios = [f for f in found if f.dimension in ("fraction", "times")]
     if len(ratios) != 1 or not _TWO.search(text) or _OTHERWISE.search(text):
         return
     if not _COMPARED.search(text[max(0, ratios[0].start - 40) : ratios[0].end + 25]):
         return
-    rows = _named(text, grid)
+    rows = [row for row in _named(text, grid) if near or _is_proper(row.cells[0], text)]
     readings = [r for i in _columns(text, grid) for r in _senses(i, *rows)] if len(rows) == 2 else []
     if readings:
         says = {"value": _about(ratios[0]), "readings": list(dict.fromkeys(readings)), "in_units": True}
         yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _is_proper(cell: str, text: str) -> bool:
+    """Whether a row's name is a name in the text too, with its capital or its digits, and no common word."""
+    first = next(iter(re.findall(r"[\w.-]+", cell)), "")
+    return len(first) > _SHORT and not first.islower() and not first.isdigit() and first in text
 
 
 def _named(text: str, grid: Grid) -> list[Row]:

@@ -65,13 +65,16 @@ def equations(text: str, line: int) -> Iterator[Drafted]:
         if operands is None:
             continue
         expression, first = operands
+        readings = [expression]
+        if found[at].dimension == "bytes":  # "16 B" is 16 bytes there
+            readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))
         yield Drafted(
             kind="expression",
             line=line,
             text=shortened(text[found[first].start : found[at].end]),
             says={
                 "value": _value(found[at], approximate=equals["sign"] == "≈"),
-                "readings": [expression],
+                "readings": list(dict.fromkeys(readings)),
             },
         )
 

@@ -182,6 +182,8 @@ def _all(
 ) -> Iterator[_Reckoned]:
     for record in judged:
         for law in LAWS:
+            if "?" in (record.subject or record.words) and record.kind != "section":
+                continue  # asked, not stated
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})

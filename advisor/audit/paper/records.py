@@ -10,7 +10,7 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of, unit_of_label
-from advisor.audit.paper.stated import EACH, Stated, in_words, size_in
+from advisor.audit.paper.stated import EACH, Stated, in_words, size_in, size_told
 from advisor.audit.quantity import parse_quantity
 
 _PAIR = re.compile(r"^(?P<label>[^:=|]{2,60}?)\s*[:=]\s*(?P<value>\S.*)$")
@@ -142,8 +142,10 @@ def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
             record.add(stated)
         if len(record.cards) == 1 and record.cards[0].count and "gpus" not in record.facts:
             record.add(_cards_stated(record.cards[0], passage.line))
-        if not re.search(r"\bvs\.?\b|\bthan\b|\btokens?\b[^.]{0,20}:", passage.text):
-            _add_size(record, passage.text)
+        several = re.search(r"\bvs\.?\b|\bthan\b|\btokens?\b[^.]{0,20}:", passage.text)
+        size = size_told(passage.text) if not several and "parameters" not in record.facts else None
+        if size:
+            record.add(Stated(role="parameters", quantity=size, line=passage.line, label="name"))
         yield record
 
 

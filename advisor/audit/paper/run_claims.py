@@ -63,6 +63,7 @@ def _labelled(label: str, value: str, line: int, run: dict[str, Any], parameters
     shaped = "depth" in run and "width" in run
     if (
         shaped
+        and ("kv_heads" in run or run.get("family") != "llama")  # shared keys take an unknown part of it
         and re.search(r"^(?:total )?param(?:eter)?s?$|^model size$", name)
         and number.dimension == "count"
         and number.value > 1e5

@@ -23,7 +23,20 @@ _TOKENS_A_STEP = re.compile(
     re.IGNORECASE,
 )
 EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
-_EVERY = re.compile(r"\b(?:every|each|for|first|last|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE)
+_EVERY = re.compile(
+    r"\b(?:every|each|per|for|first|last|another|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
+)
+_ELSEWISE = re.compile(
+    r"(?:\b(?:of|than|vs\.?|to|from|and|at|by|after|over|first|last|only|about|see|saw|on)"
+    r"|[=×x*/+,;:]|tokens? \()\s*~?$",
+    re.IGNORECASE,
+)
+_MODEL_NOUN = re.compile(
+    r"[- ]?(?:\w+ )?(?:param|model|llm|transformer|decoder|network|variant|version|config|checkpoint|run\b|class\b)",
+    re.IGNORECASE,
+)
+_OF_BATCH = re.compile(r"\bbatch\b[^.;]{0,45}$", re.IGNORECASE)
+_PER_TOKEN = re.compile(r"\s*(?:/|per)\s*tok", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
 _LEAST_WORK = 1e15  # FLOPs of a training
 _NOUNS_OF = {
@@ -34,7 +47,7 @@ _COUNTED = (
     ("step_tokens", r"tokens?(?: per |/)(?:optimi[sz]er )?(?:step|batch|iter|update)"),
     ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
     ("parameters", r"(?:param|model\b)"),
-    ("gpus", r"gpus?\b"),
+    ("gpus", r"(?:gpus?|cards|accelerators)\b"),
     ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b(?! per|/)|(?:step|iteration) \w+"),
     ("epochs", r"epochs?\b"),
 )
@@ -60,8 +73,12 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
             role = "gpu_rate"
         if figure.dimension == "count":
             role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
-            role = "step_tokens" if _TOKENS_A_STEP.match(text[figure.end :]) else role
-            role = None if role == "steps" and _EVERY.search(text[: figure.start]) else role
+            of_step = _TOKENS_A_STEP.match(text[figure.end :]) or _OF_BATCH.search(text[: figure.start])
+            role = "step_tokens" if role in ("tokens", "step_tokens") and of_step else role
+        if role in ("steps", "duration") and _EVERY.search(text[: figure.start]):
+            role = None
+        if role == "work" and _PER_TOKEN.match(text[figure.end :]):
+            role = "work_per_token"
         elif (role == "sustained" and _AT_PEAK.search(text)) or (role == "work" and not _is_of_training(text, figure)):
             role = None
         elif figure.dimension == "fraction":
@@ -74,6 +91,17 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
 def _is_of_training(text: str, work: Figure) -> bool:
     """Whether FLOPs are those of a whole training: many, and not of a token or a step."""
     return work.value >= _LEAST_WORK and re.search(r"\bper\b|/", text[work.end :][:6]) is None
+
+
+def size_told(text: str) -> Quantity | None:
+    """Parameters of the model that a sentence names; a bare "10B" behind "of" or "than" may be of anything."""
+    kept = _SIZE.sub(lambda m: m[0] if _of_model(text, m) else " ", text)
+    return size_in(kept)
+
+
+def _of_model(text: str, match: re.Match[str]) -> bool:
+    before, after = text[: match.start()], text[match.end() :]
+    return _ELSEWISE.search(before) is None or _MODEL_NOUN.match(after) is not None
 
 
 def size_in(name: str) -> Quantity | None:

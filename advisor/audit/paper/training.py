@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from advisor.audit.paper.cards import Mention, mentions
@@ -16,7 +17,8 @@ from advisor.audit.paper.stated import Stated, in_words, size_in
 from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SEVERAL, SPARSE_MODEL, TRAINING, precision_of
 
 _SINGLE = re.compile(
-    r"\b(?:single|one|1)[ x×-]*(?:\w+ )?(?:GPU|card|[ABHLV]\d{2,3}|RTX)|\bon (?:a|an|one) (?:single )?", re.IGNORECASE
+    r"\b(?:single|one|1|(?:on|with) an?)[ x×-]*(?:single |NVIDIA |consumer )?(?:GPU|card|[ABHLVT]\d{1,3}|RTX|[345]0[6789]0)",
+    re.IGNORECASE,
 )
 _LONG = re.compile(
     r"\b(?:context|seq\w*|window|length)\b[^.\n]{0,25}\b(?:16|32|64|128|256)[kK]\b"
@@ -32,6 +34,8 @@ _PHASE = re.compile(
     re.IGNORECASE,
 )
 _FEW_CARDS = 2  # a text about more of them is about no one run
+_MANY = 7  # numbers in a sentence
+_ONE_MODEL = 1.5  # times apart: sizes that are one model's, with and without its tables
 _LEAST_MODEL = 1e7  # parameters; what is smaller is a layer or a head
 _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
 
@@ -43,6 +47,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for record in whole_run(known):
         yield from _rates(record, known, context)
     for record in known:
+        if record.kind == "sentence" and len(figures(record.words)) > _MANY:
+            continue  # a list of many things
         yield from _times(record, known, context)
         yield from _rates(record, known, context)
         yield from _floor(record, known, context)
@@ -72,6 +78,9 @@ class _Context:
         for grid in document.grids:
             self._cards.setdefault(grid.section, []).extend(m for h in grid.header for m in mentions(h))
         self.everywhere = [m for found in self._cards.values() for m in found]
+        self.counts = {m.count for m in self.everywhere if m.count} | {
+            int(s.quantity.middle) for r in known for s in r.facts.get("gpus", [])
+        }
 
     def card(self, record: Record) -> Mention | None:
         """The card of a record: its own, its section's, the report's; None where several are possible."""
@@ -81,7 +90,10 @@ class _Context:
         own = mentions(_ASIDE.sub(" ", record.words)) if len(record.cards) > 1 else record.cards
         for found in (own, self._cards.get(record.section, []), self.everywhere):
             if chips := {m.name.upper() for m in found}:
-                return found[0] if len(chips) == 1 else None
+                numbers = {m.count for m in found if m.count}
+                near = found is not self.everywhere or len(self.counts) == 1
+                count = numbers.pop() if near and len(numbers) == 1 else None
+                return replace(found[0], count=count) if len(chips) == 1 else None
         return None
 
     def precision(self, record: Record) -> str | None:
@@ -150,7 +162,7 @@ def _cards_used(record: Record, known: Sequence[Record], card: Mention) -> str |
             return stated.quantity.text
     if card.count:
         return str(card.count)
-    return "1" if _SINGLE.search(record.words) else None
+    return "1" if record.kind == "sentence" and _SINGLE.search(record.words) else None
 
 
 def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
@@ -209,7 +221,11 @@ def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         return
     if not TRAINING.search(context.text) or NOT_TRAINING.search(" ".join(record.headings)):
         return
-    sizes = [s.quantity for r in known for s in r.facts.get("parameters", []) if s.quantity.low >= _LEAST_MODEL]
+    stated = [(r.section, s.quantity) for r in known for s in r.facts.get("parameters", [])]
+    near = [q for section, q in stated if section == record.section and q.low >= _LEAST_MODEL]
+    every = [q for _, q in stated if q.low >= _LEAST_MODEL]
+    one_model = every and max(q.high for q in every) < _ONE_MODEL * min(q.low for q in every)
+    sizes = near or (every if one_model else [])
     number = max((m.count or 1 for m in context.everywhere), default=1)
     if not sizes or not 1 <= len({m.name.upper() for m in context.everywhere}) <= _FEW_CARDS:
         return
