@@ -118,7 +118,8 @@ def training_rate(q: Question) -> Judgement:
     share = 1.0 if q.get("per_gpu") or q.get("gpus") is None else number  # the rate may be that of one card
     if work is None and q.get("long"):
         high *= _LONG_SEQUENCE
-    if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share)):
+    eights = 2.0 if q.get("precision") == "fp8" else 1.0  # products in FP8 are often reckoned by the 16-bit peak
+    if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share, eights)):
         return holds(f"an MFU of {format_percent(low)}", words)
     return wrong(
         f"{format_percent(low)} of the dense peak, not {stated.text}",

@@ -24,6 +24,7 @@ _LONG_FORMS = {"val": "validation", "acc": "accuracy", "ppl": "perplexity", "par
 _NAMED = re.compile(r"\b[A-Z][A-Za-z]+[ -]$")  # "Llama 2"
 _NEAR_TABLE = 25  # lines from a table within which its rows' plain words are names
 _ASIDE = 25  # letters behind a comma that still say something of the pair
+_MANY = 7  # numbers of a sentence: more are a list of many things
 _FAR = 60  # letters from a ratio to the pair that it is of
 _MORE = (
     r"(?:more|less|fewer|larger|smaller|bigger|faster|slower|longer|shorter|higher|lower|cheaper|better|worse|reduction"
@@ -54,11 +55,13 @@ def drafts(document: Document) -> Iterator[Drafted]:
     texts += [(cell, row.line) for grid in document.grids for row in grid.rows for cell in row.cells]
     for text, line in texts:
         found = figures(text)
-        if len(found) >= 3:
+        if 3 <= len(found) <= _MANY:
             yield from _ratios(text, line, found)
             yield from _shares(text, line, found)
             yield from _gaps(text, line, found)
-        for grid in document.grids:
+        measured = [f.dimension for f in found if f.dimension not in ("count", "fraction", "times")]
+        own = len(measured) > len(set(measured))  # two of one kind: it compares these
+        for grid in () if own else document.grids:
             near = any(abs(line - row.line) <= _NEAR_TABLE for row in grid.rows)
             yield from _of_rows(text, line, found, grid, near=near)
 
@@ -99,7 +102,8 @@ def _distance(ratio: Figure, one: Figure, two: Figure) -> int:
 def _gap(text: str, ratio: Figure, one: Figure, two: Figure) -> int:
     """The same, far where another clause begins between them."""
     between = text[two.end : ratio.start] if ratio.start >= two.end else text[ratio.end : one.start]
-    aside = ")" in between[1:] or (ratio.start >= two.end and "," in between and len(between) > _ASIDE)
+    behind = ratio.start >= two.end
+    aside = ")" in between or (behind and "," in between and len(between) > _ASIDE)
     other = re.search(r"(?<!i\.e)(?<!vs)[;.]\s|\b(?:while|whereas|but|and)\b", between)
     return _FAR + 1 if aside or other else _distance(ratio, one, two)
 

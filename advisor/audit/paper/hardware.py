@@ -18,6 +18,7 @@ _USED = re.compile(r"\b(?:usable|sustained|realized|realised|effective|real-worl
 r"|achievable|delivers?|"
                    r"sustains?|achieves?|reach(?:es)?)\b", re.IGNORECASE)  # fmt: skip
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
+_NEAR = 40  # letters within which a word is of a number
 _PEAK = re.compile(r"\bpeak|theoretical|tensor|spec", re.IGNORECASE)
 _LARGER = re.compile(r"\b(?:peak|FLOPs?|compute|TFLOP\S*)\b", re.IGNORECASE)
 
@@ -105,7 +106,9 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[D
         if reached:
             number = {"gpus": str(card.count)} if card.count else {}
             yield Drafted(kind="sustained_rate", line=passage.line, text=shortened(text), says=says | number)
-        elif _PEAK.search(text) or _attached(text, card, figure, named):
+        elif _PEAK.search(text[max(0, figure.start - _NEAR) : figure.end + _NEAR]) or _attached(
+            text, card, figure, named
+        ):
             yield from _peak_claim(passage, card, figure, says, sparse)
 
 

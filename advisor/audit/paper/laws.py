@@ -50,11 +50,16 @@ _OF_A_RUN = (
     *("duration", "usd", "mfu", "work", "sustained", "batch", "micro_batch", "accumulation", "sequence"),
 )
 _EACH = re.compile(r"\b(?:each|apiece|per (?:gpu|card|device))\b|/gpu", re.IGNORECASE)
+# what is not said of the training, nor of its machine
+_ELSEWHERE = re.compile(
+    r"\binferenc|\bserv(?:e|es|ing)\b|\bgenerat|\bdecod|\bprefill|\bCPU\b|\blaptop\b|\brequests?\b", re.IGNORECASE
+)
 _IN_ALL = re.compile(
     r"\b(?:whole|entire|complete|full) (?:run|training)\b|\bin (?:total|all)\b|\btotal (?:time|cost|training)\b"
     r"|\b(?:training|run) (?:took|takes|lasted|cost|costs)\b",
     re.IGNORECASE,
 )
+_WRITTEN_OUT = re.compile(r"\d\)?\s*[×x*/÷]\s*\(?~?\$?\d[^=≈]*[=≈]\s*~?\$?\d")
 _CONCLUDES = re.compile(
     r"\b(?:so|therefore|thus|hence|takes?|took|needs?|costs?|bill|lasts?|would|comes? to|finish\w*|amounts?"
     r"|means?)\b|[=≈→]",
@@ -131,9 +136,12 @@ def whole_run(known: Sequence[Record]) -> list[Record]:
     """The one run that a report tells of: each quantity as its lists declare it, else as a sentence states it once."""
     if len({s.quantity.text.lstrip("~") for r in known for s in r.facts.get("parameters", [])}) > 1:
         return []  # of several models
+    known = [
+        r for r in known if r.kind != "sentence" or not (_ELSEWHERE.search(r.words) or _WRITTEN_OUT.search(r.words))
+    ]
     facts: dict[str, list[Stated]] = {}
     for role in _OF_A_RUN:
-        for kinds in (("section",), ("sentence", "row")):
+        for kinds in (("section",), *((("sentence",),) if role == "step_time" else ()), ("sentence", "row")):
             found = _distinct([s for r in known if r.kind in kinds for s in r.facts.get(role, [])])
             if found:
                 facts |= {role: [*found]} if len(found) == 1 else {}
@@ -187,7 +195,7 @@ def _all(
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})
-            if not 1 <= values <= (1 if record.kind == "sentence" else _MOST_VALUES):
+            if not 1 <= values <= (_MOST_VALUES if record.kind == "row" else 1):
                 continue
             yield from _claims(law, record, targets, known, refuted)
 
@@ -201,7 +209,9 @@ def _claims(
 ) -> Iterator[_Reckoned]:
     readings: list[str] = []
     far: Stated | None = None
-    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ()))
+    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ())) or any(
+        (card.count or 1) > 1 for r in known for card in r.cards
+    )
     for template in law.readings:
         found = [stated_of(role, record, known) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
@@ -210,7 +220,8 @@ def _claims(
         named = found[0].scope == Scope.OWN and _LAST.search(record.words)
         if template == _LASTS and record.kind == "sentence" and not named:
             continue
-        if template == _HOURLY and several and not stated_of("gpus", record, known):
+        of_cards = template == _HOURLY or "{sustained}" in template
+        if of_cards and several and not stated_of("gpus", record, known):
             continue  # the hour of one card, or of all
         if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
             both = dict(zip(law.roles(template), found, strict=True))
@@ -232,6 +243,8 @@ def _claims(
     if not unique or len(unique) > _MOST_READINGS:
         return
     for target in targets:
+        if law.target == "duration" and target.quantity.high < 1.0:
+            continue  # of a step or a part of one
         # what a number is corrected to by the target says nothing of the target
         readings = [r for r in unique if "( " not in r or f"[{target.quantity.text}]" not in r]
         if not readings:
@@ -251,6 +264,7 @@ def _follows(record: Record, found: Sequence[Found]) -> bool:
     return (
         re.match(r"[^.]{2,40}:\s", record.words) is None  # which its section lists
         and "parameters" not in record.facts  # of a model of its own
+        and _WRITTEN_OUT.search(record.words) is None  # its own arithmetic is judged
         and _CONCLUDES.search(record.words) is not None
         and _ELSE.search(record.words) is None
         and any(one.scope == Scope.OWN and len(one.stated) == 1 for one in found)

@@ -14,7 +14,7 @@ from advisor.audit.paper.records import records
 from advisor.audit.paper.words import NOT_TRAINING, SEVERAL
 from advisor.audit.quantity import parse_quantity
 
-_SHAPE = re.compile(r"[\[(](?P<shape>\d[\d,]*(?:\s*[,×x]\s+?\d+){1,5})[\])]\s*(?:=|≈|→|:)\s*")
+_SHAPE = re.compile(r"(?<![/×x*÷] )(?<![/×*÷])[\[(](?P<shape>\d[\d,]*(?:\s*[,×x]\s+?\d+){1,5})[\])]\s*(?:=|≈|→|:)\s*")
 _NARROW = re.compile(r"\b(?:fp8|int8|uint8|8-?bit|bool)\b", re.IGNORECASE)
 _WIDE = re.compile(r"\b(?:fp64|float64|int64|double|complex)\b|\blong\b", re.IGNORECASE)
 # most bytes that a parameter's share takes: fp32; two fp32 moments with an fp32 copy of the weights

@@ -113,7 +113,8 @@ def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
 
 def _bullet(passage: Passage) -> Iterator[Stated]:
     """What a short line without a label states: "8x H100 GPUs", "11.2B tokens"."""
-    if len(passage.text.split()) > 6 or ":" in passage.text or passage.text in passage.headings:
+    sentence = passage.text.endswith((".", "!", "?"))
+    if sentence or len(passage.text.split()) > 6 or ":" in passage.text or passage.text in passage.headings:
         return
     yield from in_words(passage.text, passage.line)
     cards = mentions(passage.text)
@@ -160,7 +161,7 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
             continue
         value = _result(match["value"])
         found = figures(value)
-        if not found or found[0].start > 2 or re.search(r"[=→]|->", value[found[0].end :]):
+        if not found or found[0].start > 2 or re.search(r"[=→]|->|^\s*to\s[~$]?\d", value[found[0].end :]):
             continue
         yield from (stated for stated in in_words(match["label"], line) if stated.role == "usd_per_hour")
         label = _PRICED.sub("", match["label"])

@@ -28,14 +28,16 @@ _EVERY = re.compile(
 )
 _ELSEWISE = re.compile(
     r"(?:\b(?:of|than|vs\.?|to|from|and|at|by|after|over|first|last|only|about|see|saw|on)"
-    r"|[=×x*/+,;:]|tokens? \()\s*~?$",
+    r"|[=×x*/+,;:→>]|tokens? \()\s*~?$",
     re.IGNORECASE,
 )
 _MODEL_NOUN = re.compile(
     r"[- ]?(?:\w+ )?(?:param|model|llm|transformer|decoder|network|variant|version|config|checkpoint|run\b|class\b)",
     re.IGNORECASE,
 )
-_OF_BATCH = re.compile(r"\bbatch\b[^.;]{0,45}$", re.IGNORECASE)
+_OF_BATCH = re.compile(r"\b(?:batch|step of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
+_OPERATOR_BEFORE = re.compile(r"[\w%)]\s*[×*÷]\s*\(?$|\d\w?\s+[x/]\s+$")
+_OPERATOR_BEHIND = re.compile(r"(?:\s?[A-Za-z]+)?\s*(?:[×*÷]\s*[\d$(~]|\s[x/]\s[\d$(~])")
 _PER_TOKEN = re.compile(r"\s*(?:/|per)\s*tok", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
 _LEAST_WORK = 1e15  # FLOPs of a training
@@ -66,6 +68,8 @@ class Stated:
 def in_words(text: str, line: int) -> Iterator[Stated]:
     """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
     for figure in figures(text):
+        if _is_operand(text, figure):
+            continue
         role = _NOUNS_OF.get(figure.dimension)
         if role == "duration" and (_A_STEP.match(text[figure.end :]) or _STEP_TAKES.search(text[: figure.start])):
             role = "step_time"
@@ -91,6 +95,12 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
 def _is_of_training(text: str, work: Figure) -> bool:
     """Whether FLOPs are those of a whole training: many, and not of a token or a step."""
     return work.value >= _LEAST_WORK and re.search(r"\bper\b|/", text[work.end :][:6]) is None
+
+
+def _is_operand(text: str, figure: Figure) -> bool:
+    """Whether a number is a part of arithmetic that is written out: what it is of, only the result says."""
+    before, after = text[: figure.start], text[figure.end :]
+    return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_BEHIND.match(after))
 
 
 def size_told(text: str) -> Quantity | None:

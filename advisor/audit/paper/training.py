@@ -17,7 +17,8 @@ from advisor.audit.paper.stated import Stated, in_words, size_in
 from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SEVERAL, SPARSE_MODEL, TRAINING, precision_of
 
 _SINGLE = re.compile(
-    r"\b(?:single|one|1|(?:on|with) an?)[ x×-]*(?:single |NVIDIA |consumer )?(?:GPU|card|[ABHLVT]\d{1,3}|RTX|[345]0[6789]0)",
+    r"\b(?:single|one|1|(?:on|with) an?)[ x×-]*(?:single |NVIDIA |consumer )?"
+    r"(?:GPU|card|[ABHLVT]\d{1,3}|RTX|[345]0[6789]0)",
     re.IGNORECASE,
 )
 _LONG = re.compile(
