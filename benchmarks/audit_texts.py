@@ -132,9 +132,7 @@ def main() -> None:
                 _show(name, one)
     due, named, right, accused, others = totals
     print(f"wrong or unfounded, high or medium: {named} of {due} named ({named / max(1, due):.0%})")
-    print(
-        f"each text counted once: {sum(shares) / max(1, len(shares)):.0%} named, mean of {len(shares)} texts with faults"
-    )
+    print(f"each text counted once: {sum(shares) / max(1, len(shares)):.0%} named, mean of {len(shares)} texts")
     print(f"right: {accused} of {right} accused ({accused / max(1, right):.1%}); {others} other accusations")
 
 

@@ -148,6 +148,8 @@ def _readings(ratio: Figure, one: Figure, other: Figure) -> list[str]:
         and not one.scaled
     ):
         a = re.sub(r"^(~?\$?[\d.,]+)", a.split()[0].replace("\\", ""), b) if " " in b else a
+    if other.dimension == "count" != one.dimension and " " in a:
+        b = re.sub(r"^(~?\$?[\d.,]+)", other.quantity.text.lstrip("~").split()[0], a)
     if one.dimension == "fraction" and ratio.dimension == "fraction":
         points = [f"[{a}] - [{b}]", f"[{b}] - [{a}]"]
     else:

@@ -65,6 +65,9 @@ def equations(text: str, line: int) -> Iterator[Drafted]:
         if operands is None:
             continue
         expression, first = operands
+        parts = found[first:at]
+        if found[at].dimension == "bytes" and not any(f.dimension == "bytes" or f.scaled for f in parts):
+            continue  # bytes of something that stands further off
         readings = [expression]
         if found[at].dimension == "bytes":  # "16 B" is 16 bytes there
             readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))

@@ -117,7 +117,7 @@ class _Reckoned:
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every stated quantity that others of its subject give too."""
-    known = records(document)
+    known = [r for r in records(document) if r.kind == "section" or "?" not in r.subject + r.words]  # asked, not stated
     of_run = whole_run(known)
     first = [*_all(known, known, {}), *_all(of_run, known, {})]
     # what is refuted by numbers that nothing refutes is at fault, not what rests on it
@@ -190,8 +190,6 @@ def _all(
 ) -> Iterator[_Reckoned]:
     for record in judged:
         for law in LAWS:
-            if "?" in (record.subject or record.words) and record.kind != "section":
-                continue  # asked, not stated
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})

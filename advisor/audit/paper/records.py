@@ -182,7 +182,7 @@ def _result(value: str) -> str:
 
 def _stated(label: str, figure: Figure, line: int) -> Stated | None:
     role = role_of(label, figure)
-    if role is None:
+    if role is None or "?" in label:
         return None
     if role == "batch" and (figure.scaled or figure.noun.startswith("token")):
         role = "step_tokens"

@@ -38,6 +38,8 @@ _MODEL_NOUN = re.compile(
 _OF_BATCH = re.compile(r"\b(?:batch|step of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
 _OPERATOR_BEFORE = re.compile(r"[\w%)]\s*[×*÷]\s*\(?$|\d\w?\s+[x/]\s+$")
 _OPERATOR_BEHIND = re.compile(r"(?:\s?[A-Za-z]+)?\s*(?:[×*÷]\s*[\d$(~]|\s[x/]\s[\d$(~])")
+_OF_PEAK = re.compile(r"%\s+of\s+[^.;]{0,30}$")  # "45% of an A100's 312 TFLOP/s"
+_FOR_EACH = re.compile(r"\s*(?:/|per\b|an?\b|each\b|for each\b)", re.IGNORECASE)
 _PER_TOKEN = re.compile(r"\s*(?:/|per)\s*tok", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
 _LEAST_WORK = 1e15  # FLOPs of a training
@@ -77,13 +79,13 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
             role = "gpu_rate"
         if figure.dimension == "count":
             role = next((r for r, pattern in _COUNTED if re.match(pattern, figure.noun)), None)
-            of_step = _TOKENS_A_STEP.match(text[figure.end :]) or _OF_BATCH.search(text[: figure.start])
-            role = "step_tokens" if role in ("tokens", "step_tokens") and of_step else role
+            of_batch = role == "tokens" and _OF_BATCH.search(text[: figure.start])
+            role = "step_tokens" if of_batch or _TOKENS_A_STEP.match(text[figure.end :]) else role
         if role in ("steps", "duration") and _EVERY.search(text[: figure.start]):
             role = None
         if role == "work" and _PER_TOKEN.match(text[figure.end :]):
             role = "work_per_token"
-        elif (role == "sustained" and _AT_PEAK.search(text)) or (role == "work" and not _is_of_training(text, figure)):
+        elif role in _QUALIFIED and not _is_whole(role, text, figure):
             role = None
         elif figure.dimension == "fraction":
             near = text[max(0, figure.start - 12) : figure.end + 14]
@@ -101,6 +103,18 @@ def _is_operand(text: str, figure: Figure) -> bool:
     """Whether a number is a part of arithmetic that is written out: what it is of, only the result says."""
     before, after = text[: figure.start], text[figure.end :]
     return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_BEHIND.match(after))
+
+
+_QUALIFIED = ("usd", "sustained", "work")
+
+
+def _is_whole(role: str, text: str, figure: Figure) -> bool:
+    """Whether a sum is no price of something, a rate no peak, and work that of a training."""
+    if role == "usd":
+        return _FOR_EACH.match(text[figure.end :]) is None
+    if role == "sustained":
+        return not (_AT_PEAK.search(text) or _OF_PEAK.search(text[: figure.start]))
+    return _is_of_training(text, figure)
 
 
 def size_told(text: str) -> Quantity | None:
