@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 ENGINES := .venv-engines
 
-.PHONY: quickstart test long engines accuracy detectors docs screenshots clean
+.PHONY: quickstart test long chaos engines accuracy detectors docs screenshots clean
 
 quickstart: $(VENV)/core.stamp
 	$(BIN)/advisor quickstart
@@ -16,11 +16,16 @@ test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -q -m 'not long' --ignore tests/engines
+	$(BIN)/pytest -n 2 -q -m 'not long' --ignore tests/engines --ignore tests/chaos
 
 # whole stories: the quickstart, and the app in a browser from a budget to a scored run
 long: $(VENV)/dev.stamp
-	$(BIN)/pytest -n 2 -q -m long --ignore tests/engines
+	$(BIN)/pytest -n 2 -q -m long --ignore tests/engines --ignore tests/chaos
+
+# runs killed, damaged and moved at random moments; the page is written anew (KILLS=200 is what it is published with)
+KILLS ?= 200
+chaos: $(VENV)/dev.stamp
+	ADVISOR_CHAOS_KILLS=$(KILLS) ADVISOR_CHAOS_REPORT=docs/reliability.md $(BIN)/pytest -q tests/chaos
 
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries

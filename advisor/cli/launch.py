@@ -102,6 +102,9 @@ def command(
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), _with_gates(read_source(plan), gates, plan)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
+    if place.engine != "local" and (first or may_change or stop_if_over is not None):
+        hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
+        raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
     if check:
         return show_checks(flow.looked_at(store, source, place, limits), as_json=as_json)
     if dry_run:

@@ -105,6 +105,13 @@ def test_limits_of_the_run_are_those_of_the_goal_less_the_arrival(recorded, tmp_
     assert asked.max_hours == pytest.approx(0.4) and asked.max_usd == pytest.approx(0.95)
 
 
+def test_elsewhere_nothing_is_promised_that_is_not_done(recorded, tmp_path, call):
+    path = Store(tmp_path).save_plan(planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"))
+    for asked in (["--calibrate"], ["--may-change", "depth"], ["--stop-if-over", "10%"]):
+        code, out, err = call("launch", str(path), "--on", "slurm:gpu", *asked)
+        assert (code, out) == (2, "") and "leave out --calibrate" in err, err
+
+
 # --- on this machine -------------------------------------------------------------------------------------------------
 
 SIZES = ("--seq-len", "64", "--vocab-size", "256", "--depth", "2")

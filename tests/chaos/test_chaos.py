@@ -1,0 +1,291 @@
+"""Runs that are killed, moved, starved and damaged at random moments: what was durable stays, what goes on is the same.
+
+ADVISOR_CHAOS_KILLS (default 40) is how often runs are killed; `make chaos` asks for 200 and writes docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.attempt import start
+from tests.trainer.small import config
+from trainer.checkpoint_files import list_checkpoints, verify
+from trainer.runlog import LOG_NAME, load_run_log, read_records
+from trainer.schema import CheckpointConfig, EvalConfig, Outcome, StopConfig
+
+KILLS = int(os.environ.get("ADVISOR_CHAOS_KILLS", "40"))
+REPORT = os.environ.get("ADVISOR_CHAOS_REPORT")
+EVERY = 5  # steps between checkpoints
+SETTINGS = config(
+    steps=120,
+    eval=EvalConfig(tokens=256, every_steps=12),
+    checkpoint=CheckpointConfig(every_steps=EVERY, every_seconds=None, keep=2, background=False),
+)
+
+
+@dataclass
+class Tally:
+    kills: int = 0
+    completed: int = 0
+    after: Counter = field(default_factory=Counter)  # the last record before a kill
+    again: list[int] = field(default_factory=list)  # steps done twice, by kill
+    budgets: list[tuple[float, float, int]] = field(default_factory=list)  # limit, used, kills
+
+
+TALLY = Tally()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Losses of training and evaluation of a run that nobody killed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    start(SETTINGS, folder).join(120)
+    log = load_run_log(folder / LOG_NAME)
+    assert log.final["outcome"] == Outcome.COMPLETED
+    return curve(log)
+
+
+@pytest.fixture(scope="module")
+def attempt_seconds(undisturbed, tmp_path_factory) -> float:
+    """What a whole run takes here now, from the fork to the end."""
+    began = time.monotonic()
+    start(SETTINGS, tmp_path_factory.mktemp("timed")).join(120)
+    return time.monotonic() - began
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report():
+    yield
+    if REPORT:
+        Path(REPORT).write_text(_page(), encoding="utf-8")
+
+
+def curve(log):
+    return [(s["step"], s["loss"]) for s in log.steps], [(e["step"], e["loss"]) for e in log.evals]
+
+
+def newest(folder: Path) -> int:
+    """The newest durable step; every checkpoint that has its name must be whole."""
+    steps = [verify(path)["step"] for path in list_checkpoints(folder / "checkpoints")]
+    return max(steps, default=0)
+
+
+def log_bytes(folder: Path) -> int:
+    path = folder / LOG_NAME
+    return path.stat().st_size if path.exists() else 0
+
+
+def records(folder: Path) -> list[dict]:
+    path = folder / LOG_NAME
+    return read_records(path)[0] if path.exists() else []
+
+
+def kill_at_some_moment(process, folder: Path, rng: random.Random) -> bool:
+    """SIGKILL, mostly once the attempt has begun to log; False where it had ended before."""
+    before, deadline = log_bytes(folder), time.monotonic() + 30
+    if rng.random() < 0.85:  # the others are killed while they start
+        while process.is_alive() and log_bytes(folder) <= before and time.monotonic() < deadline:
+            time.sleep(0.01)
+    process.join(rng.uniform(0.0, 0.8))
+    if not process.is_alive():
+        return False
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    return process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_killed_runs_go_on_as_if_nothing_had_been(undisturbed, tmp_path, background):
+    """Each resumes from the newest durable checkpoint, loses nothing that was durable, and ends with the same curve."""
+    rng = random.Random(20261122 + background)
+    settings = replace(SETTINGS, checkpoint=replace(SETTINGS.checkpoint, background=background))
+    kills, runs = 0, 0
+    while kills < KILLS // 2:
+        folder, runs = tmp_path / f"run-{runs}", runs + 1
+        folder.mkdir()
+        durable = 0
+        for _ in range(200):
+            process = start(settings, folder)
+            killed = kills < KILLS // 2 and kill_at_some_moment(process, folder, rng)
+            process.join()
+            said = records(folder)
+            headers = [r for r in said if r["kind"] == "header"]
+            if headers and len(headers) > runs_headers(folder):
+                assert headers[-1]["resumed_from_step"] == durable
+                note_headers(folder, len(headers))
+            if not killed:
+                break
+            kills += 1
+            durable = newest(folder)
+            steps = [r["step"] for r in said if r["kind"] == "step"]
+            TALLY.after[said[-1]["kind"] if said else "nothing"] += 1
+            TALLY.again.append(max(0, (steps[-1] if steps else 0) - durable))
+        log = load_run_log(folder / LOG_NAME)
+        assert log.final["outcome"] == Outcome.COMPLETED, log.final
+        assert curve(log) == undisturbed
+        assert newest(folder) == settings.steps
+        assert not [p for p in (folder / "checkpoints").iterdir() if p.name.startswith(".")], "left from a kill"
+    TALLY.kills += kills
+    TALLY.completed += runs
+
+
+_HEADERS: dict[Path, int] = {}
+
+
+def runs_headers(folder: Path) -> int:
+    return _HEADERS.get(folder, 0)
+
+
+def note_headers(folder: Path, count: int) -> None:
+    _HEADERS[folder] = count
+
+
+def test_a_budget_is_kept_over_all_kills(attempt_seconds, tmp_path):
+    """The lives of all attempts together: never more than the limit, a step and a checkpoint."""
+    rng = random.Random(5)
+    done = 0
+    while done < KILLS // 4:
+        limit = rng.uniform(2.0, 4.0) * attempt_seconds
+        folder = tmp_path / f"run-{done}"
+        folder.mkdir()
+        settings = replace(SETTINGS, steps=10**6, stop=StopConfig(max_seconds=limit))
+        used, kills = 0.0, 0
+        for _ in range(200):
+            began = time.monotonic()
+            process = start(settings, folder)
+            killed = kill_at_some_moment(process, folder, rng)
+            used += time.monotonic() - began
+            kills += killed
+            if not killed:
+                break
+        log = load_run_log(folder / LOG_NAME)
+        assert log.final["outcome"] == Outcome.STOPPED and "are used" in log.final["reason"]
+        longest = max((s["seconds"] for s in log.steps), default=0.0)
+        saved = max((c["seconds"] for c in log.checkpoints), default=0.0)
+        # by this process's clock, which also counts forks, and the wait until the system says that a process is gone
+        assert used <= limit + longest + saved + 0.3 * (kills + 1)
+        TALLY.budgets.append((limit, used, kills))
+        done += max(1, kills)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_checkpoint_is_passed_over(undisturbed, tmp_path, damage):
+    rng = random.Random(damage)
+    _stop_after(tmp_path, 30)
+    last = list_checkpoints(tmp_path / "checkpoints")[-1]
+    path = rng.choice([p for p in last.iterdir() if p.suffix == ".safetensors"])
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.unlink() if damage == "remove" else path.write_bytes(
+        content[: len(content) // 2 if damage == "truncate" else None]
+    )
+    before = int(list_checkpoints(tmp_path / "checkpoints")[-2].name.split("-")[1])
+    start(SETTINGS, tmp_path).join(120)
+    log = load_run_log(tmp_path / LOG_NAME)
+    assert [r for r in records(tmp_path) if r["kind"] == "header"][-1]["resumed_from_step"] == before
+    assert any("is damaged" in m["text"] for m in log.messages)
+    assert curve(log) == undisturbed
+
+
+def test_a_log_that_was_cut_anywhere_is_gone_on_with(undisturbed, tmp_path):
+    rng = random.Random(8)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    _stop_after(whole, 40)
+    for number in range(4):
+        folder = tmp_path / f"cut-{number}"
+        shutil.copytree(whole, folder)
+        content = (folder / LOG_NAME).read_bytes()
+        (folder / LOG_NAME).write_bytes(content[: rng.randrange(len(content) // 3, len(content))])
+        start(SETTINGS, folder).join(120)
+        log = load_run_log(folder / LOG_NAME)
+        assert log.final["outcome"] == Outcome.COMPLETED
+        kept = dict(log_steps := curve(log)[0])
+        assert kept == {step: loss for step, loss in undisturbed[0] if step in kept} and log_steps[-1][0] == 120
+
+
+def test_a_full_disk_ends_no_run_and_spoils_no_checkpoint(undisturbed, tmp_path):
+    _stop_after(tmp_path, 20)
+    durable = newest(tmp_path)
+    largest = max(p.stat().st_size for p in (tmp_path / "checkpoints").rglob("*.safetensors"))
+    start(replace(SETTINGS, steps=40), tmp_path, file_limit=largest // 2).join(120)
+    assert newest(tmp_path) == durable
+    start(SETTINGS, tmp_path).join(120)
+    log = load_run_log(tmp_path / LOG_NAME)
+    assert log.final["outcome"] == Outcome.COMPLETED and curve(log)[0][-1] == undisturbed[0][-1]
+
+
+def test_a_second_trainer_in_the_folder_is_refused_and_the_first_goes_on(undisturbed, tmp_path):
+    first = start(SETTINGS, tmp_path)
+    while not records(tmp_path):
+        time.sleep(0.02)
+    second = start(SETTINGS, tmp_path)
+    first.join(120)
+    second.join(120)
+    assert curve(load_run_log(tmp_path / LOG_NAME)) == undisturbed
+
+
+def test_a_run_folder_may_be_moved_while_it_trains(undisturbed, tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    process = start(SETTINGS, here)
+    while not any(r["kind"] == "step" for r in records(here)):
+        time.sleep(0.02)
+    here.rename(there)
+    process.join(120)
+    assert curve(load_run_log(there / LOG_NAME)) == undisturbed and newest(there) == 120
+    assert not here.exists()
+
+
+def test_a_clock_that_is_set_changes_nothing(undisturbed, tmp_path):
+    settings = replace(SETTINGS, stop=StopConfig(max_seconds=600.0))
+    start(settings, tmp_path, clock_jump_seconds=86400.0).join(120)
+    log = load_run_log(tmp_path / LOG_NAME)
+    assert log.final["outcome"] == Outcome.COMPLETED and curve(log) == undisturbed
+
+
+def _stop_after(folder: Path, step: int) -> None:
+    """An attempt that is killed once a step was logged."""
+    process = start(SETTINGS, folder)
+    while not any(r["kind"] == "step" and r["step"] >= step for r in records(folder)):
+        time.sleep(0.02)
+        assert process.is_alive()
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+def _page() -> str:
+    again = TALLY.again or [0]
+    over = max((used - limit for limit, used, _ in TALLY.budgets), default=0.0)
+    kinds = ", ".join(f"{count} after a record of kind `{kind}`" for kind, count in TALLY.after.most_common())
+    budgets = f"{len(TALLY.budgets)}, {sum(kills for *_, kills in TALLY.budgets)}"
+    return f"""# Reliability
+
+Written by `make chaos`: runs of a small model on a CPU that were killed (SIGKILL) at random moments, damaged and moved.
+
+| what | figure |
+|---|---|
+| kills | {TALLY.kills} ({kinds}) |
+| runs that ended with exactly the losses of an undisturbed run | {TALLY.completed} of {TALLY.completed} |
+| attempts that resumed from the newest durable checkpoint | all |
+| checkpoints under their name that were not whole | 0 |
+| steps done again after a kill, mean | {statistics.mean(again):.1f}, {(EVERY - 1) / 2:.1f} expected |
+| budgets, kills of their runs | {budgets} |
+| most that one was exceeded by, the starter's clock | {max(0.0, over):.2f} s |
+
+Checkpoints were written every {EVERY} steps. Damaged ones (a flipped bit, half a file, a missing one) are passed over
+for the one before; logs cut anywhere are gone on with; a full disk costs the checkpoint and nothing else; a second
+trainer in a folder is refused; a folder may be moved while its run goes on; a clock that is set changes neither budget
+nor losses: each is a test of `tests/chaos`.
+"""
