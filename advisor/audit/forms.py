@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, wrong
+from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence
 from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens
 
@@ -61,6 +61,8 @@ def compute_of_size(q: Question) -> Judgement:
 def uniform_loss(q: Question) -> Judgement:
     """The loss of a uniform guess among a vocabulary: its natural logarithm."""
     size = q.get("vocabulary").middle
+    if size <= 1:
+        return unknown(f"a vocabulary of {size:g} leaves nothing to guess")
     truth = math.log(size)
     return compare(
         q.get("value"), truth - 0.06, truth + 0.06, show=format_number, arithmetic=f"ln {size:,.0f} = {truth:.2f}"
@@ -70,6 +72,8 @@ def uniform_loss(q: Question) -> Judgement:
 def linear_speedup(q: Question) -> Judgement:
     """Time of one run on more cards: no shorter than in proportion to their number."""
     value, cards, time, base = q.get("value"), q.get("gpus").middle, q.get("than"), q.get("than_gpus").middle
+    if min(base, value.middle) <= 0:
+        return unknown("a time, or a number of cards, that is not above zero")
     if cards <= base:
         return holds("no more cards than before", "")
     best = time.least * base / cards
@@ -87,7 +91,9 @@ def tokens_support(q: Question) -> Judgement:
     """Tokens that are said to be enough for a model, by tokens per parameter: the text's own rule, else 20."""
     n, d, rule = q.get("value"), q.get("tokens"), q.get("ratio")
     least = rule.least if rule else 20.0
-    ratio = d.most / n.least if n.least > 0 else math.inf
+    if min(n.least, least) <= 0:
+        return unknown("a model, or a rule, of no size")
+    ratio = d.most / n.least
     words = f"{format_tokens(d.middle)} ÷ {format_count(n.middle)} parameters = {format_number(d.middle / n.middle)}"
     if ratio * _FAR_SHORT < least:
         return wrong(

@@ -173,7 +173,7 @@ def saved_share(case: Case, share: float, low: float | None = None, high: float 
 def saved_of(case: Case, share: Estimate) -> Saved:
     """As `saved_share` for an estimated share of the run's time; shares outside 0…1 are cut off."""
     whole = stake_seconds(case)
-    if whole is None or not np.isfinite(share.value):
+    if whole is None or whole <= 0 or not np.isfinite(share.value):
         return NOTHING_KNOWN
     value, low, high = (min(1.0, max(0.0, x)) * whole / HOUR for x in (share.value, share.low, share.high))
     hours = Estimate(value=value, low=low, high=high, basis=share.basis)
