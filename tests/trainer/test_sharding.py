@@ -102,8 +102,9 @@ def test_a_process_that_finds_its_file_damaged_makes_all_go_back(tmp_path):
     file.write_bytes(bytes(raw))
     again = train(tmp_path, settings, 2)
     assert again.header["resumed_from_step"] == 4
-    said = [r["text"] for r in again.messages]
-    assert len(said) == 1 and "optimizer-00002-of-00002.safetensors does not match its checksum" in said[0]
+    damaged, back = (r["text"] for r in again.messages)
+    assert "optimizer-00002-of-00002.safetensors does not match its checksum" in damaged
+    assert back == "goes on from step 4: 2 steps are done again"
     assert [r["loss"] for r in again.steps][-2:] == [r["loss"] for r in log.steps][-2:]
 
 
