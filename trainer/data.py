@@ -1,4 +1,4 @@
-"""Training tokens by step number: a memory-mapped token folder, or a synthetic stream of the same interface.
+"""Training tokens by step number: a folder of token files, or a synthetic stream of the same interface.
 
 Sample i is a pure function of (seed, i): nothing is remembered between calls, so that resuming needs only the step.
 The random numbers are arithmetic written out here rather than a library's generator, whose streams may change between
@@ -8,6 +8,7 @@ versions: a run resumed after an upgrade must still see the data it would have s
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -59,8 +60,8 @@ class TokenFolder:
         self.meta: TokenMeta | None = meta
         _check_vocabulary(path, meta.vocab_size, vocab_size)
         self._seq_len, self._seed = seq_len, seed
-        self._train = _map_tokens(Path(path) / TRAIN_FILE, meta.dtype, vocab_size, seq_len)
-        self._validation = _map_tokens(Path(path) / VALIDATION_FILE, meta.dtype, vocab_size, seq_len)
+        self._train = _open(Path(path) / TRAIN_FILE, meta.dtype, vocab_size, seq_len)
+        self._validation = _open(Path(path) / VALIDATION_FILE, meta.dtype, vocab_size, seq_len)
         self.unique_tokens: int | None = meta.tokens
         self.bytes_per_token: float | None = meta.validation_bytes / meta.validation_tokens
         # One window is given up so that each epoch can start at its own offset and cut the text elsewhere.
@@ -179,11 +180,35 @@ def _eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
     return windows // size * size, size
 
 
-def _cut(tokens: np.ndarray, starts: np.ndarray, seq_len: int) -> tuple[Tensor, Tensor]:
+class _TokenFile:
+    """A file of little-endian tokens, read piece by piece: mapped, one that shrinks would kill the process (SIGBUS)."""
+
+    def __init__(self, path: Path, dtype: str):
+        self._path, self._dtype = path, np.dtype(dtype).newbyteorder("<")
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - held open for the whole run
+        self._count = os.fstat(self._file.fileno()).st_size // self._dtype.itemsize
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, start: int, count: int) -> np.ndarray:
+        """Tokens from `start` on; raises DataError when the file has become shorter since it was opened."""
+        width = self._dtype.itemsize
+        piece = os.pread(self._file.fileno(), count * width, start * width)
+        if len(piece) < count * width:
+            size = os.fstat(self._file.fileno()).st_size
+            raise DataError(
+                f"{self._path} ends at byte {size}; it had {self._count * width} when the run began",
+                "restore it and resume: the run goes on from its newest checkpoint",
+            )
+        return np.frombuffer(piece, self._dtype)
+
+
+def _cut(tokens: _TokenFile, starts: np.ndarray, seq_len: int) -> tuple[Tensor, Tensor]:
     inputs = np.empty((len(starts), seq_len), dtype=np.int64)
     targets = np.empty_like(inputs)
     for row, start in enumerate(starts.tolist()):
-        window = tokens[start : start + seq_len + 1]
+        window = tokens.read(start, seq_len + 1)
         inputs[row], targets[row] = window[:-1], window[1:]
     return torch.from_numpy(inputs), torch.from_numpy(targets)
 
@@ -192,17 +217,16 @@ def _tensor(tokens: np.ndarray) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(tokens))
 
 
-def _map_tokens(file: Path, dtype: str, vocab_size: int, seq_len: int) -> np.ndarray:
-    """Map a token file whose length `read_meta` has checked; it must hold a window and only the model's tokens."""
-    stored = np.dtype(dtype).newbyteorder("<")
-    count = file.stat().st_size // stored.itemsize
-    if count <= seq_len:
+def _open(file: Path, dtype: str, vocab_size: int, seq_len: int) -> _TokenFile:
+    """Open a token file whose length `read_meta` has checked; it must hold a window and only the model's tokens."""
+    tokens = _TokenFile(file, dtype)
+    if len(tokens) <= seq_len:
         hint = "use a shorter sequence, or prepare more text"
         if file.name == VALIDATION_FILE:
             hint += " or a larger --validation-fraction"
-        raise DataError(f"{file} holds {count} tokens; one window of seq_len {seq_len} needs {seq_len + 1}", hint)
-    tokens = np.memmap(file, dtype=stored, mode="r").view(np.ndarray)  # plain arrays slice faster than memmaps
-    _check_vocabulary(file, int(tokens[:_SCANNED_TOKENS].max()) + 1, vocab_size)
+        raise DataError(f"{file} holds {len(tokens)} tokens; one window of seq_len {seq_len} needs {seq_len + 1}", hint)
+    first = tokens.read(0, min(len(tokens), _SCANNED_TOKENS))
+    _check_vocabulary(file, int(first.max()) + 1, vocab_size)
     return tokens
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -201,6 +202,15 @@ def test_a_damaged_folder_is_refused(folder, spoil, message):
     with pytest.raises(DataError, match=message) as refusal:
         TokenFolder(folder, 1000, SEQ_LEN, 5)
     assert refusal.value.hint
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error_in_words_and_kills_nobody(folder):
+    source = TokenFolder(folder, 1000, SEQ_LEN, 5)
+    os.truncate(folder / "tokens.bin", 100)
+    with pytest.raises(DataError, match="tokens.bin ends at byte 100; it had 2000 when the run began") as refusal:
+        for step in range(31):
+            source.train_batch(step, 0, 0, 1, 4, 1)
+    assert "restore it and resume" in refusal.value.hint
 
 
 def test_a_missing_folder_names_the_command_that_makes_one(tmp_path):
