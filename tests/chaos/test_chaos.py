@@ -283,7 +283,7 @@ def test_a_folder_that_becomes_read_only_keeps_what_is_durable(undisturbed, tmp_
     folder, settings = tmp_path / "run", replace(SETTINGS, steps=SETTINGS.steps)
     folder.mkdir()
     process = start(settings, folder, plain_user=True)
-    while not list_checkpoints(folder / "checkpoints"):
+    while not any(r["kind"] == "checkpoint" for r in records(folder)):
         time.sleep(0.01)
     for place in (folder / "checkpoints", folder):
         place.chmod(0o555)
@@ -308,7 +308,7 @@ def test_a_data_file_that_shrinks_ends_the_run_in_words_and_once_restored_it_goe
     start(settings, tmp_path / "whole").join(120)
     folder, content = tmp_path / "run", (data / "tokens.bin").read_bytes()
     process = start(settings, folder)
-    while newest(folder) < 20:
+    while not any(r["kind"] == "checkpoint" and r["step"] >= 20 for r in records(folder)):
         time.sleep(0.01)
     os.truncate(data / "tokens.bin", 1000)
     process.join(120)
