@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 @click.option("--target-loss", type=Number(min=0), help="Say whether the run will get there.")
 @click.option("--target-usd", type=USD, help="Say whether the run stays within.")
 @click.option("--target-time", type=SECONDS, help="Say whether the run ends within.")
+@click.option(
+    "--next-data",
+    metavar="SIZE|PATH",
+    help="Other data, as text (91MB, or a file) or tokens (2B, or a token folder): what the next run takes on them.",
+)
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
 @click.option("--md", type=NEW_FILE, help="Write a report in Markdown.")
 @click.option("--table", type=NEW_FILE, help="Write the table that was read as CSV.")
@@ -75,6 +80,7 @@ def _analyzed(path: Path, given: Given, store: Store) -> Analysis:
 def _given(options: dict[str, Any]) -> Given:
     from advisor.findings.forecast import Targets
     from advisor.workflows.analysis import Given
+    from advisor.workflows.analyze import next_data_of
 
     seconds = options["target_time"]
     if options["gpu"] not in (None, "cpu"):
@@ -89,6 +95,7 @@ def _given(options: dict[str, Any]) -> Given:
         telemetry=options["telemetry"],
         plan=options["plan"],
         format=options["format_"],
+        next_data=next_data_of(options["next_data"]) if options["next_data"] else None,
         targets=Targets(
             final_loss=options["target_loss"], usd=options["target_usd"], hours=seconds / 3600 if seconds else None
         ),

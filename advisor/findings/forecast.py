@@ -247,9 +247,9 @@ def elsewhere(case: Case, place: Place) -> Elsewhere:
     if predicted.step_seconds is None or planned is None:
         missing = "step time" if predicted.step_seconds is None else "number of steps"
         return dataclasses.replace(blank, note=f"the {missing} is not known")
-    overhead = _overhead(case)
-    whole = product(predicted.step_seconds.scaled(planned / HOUR), overhead)
-    rest = product(predicted.step_seconds.scaled(max(0.0, planned - done) / HOUR), overhead)
+    pauses = overhead(case)
+    whole = product(predicted.step_seconds.scaled(planned / HOUR), pauses)
+    rest = product(predicted.step_seconds.scaled(max(0.0, planned - done) / HOUR), pauses)
     usd = place.usd_per_gpu_hour * place.gpus if place.usd_per_gpu_hour is not None else None
     return dataclasses.replace(
         blank,
@@ -274,7 +274,7 @@ def moved_workload(work: Workload, place: Place) -> Workload | None:
     )
 
 
-def _overhead(case: Case) -> Estimate:
+def overhead(case: Case) -> Estimate:
     """Wall clock over step time so far, evaluations and checkpoints included; 1 where the log has no such times."""
     pauses = sum(float(finite(case.run.column(f"{kind}_seconds")).sum()) for kind in ("eval", "checkpoint"))
     pace, done = mean_step_seconds(case), steps_done(case.run)

@@ -10,6 +10,7 @@ import numpy as np
 
 from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
 from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers, steps_by_epoch
+from advisor.readers.card_columns import PREFIX, with_readings_of_rows
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
 from advisor.readers.plan_lines import Planned
@@ -67,7 +68,7 @@ def assemble(
         duplicates=found.duplicates * records.kept_every,
         kept_every=records.kept_every,
     )
-    table = _with_main_phase(table, found, axis)
+    table = with_readings_of_rows(_with_main_phase(table, found, axis))
     notes += [*_told(found, table), *_numbered(table)]
     train_lines = whole.line[whole.kind == TRAIN]
     placed = _placed([*events, *_restart_events(found, records)], train_lines, records.line, step)
@@ -117,7 +118,11 @@ def _rows(piece: np.ndarray, records: Records, axis: Axis, notes: list[str]) -> 
 
 
 def _columns(columns: dict[str, np.ndarray], kept: np.ndarray, pieces: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    out = {name: values[kept] for name, values in columns.items() if name in COLUMNS or name in HIDDEN}
+    out = {
+        name: values[kept]
+        for name, values in columns.items()
+        if name in COLUMNS or name in HIDDEN or name.startswith(PREFIX)
+    }
     out = {name: values for name, values in out.items() if not np.isnan(values).all()}
     if out:
         out["phase"] = np.repeat(np.arange(len(pieces), dtype=np.float64), [len(piece) for piece in pieces])

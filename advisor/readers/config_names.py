@@ -39,7 +39,7 @@ _TABLE: dict[str, tuple[str, str]] = {
                      "total_train_batch_size effective_batch"),
     "planned_steps": ("count", "planned_steps max_steps max_iters num_iterations train_iters max_train_steps "
                       "total_steps total_iterations num_training_steps training_steps train_steps num_train_steps "
-                      "max_update iterations target_iters num_steps max_step max_duration steps"),
+                      "max_update iterations target_iters iters num_steps max_step max_duration steps"),
     "planned_epochs": ("plain", "planned_epochs num_train_epochs num_epochs max_epochs n_epochs total_epochs "
                        "max_epoch epochs"),
     "learning_rate": ("plain", "learning_rate lr max_lr peak_lr max_learning_rate base_lr base_learning_rate "
@@ -66,6 +66,11 @@ _TABLE: dict[str, tuple[str, str]] = {
     "usd_per_hour": ("positive", "usd_per_hour price_per_hour cost_per_hour hourly_rate"),
     "dropout": ("plain", "dropout dropout_rate resid_pdrop dropout_p"),
     "family": ("word", "model_type family model_family"),
+    "driver": ("text", "driver_version nvidia_driver gpu_driver_version"),
+    "cuda": ("text", "cuda_version"),
+    "torch": ("text", "torch_version pytorch_version"),
+    "host": ("text", "hostname host_name"),
+    "cpu_threads": ("count", "cpu_count cpu_threads"),
     "date": ("text", "date"),
 }  # fmt: skip
 _RANK = {name: (fact, kind, rank) for fact, (kind, names) in _TABLE.items() for rank, name in enumerate(names.split())}

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from advisor.readers.card_columns import KIND, column_or_card, converted
 from advisor.readers.cells import looks_like_date, plain_numbers, printed_non_finite, unix_seconds, unix_times
-from advisor.readers.names import Named, column_of, in_unit
+from advisor.readers.names import Named, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 
 BLOCK_ROWS = 20_000
@@ -36,7 +37,7 @@ class Gathered:
 class Gatherer:
     """Takes blocks of named cells. `name_of` says what a name stands for."""
 
-    name_of: Callable[[str], Named | None] = column_of
+    name_of: Callable[[str], Named | None] = column_or_card
     _store: RecordStore = field(default_factory=lambda: RecordStore(kinds=(TRAIN, EVAL)))
     _key_of: dict[str, tuple[str, Named]] = field(default_factory=dict)  # column → the key that stands for it
     _passed: dict[str, None] = field(default_factory=dict)  # names in order
@@ -118,7 +119,7 @@ class Gatherer:
             return "unix_seconds", values, "date"
         if named.kind == "date":
             return column, unix_seconds(values), ""
-        return in_unit(named, values)
+        return converted(named, values) if named.kind == KIND else in_unit(named, values)
 
     def _put(self, order: np.ndarray, lines: np.ndarray, columns: dict[str, np.ndarray]) -> None:
         rows = len(order)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.bounded import as_number
+from advisor.readers.card_columns import column_or_card
 from advisor.readers.cells import NON_FINITE, looks_like_date, unix_times
 from advisor.readers.gather import BLOCK_ROWS, Gathered, Gatherer
-from advisor.readers.names import Named, column_of
+from advisor.readers.names import Named
 
 _DEEPEST = 4
 _MOST_KEYS = 5000  # of one object: more is data
@@ -22,7 +23,7 @@ _MOST_KEYS = 5000  # of one object: more is data
 class JsonRows:
     """Collects objects as rows; numbers written as text count, everything else is passed over."""
 
-    name_of: Callable[[str], Named | None] = column_of
+    name_of: Callable[[str], Named | None] = column_or_card
     _gatherer: Gatherer | None = None
     _cells: dict[str, list[tuple[int, float, int]]] = field(default_factory=dict)  # key → (row, value, printed)
     _lines: list[int] = field(default_factory=list)
@@ -61,7 +62,7 @@ class JsonRows:
         self._cells, self._lines = {}, []
 
 
-def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_of) -> Gathered:
+def rows_of(objects: Iterable[Mapping[str, Any]], name_of: Callable[[str], Named | None] = column_or_card) -> Gathered:
     """Records of a list of objects, numbered from 1."""
     rows = JsonRows(name_of=name_of)
     for number, one in enumerate(objects, 1):

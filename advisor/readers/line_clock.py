@@ -78,7 +78,7 @@ _BAR = re.compile(rb"(?<!\d)(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}) days?, )?(?:(\d
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
     """The table with what the clocks of a log's lines say of each of its runs; AdvisorError if it cannot be opened."""
-    if not table.runs or table.telemetry is not None:
+    if not table.runs or (table.telemetry is not None and not len(table)):
         return table
     with _opened(path) as data:
         if b"\0" in data[:4096]:

@@ -25,7 +25,8 @@ from advisor.readers.run_table import Event, RunTable, Status
 
 NAME = "markdown"
 _PHASES = {"forward": "forward_seconds", "backward": "backward_seconds", "optimizer": "optimizer_seconds",
-           "data": "data_seconds", "clip": "clip_seconds", "total": "seconds"}  # fmt: skip
+           "data": "data_seconds", "grad norm": "grad_norm_seconds", "clip": "clip_seconds",
+           "flush": "flush_seconds", "total": "seconds"}  # fmt: skip
 _PRICE = re.compile(r"\$\s*(\d+(?:\.\d+)?)\s*(?:/|per )\s*(?:hr|hour|h)\b", re.IGNORECASE)
 _CARDS = re.compile(r"^\s*(\d{1,5})\s*[x×]\s+(.*)")
 _DURATIONS = ("wall_time", "training_time", "total_time", "duration", "wall_clock")

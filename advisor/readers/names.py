@@ -128,6 +128,8 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     )),
     ("forward_seconds", "seconds", ("forward", "fwd", "forward_pass", "forward_time", "fwd_time", "time_forward")),
     ("backward_seconds", "seconds", ("backward", "bwd", "backward_pass", "backward_time", "bwd_time", "time_backward")),
+    ("grad_norm_seconds", "seconds", ("grad_norm_time", "timing_grad_norm", "time_grad_norm")),
+    ("flush_seconds", "seconds", ("flush_time", "timing_flush", "time_flush")),
     ("clip_seconds", "seconds", ("clip_time", "grad_clip_time", "gradient_clip", "grad_clip", "clip_grad_time")),
     ("optimizer_seconds", "seconds", (
         "optimizer_time", "optim_time", "opt_time", "optimizer", "optim", "opt", "optimizer_step_time",
@@ -146,10 +148,10 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     )),
     ("seconds", "seconds", (
         "step_time", "time_per_step", "iter_time", "iteration_time", "dt", "time_per_iter", "time_per_iteration",
-        "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "ms_per_step", "s_it",
+        "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "s_it",
         "time_step", "time_batch", "batch_time", "train_step_time", "elapsed_time_per_iteration", "timing_s_step",
         "sec_per_iter", "s_per_iter", "iter_dt", "time_metrics_end_to_end", "seconds_per_iter", "perf_time_per_step",
-        "step_dt", "train_dt", "iter_time_s", "updt",
+        "step_dt", "train_dt", "iter_time_s", "updt", "per_step", "per_iter", "per_iteration",
     )),
     ("elapsed_seconds", "seconds", (
         "elapsed", "elapsed_time", "runtime", "_runtime", "total_time", "wall_time", "walltime", "time_elapsed",
@@ -180,6 +182,10 @@ _STEPS_PER_SECOND = re.compile(r"(?:it|its|iter|iters|iterations|step|steps|batc
 _PER_DEVICE = re.compile(rf"(?:throughput_)?(?:device_)?{_TOKEN}{_PER}(?:s|sec|second){_PER}{_DEVICE}|"
                          rf"throughput_device_{_TOKEN}{_PER}(?:s|sec|second)|tgs|tps_per_gpu|"
                          rf"{_TOKEN}{_PER}{_DEVICE}{_PER}(?:s|sec|second)")  # fmt: skip
+_PER_STEP = ("per_step", "per_iter", "per_iteration")  # behind a unit: "ms_per_step"
+# parts of a step that share their name with what they work on: in milliseconds "grad_norm" is the time it takes
+_TIMED = {"grad_norm": "grad_norm", "gradient_norm": "grad_norm", "flush": "flush", "gpu_flush": "flush",
+          "data": "data", "timing_data": "data"}  # fmt: skip
 _AMBIGUOUS_TIME = re.compile(r"time|time_s|t|seconds|secs|sec")
 _OUTER = re.compile(
     r"(?:train|training|trainer|metrics|perf|performance|time|timing|timings|optim|stats|global|model|gpu)_"
@@ -269,10 +275,15 @@ def normalise(name: str) -> tuple[str, str | None]:
 
 def _split_unit(stem: str) -> tuple[str, str | None]:
     head, _, last = stem.rpartition("_")
-    return (head, last) if head and last in _UNITS else (stem, None)
+    if head and last in _UNITS:
+        return head, last
+    first, _, rest = stem.partition("_")
+    return (rest, first) if first in SECONDS and rest in _PER_STEP else (stem, None)
 
 
 def _look_up(stem: str, unit: str | None) -> Named | None:
+    if unit in SECONDS and stem in _TIMED:
+        stem = f"{_TIMED[stem]}_time"
     if _AMBIGUOUS_TIME.fullmatch(stem):
         return Named(column="seconds", kind="time", unit=unit or ("s" if stem != "time" else None), rank=60)
     for column, kind, patterns in _compiled():

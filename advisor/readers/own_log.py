@@ -165,6 +165,12 @@ def _facts(log: RunLog) -> dict[str, Any]:
         "data_fingerprint": data.get("fingerprint") if data else SYNTHETIC,
         "bytes_per_token": data.get("bytes_per_token"),
         "total_seconds": _total_seconds(log),
+        "driver": device.get("driver"),
+        "cuda": device.get("cuda"),
+        "cpu_threads": device.get("cpu_threads"),
+        "torch": header.get("torch"),
+        "python": header.get("python"),
+        "host": header.get("host"),
     }
     if device.get("type") == "cpu":
         facts |= {"gpu": "cpu", "gpu_memory_bytes": None}

@@ -8,6 +8,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.readers.assemble import assemble
+from advisor.readers.card_columns import column_or_card
 from advisor.readers.delimited import recognised
 from advisor.readers.gather import BLOCK_ROWS, Gatherer
 from advisor.readers.run_table import RunTable
@@ -30,7 +31,7 @@ def read(path: Path) -> RunTable:
     rows = 0
     try:
         file = parquet.ParquetFile(path)
-        wanted = [name for name in file.schema_arrow.names if recognised((name,))]
+        wanted = [name for name in file.schema_arrow.names if column_or_card(name)]
         for batch in file.iter_batches(batch_size=BLOCK_ROWS, columns=wanted):
             cells, printed = _cells(batch)
             gatherer.add(cells, rows + 1 + np.arange(batch.num_rows), printed)

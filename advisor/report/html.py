@@ -9,7 +9,7 @@ from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
-from advisor.report import words
+from advisor.report import measured, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.workflows.analysis import Analysis
 
@@ -78,10 +78,16 @@ def _run(analysis: Analysis, figures: list[str]) -> str:
         ("Findings", findings),
         ("Money and time", _table(("", "takes", "costs"), words.money(analysis))),
         ("Speed", _table(("", ""), words.speed(analysis))),
+        ("Throughput and gradients, measured", _table(measured.SPREAD, measured.spreads(analysis))),
+        ("Gradient clipping", _table(("", ""), measured.gradients(analysis))),
+        ("Cards", _table(measured.CARDS, measured.cards(analysis))),
+        ("Machine", _table(("", ""), measured.machine(analysis))),
         ("Charts", "".join(figures)),
         ("Parts of a step in numbers", _table(("part", "median", "share"), phase_rows(analysis))),
         ("To come", _table(("", ""), words.outlook(analysis))),
         ("The same run elsewhere", _table(("card", "takes", "costs", ""), words.elsewhere(analysis))),
+        ("The next run, on other data", _table(("", ""), measured.next_data(analysis))),
+        ("The next run on", _table(measured.NEXT, measured.next_places(analysis))),
         ("Model", _table(("", ""), words.model_facts(analysis))),
         ("Training", _table(("", ""), words.training_facts(analysis))),
         ("Some of its steps", _table(columns, rows)),

@@ -4,8 +4,10 @@ memory, checkpoints, money, findings, conclusion.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from advisor.findings.case import Finding
-from advisor.report import words
+from advisor.report import measured, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import markdown_table as table
 from advisor.workflows.analysis import Analysis
@@ -27,10 +29,16 @@ def document(analysis: Analysis) -> str:
     parts += _section("Loss", table(columns, rows) if rows else "")
     parts += _section("Time of a step", table(("part", "median", "share"), phase_rows(analysis)))
     parts += _section("Throughput", _pairs(words.speed(analysis)))
+    parts += _section("Throughput and gradients, measured", _rows(measured.SPREAD, measured.spreads(analysis)))
+    parts += _section("Gradient clipping", _rows(("", ""), measured.gradients(analysis)))
+    parts += _section("Cards", _rows(measured.CARDS, measured.cards(analysis)))
+    parts += _section("Machine", _rows(("", ""), measured.machine(analysis)))
     parts += _section("Checkpoints", table(("step", "what the log says"), checkpoint_rows(analysis)))
     parts += _section("Money and time", table(("what", "takes", "costs"), words.money(analysis)))
     parts += _section("To come", _pairs(words.outlook(analysis)))
     parts += _section("The same run elsewhere", table(("card", "takes", "costs", ""), words.elsewhere(analysis)))
+    parts += _section("The next run, on other data", _rows(("", ""), measured.next_data(analysis)))
+    parts += _section("The next run on", _rows(measured.NEXT, measured.next_places(analysis)))
     parts += _section("Findings", "\n\n".join(map(_finding, analysis.findings)) or "None.")
     if analysis.insufficient:
         lines = [f"- {check.code}: {check.missing}" for check in analysis.insufficient]
@@ -41,6 +49,10 @@ def document(analysis: Analysis) -> str:
 
 def _section(title: str, body: str) -> list[str]:
     return [f"## {title}", body] if body else []
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(columns, rows) if rows else ""
 
 
 def _pairs(pairs: words.Pairs) -> str:

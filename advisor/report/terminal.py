@@ -9,7 +9,7 @@ from rich.text import Text
 
 from advisor.findings.case import Finding, Severity
 from advisor.report import comparison as words_of_runs
-from advisor.report import render, words
+from advisor.report import measured, render, words
 from advisor.report.table import on_console
 from advisor.runs.comparison import Comparison
 from advisor.runs.scoring import ScoredRun
@@ -34,11 +34,30 @@ def report(analysis: Analysis) -> Iterator[RenderableType]:
     yield ""
     yield render.table(("speed", ""), words.speed(analysis))
     yield ""
+    yield from _measured(analysis)
     yield render.table(("to come", ""), words.outlook(analysis))
     if others := words.elsewhere(analysis):
         yield ""
         yield render.table(("the whole run on", "takes", "costs", ""), others)
+    asked = (("the next run", ""), measured.next_data(analysis)), (measured.NEXT, measured.next_places(analysis))
+    for columns, rows in asked:
+        if rows:
+            yield ""
+            yield render.table(columns, rows)
     yield from _small_print(analysis)
+
+
+def _measured(analysis: Analysis) -> Iterator[RenderableType]:
+    """The statistics that there are, each table followed by a blank line."""
+    for columns, rows in (
+        (("measured", *measured.SPREAD[1:]), measured.spreads(analysis)),
+        (("gradients", ""), measured.gradients(analysis)),
+        (measured.CARDS, measured.cards(analysis)),
+        (("machine", ""), measured.machine(analysis)),
+    ):
+        if rows:
+            yield render.table(columns, rows)
+            yield ""
 
 
 def comparison(runs: Comparison) -> Iterator[RenderableType]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from advisor.findings.measured import joules
 from advisor.findings.run_metrics import lifetime_seconds
 from advisor.predict.energy import JOULES_PER_KWH
 from advisor.readers.run_table import RunTable
 
-_LONGEST_SAMPLE_SECONDS = 5.0  # of power: a longer gap in the telemetry is a gap, not a reading
 _COVERED = 0.05  # of a run's time that readings taken by another program may miss, or have too much
 
 
@@ -42,18 +42,6 @@ def measured_kwh(telemetry: Mapping[str, np.ndarray]) -> float | None:
     unread = np.full(len(clock), np.nan)
     counter, power = telemetry.get("energy_joules", unread), telemetry.get("power_watts", unread)
     device = np.nan_to_num(telemetry.get("gpu", unread), nan=-1.0)
-    joules = [_joules(clock[mine], counter[mine], power[mine]) for mine in (device == d for d in np.unique(device))]
-    metered = [value for value in joules if value is not None]
+    used = [joules(clock[mine], counter[mine], power[mine]) for mine in (device == d for d in np.unique(device))]
+    metered = [value for value in used if value is not None]
     return sum(metered) / JOULES_PER_KWH if metered else None
-
-
-def _joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float | None:
-    """Of one device; None where neither its counter nor its power was read twice."""
-    counted = counter[np.isfinite(counter)]
-    if len(counted) > 1:
-        return float(np.diff(counted).clip(min=0).sum())
-    read = np.isfinite(power) & np.isfinite(clock)
-    if read.sum() < 2:
-        return None
-    gaps = np.diff(clock[read]).clip(max=_LONGEST_SAMPLE_SECONDS)
-    return float((gaps * (power[read][1:] + power[read][:-1]) / 2).sum())

@@ -10,7 +10,7 @@ import streamlit as st
 from advisor.findings.case import Finding, Severity
 from advisor.findings.forecast import Targets
 from advisor.hardware.catalog import load_gpus
-from advisor.report import words
+from advisor.report import measured, words
 from advisor.report.markdown import document
 from advisor.report.plots import plots
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
@@ -235,6 +235,12 @@ def _tables(analysis: Analysis) -> None:
         pairs(phase_rows(analysis), ("Part of a step", "Median", "Share"), right=("Median", "Share"))
     with right:
         pairs(words.speed(analysis), ("Speed", " "), right=(" ",))
+        pairs(
+            measured.spreads(analysis),
+            ("Measured", "Mean", "Least", "Most", "Last", "Rows"),
+            right=("Mean", "Least", "Most", "Last", "Rows"),
+        )
+        pairs(measured.cards(analysis), ("Card", " ", "Mean", "Least", "Most"), right=("Mean", "Least", "Most"))
         pairs(words.elsewhere(analysis), ("The whole run on", "Takes", "Costs", " "), right=("Takes", "Costs"))
     with st.expander("Model and training as the log declares them"):
         left, right = st.columns(2)

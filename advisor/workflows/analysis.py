@@ -17,6 +17,8 @@ from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.findings.coverage import Coverage, coverage
 from advisor.findings.forecast import Forecast, Place, Targets, forecast
 from advisor.findings.make_case import make_case
+from advisor.findings.measured import Measured, measured
+from advisor.findings.next_run import NextData, NextRun, next_run
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
 from advisor.findings.run_facts import number, planned_steps, price, steps_done
@@ -60,6 +62,7 @@ class Given:
     plan: Path | None = None
     format: str | None = None
     targets: Targets = Targets()
+    next_data: NextData | None = None  # another data set, to say what the same run takes on it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,8 @@ class Analysis:
     spent_usd: float | None
     tokens_per_second: float | None  # median of steady steps
     mfu: float | None  # by exact FLOPs and the card's dense peak
+    measured: Measured
+    next_run: NextRun | None = None  # on the data that were asked about
     savings: Savings | None = None  # of all findings, no second counted twice; None: not known
     run_seconds: tuple[float | None, ...] = ()  # of each of the log's runs, by its own clocks
 
@@ -89,7 +94,8 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
     profile = _profile(run, stated, plan, store)
     case = make_case(run, given=stated, profile=profile, plan=plan)
     findings, insufficient = judge(case)
-    outlook = forecast(case, given.targets, _places(case, store))
+    places = _places(case, store)
+    outlook = forecast(case, given.targets, places)
     seconds, usd = file_seconds(case), price(case)
     pace = run_metrics.pace(case)
     spent_hours = seconds / 3600 if seconds is not None else None
@@ -108,6 +114,8 @@ def judge_run(run: RunTable, given: Given, store: Store) -> Analysis:
         spent_usd=spent_usd,
         tokens_per_second=pace.tokens_per_second if pace else None,
         mfu=run_metrics.mfu(case),
+        measured=measured(case),
+        next_run=next_run(case, given.next_data, places) if given.next_data else None,
         savings=savings(case, findings, outlook.total_hours.value if outlook.total_hours else None),
         run_seconds=tuple(run_seconds(case)),
     )
@@ -132,6 +140,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "verdict": analysis.verdict,
         "throughput": analysis.tokens_per_second,
         "mfu": analysis.mfu,
+        "measured": analysis.measured,
         "cost": {
             "hours": analysis.spent_hours,
             "usd": analysis.spent_usd,
@@ -145,6 +154,7 @@ def to_document(analysis: Analysis) -> dict[str, Any]:
         "insufficient": analysis.insufficient,
         "checks": coverage(case, analysis.insufficient),
         "forecast": analysis.forecast,
+        "next_run": analysis.next_run,
         "facts": run.facts,
         "assumed": case.unsure,
         "columns": run.provenance,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.findings.next_run import NextData
 from advisor.launch.state import RunState, run_status
 from advisor.launch.writers import is_being_written
 from advisor.readers.archive import opened
@@ -15,7 +17,9 @@ from advisor.readers.run_table import RunTable, Status
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
+from advisor.units import parse_bytes, parse_tokens
 from advisor.workflows.analysis import Analysis, Given, judge_run
+from advisor.workflows.data import read_data
 
 _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
@@ -39,7 +43,7 @@ def _as_it_is(run: RunTable, path: Path) -> RunTable:
             return replace(run, status=Status.RUNNING, status_reason="its process lives")
         asked = launch.stop_asked_at is not None and run.status in (Status.STOPPED, *_OPEN, Status.KILLED)
         return replace(run, status=Status.STOPPED, status_reason="its user stopped it") if asked else run
-    if run.status in _OPEN and run.telemetry is None and path.is_file() and is_being_written(path):
+    if run.status in _OPEN and (len(run) or run.telemetry is None) and path.is_file() and is_being_written(path):
         return replace(run, status=Status.RUNNING, status_reason="its log is being written")
     return run
 
@@ -74,3 +78,19 @@ def _with_folder(path: Path, given: Given) -> Given:
     if price is None and launch is not None and launch.usd_per_hour is not None:
         price = launch.usd_per_hour / launch.gpus
     return replace(given, plan=plan, usd_per_gpu_hour=price)
+
+
+def next_data_of(text: str) -> NextData:
+    """Other data by their size as text ("91MB"), by their tokens ("2B"), or as a file or token folder that is here.
+
+    Raises AdvisorError (exit 2) for what is none of these.
+    """
+    path = Path(text)
+    if path.is_file():
+        return NextData(name=text, text_bytes=float(path.stat().st_size))
+    if path.is_dir():
+        meta = read_data(path)
+        return NextData(name=text, tokens=None if meta is None else float(meta.tokens))
+    if re.search(r"(?i)[kmgt]i?b$", text.strip()):
+        return NextData(name=text, text_bytes=float(parse_bytes(text)))
+    return NextData(name=text, tokens=float(parse_tokens(text)))

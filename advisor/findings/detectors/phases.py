@@ -10,7 +10,10 @@ from advisor.findings.run_facts import parameters
 from advisor.predict.throughput import OPTIMIZER_BYTES
 from advisor.units import format_bandwidth, format_bytes, format_flops, format_percent, format_seconds
 
-PHASES = ("data_seconds", "forward_seconds", "backward_seconds", "clip_seconds", "optimizer_seconds")
+PHASES = (
+    *("data_seconds", "forward_seconds", "backward_seconds", "grad_norm_seconds", "clip_seconds"),
+    *("optimizer_seconds", "flush_seconds"),
+)
 _SURE_BELOW = 0.5  # of the floor: 8-bit or 16-bit optimizer states move half of fp32's bytes at the least
 _FEW_STEPS = 5
 _LAUNCHING = 0.02  # seconds of a forward pass in which launching from Python can take longer than the work

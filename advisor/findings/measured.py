@@ -1,0 +1,162 @@
+"""What a run measured of itself in plain statistics: throughput, gradients, and each of its cards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from advisor.findings import run_metrics
+from advisor.findings.case import Case
+from advisor.findings.curves import Curve, curve
+from advisor.findings.run_facts import number, step_tokens
+from advisor.laws.throttling import reasons_in
+
+# of a card, in the order people ask for them
+QUANTITIES = (
+    *("utilization", "memory_used_bytes", "power_watts", "temperature_celsius", "sm_clock_mhz", "memory_utilization"),
+)
+_LONGEST_SAMPLE_SECONDS = 5.0  # of power: a longer gap in the readings is a gap, not a reading,
+_LONGEST_SAMPLE_TIMES = 3.0  # unless readings are that rare: gaps are so many times the usual one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Mean, least and most of what was recorded, and how many values that was."""
+
+    mean: float
+    low: float
+    high: float
+    last: float
+    count: int
+    high_step: float | None = None  # at which the most was printed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """Norms of the gradient and how often it was clipped. None: the log does not tell."""
+
+    norm: Spread | None
+    clipped: Spread | None  # share of the steps, or of the values, as the log prints it
+    above_clip: float | None  # share of the printed norms above the declared threshold
+    clip: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardReadings:
+    """What telemetry says of one card."""
+
+    card: int
+    readings: int
+    seconds: float | None  # from the first reading to the last; None: no clock
+    quantities: Mapping[str, Spread]  # of QUANTITIES; what was never read is left out
+    memory_bytes: float | None  # the card's own
+    joules: float | None
+    throttled: float | None  # share of the readings with a reason to slow down; None: reasons were not read
+    reasons: tuple[str, ...]  # in words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The statistics of a report."""
+
+    tokens_per_second: Spread | None
+    step_seconds: Spread | None
+    memory_bytes: Spread | None  # of the device, as the log prints it
+    device_bytes: float | None  # what the device has
+    gradients: Gradients
+    cards: tuple[CardReadings, ...]
+
+
+def measured(case: Case) -> Measured:
+    """All statistics that the log and its telemetry allow."""
+    times = run_metrics.step_times(case)
+    seconds = None if times is None else _spread(Curve(step=times.step, value=times.seconds))
+    return Measured(
+        tokens_per_second=_spread(rates(case)),
+        step_seconds=seconds,
+        memory_bytes=_spread(curve(case.run, "memory_bytes")),
+        device_bytes=run_metrics.memory_used_share(case)[1],
+        gradients=_gradients(case),
+        cards=cards(case.run.telemetry or {}),
+    )
+
+
+def rates(case: Case) -> Curve:
+    """Tokens per second at each step: as printed, else tokens per step over the step's seconds; empty without both."""
+    printed = curve(case.run, "tokens_per_second")
+    times, tokens = run_metrics.step_times(case), step_tokens(case)
+    if len(printed) or times is None or tokens is None:
+        return printed
+    return Curve(step=times.step, value=tokens / times.seconds)
+
+
+def cards(telemetry: Mapping[str, np.ndarray]) -> tuple[CardReadings, ...]:
+    """The statistics of each card of a telemetry table; empty where that holds none."""
+    clock = telemetry.get("unix_seconds", np.empty(0))
+    number_of = np.nan_to_num(telemetry.get("gpu", np.zeros(len(clock))))
+    return tuple(_card(telemetry, clock, number_of == card, int(card)) for card in np.unique(number_of))
+
+
+def _card(telemetry: Mapping[str, np.ndarray], clock: np.ndarray, mine: np.ndarray, card: int) -> CardReadings:
+    def column(name: str) -> np.ndarray:
+        return telemetry.get(name, np.full(len(clock), np.nan))[mine]
+
+    found = {name: _spread(_of_readings(column(name))) for name in QUANTITIES}
+    masks = column("throttle_reasons")
+    masks = masks[np.isfinite(masks)].astype(int)
+    held = [mask for mask in masks.tolist() if reasons_in((mask,))]
+    times, total = clock[mine][np.isfinite(clock[mine])], column("memory_total_bytes")
+    return CardReadings(
+        card=card,
+        readings=int(mine.sum()),
+        seconds=float(np.ptp(times)) if len(times) > 1 else None,
+        quantities={name: spread for name, spread in found.items() if spread is not None},
+        memory_bytes=float(np.nanmax(total)) if np.isfinite(total).any() else None,
+        joules=joules(clock[mine], column("energy_joules"), column("power_watts")),
+        throttled=len(held) / len(masks) if len(masks) else None,
+        reasons=reasons_in(held),
+    )
+
+
+def joules(clock: np.ndarray, counter: np.ndarray, power: np.ndarray) -> float | None:
+    """Energy of one device; None where neither its counter nor its power was read twice.
+
+    The counter's rises where it has one (it restarts with the driver), else power times time, gaps left out.
+    """
+    counted = counter[np.isfinite(counter)]
+    if len(counted) > 1:
+        return float(np.diff(counted).clip(min=0).sum())
+    read = np.isfinite(power) & np.isfinite(clock)
+    if read.sum() < 2:
+        return None
+    gaps = np.diff(clock[read])
+    longest = max(_LONGEST_SAMPLE_SECONDS, _LONGEST_SAMPLE_TIMES * float(np.median(gaps)))
+    return float((gaps.clip(max=longest) * (power[read][1:] + power[read][:-1]) / 2).sum())
+
+
+def _gradients(case: Case) -> Gradients:
+    norms, clip = curve(case.run, "grad_norm"), number(case.run.facts, "grad_clip")
+    before = case.run.facts.get("grad_norm_kind") != "post_clip"
+    above = float((norms.value > clip).mean()) if clip and before and len(norms) else None
+    return Gradients(norm=_spread(norms), clipped=_spread(curve(case.run, "clipped")), above_clip=above, clip=clip)
+
+
+def _of_readings(values: np.ndarray) -> Curve:
+    known = values[np.isfinite(values)]
+    return Curve(step=np.arange(float(len(known))), value=known, counted=False)
+
+
+def _spread(values: Curve) -> Spread | None:
+    if not len(values):
+        return None
+    top = int(values.value.argmax())
+    return Spread(
+        mean=float(values.value.mean()),
+        low=float(values.value.min()),
+        high=float(values.value.max()),
+        last=float(values.value[-1]),
+        count=len(values),
+        high_step=float(values.step[top]) if values.counted else None,
+    )

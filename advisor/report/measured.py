@@ -1,0 +1,143 @@
+"""A run's statistics in words: throughput, gradients, cards, machine, and the same run on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.findings.measured import CardReadings, Spread
+from advisor.findings.run_metrics import card as card_of
+from advisor.predict.energy import JOULES_PER_KWH
+from advisor.report.quantities import COST, TIME
+from advisor.report.words import Pairs
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_energy,
+    format_estimate,
+    format_number,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_tokens,
+    format_watts,
+)
+from advisor.workflows.analysis import Analysis
+
+SPREAD = ("", "mean", "least", "most", "last", "rows")
+CARDS = ("card", "", "mean", "least", "most")
+NEXT = ("on", "takes", "costs", "")
+_MACHINE = (
+    ("driver", "driver"),
+    ("cuda", "CUDA"),
+    ("torch", "PyTorch"),
+    ("python", "Python"),
+    ("host", "host"),
+    ("cpu_threads", "CPU threads"),
+)
+
+
+def _celsius(value: float | None) -> str:
+    return f"{format_number(value)} °C"
+
+
+def _megahertz(value: float | None) -> str:
+    return f"{format_number(value)} MHz"
+
+
+_QUANTITIES: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "utilization": ("time with a kernel", format_percent),
+    "memory_used_bytes": ("memory in use", format_bytes),
+    "power_watts": ("power", format_watts),
+    "temperature_celsius": ("temperature", _celsius),
+    "sm_clock_mhz": ("SM clock", _megahertz),
+    "memory_utilization": ("time with memory traffic", format_percent),
+}
+
+Rows = list[tuple[str, ...]]
+
+
+def spreads(analysis: Analysis) -> Rows:
+    """Throughput, step time and gradients (columns `SPREAD`)."""
+    found, gradients = analysis.measured, analysis.measured.gradients
+    memory = "device memory" + (f" of {format_bytes(found.device_bytes)}" if found.device_bytes else "")
+    rows = [
+        _spread("tokens per second", found.tokens_per_second, format_rate),
+        _spread("step time", found.step_seconds, format_seconds),
+        _spread(memory, found.memory_bytes, format_bytes),
+        _spread("gradient norm", gradients.norm, format_number),
+        _spread("clipped", gradients.clipped, format_percent),
+    ]
+    return [row for row in rows if row]
+
+
+def _spread(name: str, spread: Spread | None, words: Callable[[float | None], str]) -> tuple[str, ...]:
+    if spread is None:
+        return ()
+    at = "" if spread.high_step is None else f" (step {format_count(spread.high_step)})"
+    most = words(spread.high) + at
+    return name, words(spread.mean), words(spread.low), most, words(spread.last), format_count(spread.count)
+
+
+def gradients(analysis: Analysis) -> Pairs:
+    """What clipping did, where the threshold is known."""
+    found = analysis.measured.gradients
+    if found.above_clip is None:
+        return []
+    return [(f"norms above the threshold of {format_number(found.clip)}", format_percent(found.above_clip))]
+
+
+def cards(analysis: Analysis) -> Rows:
+    """Readings of each card (columns `CARDS`); empty without telemetry."""
+    spec = card_of(analysis.case)
+    limit = spec.tdp_watts if spec is not None else None
+    return [row for one in analysis.measured.cards for row in card_rows(one, limit)]
+
+
+def card_rows(card: CardReadings, limit_watts: float | None) -> Rows:
+    """One card's readings (columns `CARDS`), its energy and what held it back."""
+    name = str(card.card)
+    rows: Rows = []
+    for quantity, spread in card.quantities.items():
+        title, words = _QUANTITIES[quantity]
+        of = {"memory_used_bytes": card.memory_bytes, "power_watts": limit_watts}.get(quantity)
+        title = f"{title}, of {words(of)}" if of else title
+        rows.append((name, title, words(spread.mean), words(spread.low), words(spread.high)))
+    if card.joules is not None:
+        rows.append((name, "energy", format_energy(card.joules / JOULES_PER_KWH), "", ""))
+    if card.throttled is not None:
+        why = f" ({', '.join(card.reasons)})" if card.reasons else ""
+        rows.append((name, "held back", f"{format_percent(card.throttled)} of the readings{why}", "", ""))
+    took = f" in {format_seconds(card.seconds)}" if card.seconds is not None else ""
+    return [*rows, (name, "readings", f"{format_count(card.readings)}{took}", "", "")]
+
+
+def machine(analysis: Analysis) -> Pairs:
+    """What the log says of the machine."""
+    facts = analysis.run.facts
+    return [(title, str(facts[name])) for name, title in _MACHINE if facts.get(name) not in (None, "")]
+
+
+def next_data(analysis: Analysis) -> Pairs:
+    """The other data set: its tokens, how often they are seen, the steps; empty where none was asked for."""
+    asked = analysis.next_run
+    if asked is None:
+        return []
+    epochs = format_number(asked.epochs) + ("" if asked.epochs_known else " (this run's own number is not known)")
+    rows = [("data", asked.name), ("its tokens", format_estimate(asked.tokens, format_tokens)), ("epochs", epochs)]
+    rows.append(("steps at this batch", format_estimate(asked.steps, format_count)))
+    if asked.times_this is not None:
+        rows.append(("times the steps of this run", format_estimate(asked.times_this, format_number)))
+    return [*rows, ("not known", asked.note)] if asked.note else rows
+
+
+def next_places(analysis: Analysis) -> Rows:
+    """The run on the other data here and on other cards (columns `NEXT`)."""
+    asked = analysis.next_run
+    if asked is None or asked.hours is None:
+        return []
+    rows: Rows = [("this machine", TIME.of(asked.hours.scaled(3600)), COST.of(asked.usd), "")]
+    for place in asked.elsewhere:
+        if place.whole_hours is not None:
+            why = place.note or ("fits" if place.fits else "may not fit")
+            rows.append((place.name, TIME.of(place.whole_hours.scaled(3600)), COST.of(place.whole_usd), why))
+    return rows
