@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.audit.card import Card, Claim
 from advisor.audit.kinds import KINDS
 from advisor.audit.verdict import Believe, Judgement, Question, Ruling, does_not_follow, unknown
+from advisor.audit.volunteer import volunteered
 from advisor.findings.case import Evidence, Finding
 
 
@@ -27,6 +28,7 @@ class Audit:
 
     card: Card
     judged: tuple[Judged, ...]
+    volunteered: tuple[Judged, ...] = ()  # what the card's facts say though no claim does
 
     @property
     def counts(self) -> dict[Ruling, int]:
@@ -37,13 +39,20 @@ class Audit:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What does not hold, as findings, in the order of the report."""
-        return tuple(entry.finding for entry in self.judged if entry.finding is not None)
+        return tuple(entry.finding for entry in (*self.judged, *self.volunteered) if entry.finding is not None)
 
 
 def audit(card: Card, believe: Believe) -> Audit:
     """Judge every claim of a card by its numbers alone. `believe` says what is expected of a card, None: nothing."""
     first = {claim.id: _judged(card, claim, believe) for claim in card.claims}
-    return Audit(card=card, judged=tuple(_carried(card, judged, first) for judged in first.values()))
+    judged = tuple(_carried(card, judged, first) for judged in first.values())
+    return Audit(card=card, judged=judged, volunteered=tuple(_said_besides(card, believe)))
+
+
+def _said_besides(card: Card, believe: Believe) -> Iterator[Judged]:
+    for claim, judgement in volunteered(card, believe):
+        bad = judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)
+        yield Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement) if bad else None)
 
 
 def _carried(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged:

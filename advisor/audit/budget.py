@@ -5,9 +5,10 @@ from __future__ import annotations
 from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
+from advisor.findings.case import Severity
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.offers import listed_bills, unpriced
-from advisor.laws.repetition import FREE_EPOCHS
+from advisor.laws.repetition import FREE_EPOCHS, WASTEFUL_EPOCHS
 from advisor.laws.text import bytes_per_token
 from advisor.predict.loss import effective_tokens
 from advisor.units import (
@@ -214,6 +215,7 @@ def epochs(q: Question) -> Judgement:
     return does_not_follow(
         f"the data are read {passes[0]:,.0f} to {passes[1]:,.0f} times",
         words,
+        severity=Severity.WARNING if passes[0] > WASTEFUL_EPOCHS else Severity.NOTE,
         consequence=f"{format_percent(1 - worth)} of the compute buys nothing that new data would not buy better",
         threshold="up to 4 passes are as good as new data, beyond 16 mostly waste (Muennighoff et al. 2023)",
     )

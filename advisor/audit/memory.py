@@ -32,6 +32,7 @@ _OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, f
 # A resumable checkpoint holds weights and optimizer state: 12 bytes a parameter with AdamW in fp32, 8 with Muon,
 # 6 with everything in bf16 (sources §2.4). Fewer cannot be resumed from.
 _RESUMABLE = (6.0, 18.0)
+USUAL_RESUMABLE = (8.0, 12.0)
 _MODEL_ONLY = (2.0, 4.0)
 
 
@@ -170,7 +171,7 @@ def checkpoint_total(q: Question) -> Judgement:
     value, number, model = q.get("value"), q.get("count").middle, counts(q.setup)
     if model is None:
         return unknown("the shape that fixes the parameters is not stated")
-    low, high = (each * model.parameters[i] * number for i, each in enumerate((8.0, 12.0)))
+    low, high = (each * model.parameters[i] * number for i, each in enumerate(USUAL_RESUMABLE))
     words = f"{number:g} × 8-12 bytes × {format_count(model.parameters[0])} parameters"
     return compare(
         value, low, high, show=show_bytes(value), arithmetic=words, consequence="the disk fills up during the run"

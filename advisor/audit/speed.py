@@ -57,12 +57,7 @@ def mfu(q: Question) -> Judgement:
     """MFU from exact FLOPs, the throughput and the dense peak; above 80 % of it nothing trains."""
     value, rate = q.get("value"), q.get("rate")
     if value.least > IMPOSSIBLE_MFU:
-        return wrong(
-            f"no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
-            "",
-            severity=Severity.ERROR,
-            causes=("the sparse peak's half in the denominator", "lookup tables counted as FLOPs", "GPUs not counted"),
-        )
+        return beyond_peak()
     use = signs.utilisation(q.setup, (rate.low, rate.high) if rate else None)
     if use is None:
         return unknown("shape, card or throughput are not stated")
@@ -73,6 +68,16 @@ def mfu(q: Question) -> Judgement:
         show=format_percent,
         arithmetic=use.arithmetic,
         consequence="the wrong peak or FLOP count hides how much of the card is used",
+    )
+
+
+def beyond_peak(so: str = "", arithmetic: str = "") -> Judgement:
+    """An MFU that nothing trains at."""
+    return wrong(
+        f"{so}no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
+        arithmetic,
+        severity=Severity.ERROR,
+        causes=("the sparse peak's half in the denominator", "lookup tables counted as FLOPs", "GPUs not counted"),
     )
 
 
@@ -143,8 +148,9 @@ def phase_time(q: Question) -> Judgement:
     if spec is None or model is None:
         return unknown("card or shape are not stated")
     if phase == "optimizer":
-        floor = signs.optimizer_floor_seconds(model, spec)
+        floor = signs.optimizer_floor_seconds(model, spec) / s.gpus  # each card may update its share only
         words = f"28 bytes × {model.parameters[0]:,} parameters ÷ {spec.memory_bytes_per_second / 1e9:,.0f} GB/s"
+        words += f" ÷ {s.gpus} GPUs" if s.gpus > 1 else ""
     elif phase in ("forward", "backward") and s.tokens_of_a_step and s.seq_len and spec.bf16_flops:
         part = 1 / 3 if phase == "forward" else 2 / 3
         floor = part * model.flops(s.seq_len)[0] * s.tokens_of_a_step / s.gpus / spec.bf16_flops

@@ -15,6 +15,7 @@ _ORDER = (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_BE_JUDGED, Ruling.
 _SEVERITIES = list(Severity)
 _CLAUSE = re.compile(r"(?:; |\. )")
 IS_SO, ARITHMETIC = "is so", "arithmetic"
+BESIDES = "What else follows from the declared facts"
 ASSUMED = "Assumed where the report says nothing"
 UNPLACED = "Stated and not placed: no claim was made of these"
 _MOST_UNPLACED = 12  # on the console; pages have all
@@ -51,6 +52,16 @@ def verdict_line(audit: Audit) -> str:
     )
 
 
+def facts_line(audit: Audit) -> str:
+    """The second line: how many statements the facts add, and how many of them are problems; "" without any."""
+    problems = [j for j in audit.volunteered if j.finding is not None and j.judgement.severity is not Severity.NOTE]
+    if not audit.volunteered:
+        return ""
+    added = len(audit.volunteered)
+    figures = f"{added} more figure{'s' if added > 1 else ''}"
+    return f"From its declared facts alone: {figures}, {len(problems) or 'none'} with a problem"
+
+
 def sections(audit: Audit) -> Iterator[Section]:
     """Claims by verdict, the worst first, else in the order of the report; what fails for one reason together."""
     for ruling in _ORDER:
@@ -73,6 +84,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
     """For the console: verdict line, then every claim under its verdict."""
     yield f"{audit.card.title}"
     yield verdict_line(audit)
+    yield from filter(None, [facts_line(audit)])
     for section in sections(audit):
         yield from ("", section.title)
         if section.ruling is Ruling.HOLDS:
@@ -81,6 +93,8 @@ def text_lines(audit: Audit) -> Iterator[str]:
         for group in section.groups:
             yield from (f"  {j.claim.text} ({where(j)}) [{j.judgement.severity.value}]" for j in group.claims)
             yield from (f"      {label}: {text}" for label, text in group.details)
+    if audit.volunteered:
+        yield from ("", f"{BESIDES}:", *(f"  {line}" for line in _besides(audit)))
     if audit.card.assumed:
         yield from ("", f"{ASSUMED}:", *(f"  {text}" for text in audit.card.assumed))
     if audit.card.unplaced:
@@ -110,6 +124,7 @@ def document(audit: Audit) -> dict[str, object]:
         "verdict": verdict_line(audit),
         "counts": audit.counts,
         "claims": [_claim(judged) for judged in audit.judged],
+        "volunteered": [_claim(judged) for judged in audit.volunteered],
         "findings": audit.findings,
         "assumed": audit.card.assumed,
         "unplaced": audit.card.unplaced,
@@ -132,6 +147,7 @@ def _claim(judged: Judged) -> dict[str, object]:
 
 def _markdown_lines(audit: Audit) -> Iterator[str]:
     yield from (f"# Audit: {_plain(audit.card.title)}", "", f"**{verdict_line(audit)}.**", "")
+    yield from ((f"{facts_line(audit)}.", "") if audit.volunteered else ())
     if audit.card.source:
         yield from (f"Source: {_plain(audit.card.source)}", "")
     for section in sections(audit):
@@ -143,10 +159,21 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
             yield "* " + "; ".join(f"**{_plain(j.claim.text)}** ({where(j)})" for j in group.claims)
             yield from (f"  * {label}: {_plain(text)}" for label, text in group.details)
         yield ""
+    if audit.volunteered:
+        yield from (f"## {BESIDES}", "", *(f"* {_plain(line)}" for line in _besides(audit)), "")
     if audit.card.assumed:
         yield from (f"## {ASSUMED}", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
     if audit.card.unplaced:
         yield from (f"## {UNPLACED}", "", *(f"* {_plain(text)}" for text in audit.card.unplaced), "")
+
+
+def _besides(audit: Audit) -> Iterator[str]:
+    """What the facts say, the bad news first, each with its arithmetic."""
+    for judged in sorted(audit.volunteered, key=lambda entry: _ORDER.index(entry.judgement.ruling)):
+        judgement = judged.judgement
+        mark = "" if judgement.ruling is Ruling.HOLDS else f" [{judgement.severity.value}]"
+        reckoned = f" ({judgement.arithmetic})" if judgement.arithmetic not in ("", judgement.so) else ""
+        yield f"{judged.claim.text}: {judgement.so}{reckoned}{mark}"
 
 
 def _cells(judged: Judged) -> tuple[str, ...]:
