@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -34,6 +34,13 @@ PART_SECONDS = 60.0
 STDERR_NAME = "stderr.txt"
 _ALIVE_SECONDS = 0.5  # between looks at whether the run is still there
 _LONGEST_SLEEP_SECONDS = 0.2  # a signal waits no longer than this
+
+
+class PartWriter(Protocol):
+    """Where readings go, a part at a time."""
+
+    def write_part(self, buffers: list[DeviceBuffer]) -> None:
+        """Take the rows of all buffers and clear them; raises OSError (the rows are lost)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +95,7 @@ def start_telemetry(
 
 def sample(
     sources: Sequence[Source],
-    writer: TelemetryWriter,
+    writer: PartWriter,
     hz: float,
     *,
     goes_on: Callable[[], bool],
@@ -96,18 +103,19 @@ def sample(
     monotonic: Callable[[], float] = time.monotonic,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
+    part_seconds: float = PART_SECONDS,
 ) -> None:
     """Read the sources and write parts until `goes_on` says no; ticks that were missed are left out, not made up."""
     tracks = [_Track(source, hz, monotonic(), alone=len(sources) == 1) for source in sources]
     buffers = [buffer for track in tracks for buffer in track.buffers]
-    part_due = monotonic() + PART_SECONDS
+    part_due = monotonic() + part_seconds
     while goes_on():
         now = monotonic()
         for track in tracks:
             if now >= track.due:
                 track.read(now, round(clock() * 1000))
         if now >= part_due:
-            part_due = now + PART_SECONDS
+            part_due = now + part_seconds
             _write_part(writer, buffers, on_error)
         wait = min(track.due for track in tracks) - monotonic()
         if wait > 0:
@@ -142,7 +150,7 @@ class _Track:
         self.due += self.period * (1 + (now - self.due) // self.period)
 
 
-def _write_part(writer: TelemetryWriter, buffers: list[DeviceBuffer], on_error: Callable[[str], None]) -> None:
+def _write_part(writer: PartWriter, buffers: list[DeviceBuffer], on_error: Callable[[str], None]) -> None:
     try:
         writer.write_part(buffers)
     except OSError as error:  # a full disk costs a minute of telemetry, nothing else

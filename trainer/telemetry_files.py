@@ -75,6 +75,12 @@ class DeviceBuffer:
         self._times_ms.append(time_ms)
         self._power.append(_UNKNOWN if power_deciwatts is None else power_deciwatts)
 
+    def rows(self) -> Iterator[tuple[int, int | None, Values | None]]:
+        """Time, power and, where they were read, the slow quantities of each row."""
+        slow = dict(zip(self._slow_rows, self._slow_values, strict=True))
+        for row, (time_ms, power) in enumerate(zip(self._times_ms, self._power, strict=True)):
+            yield time_ms, None if power == _UNKNOWN else power, slow.get(row)
+
     def to_table(self) -> pyarrow.Table:
         """All rows as a table with every column; what was not read is null."""
         import numpy as np

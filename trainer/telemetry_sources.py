@@ -58,10 +58,10 @@ class NvmlSource:
 
     columns: tuple[str, ...] = GPU_COLUMNS
 
-    def __init__(self, gpus: int | None = None):
-        """Open NVML for the first `gpus` visible cards (None: all of them)."""
+    def __init__(self, gpus: int | None = None, *, everything: bool = False):
+        """Open NVML for the first `gpus` visible cards (None: all of them), or for `everything` the machine has."""
         pynvml.nvmlInit()
-        handles = visible_handles(os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus]
+        handles = visible_handles(None if everything else os.environ.get("CUDA_VISIBLE_DEVICES"))[:gpus]
         self._cards = [_Card(number, handle) for number, handle in enumerate(handles)]
 
     def describe(self) -> list[dict[str, Any]]:
@@ -226,6 +226,8 @@ class _Card:
             "gpu": number,
             "name": Query(lambda: pynvml.nvmlDeviceGetName(handle))(),
             "uuid": Query(lambda: pynvml.nvmlDeviceGetUUID(handle))(),
+            "memory_bytes": Query(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).total)(),
+            "power_limit_milliwatts": Query(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle))(),
             "power": "instant" if has_instant else "average" if average() is not None else None,
         }
 

@@ -49,6 +49,7 @@ VERBS = {
         Verb(name="launch", section=RUN, help="Start a planned run that outlives this terminal."),
         Verb(name="export", section=RUN, help="Write a plan as a script, a Slurm or Kubernetes job, or a cloud task."),
         Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
+        Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every card of this machine."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
         Verb(name="import", section=RUN, help="Bring in and score a run that came from elsewhere."),

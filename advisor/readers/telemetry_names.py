@@ -22,6 +22,7 @@ _TABLE = {
     "memory_used_bytes": r"mem(?:ory)?(?:_used|_usage|_allocated)?|used_mem(?:ory)?|vram(?:_used)?|fb",
     "temperature_celsius": r"temp(?:erature)?|temperature_gpu|gtemp|core_temp|temp_gpu|temperature_core",
     "sm_clock_mhz": r"clocks(?:_current)?_(?:sm|gr|graphics)|(?:sm|graphics|core)_clock|pclk|clock|clock_sm|clocks",
+    "energy_joules": r"(?:total_)?energy(?:_consumption)?",
     "throttle_reasons": r"clocks_(?:throttle|event)_reasons(?:_active)?|throttle(?:_reasons?)?|throttling",
     "gpu": r"index|idx|id|number|gpu_index|device",
     "unix_seconds": r"timestamp|time|date|datetime|unix_time|time_stamp|_timestamp|ts|epoch_time|date_time",
@@ -31,6 +32,7 @@ _TABLE = {
 _COMPILED = {column: re.compile(pattern) for column, pattern in _TABLE.items()}
 _UNITS = frozenset((
     *BYTES, *SECONDS, "%", "pct", "percent", "w", "watt", "watts", "mw", "c", "°c", "celsius", "mhz", "ghz", "idx",
+    "j", "mj", "kj",
 ))  # fmt: skip
 _CARD = re.compile(r"(?:system_)?(?:gpu|cuda|device|card|nvidia|p)_?(\d{1,3})_(.+)")
 _CARD_LAST = re.compile(r"(.+?)_?(?:gpu|cuda|device|card)_?(\d{1,3})")
@@ -128,6 +130,9 @@ def in_unit(column: str, unit: str | None, values: np.ndarray) -> tuple[np.ndarr
         return values / 1000, "milliwatts" if unit else "by its size in milliwatts"  # NVML's own unit
     if column == "sm_clock_mhz" and (unit == "ghz" or (unit is None and 0 < most < 10)):
         return values * 1000, "GHz"
+    if column == "energy_joules":
+        factor = {"mj": 1e-3, "kj": 1e3}.get(unit or "j", 1.0)
+        return scaled(values, factor), unit or ""
     if column == "elapsed_seconds" and unit in SECONDS:
         return scaled(values, SECONDS[unit]), unit
     return values, ""

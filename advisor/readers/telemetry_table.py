@@ -13,6 +13,7 @@ from advisor.readers.telemetry_names import MEASURED, Reading, reading_of, value
 
 MOST_READINGS = 1 << 21  # ten columns of it are 168 MB; beyond, every second reading is dropped
 Telemetry = dict[str, np.ndarray]
+_OF_A_CARD = frozenset((*MEASURED, "memory_free_bytes", "memory_total_bytes", "throttle_reasons", "energy_joules"))
 
 
 @dataclass(kw_only=True)
@@ -41,7 +42,7 @@ class ReadingStore:
             values, said = values_of(reading, cells)
             if "size" in said:
                 self.notes[f"{name!r} has no unit: read {said}"] = None
-            of_card = reading.column in (*MEASURED, "memory_free_bytes", "memory_total_bytes", "throttle_reasons")
+            of_card = reading.column in _OF_A_CARD
             target = by_card.setdefault(reading.card, {}) if of_card else shared
             target.setdefault(reading.column, values)
         length = len(columns[0]) if columns else 0

@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 
+from advisor.errors import AdvisorError
 from advisor.findings.chart_data import few_rows, parts_of_step
 from advisor.units import (
     format_bytes,
@@ -68,14 +69,21 @@ def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]
 
 
 def as_csv(analyses: Sequence[Analysis]) -> str:
-    """The tables as read, one below the other with the source in the first column where there are several."""
-    names = sorted({name for analysis in analyses for name in analysis.run.columns})
+    """The tables as read, one below the other with the source in the first column where there are several.
+
+    A file of a card's readings alone gives these. Raises AdvisorError where there is no row at all.
+    """
+    tables = [analysis.run.columns or analysis.run.telemetry or {} for analysis in analyses]
+    names = sorted({name for table in tables for name in table})
+    if not any(len(values) for table in tables for values in table.values()):
+        raise AdvisorError(f"{analyses[0].run.source} holds no row: there is no table to write", "leave --table out")
     out = io.StringIO()
     writer = csv.writer(out)
     several = len(analyses) > 1
     writer.writerow([*(["source"] if several else []), *names])
-    for analysis in analyses:
-        columns = [analysis.run.column(name).tolist() for name in names]
+    for analysis, table in zip(analyses, tables, strict=True):
+        rows = max(map(len, table.values()), default=0)
+        columns = [table[name].tolist() if name in table else [math.nan] * rows for name in names]
         for row in zip(*columns, strict=True):
             cells = ["" if math.isnan(value) else repr(value) for value in row]
             writer.writerow([*([analysis.run.source] if several else []), *cells])

@@ -1,0 +1,61 @@
+"""What a monitor sees, as a live table and as a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.predict.energy import JOULES_PER_KWH
+from advisor.report.measured import CARDS, Rows, card_rows
+from advisor.units import (
+    UNKNOWN,
+    format_bytes,
+    format_energy,
+    format_number,
+    format_percent,
+    format_seconds,
+    format_watts,
+)
+from advisor.workflows.monitor import Watched, WatchedCard
+
+LIVE = ("card", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
+SUMMARY = CARDS
+_FORMATS: dict[str, Callable[[float | None], str]] = {
+    "power_watts": format_watts,
+    "utilization": format_percent,
+    "memory_used_bytes": format_bytes,
+    "temperature_celsius": lambda value: f"{format_number(value)} °C",
+}
+
+
+def headline(watched: Watched) -> str:
+    """How long, and how many readings a second."""
+    rate = UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
+    return f"{format_seconds(watched.seconds)}, {rate} readings a second of each card"
+
+
+def live(watched: Watched) -> Rows:
+    """A row per card (columns `LIVE`)."""
+    return [_live(card) for card in watched.cards]
+
+
+def _live(card: WatchedCard) -> tuple[str, ...]:
+    seen, power = card.readings, card.readings.quantities.get("power_watts")
+    now = {
+        name: words(spread.last) if (spread := seen.quantities.get(name)) else "-" for name, words in _FORMATS.items()
+    }
+    return (
+        f"{seen.card} {card.name}",
+        now["power_watts"],
+        format_watts(power.mean) if power else "-",
+        format_watts(power.high) if power else "-",
+        now["utilization"],
+        now["memory_used_bytes"],
+        now["temperature_celsius"],
+        format_energy(seen.joules / JOULES_PER_KWH) if seen.joules is not None else "-",
+        format_percent(seen.throttled) if seen.throttled is not None else "-",
+    )
+
+
+def summary(watched: Watched) -> Rows:
+    """Mean, least and most of each card, its energy and what held it back (columns `SUMMARY`)."""
+    return [row for card in watched.cards for row in card_rows(card.readings, card.power_limit_watts)]

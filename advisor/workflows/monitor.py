@@ -1,0 +1,225 @@
+"""Every card of this machine beside any program: a child process samples, its lines are kept and summed up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from advisor.errors import AdvisorError
+from advisor.findings.measured import CardReadings, Spread
+from advisor.laws.throttling import reasons_in
+
+SAMPLER = "trainer.monitor"
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+# column of the sampler behind "gpu0_" → quantity of a card, and the factor to its unit
+_QUANTITIES = {
+    "util_pct": ("utilization", 0.01),
+    "memory_used_mib": ("memory_used_bytes", 2**20),
+    "power_w": ("power_watts", 1.0),
+    "temp_c": ("temperature_celsius", 1.0),
+    "sm_clock_mhz": ("sm_clock_mhz", 1.0),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedCard:
+    """A card as the driver describes it, with what it did so far."""
+
+    name: str
+    power_limit_watts: float | None
+    readings: CardReadings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What a monitor has seen so far."""
+
+    seconds: float  # from the first reading to the last
+    hz: float | None  # readings a second that were achieved; None: fewer than two
+    cards: tuple[WatchedCard, ...]
+
+
+@dataclass(kw_only=True)
+class _Sum:
+    """One quantity of one card, summed up as it comes."""
+
+    total: float = 0.0
+    low: float = float("inf")
+    high: float = float("-inf")
+    last: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.low, self.high = min(self.low, value), max(self.high, value)
+        self.last = value
+        self.count += 1
+
+    def spread(self) -> Spread:
+        return Spread(mean=self.total / self.count, low=self.low, high=self.high, last=self.last, count=self.count)
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """One card, summed up as its readings come; energy by its counter, else by power times time."""
+
+    places: dict[str, int]  # column behind "gpu0_" → its place in a line
+    sums: dict[str, _Sum] = field(default_factory=dict)
+    counter: float | None = None
+    counted: float | None = None  # joules by the counter
+    power: tuple[float, float] | None = None  # when, watts
+    worked: float | None = None  # joules by power
+    reasons_read: int = 0
+    held: int = 0
+    masks: set[int] = field(default_factory=set)
+
+    def add(self, elapsed: float, cells: Sequence[str]) -> None:
+        for name, (quantity, factor) in _QUANTITIES.items():
+            if cell := cells[self.places[name]]:
+                self.sums.setdefault(quantity, _Sum()).add(float(cell) * factor)
+        if cell := cells[self.places["power_w"]]:
+            self._work(elapsed, float(cell))
+        if cell := cells[self.places["energy_j"]]:
+            self._count(float(cell))
+        if cell := cells[self.places["throttle_reasons"]]:
+            self.reasons_read += 1
+            self.masks.add(int(cell))
+            self.held += bool(reasons_in((int(cell),)))
+
+    def _work(self, elapsed: float, watts: float) -> None:
+        if self.power is not None:
+            self.worked = (self.worked or 0.0) + (elapsed - self.power[0]) * (watts + self.power[1]) / 2
+        self.power = elapsed, watts
+
+    def _count(self, joules: float) -> None:
+        if self.counter is not None:
+            self.counted = (self.counted or 0.0) + max(0.0, joules - self.counter)
+        self.counter = joules
+
+    def readings(self, card: int, rows: int, seconds: float, memory: float | None) -> CardReadings:
+        return CardReadings(
+            card=card,
+            readings=rows,
+            seconds=seconds,
+            quantities={quantity: one.spread() for quantity, one in self.sums.items()},
+            memory_bytes=memory,
+            joules=self.counted if self.counted is not None else self.worked,
+            throttled=self.held / self.reasons_read if self.reasons_read else None,
+            reasons=reasons_in(self.masks),
+        )
+
+
+class Watching:
+    """Sums up the sampler's lines as they come; each but the first, a comment with the cards, is kept in `csv`."""
+
+    def __init__(self, described: str, header: str, csv: TextIO | None):
+        """Begin with the sampler's first two lines."""
+        self._cards: list[dict[str, Any]] = json.loads(described.removeprefix("#"))
+        self._csv, self._rows, self._elapsed = csv, 0, 0.0
+        names = self._kept(header)
+        self._width = len(names)
+        self._tallies = [_Tally(places=_places(names, f"gpu{card['gpu']}_")) for card in self._cards]
+
+    def add(self, line: str) -> None:
+        """Take one line; the torn last one of a sampler that was killed is passed over."""
+        cells = self._kept(line)
+        if len(cells) != self._width or not line.endswith("\n"):
+            return
+        self._rows, self._elapsed = self._rows + 1, float(cells[1])
+        for tally in self._tallies:
+            tally.add(self._elapsed, cells)
+
+    def seen(self) -> Watched:
+        """What was seen so far."""
+        cards = tuple(self._card(card, tally) for card, tally in zip(self._cards, self._tallies, strict=True))
+        hz = (self._rows - 1) / self._elapsed if self._elapsed > 0 else None
+        return Watched(seconds=self._elapsed, hz=hz, cards=cards)
+
+    def _card(self, card: dict[str, Any], tally: _Tally) -> WatchedCard:
+        limit = card.get("power_limit_milliwatts")
+        return WatchedCard(
+            name=str(card.get("name") or f"card {card['gpu']}"),
+            power_limit_watts=limit / 1000 if limit else None,
+            readings=tally.readings(card["gpu"], self._rows, self._elapsed, card.get("memory_bytes")),
+        )
+
+    def _kept(self, line: str) -> list[str]:
+        if self._csv is not None:
+            self._csv.write(line)
+        return line.rstrip("\n").split(",")
+
+
+def _places(names: Sequence[str], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): place for place, name in enumerate(names) if name.startswith(prefix)}
+
+
+OnLook = Callable[[Watching], None]
+
+
+def monitor(
+    *,
+    hz: float,
+    seconds: float | None,
+    csv: Path | None,
+    on_look: OnLook,
+    sampler: Sequence[str] = (sys.executable, "-m", SAMPLER),
+) -> Watched:
+    """Watch until the time is over, Ctrl-C or SIGTERM; gives what was seen.
+
+    Raises AdvisorError on a machine without a card that NVML knows, and where `csv` is there already.
+    """
+    command = [*sampler, "--hz", str(hz), *(["--seconds", str(seconds)] if seconds is not None else [])]
+    with (
+        _opened(csv) as kept,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as child,
+    ):
+        assert child.stdout is not None and child.stderr is not None
+        before = {number: signal.signal(number, lambda *_: child.terminate()) for number in _ENDING}
+        try:
+            watching = _watch(child.stdout, kept, on_look)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            child.terminate()
+        said = " ".join(child.stderr.read().split())
+    if watching is None:
+        if csv is not None:
+            csv.unlink(missing_ok=True)  # empty, and this program made it
+        raise AdvisorError(
+            f"there is no NVIDIA card to monitor here: {said or 'the sampler ended without a reading'}",
+            "run it on the machine that has the cards",
+        )
+    return watching.seen()
+
+
+def _watch(lines: IO[str], kept: TextIO | None, on_look: OnLook) -> Watching | None:
+    """Sum up a sampler's lines until its end; None where it had not even a header."""
+    described, header = lines.readline(), lines.readline()
+    if not header.endswith("\n"):
+        return None
+    watching = Watching(described, header, kept)
+    for line in iter(lines.readline, ""):  # iterating the file would wait for a whole buffer
+        watching.add(line)
+        on_look(watching)
+    return watching
+
+
+def _opened(csv: Path | None) -> AbstractContextManager[TextIO | None]:
+    """The file for the readings, which must be a new one; nothing where none is wanted."""
+    if csv is None:
+        return nullcontext()
+    try:
+        return open(csv, "x", encoding="utf-8", buffering=1)
+    except FileExistsError as error:
+        raise AdvisorError(f"{csv} is there already", "name another file, or remove it", exit_code=2) from error
+    except OSError as error:
+        raise AdvisorError(f"{csv} cannot be written: {error.strerror}", "name another file", exit_code=2) from error

@@ -1,0 +1,128 @@
+"""Every card of the machine as lines of CSV on stdout, beside any program. No torch.
+
+`python -m trainer.monitor --hz 100 --seconds 600` samples until the time is over, SIGTERM or SIGINT comes, or nobody
+reads any more. The first line is a comment with the cards as JSON, the second the header. Power stands in every row,
+what a card answers more slowly in two rows a second. A process of its own: a reader who draws never delays a reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+import pynvml
+
+from trainer.telemetry import MAX_HZ, sample
+from trainer.telemetry_files import DeviceBuffer
+from trainer.telemetry_sources import GPU_COLUMNS, NvmlSource, Source
+
+NO_CARD = 3  # exit status
+PART_SECONDS = 0.25  # between writes: what a killed monitor may lose
+# column of a source → its name behind "gpu0_", and what it is divided by
+_COLUMNS = {
+    "utilization_percent": ("util_pct", 1),
+    "memory_used_bytes": ("memory_used_mib", 2**20),
+    "temperature_celsius": ("temp_c", 1),
+    "sm_clock_mhz": ("sm_clock_mhz", 1),
+    "memory_clock_mhz": ("memory_clock_mhz", 1),
+    "throttle_reasons": ("throttle_reasons", 1),
+    "energy_millijoules": ("energy_j", 1000),
+}
+
+
+class CsvStream:
+    """Takes parts of readings as telemetry's writer does, and prints a row per moment with all cards in it."""
+
+    def __init__(self, source: Source, out: TextIO):
+        """Print the comment and the header."""
+        cards = source.describe()
+        names = [
+            f"gpu{card['gpu']}_{name}"
+            for card in cards
+            for name in ("power_w", *(name for name, _ in _COLUMNS.values()))
+        ]
+        self._places = [(GPU_COLUMNS.index(column), divisor) for column, (_, divisor) in _COLUMNS.items()]
+        self._out, self._first_ms = out, -1
+        print(f"# {json.dumps(cards)}", file=out)
+        print(",".join(("timestamp", "elapsed_sec", *names)), file=out, flush=True)
+
+    def write_part(self, buffers: list[DeviceBuffer]) -> None:
+        """Print what the buffers hold and clear them. Raises BrokenPipeError when nobody reads."""
+        for moment in zip(*(buffer.rows() for buffer in buffers), strict=True):
+            time_ms = moment[0][0]
+            self._first_ms = time_ms if self._first_ms < 0 else self._first_ms
+            cells = [f"{time_ms / 1000:.3f}", f"{(time_ms - self._first_ms) / 1000:.3f}"]
+            for _, deciwatts, slow in moment:
+                cells.append("" if deciwatts is None else f"{deciwatts / 10:.1f}")
+                cells += self._slow(slow)
+            self._out.write(",".join(cells) + "\n")
+        for buffer in buffers:
+            buffer.clear()
+        self._out.flush()
+
+    def _slow(self, values: Sequence[Any] | None) -> list[str]:
+        if values is None:
+            return [""] * len(self._places)
+        known = [(values[place], divisor) for place, divisor in self._places]
+        return ["" if value is None else f"{value / divisor:.10g}" for value, divisor in known]
+
+
+def stream(source: Source, out: TextIO, hz: float, goes_on: Callable[[], bool]) -> None:
+    """Print readings until `goes_on` says no or nobody reads."""
+    gone: list[str] = []  # the reader's end closed: nothing more to do
+    gc.disable()  # nothing here makes cycles, and a collection in the midst would delay a reading
+    sample(
+        [source],
+        CsvStream(source, out),
+        hz,
+        goes_on=lambda: not gone and goes_on(),
+        on_error=gone.append,
+        part_seconds=PART_SECONDS,
+    )
+
+
+class _Asked:
+    """Whether to go on: the time is not over and no signal came."""
+
+    def __init__(self, seconds: float | None):
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._stopped = False
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+
+    def __call__(self) -> bool:
+        return not self._stopped and (self._end is None or time.monotonic() < self._end)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Sample every card; NO_CARD where there is none."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.monitor", description=__doc__)
+    parser.add_argument("--hz", type=float, required=True, help="power readings a second, at most 100")
+    parser.add_argument("--seconds", type=float, help="end after so many")
+    options = parser.parse_args(arguments)
+    if not 0 < options.hz <= MAX_HZ:
+        parser.error(f"--hz: {options.hz} is not above 0 and at most {MAX_HZ:g}")
+    goes_on = _Asked(options.seconds)
+    try:
+        source = NvmlSource(everything=True)
+    except pynvml.NVMLError as error:
+        print(f"NVML, the driver's library, says: {error}", file=sys.stderr)
+        return NO_CARD
+    if not source.describe():
+        print("the driver sees no card", file=sys.stderr)
+        return NO_CARD
+    stream(source, sys.stdout, options.hz, goes_on)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
