@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainer.schema import ModelShape, RunConfig
@@ -85,6 +85,36 @@ class Workload:
     def step_tokens(self) -> int:
         """Tokens of one optimizer step over all devices (the global batch)."""
         return self.micro_tokens * self.grad_accum * self.gpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """How a run computes what its workload says; as a rule nobody sets these, `advisor tune` measures them."""
+
+    tf32: bool = True
+    attention: str = "auto"
+    loss_chunk_tokens: int | None = None
+    fused: bool = True  # AdamW
+
+    def set_in(self, config: RunConfig) -> RunConfig:
+        """A run's configuration that computes so."""
+        return replace(
+            config,
+            tf32=self.tf32,
+            attention=self.attention,
+            loss_chunk_tokens=self.loss_chunk_tokens,
+            optimizer=replace(config.optimizer, fused=self.fused),
+        )
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Kernels:
+        """The inverse of `set_in`."""
+        return cls(
+            tf32=config.tf32,
+            attention=config.attention,
+            loss_chunk_tokens=config.loss_chunk_tokens,
+            fused=config.optimizer.fused,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.checkpoint import Snapshot, load_newest, take_snapshot
 from trainer.clock import Clock, Stamp
@@ -79,6 +80,19 @@ class _Pending:
     memory: PeakMemory
 
 
+_ATTENTION = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def _attention_kernel(name: str) -> AbstractContextManager[Any]:
+    """Around forward and backward passes: a block that is recomputed must meet the same kernel."""
+    return nullcontext() if name == "auto" else sdpa_kernel(_ATTENTION[name])
+
+
 class Trainer:
     """A model in training: `step` after `step`, with evaluation, saving and resuming in between.
 
@@ -130,6 +144,10 @@ class Trainer:
 
     def step(self) -> StepRecord | None:
         """Do one optimizer step; give the newest complete record: this step's, or on one CUDA card the last one's."""
+        with _attention_kernel(self.config.attention):
+            return self._step()
+
+    def _step(self) -> StepRecord | None:
         config, clock, done = self.config, self._clock, self.steps_done
         sampled = self._steps_here < _FIRST_SAMPLED_STEPS or self._steps_here % self._phases_every == 0
         began = clock.stamp()
@@ -193,7 +211,7 @@ class Trainer:
         total = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         # Compiled code would be compiled once more for inference, which a short evaluation never earns back.
         eager = torch.compiler.set_stance("force_eager") if self.config.compile else nullcontext()
-        with eager:
+        with eager, _attention_kernel(self.config.attention):
             for tokens, targets, weight in self._eval_batches():
                 with self.context.autocast():
                     loss = self.model(self._to_device(tokens), self._to_device(targets))

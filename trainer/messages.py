@@ -30,6 +30,7 @@ class BurstRequest:
     least_steps: int
     most_warmup: int
     limit_seconds: float  # of the whole burst
+    losses: int = 0  # how many of the first steps' losses to give
 
 
 Request = CeilingsRequest | BurstRequest
@@ -109,6 +110,7 @@ class BurstResult:
     compile_seconds: float | None = None  # that warming up took beyond steady steps
     first_loss: float | None = None
     last_loss: float | None = None
+    losses: tuple[float, ...] = ()  # of the first steps, as many as were asked for and done
     grad_norm: float | None = None  # median
     data_seconds: float | None = None  # medians of the phases, on sampled steps
     forward_seconds: float | None = None

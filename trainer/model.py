@@ -91,6 +91,7 @@ class Transformer(nn.Module):
         self.head = None if style.tied else Linear(shape.width, shape.vocab_size, bias=False)
         self.register_buffer("rotary", None, persistent=False)
         self._pointwise: Pointwise = chunk_gradient
+        self.loss_chunk_tokens: int | None = None  # None: as the device likes it
         initialise(self)
 
     @property
@@ -111,7 +112,12 @@ class Transformer(nn.Module):
             if targets is None:
                 return hidden
             return linear_cross_entropy(
-                hidden, self.head_weight, targets, softcap=self.softcap, pointwise=self._pointwise
+                hidden,
+                self.head_weight,
+                targets,
+                softcap=self.softcap,
+                pointwise=self._pointwise,
+                chunk_tokens=self.loss_chunk_tokens,
             )
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:

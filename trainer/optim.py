@@ -20,7 +20,8 @@ _MUON_MOMENTUM = 0.95  # Keller Jordan's Muon, Nesterov; nanochat too
 def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.device) -> list[Optimizer]:
     """AdamW for everything, or with name "muon" Muon for the blocks' matrices and AdamW for the rest.
 
-    AdamW is the fused kernel: one pass over weights, gradients and moments, and no temporary copies. Weight decay is on
+    AdamW is the fused kernel unless told otherwise: one pass over weights, gradients and moments, and no temporary
+    copies. Weight decay is on
     matrices only, embeddings included (as in nanoGPT). `set_learning_rate` scales the peak rates given here.
     """
     muon = [] if config.name != "muon" else [p for p in model.blocks.parameters() if p.dim() == 2]
@@ -36,7 +37,7 @@ def build_optimizers(model: Transformer, config: OptimizerConfig, device: torch.
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),
             eps=_ADAM_EPS,
-            fused=device.type in ("cpu", "cuda"),
+            fused=config.fused and device.type in ("cpu", "cuda"),
         )
     ]
     if muon:

@@ -62,6 +62,7 @@ def build(config: RunConfig, context: DeviceContext, world: World) -> Transforme
     torch.manual_seed(config.seed)
     with torch.device("meta") if split else context.device:
         model = build_model(config.model, activation_checkpointing=config.activation_checkpointing)
+    model.loss_chunk_tokens = config.loss_chunk_tokens
     if config.compile:
         model.compile_blocks()
     if split:

@@ -27,6 +27,7 @@ OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("cosine", "wsd")
 ACTIVATION_CHECKPOINTING = ("none", "selective", "full")
 SHARDINGS = ("none", "full")
+ATTENTION_KERNELS = ("auto", "flash", "efficient", "cudnn", "math")
 
 
 class Outcome(StrEnum):
@@ -133,6 +134,7 @@ class OptimizerConfig:
     beta2: float = 0.95
     weight_decay: float = 0.1  # on matrices only
     grad_clip: float | None = 1.0  # None: norm logged, nothing clipped
+    fused: bool = True  # AdamW in one kernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,8 @@ class RunConfig:
     compile: bool = False  # torch.compile, block by block
     activation_checkpointing: str = "none"  # selective: the feed-forward's activation; full: whole blocks
     sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
+    attention: str = "auto"  # which of torch's kernels; auto: torch chooses
+    loss_chunk_tokens: int | None = None  # tokens whose logits are held at once; None: chosen by device and vocabulary
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -234,6 +238,7 @@ class RunConfig:
             "precision": (self.precision, PRECISIONS),
             "activation_checkpointing": (self.activation_checkpointing, ACTIVATION_CHECKPOINTING),
             "sharding": (self.sharding, SHARDINGS),
+            "attention": (self.attention, ATTENTION_KERNELS),
             "optimizer.name": (self.optimizer.name, OPTIMIZERS),
             "schedule.name": (self.schedule.name, SCHEDULES),
         }
@@ -270,6 +275,7 @@ class RunConfig:
             "stop.step_seconds": self.stop.step_seconds is None or self.stop.step_seconds > 0,
             "stop.gates": all(1 <= gate.step < self.steps and gate.above > 0 for gate in self.stop.gates),
             "eval.tokens, which gates need": not self.stop.gates or self.eval.tokens > 0,
+            "loss_chunk_tokens": self.loss_chunk_tokens is None or self.loss_chunk_tokens >= 1,
             "telemetry.hz": self.telemetry.hz is None or 0 <= self.telemetry.hz <= 100,
         }
         return [f"{name}: out of range" for name, ok in checks.items() if not ok]

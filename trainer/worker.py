@@ -99,6 +99,7 @@ class _Measuring:
     build_seconds: float | None = None
     warmup: list[StepRecord] = field(default_factory=list)
     timed: list[StepRecord] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)  # of all steps
     reference_seconds: list[float] = field(default_factory=list)
     watts: float | None = None
     peak: PeakMemory | None = None
@@ -141,7 +142,9 @@ class _Server:
         losses = [r.loss for r in (*measuring.warmup, *measuring.timed)]
         if outcome is Outcome.COMPLETED and not all(abs(x) < float("inf") for x in losses):
             outcome, reason = Outcome.DIVERGED, "the loss stopped being finite"
-        return _result(outcome, reason, measuring, steal.fraction())
+        return replace(
+            _result(outcome, reason, measuring, steal.fraction()), losses=_rounded(measuring.losses[: request.losses])
+        )
 
     def _train(self, request: BurstRequest, measuring: _Measuring) -> None:
         began, config = time.perf_counter(), request.config
@@ -157,6 +160,7 @@ class _Server:
             len(measuring.warmup) < _LEAST_WARMUP or time.perf_counter() < warmup_end
         ):
             measuring.warmup.append(_one_step(trainer))
+            measuring.losses.append(measuring.warmup[-1].loss)
         self._energy.watts()  # from here on
         self._time(trainer, measuring, request.least_steps, min(limit, time.perf_counter() + request.seconds))
         watts = self._energy.watts()
@@ -175,6 +179,7 @@ class _Server:
         def keep(record: StepRecord | None) -> None:
             if record is None:  # a card's, still on its way
                 return
+            measuring.losses.append(record.loss)
             if record.step != cold_step or (not cuda and record.seconds > _LONG_STEP_SECONDS):
                 measuring.timed.append(record)
 
@@ -277,8 +282,8 @@ def _result(outcome: Outcome, reason: str | None, measuring: _Measuring, steal_f
     )
 
 
-def _rounded(seconds: Iterable[float]) -> tuple[float, ...]:
-    return tuple(round(s, _DIGITS) for s in seconds)
+def _rounded(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(round(value, _DIGITS) for value in values)
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:

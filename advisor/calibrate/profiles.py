@@ -208,6 +208,7 @@ def profile_of(calibration: Calibration, observed: Sequence[MeasuredRun] = ()) -
         compile=settings.compile,
         optimizer=settings.optimizer,
         activation_checkpointing=settings.activation_checkpointing,
+        kernels=settings.kernels,
         depths=settings.depths,
         calibration_id=calibration.id,
         created=calibration.created,

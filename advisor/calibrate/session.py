@@ -274,12 +274,17 @@ def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: flo
         limit_seconds=max(1.0, limit),
     )
     began, started = time.monotonic(), time.time()
-    try:
-        result = worker.burst(request, timeout=max(5.0, limit) + _LATE_SECONDS)
-    except WorkerDied as death:
-        result = BurstResult(outcome=death.outcome, reason=death.reason)
+    result = outcome_of(worker, request)
     seconds = round(time.monotonic() - began, 4)
     return Burst(**vars(result), workload=workload, started=round(started, 3), seconds=seconds)
+
+
+def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
+    """What became of one burst, the worker's death included."""
+    try:
+        return worker.burst(request, timeout=max(5.0, request.limit_seconds) + _LATE_SECONDS)
+    except WorkerDied as death:
+        return BurstResult(outcome=death.outcome, reason=death.reason)
 
 
 def burst_seconds(settings: Settings) -> float:
@@ -289,7 +294,7 @@ def burst_seconds(settings: Settings) -> float:
 
 def burst_config(settings: Settings, workload: Workload) -> RunConfig:
     """The run configuration of a burst: the full run's, without checkpoints and telemetry."""
-    return RunConfig(
+    config = RunConfig(
         model=workload.shape,
         steps=10_000,
         micro_batch=workload.micro_batch,
@@ -305,6 +310,7 @@ def burst_config(settings: Settings, workload: Workload) -> RunConfig:
         checkpoint=CheckpointConfig(every_seconds=None, final=False),
         telemetry=TelemetryConfig(hz=0),
     )
+    return settings.kernels.set_in(config)
 
 
 def describe(w: Workload) -> str:

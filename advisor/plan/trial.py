@@ -178,7 +178,7 @@ def _bill(bills: Bills, rows: Candidates, row: int) -> Bill:
 def _run_config(device: Device, prediction: Prediction, checkpoint_seconds: float, steps: int) -> RunConfig:
     workload, brief = prediction.workload, device.brief
     shape, tokens = workload.shape, steps * workload.step_tokens
-    return RunConfig(
+    config = RunConfig(
         model=shape,
         steps=steps,
         micro_batch=workload.micro_batch,
@@ -195,3 +195,4 @@ def _run_config(device: Device, prediction: Prediction, checkpoint_seconds: floa
         eval=recipe.eval_config(steps, tokens, workload.micro_tokens, brief.validation_tokens),
         checkpoint=recipe.checkpoints(checkpoint_seconds),
     )
+    return device.profile.kernels.set_in(config)

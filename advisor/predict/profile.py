@@ -8,7 +8,7 @@ from advisor.hardware.catalog import GpuSpec, peak_flops
 from advisor.predict.memory import MemoryModel
 from advisor.predict.power import PowerModel
 from advisor.predict.throughput import Posterior
-from advisor.records import Basis, Estimate
+from advisor.records import Basis, Estimate, Kernels
 from advisor.store.calibration import HeldOutSummary
 
 _UNLIKE_DEVIATION = 0.15  # per switch that differs; half a typical eager-to-compiled gain (sources §3.2: up to 1.3x)
@@ -46,6 +46,7 @@ class Profile:
     compile: bool = False
     optimizer: str = "adamw"
     activation_checkpointing: str = "none"
+    kernels: Kernels = Kernels()
     depths: tuple[int, ...] = ()
     calibration_id: str | None = None
     created: str | None = None

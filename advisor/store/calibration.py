@@ -7,11 +7,11 @@ did not write are None.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from advisor.records import Workload
+from advisor.records import Kernels, Workload
 from trainer.messages import BurstResult, Ceilings, WorkerDevice
 from trainer.schema import Outcome, record_from_dict, to_dict
 
@@ -41,6 +41,7 @@ class Settings:
     most_micro_tokens: int  # of a burst's micro-batch
     usd_per_hour: float | None
     seed: int = 0
+    kernels: Kernels = field(default_factory=Kernels)
 
 
 @dataclass(frozen=True, kw_only=True)

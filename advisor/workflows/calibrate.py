@@ -15,6 +15,7 @@ from advisor.calibrate.session import Event
 from advisor.calibrate.session import calibrate as run_bursts
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile
+from advisor.records import Kernels
 from advisor.store.calibration import Calibration, Settings
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
@@ -37,6 +38,7 @@ class CalibrationOptions:
     compile: bool | None = None
     activation_checkpointing: str = "none"
     optimizer: str = "adamw"
+    kernels: Kernels = Kernels()
     price: float | None = None  # dollars per hour of this machine
     fresh: bool = False  # start over, even where an interrupted calibration could be continued
 
@@ -91,4 +93,5 @@ def resolve(options: CalibrationOptions, device: WorkerDevice, meta: TokenMeta |
         memory_bytes=fillable_bytes(device),
         most_micro_tokens=defaults.most_micro_tokens,
         usd_per_hour=options.price,
+        kernels=options.kernels,
     )

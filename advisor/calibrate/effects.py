@@ -1,0 +1,201 @@
+"""From interleaved bursts to what each setting does: differences within rounds, their noise, intervals. Pure.
+
+A round has the base several times and every setting once, in an order of its own: what a machine does between rounds
+cancels. Residuals of all settings give one noise, pulled to a prior; intervals are Student's and hold all at once
+(Bonferroni 1936), since a table of a dozen settings is read for its best.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy.stats import t as student
+
+from trainer.messages import BurstResult
+from trainer.schema import Outcome
+
+_CONFIDENCE = 0.95
+_NOISE_PRIOR = (0.03, 4.0)  # of one burst's log median on a shared host (docs/log.md), worth four bursts
+_LEAST_SPEED = 0.005  # a smaller certain effect is none that anybody would act on
+_LEAST_LOSS = 0.002  # nats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """One burst of a setting (None: the base) in a round."""
+
+    setting: str | None
+    round: int
+    started: float  # Unix seconds
+    result: BurstResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean difference and the range that holds it, all of a table's at once with 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+    def clears(self, least: float) -> bool:
+        """Whether it is surely not nothing, and large enough to matter."""
+        return (self.low > 0 or self.high < 0) and abs(self.value) >= least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What one setting does against the base."""
+
+    setting: str
+    repeats: int
+    speed: Interval | None  # log of steps a second; None: it never ran
+    memory_bytes: float | None  # median difference of the peak: a card's allocated, else the process's growth
+    loss: Interval | None  # nats a token after as many steps on the same tokens; None: fewer than two rounds
+    loss_steps: int  # how many
+    failure: str | None  # why it did not run
+
+    @property
+    def faster(self) -> bool:
+        return self.speed is not None and self.speed.clears(_LEAST_SPEED) and self.speed.value > 0
+
+    @property
+    def slower(self) -> bool:
+        return self.speed is not None and self.speed.clears(_LEAST_SPEED) and self.speed.value < 0
+
+    @property
+    def loses(self) -> bool:
+        """Whether the loss is surely higher."""
+        return self.loss is not None and self.loss.clears(_LEAST_LOSS) and self.loss.value > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Standard deviation of one burst's log step time within a round, and the degrees of freedom it is known by."""
+
+    deviation: float
+    freedom: float
+
+
+def effects(visits: Sequence[Visit], exponent: float) -> tuple[dict[str, Effect], Noise]:
+    """What each setting does, by name; `exponent`: step time goes as the reference kernel's time to this power."""
+    speeds = _by_round(visits, lambda r: _log_step(r, exponent))
+    names = list(dict.fromkeys(v.setting for v in visits if v.setting is not None))
+    gains = {name: _against_base(speeds, name) for name in names}
+    noise = _noise(gains, speeds)
+    return {name: _effect(name, visits, gains[name], noise, len(names)) for name in names}, noise
+
+
+def interaction(
+    visits: Sequence[Visit], one: str, other: str, together: str, exponent: float, noise: Noise
+) -> Interval | None:
+    """What two settings do together beyond the sum of both, log of speed; None where no round has all of them."""
+    speeds = _by_round(visits, lambda r: _log_step(r, exponent))
+    rounds = [r for r, found in speeds.items() if all(name in found for name in (None, one, other, together))]
+    if not rounds:
+        return None
+    values = []
+    for number in rounds:
+        mean = {name: statistics.fmean(found) for name, found in speeds[number].items()}
+        values.append(-(mean[together] - mean[one] - mean[other] + mean[None]))
+    return _interval(values, 2 * noise.deviation / math.sqrt(len(values)), noise.freedom, comparisons=1)
+
+
+def _effect(name: str, visits: Sequence[Visit], gains: Sequence[float], noise: Noise, comparisons: int) -> Effect:
+    own = [v.result for v in visits if v.setting == name]
+    failed = next((r for r in own if r.outcome != Outcome.COMPLETED), None)
+    error = noise.deviation * math.sqrt(1.5 / len(gains)) if gains else math.nan  # of it and of two bursts of the base
+    loss, steps = _loss(name, visits, comparisons)
+    return Effect(
+        setting=name,
+        repeats=len(gains),
+        speed=_interval(gains, error, noise.freedom, comparisons) if gains else None,
+        memory_bytes=_memory(name, visits),
+        loss=loss,
+        loss_steps=steps,
+        failure=None if failed is None else f"{failed.outcome}: {failed.reason}",
+    )
+
+
+def _by_round(
+    visits: Sequence[Visit], value: Callable[[BurstResult], float | None]
+) -> dict[int, dict[str | None, list[float]]]:
+    found: dict[int, dict[str | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for visit in visits:
+        if visit.result.outcome == Outcome.COMPLETED and (number := value(visit.result)) is not None:
+            found[visit.round][visit.setting].append(number)
+    return found
+
+
+def _log_step(result: BurstResult, exponent: float) -> float | None:
+    if not result.step_seconds:
+        return None
+    reference = math.log(statistics.median(result.reference_seconds)) if result.reference_seconds else 0.0
+    return math.log(statistics.median(result.step_seconds)) - exponent * reference
+
+
+def _against_base(speeds: Mapping[int, Mapping[str | None, list[float]]], name: str) -> list[float]:
+    """Of each round with both: log of how much faster than the base."""
+    return [
+        statistics.fmean(found[None]) - statistics.fmean(found[name])
+        for found in speeds.values()
+        if None in found and name in found
+    ]
+
+
+def _noise(gains: Mapping[str, Sequence[float]], speeds: Mapping[int, Mapping[str | None, list[float]]]) -> Noise:
+    """From the scatter of each setting's gain over rounds and of the base within them."""
+    prior, worth = _NOISE_PRIOR
+    squares, freedom = worth * prior**2, worth
+    for values in gains.values():
+        if len(values) > 1:
+            squares += sum((v - statistics.fmean(values)) ** 2 for v in values) / 1.5
+            freedom += len(values) - 1
+    for found in speeds.values():
+        base = found.get(None, [])
+        if len(base) > 1:
+            squares += sum((v - statistics.fmean(base)) ** 2 for v in base)
+            freedom += len(base) - 1
+    return Noise(deviation=math.sqrt(squares / freedom), freedom=freedom)
+
+
+def _loss(name: str, visits: Sequence[Visit], comparisons: int) -> tuple[Interval | None, int]:
+    """Difference after the steps that all bursts concerned did, each round on tokens and weights of its own."""
+    rounds: dict[int, dict[str | None, BurstResult]] = defaultdict(dict)
+    for visit in visits:
+        if visit.setting in (None, name) and visit.result.losses:
+            rounds[visit.round][visit.setting] = visit.result
+    pairs = [(found[None].losses, found[name].losses) for found in rounds.values() if len(found) == 2]
+    if len(pairs) < 2:
+        return None, 0
+    steps = min(len(losses) for pair in pairs for losses in pair)
+    differences = [pair[1][steps - 1] - pair[0][steps - 1] for pair in pairs]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return _interval(differences, error, len(differences) - 1, comparisons), steps
+
+
+def _memory(name: str, visits: Sequence[Visit]) -> float | None:
+    def held(setting: str | None) -> list[int]:
+        return [m for v in visits if v.setting == setting and (m := peak_bytes(v.result)) is not None]
+
+    base, own = held(None), held(name)
+    return statistics.median(own) - statistics.median(base) if base and own else None
+
+
+def peak_bytes(result: BurstResult) -> int | None:
+    """A card's peak allocated; else what the process grew by."""
+    if result.allocated_peak_bytes is not None:
+        return result.allocated_peak_bytes
+    if result.resident_peak_bytes is None or result.resident_before_bytes is None:
+        return None
+    return max(0, result.resident_peak_bytes - result.resident_before_bytes)
+
+
+def _interval(values: Sequence[float], error: float, freedom: float, comparisons: int) -> Interval:
+    mean = statistics.fmean(values)
+    reach = float(student.ppf(1 - (1 - _CONFIDENCE) / (2 * comparisons), freedom)) * error
+    return Interval(value=mean, low=mean - reach, high=mean + reach)

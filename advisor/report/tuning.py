@@ -1,0 +1,132 @@
+"""What each setting of a run does on a device, in words and as a document. No arithmetic but of logs to percents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from advisor.calibrate.effects import Effect, Interval
+from advisor.calibrate.tuning import Tuning
+from advisor.records import Kernels
+from advisor.units import format_bytes, format_percent, format_seconds
+from advisor.workflows.tune import Tuned
+from trainer.schema import RunConfig, to_dict
+
+COLUMNS = ("setting", "speed", "95 %", "memory", "loss", "repeats", "")
+NONE = "no effect that clears the noise"
+
+
+def rows(tuning: Tuning) -> Iterator[tuple[str, ...]]:
+    """One a setting, the fastest first, those that did not run last."""
+    order = sorted(tuning.effects, key=lambda e: -(e.speed.value if e.speed is not None else -math.inf))
+    for effect in order:
+        yield (
+            effect.setting,
+            "" if effect.speed is None else _percent(effect.speed.value),
+            "" if effect.speed is None else f"{_percent(effect.speed.low)} to {_percent(effect.speed.high)}",
+            "" if effect.memory_bytes is None else _bytes(effect.memory_bytes),
+            _loss(effect),
+            str(effect.repeats),
+            verdict(effect),
+        )
+
+
+def verdict(effect: Effect) -> str:
+    """What one setting is worth, in words."""
+    if effect.speed is None:
+        return f"does not run: {effect.failure}"
+    if effect.faster and effect.loses:
+        return "faster, and learns worse"
+    word = "faster" if effect.faster else "slower" if effect.slower else NONE
+    return f"{word}, and learns worse" if effect.loses else word
+
+
+def base_words(config: RunConfig) -> str:
+    """What all is compared with."""
+    shape, kernels = config.model, Kernels.of(config)
+    parts = [
+        f"{shape.family} depth {shape.depth}, {shape.seq_len} tokens, vocabulary {shape.vocab_size:,}",
+        f"micro-batch {config.micro_batch} × {config.grad_accum}",
+        config.precision,
+        "compiled" if config.compile else "not compiled",
+        f"{config.activation_checkpointing} recomputation" if config.activation_checkpointing != "none" else "",
+        config.optimizer.name,
+        "" if kernels == Kernels() else kernel_words(kernels),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def kernel_words(kernels: Kernels) -> str:
+    """What differs from the trainer's own choice, as it stands in run.yaml."""
+    usual = to_dict(Kernels())
+    return ", ".join(f"{name} {value}" for name, value in to_dict(kernels).items() if value != usual[name])
+
+
+def conclusion(tuned: Tuned) -> Iterator[str]:
+    """The best, what it gains, how the best two go together, and what plans do with it."""
+    tuning = tuned.tuning
+    if tuning.best is None:
+        yield "nothing is surely faster than the base"
+    else:
+        best = tuning.effect(tuning.best)
+        assert best.speed is not None
+        gain = f"{_percent(best.speed.value)} ({_percent(best.speed.low)} to {_percent(best.speed.high)})"
+        yield f"best: {tuning.best.name}, {gain} against the base"
+    if tuning.together is not None:
+        yield _interaction(tuning.variants[-1].name, tuning.together)
+    yield (
+        f"one burst scatters by {format_percent(tuning.noise.deviation)}; intervals hold for all settings at once; "
+        f"{len(tuning.visits)} bursts in {format_seconds(tuning.seconds)}"
+    )
+    if tuned.calibrated is not None:
+        calibration = tuned.calibrated.calibration
+        yield f"calibrated with the best settings as {calibration.id}: advisor plan --gpu {tuned.device_key} uses them"
+    if tuned.uncalibrated is not None:
+        yield f"! not calibrated with the best settings: {tuned.uncalibrated}"
+
+
+def _interaction(names: str, together: Interval) -> str:
+    span = f"{_percent(together.value)} ({_percent(together.low)} to {_percent(together.high)})"
+    if not together.clears(0.0):
+        return f"{names}: together they gain what both gain apart, {span} beyond it"
+    return f"{names}: together they gain {'more' if together.value > 0 else 'less'} than both apart, {span}"
+
+
+def document(tuned: Tuned) -> dict[str, Any]:
+    """What --json prints; speeds are logs of steps a second against the base."""
+    tuning = tuned.tuning
+    return {
+        "device": {"key": tuned.device_key, **to_dict(tuned.device)},
+        "base": to_dict(tuning.base),
+        "effects": [
+            {**to_dict(effect), "knob": variant.knob, "changes": dict(variant.changes), "verdict": verdict(effect)}
+            for variant, effect in zip(tuning.variants, tuning.effects, strict=True)
+        ],
+        "noise": to_dict(tuning.noise),
+        "together": to_dict(tuning.together),
+        "best": None if tuning.best is None else {"name": tuning.best.name, "changes": dict(tuning.best.changes)},
+        "run": to_dict(tuning.best_config),
+        "visits": [
+            {"setting": v.setting, "round": v.round, "started": v.started, **to_dict(v.result)} for v in tuning.visits
+        ],
+        "seconds": tuning.seconds,
+        "calibration": None if tuned.calibrated is None else tuned.calibrated.calibration.id,
+        "uncalibrated": None if tuned.uncalibrated is None else str(tuned.uncalibrated),
+    }
+
+
+def _percent(log: float) -> str:
+    return f"{math.expm1(log):+.1%}"
+
+
+def _bytes(difference: float) -> str:
+    return f"{'+' if difference >= 0 else '-'}{format_bytes(abs(difference))}"
+
+
+def _loss(effect: Effect) -> str:
+    if effect.loss is None:
+        return ""
+    if effect.loss.value == 0.0:
+        return "the same"
+    return f"{effect.loss.value:+.4f} after {effect.loss_steps} steps"

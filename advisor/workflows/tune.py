@@ -1,0 +1,173 @@
+"""Which settings make a run faster on this device, measured; the best of them calibrated, so that plans use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS, device_for, resolve_key
+from advisor.calibrate.measure import Worker
+from advisor.calibrate.session import Event
+from advisor.calibrate.tuning import Tuning
+from advisor.calibrate.tuning import tune as run_tuning
+from advisor.calibrate.variants import variants
+from advisor.errors import AdvisorError
+from advisor.records import Kernels, Plan
+from advisor.store.store import Store
+from advisor.workflows.calibrate import Calibrated, CalibrationOptions, calibrate
+from advisor.workflows.data import read_data
+from trainer.messages import WorkerDevice
+from trainer.schema import (
+    CheckpointConfig,
+    DataConfig,
+    EvalConfig,
+    OptimizerConfig,
+    RunConfig,
+    StopConfig,
+    TelemetryConfig,
+    make_shape,
+)
+
+_DEPTHS = {"cpu": 4, "cuda": 12}
+_BATCHES = {"cpu": (4, 2), "cuda": (16, 2)}  # micro-batch, accumulated
+_BUDGETS = {"cpu": 180.0, "cuda": 420.0}  # a card's settings are compiled, some ten seconds each
+LEAST_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What to tune: a plan's run, or one of these sizes; None: as is usual on the device at hand."""
+
+    gpu: str = "auto"
+    plan: Plan | None = None
+    family: str = "nanochat"
+    depth: int | None = None
+    seq_len: int | None = None
+    vocab_size: int | None = None
+    micro_batch: int | None = None
+    grad_accum: int | None = None
+    data: Path | None = None
+    precision: str = "auto"
+    compile: bool | None = None
+    activation_checkpointing: str = "none"
+    optimizer: str = "adamw"
+    budget_seconds: float | None = None
+    calibrate: bool = True
+    price: float | None = None  # dollars per hour of this machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What was measured, on what, and the calibration of the best settings; None: not asked for."""
+
+    device_key: str
+    device: WorkerDevice
+    tuning: Tuning
+    calibrated: Calibrated | None
+    uncalibrated: AdvisorError | None = None  # why it was asked for and did not come about
+
+
+def tune(
+    options: TuneOptions,
+    store: Store,
+    on_start: Callable[[float], None] = lambda seconds: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Tuned:
+    """Measure what each setting does, and calibrate the best; raises AdvisorError where the run does not run here.
+
+    `on_start` is told the seconds that will be used, `on_event` of every burst.
+    """
+    worker_log = store.home / "worker.log"
+    worker_log.parent.mkdir(parents=True, exist_ok=True)
+    gpu = options.plan.workload.gpu if options.plan is not None else options.gpu
+    with Worker(device_for(gpu), log=worker_log) as worker:
+        device = worker.start().device
+        key, base = resolve_key(gpu, device), base_config(options, device)
+        seconds = options.budget_seconds or _BUDGETS[device.type]
+        on_start(seconds)
+        tuning = run_tuning(
+            base,
+            variants(base, device),
+            worker,
+            budget_seconds=seconds,
+            burst_seconds=min(1.0, seconds / 200),
+            on_event=on_event,
+        )
+    tuned = Tuned(device_key=key, device=device, tuning=tuning, calibrated=None)
+    if not options.calibrate:
+        return tuned
+    try:
+        return replace(
+            tuned, calibrated=calibrate(_calibration_of(tuning.best_config, key, options), store, on_event=on_event)
+        )
+    except AdvisorError as error:  # what was tuned stands
+        return replace(tuned, uncalibrated=error)
+
+
+def base_config(options: TuneOptions, device: WorkerDevice) -> RunConfig:
+    """What all settings are compared with: steps alone, with nothing automatic left."""
+    config = options.plan.run if options.plan is not None else _own_config(options, device)
+    precision = device.auto_precision if config.precision == "auto" else config.precision
+    return replace(
+        config,
+        steps=10_000,
+        name="tune",
+        device=device.type,
+        precision=precision,
+        sharding="none",  # one device
+        eval=EvalConfig(tokens=0),
+        checkpoint=CheckpointConfig(every_seconds=None, final=False),
+        stop=StopConfig(),
+        telemetry=TelemetryConfig(hz=0),
+    )
+
+
+def _own_config(options: TuneOptions, device: WorkerDevice) -> RunConfig:
+    defaults = CUDA_DEFAULTS if device.type == "cuda" else CPU_DEFAULTS
+    meta = read_data(options.data)
+    micro_batch, grad_accum = _BATCHES[device.type]
+    if options.micro_batch is not None:
+        micro_batch, grad_accum = options.micro_batch, 1
+    shape = make_shape(
+        options.family,
+        depth=options.depth or _DEPTHS[device.type],
+        seq_len=options.seq_len or defaults.seq_len,
+        vocab_size=options.vocab_size or (meta and meta.vocab_size) or defaults.vocab_size,
+    )
+    return RunConfig(
+        model=shape,
+        steps=1,
+        micro_batch=micro_batch,
+        grad_accum=options.grad_accum or grad_accum,
+        precision=options.precision,
+        compile=defaults.compile if options.compile is None else options.compile,
+        activation_checkpointing=options.activation_checkpointing,
+        data=DataConfig(path=str(options.data.resolve()) if options.data else None),
+        optimizer=OptimizerConfig(name=options.optimizer),
+    )
+
+
+def _calibration_of(config: RunConfig, key: str, options: TuneOptions) -> CalibrationOptions:
+    depth = config.model.depth
+    return CalibrationOptions(
+        gpu=key,
+        family=config.model.family,
+        depths=sorted({max(1, depth // 2), depth}),
+        seq_len=config.model.seq_len,
+        vocab_size=config.model.vocab_size,
+        data=Path(config.data.path) if config.data.path else None,
+        precision=config.precision,
+        compile=config.compile,
+        activation_checkpointing=config.activation_checkpointing,
+        optimizer=config.optimizer.name,
+        kernels=Kernels.of(config),
+        price=options.price,
+        fresh=True,
+    )
+
+
+def check_budget(seconds: float | None) -> None:
+    """Raises AdvisorError for a time in which nothing can be compared."""
+    if seconds is not None and seconds < LEAST_SECONDS:
+        raise AdvisorError(f"{seconds:g} s are too few to compare settings", f"--budget-seconds {LEAST_SECONDS:g}")
