@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, NEW_FILE, SECONDS, USD, NamedPath, Number
+from advisor.cli.params import EXISTING, FILE, NEW_FILE, NEW_FOLDER, SECONDS, USD, NamedPath, Number
+from advisor.errors import AdvisorError
 from advisor.report import render
 
 if TYPE_CHECKING:
+    from advisor.runs.comparison import Comparison
     from advisor.store.store import Store
     from advisor.workflows.analysis import Analysis, Given
 
@@ -35,34 +37,66 @@ if TYPE_CHECKING:
 @click.option("--html", type=NEW_FILE, help="Write a report in one self-contained HTML file.")
 @click.option("--md", type=NEW_FILE, help="Write a report in Markdown.")
 @click.option("--table", type=NEW_FILE, help="Write the table that was read as CSV.")
+@click.option("--tables", type=NEW_FOLDER, help="Write every column of each run as a CSV of its own in this folder.")
+@click.option("--plots", type=NEW_FOLDER, help="Write the charts as PNG and SVG in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Read a training log (or a run's folder): what happened, what it cost, what was wasted, what to change.
 
     Formats are recognised by themselves: nanochat, nanoGPT, llm.c, Megatron, Hugging Face, Lightning, TensorBoard,
-    W&B and many more. Several paths are compared with each other. A run started here may be given by its name, or
-    as `latest`.
+    W&B and many more. Several paths, or the logs of one format in a folder, are compared with each other. A run
+    started here may be given by its name, or as `latest`.
     """
     from advisor.report import terminal, write_reports
-    from advisor.runs.comparison import compare_runs
     from advisor.store.store import default_store
     from advisor.workflows.analysis import to_document
-    from advisor.workflows.analyze import located
+    from advisor.workflows.analyze import located, runs_of
 
     given, store = _given(options), default_store()
-    analyses = [_analyzed(located(path, store), given, store) for path in paths]
-    comparison = compare_runs([analysis.case for analysis in analyses]) if len(analyses) > 1 else None
-    written = write_reports(analyses, html=options["html"], md=options["md"], table=options["table"])
+    found = [log for path in paths for log in runs_of(located(path, store))]
+    many = len(found) > len(paths)  # a folder of runs, of which some may hold nothing
+    analyses, left_out = _all(found, given, store, passing=many)
+    comparison, why = _compared(analyses, forgiving=many)
+    left_out += why
+    written = write_reports(analyses, options, comparison=comparison, left_out=left_out)
     if as_json:
         documents = [to_document(analysis) for analysis in analyses]
-        render.print_json(documents[0] if comparison is None else {"runs": documents, **comparison.to_document()})
+        beside = {} if comparison is None else comparison.to_document()
+        render.print_json(documents[0] if len(documents) == 1 else {"runs": documents, "left_out": left_out, **beside})
         return
     for analysis in analyses:
-        render.show(*terminal.report(analysis), "")
-    if comparison is not None:
-        render.show(*terminal.comparison(comparison), "")
+        render.show(*(terminal.verdict(analysis) if many else terminal.report(analysis)), "")
+    if len(analyses) > 1:
+        render.show(*terminal.several(analyses, comparison, left_out), "")
     for path in written:
         render.show(f"written to {path}")
+
+
+def _all(found: list[Path], given: Given, store: Store, *, passing: bool) -> tuple[list[Analysis], list[str]]:
+    """Each log judged; of a folder of runs, what cannot be read is named and passed over unless nothing is left."""
+    analyses, left_out = [], []
+    for path in found:
+        try:
+            analyses.append(_analyzed(path, given, store))
+        except AdvisorError as error:
+            if not passing:
+                raise
+            left_out.append(f"left out: {error.message}")
+    if not analyses:
+        raise AdvisorError("; ".join(left_out), "give the logs themselves")
+    return analyses, left_out
+
+
+def _compared(analyses: list[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
+    """The runs against each other; of a folder of runs that cannot be, in words why not."""
+    from advisor.report.several import names_of
+    from advisor.runs.comparison import compare_runs, compare_those_far_enough
+
+    if len(analyses) < 2:
+        return None, []
+    if not forgiving:
+        return compare_runs([analysis.case for analysis in analyses]), []
+    return compare_those_far_enough([analysis.case for analysis in analyses], names_of(analyses))
 
 
 def _analyzed(path: Path, given: Given, store: Store) -> Analysis:

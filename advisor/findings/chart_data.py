@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.findings import run_metrics, series
+from advisor.findings import measured, run_metrics, series
 from advisor.findings.case import Case
-from advisor.findings.curves import curve, main_rows
+from advisor.findings.curves import Curve, curve, main_rows, rate_curve
 from advisor.findings.detectors.phases import PHASES
 from advisor.findings.run_facts import price, step_tokens
 from advisor.readers.run_table import RunTable
@@ -42,7 +42,32 @@ class PartOfStep:
 
 def points(case: Case, name: str, most: int = MOST_POINTS) -> list[Point]:
     """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive."""
-    printed = curve(case.run, name)
+    return _placed(case, curve(case.run, name), most)
+
+
+def step_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+    """Seconds of each step, from what the log has of them."""
+    times = run_metrics.step_times(case)
+    return [] if times is None else _placed(case, Curve(step=times.step, value=times.seconds), most)
+
+
+def mfu_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+    """MFU at each step by exact FLOPs and the card's dense peak, as logged where shape or card is unknown."""
+    per_rate, rates = mfu_per_rate(case), measured.rates(case)
+    if per_rate is None:
+        return points(case, "mfu", most)
+    return _placed(case, Curve(step=rates.step, value=rates.value * per_rate), most)
+
+
+def learning_rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+    """Learning rates as a share of the run's peak, the only scale on which every log prints them."""
+    rates = rate_curve(case.run)
+    top = float(rates.value.max()) if len(rates) else 0.0
+    return _placed(case, Curve(step=rates.step, value=rates.value / top), most) if top > 0 else []
+
+
+def _placed(case: Case, printed: Curve, most: int) -> list[Point]:
+    """A curve's points on every axis, thinned."""
     keep = _extremes(printed.value, most)
     steps, values = printed.step[keep], printed.value[keep]
     tokens, hours = _tokens_at(case, steps), _hours_at(case, steps)

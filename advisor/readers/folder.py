@@ -243,12 +243,18 @@ def _sorted(folder: Path) -> Contents:
             contents.configs.append(path)
         elif name == telemetry_file.NAME or (suffix in (".csv", ".log", ".txt") and _is_telemetry(path)):
             contents.telemetry.append(path)
-        elif suffix not in _NO_LOGS and name not in _DATA_NAMES and path.stat().st_size:
+        elif is_log_path(path) and path.stat().st_size:
             contents.logs.append(path)
     contents.configs.sort(key=lambda path: (len(path.parts), _CONFIG_NAMES.index(path.name.lower())))
     names = [path.name for path in contents.configs]  # each checkpoint has a copy: the one nearest to the top counts
     contents.configs = [path for at, path in enumerate(contents.configs) if path.name not in names[:at]]
     return contents
+
+
+def is_log_path(path: Path) -> bool:
+    """Whether a file may be a log by its name: neither code, weights and pictures nor a configuration or data."""
+    name = path.name.lower()
+    return path.suffix.lower() not in _NO_LOGS and name not in _DATA_NAMES and name not in _CONFIG_NAMES
 
 
 def _is_telemetry(path: Path) -> bool:

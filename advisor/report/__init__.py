@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.errors import AdvisorError
+
 if TYPE_CHECKING:
+    from advisor.runs.comparison import Comparison
     from advisor.workflows.analysis import Analysis
 
 
 def write_reports(
-    analyses: Sequence[Analysis], *, html: Path | None, md: Path | None, table: Path | None
+    analyses: Sequence[Analysis],
+    paths: Mapping[str, Path | None],
+    *,
+    comparison: Comparison | None = None,
+    left_out: Sequence[str] = (),
 ) -> list[Path]:
-    """Write the reports that are asked for and give their paths; raises AdvisorError where a disk refuses."""
+    """Write the reports asked for and give their paths; raises AdvisorError where a disk refuses.
+
+    `paths` names files by `html`, `md` and `table`, folders by `tables` and `plots`; its other keys are passed over.
+    """
     from advisor.store.disk import write_atomic
 
     written = []
-    if html is not None:
+    if html := paths.get("html"):
         from advisor.report.html import page
 
-        write_atomic(html, page(analyses))
+        write_atomic(html, page(analyses, comparison, left_out))
         written.append(html)
-    if md is not None:
-        from advisor.report.markdown import document
+    if md := paths.get("md"):
+        from advisor.report.markdown import report
 
-        write_atomic(md, "\n\n---\n\n".join(document(analysis) for analysis in analyses))
+        write_atomic(md, report(analyses, comparison, left_out))
         written.append(md)
-    if table is not None:
+    if table := paths.get("table"):
         from advisor.report.rows import as_csv
 
         write_atomic(table, as_csv(analyses))
         written.append(table)
+    if tables := paths.get("tables"):
+        from advisor.report.rows import write_tables
+
+        write_tables(analyses, tables)
+        written.append(tables)
+    if plots := paths.get("plots"):
+        try:
+            from advisor.report.overlays import write_pictures
+        except ImportError as error:
+            hint = "pip install 'training-advisor[app]'"
+            raise AdvisorError(f"--plots draws charts, and {error.name} is not installed", hint) from error
+        write_pictures(analyses, plots)
+        written.append(plots)
     return written

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.errors import AdvisorError
 from advisor.findings.case import Finding
-from advisor.report import measured, words
+from advisor.report import measured, several, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+from advisor.runs.comparison import Comparison
 from advisor.workflows.analysis import Analysis
+
+if TYPE_CHECKING:
+    from advisor.report.plots import Plot
 
 _ROWS = 20
 _STYLE = """
@@ -30,12 +34,16 @@ code { background: #8882; padding: .1rem .3rem; }
 """
 
 
-def page(analyses: Sequence[Analysis]) -> str:
-    """The report of one or several runs; raises AdvisorError where the packages for charts are not installed."""
+def page(analyses: Sequence[Analysis], comparison: Comparison | None = None, left_out: Sequence[str] = ()) -> str:
+    """The report of one run, or of several over and beside each other and then each by itself.
+
+    Raises AdvisorError where the packages for charts are not installed.
+    """
     try:
         import altair
         import vl_convert
 
+        from advisor.report.overlays import overlays
         from advisor.report.plots import plots
     except ImportError as error:
         hint = "pip install 'training-advisor[app]', or write --md instead"
@@ -43,16 +51,10 @@ def page(analyses: Sequence[Analysis]) -> str:
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
     parts: list[str] = []
     specs: list[dict[str, Any]] = []
+    if len(analyses) > 1:
+        parts.append(_several(analyses, comparison, left_out, _figures(list(overlays(analyses)), specs)))
     for analysis in analyses:
-        drawn = list(plots(analysis))
-        first = len(specs)
-        specs += [plot.chart.properties(width="container").to_dict() for plot in drawn]
-        figures = [
-            f"<h3>{escape(plot.title)}</h3><div class=chart id=chart{first + i}></div>"
-            f"<p class=dim>{escape(plot.caption)}</p>"
-            for i, plot in enumerate(drawn)
-        ]
-        parts.append(_run(analysis, figures))
+        parts.append(_run(analysis, _figures(list(plots(analysis)), specs)))
     title = escape(analyses[0].run.source if len(analyses) == 1 else f"{len(analyses)} runs")
     draw = "".join(f"vegaEmbed('#chart{i}', {_script_safe(spec)}, {{actions: false}});" for i, spec in enumerate(specs))
     scripts = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub forgets a default
@@ -62,6 +64,29 @@ def page(analyses: Sequence[Analysis]) -> str:
         f"{'<hr>'.join(parts)}"
         f"<script>{scripts}</script><script>{draw}</script></body></html>\n"
     )
+
+
+def _figures(drawn: Sequence[Plot], specs: list[dict[str, Any]]) -> list[str]:
+    """The places of charts on the page; their drawings are added to `specs`."""
+    first = len(specs)
+    specs += [plot.chart.properties(width="container").to_dict() for plot in drawn]
+    return [
+        f"<h3>{escape(plot.title)}</h3><div class=chart id=chart{first + i}></div>"
+        f"<p class=dim>{escape(plot.caption)}</p>"
+        for i, plot in enumerate(drawn)
+    ]
+
+
+def _several(
+    analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str], figures: list[str]
+) -> str:
+    runs = several.run_table(analyses)
+    tables = several.compared(comparison) if comparison is not None else []
+    lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
+    against = "".join(_table(table.columns, table.rows) for table in tables) + _list(lines)
+    parts = (("Compared with each other", against), ("Over each other", "".join(figures)))
+    body = "".join(f"<h2>{escape(title)}</h2>{content}" for title, content in parts if content)
+    return f"<h1>{len(analyses)} runs</h1>{_table(runs.columns, runs.rows)}{body}"
 
 
 def _script_safe(spec: dict[str, Any]) -> str:

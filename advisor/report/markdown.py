@@ -7,12 +7,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.findings.case import Finding
-from advisor.report import measured, words
+from advisor.report import measured, several, words
 from advisor.report.rows import checkpoint_rows, loss_table, phase_rows
+from advisor.report.table import in_markdown
 from advisor.report.table import markdown_table as table
+from advisor.runs.comparison import Comparison
 from advisor.workflows.analysis import Analysis
 
 _ROWS = 14  # of the loss table
+
+
+def report(analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str]) -> str:
+    """The document of one run; of several the runs beside each other first, then the document of each."""
+    documents = [document(analysis) for analysis in analyses]
+    if len(analyses) > 1:
+        documents.insert(0, _several(analyses, comparison, left_out))
+    return "\n\n---\n\n".join(documents)
+
+
+def _several(analyses: Sequence[Analysis], comparison: Comparison | None, left_out: Sequence[str]) -> str:
+    parts = ["# Runs", in_markdown(several.run_table(analyses))]
+    if comparison is not None:
+        parts += ["## Compared with each other", *map(in_markdown, several.compared(comparison))]
+    lines = [*left_out, *(several.said(comparison) if comparison is not None else ())]
+    parts.append("\n".join(f"- {line}" for line in lines))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def document(analysis: Analysis) -> str:

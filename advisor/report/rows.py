@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import few_rows, parts_of_step
+from advisor.report.several import names_of
 from advisor.units import (
     format_bytes,
     format_number,
@@ -66,6 +69,16 @@ def checkpoint_rows(analysis: Analysis, most: int = 20) -> list[tuple[str, str]]
     events = [event for event in analysis.run.events if event.kind == "checkpoint"]
     shown = [("-" if event.step is None else f"{event.step:,.10g}", event.text) for event in events[:most]]
     return shown + ([("…", f"{len(events) - most} more")] if len(events) > most else [])
+
+
+def write_tables(analyses: Sequence[Analysis], folder: Path) -> None:
+    """Every column of each run that holds rows as a CSV of its own, called after the run."""
+    from advisor.store.disk import write_atomic
+
+    for name, analysis in zip(names_of(analyses), analyses, strict=True):
+        if any(len(values) for values in (analysis.run.columns or analysis.run.telemetry or {}).values()):
+            file = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'run'}.csv"
+            write_atomic(folder / file, as_csv([analysis]))
 
 
 def as_csv(analyses: Sequence[Analysis]) -> str:

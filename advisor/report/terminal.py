@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -10,6 +10,7 @@ from rich.text import Text
 from advisor.findings.case import Finding, Severity
 from advisor.report import comparison as words_of_runs
 from advisor.report import measured, render, words
+from advisor.report import several as words_of_several
 from advisor.report.table import on_console
 from advisor.runs.comparison import Comparison
 from advisor.runs.scoring import ScoredRun
@@ -58,6 +59,24 @@ def _measured(analysis: Analysis) -> Iterator[RenderableType]:
         if rows:
             yield render.table(columns, rows)
             yield ""
+
+
+def verdict(analysis: Analysis) -> Iterator[RenderableType]:
+    """One run of many in three lines."""
+    yield Text(analysis.run.source, style="bold")
+    yield from analysis.verdict
+
+
+def several(
+    analyses: Sequence[Analysis], against: Comparison | None, left_out: Sequence[str]
+) -> Iterator[RenderableType]:
+    """A row for each run, what could not be read, and the runs against each other."""
+    yield on_console(words_of_several.run_table(analyses))
+    for line in left_out:
+        yield Text(line, style="dim")
+    if against is not None:
+        yield ""
+        yield from comparison(against)
 
 
 def comparison(runs: Comparison) -> Iterator[RenderableType]:

@@ -16,7 +16,7 @@ from advisor.errors import AdvisorError
 from advisor.findings import run_metrics
 from advisor.findings.case import Case
 from advisor.findings.chart_data import points as points_of
-from advisor.findings.curves import curve
+from advisor.findings.curves import curve, rate_curve
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import planned_steps
 from advisor.laws.phase import phase_problem, same_phase
@@ -34,6 +34,7 @@ _SAME = (
     *("planned_steps", "learning_rate", "warmup_steps", "optimizer", "precision", "compile", "gpu", "weight_decay"),
     "data_fingerprint",
 )
+_FAR = 0.05  # of the farthest run's steps: one that broke off before would hold all others to its few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +167,19 @@ def compare_runs(cases: Sequence[Case], names: Sequence[str] = (), *, seed: int 
     )
 
 
+def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tuple[Comparison | None, list[str]]:
+    """The runs of a folder against each other, those that broke off early left out; and in words which, or why none."""
+    reached = [case.run.last_step or 0.0 for case in cases]
+    far = [one >= _FAR * max(reached) and len(curve(case.run, "loss")) > 0
+           for one, case in zip(reached, cases, strict=True)]  # fmt: skip
+    kept = [(case, name) for case, name, is_far in zip(cases, names, far, strict=True) if is_far]
+    words = [f"{name}: not compared, it broke off early" for name, is_far in zip(names, far, strict=True) if not is_far]
+    try:
+        return compare_runs([case for case, _ in kept], [name for _, name in kept]), words
+    except AdvisorError as error:
+        return None, [*words, error.message]
+
+
 def _entrant(name: str, case: Case) -> _Entrant:
     rows, planned = points_of(case, "loss", most=_EVERY_ROW), planned_steps(case)
     loss, step = (np.array([getattr(row, field) for row in rows], float) for field in ("value", "step"))
@@ -250,7 +264,7 @@ def _too_few(rows: int) -> str:
 
 def _rate_notes(entrants: Sequence[_Entrant]) -> list[str]:
     """That equal learning-rate phases could not be checked, and why."""
-    silent = [entrant.name for entrant in entrants if not np.isfinite(entrant.case.run.column("learning_rate")).any()]
+    silent = [entrant.name for entrant in entrants if not len(rate_curve(entrant.case.run))]
     if not silent:
         return []
     who = "no log" if len(silent) == len(entrants) else ", ".join(silent)

@@ -14,6 +14,7 @@ from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
+from advisor.readers.several_logs import logs_of
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
@@ -56,6 +57,11 @@ def _read(path: Path, given: Given, progress: Progress | None) -> RunTable:
         if (path / trainer.log_name).is_file():
             return trainer.read_log(path)
     return read_run(path, given.format, progress)
+
+
+def runs_of(path: Path) -> list[Path]:
+    """The runs at a path: each of a folder of several, else the path itself."""
+    return [log.path for log in logs_of(path)] or [path] if path.is_dir() else [path]
 
 
 def located(text: Path, store: Store) -> Path:

@@ -99,7 +99,7 @@ def test_the_terminal_opens_with_three_lines(tmp_path):
 def test_reports_are_written_whole(store, tmp_path):
     found = analyze(write_log(tmp_path / "run.log"), Given(gpu="l4"), store)
     html, md, table = (tmp_path / f"report.{suffix}" for suffix in ("html", "md", "csv"))
-    assert write_reports([found], html=html, md=md, table=table) == [html, md, table]
+    assert write_reports([found], {"html": html, "md": md, "table": table}) == [html, md, table]
     page = html.read_text()
     # nothing is fetched: no script, style, image or link from elsewhere
     assert not re.search(r"(src|href)\s*=\s*[\"']?https?:", page) and "<script src" not in page
@@ -112,7 +112,7 @@ def test_reports_are_written_whole(store, tmp_path):
 
 
 def test_no_heading_of_the_page_comes_twice(store, tmp_path):
-    write_reports([analyze(example_run(), Given(), store)], html=tmp_path / "r.html", md=None, table=None)
+    write_reports([analyze(example_run(), Given(), store)], {"html": tmp_path / "r.html"})
     headings = re.findall(r"<h[23]>(.*?)</h[23]>", (tmp_path / "r.html").read_text().split("<script>")[0])
     assert len(headings) > 8 and len(set(headings)) == len(headings)
 
@@ -121,7 +121,7 @@ def test_a_hostile_log_cannot_put_code_into_the_page(store, tmp_path):
     log = write_log(tmp_path / "run.log")
     log.write_text(log.read_text() + "RuntimeError: </script><script>alert(1)</script><img src=x onerror=alert(2)>\n")
     found = analyze(log, Given(), store)
-    write_reports([found], html=tmp_path / "r.html", md=None, table=None)
+    write_reports([found], {"html": tmp_path / "r.html"})
     page = (tmp_path / "r.html").read_text()
     assert "alert(1)" not in page.replace("&lt;script&gt;alert(1)", "") and "<img src=x" not in page
 

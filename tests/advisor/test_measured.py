@@ -125,7 +125,7 @@ def test_every_form_of_the_report_holds_the_statistics(store, tmp_path):
     given = Given(gpu="l4", config=tmp_path / "c.json", next_data=next_data_of("91MB"), usd_per_gpu_hour=0.7)
     found = analyze(log, given, store)
     html, md = tmp_path / "r.html", tmp_path / "r.md"
-    write_reports([found], html=html, md=md, table=None)
+    write_reports([found], {"html": html, "md": md})
     command = [sys.executable, "-m", "advisor", "analyze", str(log), "--gpu", "l4", "--next-data", "91MB"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for text in (shown, md.read_text(), html.read_text()):

@@ -1,0 +1,79 @@
+"""Whether a folder holds one run or several: logs of one format side by side, or folders that are a run each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.readers import mlflow_files, wandb_folder
+from advisor.readers.chunks import sample
+from advisor.readers.folder import is_log_path
+from advisor.readers.read import known_reader
+
+_SURE = 0.5  # score from which a file is taken for a log, not for a text with numbers in it
+_MOST = 200  # files or folders that are looked at
+_NO_RUN_OF_ITS_OWN = re.compile(
+    r"(?i)(?:^|[-_.])rank[-_.]?\d|^checkpoint|^step[-_]?\d|^epoch[-_]?\d|\.tfevents\.|^telemetry$"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLog:
+    """One run of a folder of several: what to read it from."""
+
+    name: str  # unlike those of the others
+    path: Path
+
+
+def logs_of(folder: Path) -> list[FoundLog]:
+    """The runs of a folder, by name; empty where the folder is one run or holds none.
+
+    Several runs are two or more logs of one format in it, or two or more folders in it of which each has a log. Logs of
+    ranks, checkpoints and event files are parts of one run.
+    """
+    if _is_one_run(folder):
+        return []
+    entries = [path for path in sorted(folder.iterdir()) if not _NO_RUN_OF_ITS_OWN.search(path.name)][:_MOST]
+    files = {path: name for path in entries if path.is_file() and (name := _format(path)) is not None}
+    names = list(files.values())
+    if names and max(names.count(name) for name in names) > 1:
+        suffixes = {path.suffix for path in files}
+        # a log that broke off before its first step has no format yet, only the others' suffix
+        logs = [path for path in entries if path.is_file() and (path in files or path.suffix in suffixes)]
+        return [FoundLog(name=path.stem if _once(path, logs) else path.name, path=path) for path in logs]
+    inside = [path for path in entries if path.is_dir() and _has_log(path)]
+    return [FoundLog(name=path.name, path=path) for path in inside] if len(inside) > 1 and not files else []
+
+
+def _once(path: Path, logs: list[Path]) -> bool:
+    return sum(other.stem == path.stem for other in logs) == 1
+
+
+def _is_one_run(folder: Path) -> bool:
+    own = (folder / "log.jsonl").is_file() or (folder / "run.json").is_file()
+    return own or mlflow_files.is_run_folder(folder) or wandb_folder.files_of(folder) is not None
+
+
+def _has_log(folder: Path) -> bool:
+    if _is_one_run(folder):
+        return True
+    files = [path for path in sorted(folder.rglob("*"))[:_MOST] if path.is_file()]
+    return any(_format(path) is not None for path in files)
+
+
+def _format(path: Path) -> str | None:
+    """The reader's name of a training log; None for anything else, readings of cards included."""
+    if not is_log_path(path) or not path.stat().st_size:
+        return None
+    try:
+        found = known_reader(path)
+    except AdvisorError:
+        return None
+    if found is None or found[0] < _SURE or not sample(path).strip() or found[1].name in _READINGS:
+        return None
+    return found[1].name
+
+
+_READINGS = frozenset(("gpu_csv", "dmon", "smi_tables", "telemetry.parquet", "markdown"))
