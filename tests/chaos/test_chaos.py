@@ -87,22 +87,21 @@ def newest(folder: Path) -> int:
     return max(steps, default=0)
 
 
-def log_bytes(folder: Path) -> int:
-    path = folder / LOG_NAME
-    return path.stat().st_size if path.exists() else 0
-
-
 def records(folder: Path) -> list[dict]:
     path = folder / LOG_NAME
     return read_records(path)[0] if path.exists() else []
 
 
+def logged(folder: Path, kind: str) -> int:
+    return sum(record["kind"] == kind for record in records(folder))
+
+
 def kill_at_some_moment(process, folder: Path, rng: random.Random) -> bool:
-    """SIGKILL, mostly once the attempt has begun to log; False where it had ended before."""
-    before, deadline = log_bytes(folder), time.monotonic() + 30
-    if rng.random() < 0.85:  # the others are killed while they start
-        while process.is_alive() and log_bytes(folder) <= before and time.monotonic() < deadline:
-            time.sleep(0.01)
+    """SIGKILL: while it starts, before its first step, mostly while it trains; False where it had ended before."""
+    until = rng.choices(["", "header", "step"], weights=[1, 1, 5])[0]
+    before, deadline = logged(folder, until), time.monotonic() + 30
+    while until and process.is_alive() and logged(folder, until) <= before and time.monotonic() < deadline:
+        time.sleep(0.01)
     process.join(rng.uniform(0.0, 0.8))
     if not process.is_alive():
         return False
