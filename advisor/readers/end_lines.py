@@ -1,8 +1,9 @@
 """How programs say that they ended: well, by their user, by a rule of their own, or with an exit code.
 
 `finished`: training's own last words. `exited`: what a launcher says of any program that ended in order. `afterwards`:
-what is only done once training is over. `total_time`: a duration of the whole. `stopped`: a limit of its own;
-`early_stop`: training found that it had learnt enough.
+what is only done once training is over. `outcome`: what is mostly done then: it counts where nothing says that more
+was to come. `total_time`: a duration of the whole. `stopped`: a limit of its own; `early_stop`: training found that it
+had learnt enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ END_RULES = (
         "KeyboardInterrupt|SIGINT|control-C event|Terminate batch job|eyboard interrupt|nterrupted|Ctrl|ctrl|^C"
         "|CANCELLED BY|CANCELLED AT|cancelled by"
         "|canceled by"
-        "|TERM_OWNER|interrupt (one more|EXITING FROM TRAINING|aborted by user|Aborted by user|by the user|by user",
+        "|TERM_OWNER|interrupt (one more|EXITING FROM TRAINING|aborted by user|Aborted by user|by the user|by user"
+        "|interrumpid|interrompu|interrompid|interrott|прерван|中断|停止训练|手动停止|중단|dihentikan oleh|abgebrochen",
         r"^\s*KeyboardInterrupt\b|TERM_OWNER: |aborting due to control-C|^Terminate batch job|interrupted by Ctrl\+C"
         r"|\]\s*\^C|^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
         r"|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
@@ -29,7 +31,13 @@ END_RULES = (
         r"(?:interrupted|stopped|aborted|cancell?ed)(?: manually)? by (?:the )?user|[Tt]raining (?:was )?interrupted\b"
         r"|(?:[Aa]borted|[Ii]nterrupted) by (?:the )?user|^\s*\^C\s*|CANCELLED(?: AT \S+)? BY\b"
         r"|\bJOB \d+ .*CANCELLED AT \S+ \*\*\*"  # by scancel
-        r"|(?:[Jj]ob|[Rr]un) .{0,40}cancell?ed by|[Cc]trl ?[-+] ?[Cc] (?:pressed|received|detected|caught)",
+        r"|(?:[Jj]ob|[Rr]un) .{0,40}cancell?ed by|[Cc]trl ?[-+] ?[Cc] (?:pressed|received|detected|caught)"
+        r"|(?:[Ee]ntrenamiento|[Tt]reinamento|[Ee]ntraînement|[Aa]ddestramento|[Оо]бучение) \w{0,12} ?"
+        r"(?:interrumpido|interrompid[oa]|interrompu|interrotto|прервано)\b"
+        r"|(?:interrumpido|interrompido) (?:por|pelo)\b"
+        r"|interrompu par|прервано пользователем|(?:用户|手动|人为).{0,4}(?:中断|停止|终止)|训练(?:被)?中断|手动停止"
+        r"|ユーザー.{0,6}中断|사용자.{0,8}중단|(?:훈련|학습)(?:이)? ?중단|dihentikan oleh"
+        r"|(?:vom Benutzer|Training) abgebrochen",
     ),
     rule(
         "child_failed",
@@ -72,7 +80,8 @@ END_RULES = (
         "|训练完毕"
         "|id not meet early stopping|aximum iterations ("
         "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
-        "|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습",
+        "|FINISHED|Finished|All done|all done|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습|reinamento"
+        "|ddestramento|Pelatihan|pelatihan|ğitim|uấn luyện|inish train",
         r"\[after training is done\]|^Did not meet early stopping|: Maximum iterations \(\d+\) reached"
         r"|^\W*(?:.*\] )?Optimization Done|Loss for final step:|Saved pipeline to output"
         r"|^Optimizer stripped from|^Results saved to \S|total average iteration time:|peak memory consumption: "
@@ -90,6 +99,9 @@ END_RULES = (
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
         r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)\W*$|^\W*(?:Finished|Done|Completed) in <DURATION>"
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"
+        r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
+        r"|[Aa]ddestramento (?:completat|terminat)o|[Pp]elatihan (?:telah )?selesai|[Ee]ğitim tamamlandı"
+        r"|[Hh]uấn luyện (?:đã )?(?:hoàn tất|hoàn thành|xong)|[Tt]raining (?:abgeschlossen|beendet)"
         r"|[Ee]ntrenamiento (?:completad|terminad|finalizad)o|[Оо]бучение (?:завершено|закончено|окончено)"
         r"|学習(?:が)?(?:完了|終了)|(?:훈련|학습)(?:이)? ?(?:완료|종료|끝)",
     ),
@@ -113,12 +125,14 @@ END_RULES = (
         "exits successfully|Job |exit code 0|xit code: 0|xited with code 0|xit status 0|ob finished|ob completed"
         "|Finished at"
         "|End time|End of job|COMPLETED|finished at|ob ended|uccessfully completed|Program ended successfully"
-        "|process to finish|Ended (code 0",
+        "|process to finish|Ended (code 0|completed successfully|ompleted Successfully",
         r"Process \d+ exits successfully|[Ee]xit(?:ed with)? (?:code|status):? 0\b|[Jj]ob (?:\S+ )?(?:finished"
         r"|completed|ended)\b"
         r"|^\W*(?:Finished|finished|Job finished|End(?:ed)?|End time)(?: at)?:? .*\d\d:\d\d|State: COMPLETED"
         r"|^End of job|^Successfully completed\.$|Program ended successfully|process to finish.*\(success\)"
-        r"|Ended \(code 0\)",
+        r"|Ended \(code 0\)"
+        r"|^\W*(?:[Pp]rocess|[Pp]ipeline|[Ss]cript|[Pp]rogram|[Ww]orkflow|[Ee]xperiments?)\b[\w ]{0,30}?"
+        r"\b[Cc]ompleted [Ss]uccessfully\b",
     ),
     rule(
         "afterwards",
@@ -133,9 +147,24 @@ END_RULES = (
         r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|test|accuracy|loss|score|metrics|val(?:idation)?"
         r"|checkpoint)\b"
         r"|^bestTest = |\bTesting using best model"
-        r"|^\W*[Bb]est (?:\w+ ){0,3}(?:acc(?:uracy)?|loss|score|metric|model|epoch|[Vv]al\w*)\b.*\d|wandb: (?:Synced "
+        r"|^\W*[Bb]est (?:\w+ ){0,3}(?:[Aa]cc(?:uracy)?|[Ll]oss|[Ss]core|[Mm]etric|[Mm]odel|[Ee]poch|[Vv]al\w*|ckpt"
+        r"|[Cc]heckpoint)\b.*\d|wandb: (?:Synced "
         r"|Run summary|Run history)"
         r"|[Pp]ushing (?:\S+ ){0,4}to (?:the )?[Hh]ub|wandb:.*View run (?!at )|[Tt]raining summary|TRAINING SUMMARY"
         r"|最佳.{0,10}(?:准确率|模型|损失|精度)|测试(?:集)?(?:准确率|损失|结果|精度)",
+    ),
+    rule(
+        "outcome",
+        "est AU|est  |est_|lassification report|lassification Report|onfusion matrix|onfusion Matrix|f1-score"
+        "|est cases|est samples|est images|est examples|raining curve|oss curve|earning curve|submission|Wrote |report"
+        "|redictions saved|esting|valuating|TESTING|EVALUAT|production|tarting test",
+        r"^\W*[Tt]est\w*\W+(?:AUROC|AUC|[Aa]cc\w*|[Ff]1|mAP|MAE|RMSE|MSE|BLEU|[Ll]oss|[Ee]rror|[Dd]ice|IoU)\W+\d"
+        r"|^\W*[Cc]lassification [Rr]eport\b|^\W*[Cc]onfusion [Mm]atrix\b|precision\s+recall\s+f1-score"
+        r"|[Ll]oaded [\d,]+ .{0,40}\btest (?:cases|samples|images|examples)\b"
+        r"|\b(?:[Tt]raining|[Ll]oss|[Ll]earning) curves? (?:saved|written|plotted)"
+        r"|[Ss]ubmission (?:file )?(?:saved|written)"
+        r"|^\W*Wrote \S*(?:report|results?|metrics|summary|predictions)|^\W*[Ss]tarting test(?:ing)?\b"
+        r"|\b[Rr]eport (?:saved|written) to\b|^\W*[Pp]redictions (?:saved|written) to\b"
+        r"|^\W*(?:[Tt]esting|TESTING|[Ee]valuating|EVALUATI(?:NG|ON))\b.{0,60}\b(?:test|unseen|held-?out|final|best)\b",
     ),
 )

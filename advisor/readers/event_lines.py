@@ -29,7 +29,7 @@ _SIGNALS = {"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGKILL": 9, 
 _FRONT = re.compile(
     r"(?:\[?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d[^\]\s|]*\]?|[IWEF]\d{4} [\d:.]+ +\d+ [^\]\n]{0,300}\]"
     r"|\[(?:INFO|WARN(?:ING)?|ERROR|[Rr]ank ?\d+"
-    r"|default\d+|[a-z]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
+    r"|default\d+|[a-z_]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
     r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
@@ -125,11 +125,13 @@ RULES = (
         "exception",
         "Segmentation fault|Bus error|core dumped|terminate called|panicked at|CUDA ERROR]|illegal memory access"
         "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
-        "|command not found"
+        "|command not found|unbound variable|syntax error near"
         "|an't open file|CUDA error|HIP error|unrecognized arguments|raining failed|raining crashed|raining aborted"
         "|atal error:|FATAL ERROR|.py: error: ",
         r"^(?:.*[\]:-] )?[Tt]raining (?:has )?(?:failed|crashed|aborted)\b|^Fatal error:|\bFATAL ERROR\b"
-        r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$|an't open file '"
+        r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$"
+        r"|: line \d+: .*(?:: unbound variable$|syntax error near)"
+        r"|an't open file '"
         r"|^\s*\S+\.py: error: |: error: unrecognized arg|^\s*Bus error|\(core dumped\)"
         r"|terminate called after|panicked at"
         r"|^\[CUDA ERROR\] at file"
@@ -209,10 +211,14 @@ class Said:
 def read_line(line: str, *, code: bool = False) -> Said | None:
     """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
     line = _ANSI.sub("", line)
+    front = _FRONT.match(line)
+    bare = line[front.end() :] if front else ""
     for rule in RULES:
         if not any(needle in line for needle in rule.needles):
             continue
-        if (match := rule.pattern.search(line)) and (code or not _is_code(line)):
+        # what only stands at the beginning of a line stands behind its time stamp, too
+        match = rule.pattern.search(line) or (rule.pattern.search(bare) if bare else None)
+        if match and (code or not _is_code(line)):
             return Said(kind=rule.kind, text=shorten(line), numbers=_numbers(rule.kind, match, line))
     return None
 

@@ -13,6 +13,7 @@ from advisor.readers.events import EventScanner
 from advisor.readers.learning import FEWEST, Lesson, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
+from advisor.readers.preludes import tells_of_training
 from advisor.readers.run_table import RunTable
 from advisor.readers.status import FAILURES
 from advisor.readers.wrapped import joined, joining, width_of
@@ -20,6 +21,7 @@ from advisor.readers.wrapped import joined, joining, width_of
 NAME = "generic"
 MOST = 0.285  # the surest score: below that of any reader that knows what it reads
 _ERRORS = 0.15  # of the error messages of a run in a file of their own
+_BEGUN = 0.1  # of a run that has no record yet
 FEW = 0.2  # of one or two rows, or of validation losses alone
 _BARE = LineFormat(name=NAME, framework=None, rows=())
 
@@ -36,7 +38,9 @@ class GenericReader:
         rows = (
             MOST if lesson.rows >= FEWEST else FEW if lesson.rows or lesson.evaluations or lesson.without_loss else 0.0
         )
-        return rows or (_ERRORS if _tells_of_failure(head) else 0.0)
+        if rows:
+            return rows
+        return _ERRORS if _tells_of_failure(head) else _BEGUN if tells_of_training(head, path) else 0.0
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
 from advisor.readers.names import BYTES, SECONDS, Named, column_of, normalise, not_measured
@@ -20,7 +20,10 @@ _SIZES = {unit.lower(): unit for unit in UNITS if unit.lower() in BYTES and len(
 _SUFFIXES = ("K", "M", "k")  # behind a count: thousands, millions
 _OWN = 200  # rank of names that mean something on a line of a log only, never above a column
 _COUNTERS = {
-    **dict.fromkeys(("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up"), "step"),
+    **dict.fromkeys(
+        ("batch", "itr", "episode", "minibatch", "mini_batch", "batches", "global_iter", "up", "cycle", "generation"),
+        "step",
+    ),
     "s": "step",  # llm.c, modded-nanogpt: `s:100 trl:5.2`
     **dict.fromkeys(("train", "round", "global_round"), "epoch"),  # `Train(0)` of loops that count epochs by it
 }
@@ -54,6 +57,8 @@ def readings(line: bytes) -> dict[str, Reading]:
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     _with_bar(found, best)
+    if "loss" not in best and ("epoch" in best or "step" in best):
+        _with_final(found, best)
     if "loss" not in best and "eval_loss" not in best:
         _with_data(line, found, best)
     return best
@@ -132,6 +137,14 @@ def _with_bar(found: list[Slot], best: dict[str, Reading]) -> None:
             best["elapsed_seconds"] = Reading(
                 column="elapsed_seconds", target="elapsed_seconds", slot=slot, rank=_OWN, kind="clock", key=slot.name
             )
+
+
+def _with_final(found: list[Slot], best: dict[str, Reading]) -> None:
+    """`Epoch 3 | Final loss: 0.5`: what is final beside a counter is the end of that, not of the run."""
+    for slot in found:
+        reading = _named_reading(replace(slot, name=slot.name[6:])) if slot.name[:6].lower() == "final " else None
+        if reading is not None and reading.column in ("loss", "eval_loss"):
+            best.setdefault(reading.column, reading)
 
 
 def _with_data(line: bytes, found: list[Slot], best: dict[str, Reading]) -> None:

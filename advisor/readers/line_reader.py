@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.assemble import assemble
-from advisor.readers.chunks import Chunk, Progress, chunks
+from advisor.readers.chunks import Chunk, Progress, chunks, sample
 from advisor.readers.engine import Engine
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
 from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.plan_lines import PlanLines
+from advisor.readers.preludes import preparations
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
@@ -51,6 +52,8 @@ class LineReader:
         for chunk in chunks(path, progress):
             engine.feed(chunk if self.mend is None else self.mend(chunk))
         records, said = store.records(), events.finish()
+        if not len(records):
+            said += preparations(sample(path), path)
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         table = assemble(
             records,

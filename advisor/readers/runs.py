@@ -125,7 +125,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
         status=Status.UNKNOWN,
         status_reason="",
-        declared_seconds=_declared(events),
+        declared_seconds=_declared(events, segment.phase is not None),
     )
     if stretch is None or segment.phase is None:
         whole = not table.phases
@@ -144,10 +144,15 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
     )
 
 
-def _declared(events: Sequence[Event]) -> float | None:
-    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch."""
+def _declared(events: Sequence[Event], trained: bool) -> float | None:
+    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch.
+
+    Without records the trainings that say "finished" in turn are several: each sums up itself.
+    """
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
     last = [event.numbers["seconds"] for event in said if event.numbers.get("rows_after") == 0]
+    if not trained:
+        return sum(e.numbers["seconds"] for e in said if e.kind == "finished") or max(last, default=None)
     return max(last, default=None)
 
 

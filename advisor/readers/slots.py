@@ -36,12 +36,15 @@ _RATE = (
 )
 _UNIT = rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%|[KMGT]i?B|[kKMB])"
 _END = rb"(?![\w]|[.:/]\d)"
+_OVER = rb"(?: ?\((?:last|past|over|avg|mean) \d{1,7}(?: \w{1,12})?\))"  # Avg reward (last 10): 2.5
 _NAMED = (
     rb"(?<![\w.])(?P<key>"
     + _WORD
     + rb"(?: {1,3}(?!(?i:nan|inf)\b)"  # of `train loss nan, val loss nan` the value
     + _WORD
-    + rb"){0,4}+)(?P<in> ?[(\[] ?[a-zA-Z\xc2\xb5%/]{1,12} ?[)\]])?[\"'*]{0,3}"
+    + rb"){0,4}+)(?P<in> ?[(\[] ?[a-zA-Z\xc2\xb5%/]{1,12} ?[)\]])?"
+    + _OVER
+    + rb"?[\"'*]{0,3}"
     rb"(?P<sep>\s*(?:=>|->|[:=])\s*|\s+-\s+|\s*[#\[({~]\s*|\s+)[\"'(\[#*]{0,3}\s*(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
     rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
     rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?" + _UNIT + rb"(?! ?[=:]))?" + _END
@@ -63,7 +66,11 @@ _OUTER = (  # [3][ 50/100], [3,  50]
     rb"\[ *(?P<outer>\d+)(?:/(?P<outers>\d+))?(?:\] {0,2}\[ *|(?<=^\[\d),\s+|(?<=^\[\d\d),\s+)"
 )
 _INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
-_LEAD = rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])|^(?P<first>\d+):(?=[\t ])"  # [100] accuracy=…, 100: learn: …
+# [100] accuracy=…, 100: learn: …, [ (100 ) Loss: …
+_LEAD = (
+    rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])|^(?P<first>\d+):(?=[\t ])"
+    rb"|^[\[( ]{0,3}\( ?(?P<inside>\d+) ?\)(?=[\t ,:])"
+)
 _SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
 _SLOT = re.compile(
     b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _BEHIND, _NAMED, _BARE_RATE, _TOOK, _PART))
@@ -148,7 +155,7 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
         return Slot(name="time", start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
     if match["before"] is not None:
         return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
-    for lead in ("lead", "first"):
+    for lead in ("lead", "first", "inside"):
         if match[lead] is not None:
             return Slot(name=COUNTED, start=match.start(lead), end=match.end(lead))
     if match["part"] is not None:

@@ -25,8 +25,9 @@ CONSEQUENCES = {
     "signal": (Status.KILLED, "ended by a signal"),
 }
 FAILURES = frozenset({*CAUSES, *CONSEQUENCES, "time_limit"})
-# what says that the run came to its end; the last two only that something else has begun, or that nothing failed
-ENDINGS = ("stopped", "early_stop", "finished", "total_time", "afterwards", "exited")
+# what says that the run came to its end; the last three only that something else has begun, or that nothing failed
+ENDINGS = ("stopped", "early_stop", "finished", "total_time", "afterwards", "outcome", "exited")
+_IF_ALL_WAS_DONE = ("outcome", "exited")  # say nothing of a run that was to go further
 DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds of which it matters whether records follow: `rows_after`
 MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 # a rank may print one record more after another rank failed
@@ -73,15 +74,20 @@ def status_of(
         return Status.STOPPED, f"stopped by its own rule: {said.text}"
     if said is not None and said.kind == "early_stop":
         return Status.COMPLETED, f"ended early by its own rule: {said.text}"
-    if said is not None and (said.kind != "exited" or reached is not False):
+    if said is not None and (said.kind not in _IF_ALL_WAS_DONE or reached is not False):
         return Status.COMPLETED, f"the log says so: {said.text}"
     if reached:
         return Status.COMPLETED, f"reached {_place(last_step, planned_steps, unit)}"
     if reached is False:
-        ended = " though the program ended in order" if said is not None else ""
+        ended = " though the program ended in order" if said is not None and said.kind == "exited" else ""
         return Status.INCOMPLETE, f"the log ends at {_place(last_step, planned_steps, unit)}{ended}"
     if at_the_end:
         return Status.COMPLETED, at_the_end
+    if last_step is None and (begun := [event for event in events if event.kind == "prepared"]):
+        return (
+            Status.INCOMPLETE,
+            f"the log ends before the first record; the last of its preparations: {begun[-1].text}",
+        )
     if last_step is None:
         return Status.UNKNOWN, "nothing in the log says how far it was to go, nor how it ended"
     return Status.INCOMPLETE, f"{NO_END}; {NO_PLAN.format(unit=unit)}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from advisor.errors import AdvisorError
 from advisor.readers.durations import duration_seconds
 from advisor.readers.event_lines import read_line
 from advisor.readers.read import read_run
@@ -141,3 +144,70 @@ def test_where_a_run_can_be_viewed_is_said_at_its_start_and_ends_nothing(tmp_pat
     assert read_run(path).status is Status.INCOMPLETE
     path.write_text("wandb: View run at https://wandb.example/runs/x\n")
     assert read_run(path, "generic").status is not Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("2026-01-02 03:04:05,678 - INFO - Process completed successfully.", "exited"),
+        ("2026-01-02 03:04:05 | INFO | Entrenamiento interrumpido por el usuario.", "interrupt"),
+        ("训练被用户手动中断", "interrupt"),
+        ("[2026-01-02 03:04:05,678][__main__][INFO] - Best checkpoint: runs/a/epoch_7.ckpt", "afterwards"),
+        ("test        AUROC 0.9321   acc 0.8712", "outcome"),
+        ("2026-01-02 03:04:05,678;INFO;Finish train resnet_a in 321.50 seconds", "finished"),
+        ("/opt/job.sh: line 12: DATA_DIR: unbound variable", "exception"),
+    ],
+)
+def test_last_words_are_understood_behind_time_stamps_and_in_other_languages(line: str, kind: str) -> None:
+    said = read_line(line)
+    assert said is not None
+    assert said.kind == kind
+
+
+def test_an_outcome_ends_only_a_run_that_was_to_go_no_further(tmp_path: Path) -> None:
+    rows = [f"epoch {n} loss {1 / n:.4f}" for n in range(1, 9)]
+    path = tmp_path / "a.log"
+    path.write_text("\n".join([*rows, "test  AUROC 0.93  acc 0.87"]) + "\n")
+    assert read_run(path).status is Status.COMPLETED
+    planned = [f"epoch {n}/20 loss {1 / n:.4f}" for n in range(1, 9)]
+    path.write_text("\n".join([*planned, "test  AUROC 0.93  acc 0.87"]) + "\n")
+    assert read_run(path).status is Status.INCOMPLETE
+
+
+def test_a_training_that_was_prepared_and_printed_no_record_is_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "Using device: cuda\ndataset: 5000 images\nTotal params: 12,345\nStarting training for 30 epochs...\n"
+    )
+    run = read_run(path)
+    assert run.status is Status.INCOMPLETE
+    assert run.rows == 0
+    assert "Starting training for 30 epochs" in run.status_reason
+
+
+def test_a_letter_about_a_training_is_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    path.write_text("We are starting training of the model with batch size 8 on a GPU; the dataset is small.\n")
+    with pytest.raises(AdvisorError, match="nothing that looks like"):
+        read_run(path)
+
+
+def test_the_second_of_two_starts_without_records_decides(tmp_path: Path) -> None:
+    banner = ["loading the configuration", "building the data module", "building the model now", "making the trainer"]
+    crash = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "TypeError: no such width"]
+    path = tmp_path / "a.log"
+    path.write_text(
+        "\n".join([*banner, *crash, *banner, "Starting training!", "Best checkpoint: a/epoch_9.ckpt"]) + "\n"
+    )
+    run = read_run(path)
+    assert [part.status for part in run.runs] == [Status.CRASHED, Status.COMPLETED]
+    assert run.status is Status.COMPLETED
+
+
+def test_trainings_that_only_say_when_they_finished_add_up(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "Start train a\nFinish train a in 100.50 seconds\nStart train b\nFinish train b in 49.50 seconds\nepochs: 3\n"
+    )
+    run = read_run(path)
+    assert run.runs[0].declared_seconds == 150.0
