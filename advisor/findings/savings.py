@@ -20,14 +20,16 @@ from advisor.findings.run_metrics import (
     step_times,
     telemetry,
 )
-from advisor.readers.line_clock import BAR
+from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.run_table import RunPart, RunTable, Status
+from advisor.readers.spoken_times import SPOKEN
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 
 _LEAST_HOURS = 1 / 60  # a saving of less than a minute and less than this is not worth anybody's reading
 _LEAST_USD = 0.05
 _GO_ON = (Status.INCOMPLETE, Status.UNKNOWN, Status.RUNNING)  # where no word of the log says that the run has ended
+_FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.DIVERGED)  # somebody had to mend it
 CLOCK_MISSES = 0.9  # of the steps' own times a clock of hundredths of a minute may say
 
 
@@ -65,7 +67,8 @@ def spent_seconds(case: Case) -> float | None:
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
     timed = max(timed, _sum_of_epochs(case) or 0.0)
     by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
-    return by_clock or _sum_of_steps(case, times) or _sum_of_epochs(case) or _watched_seconds(case)
+    summed = by_clock or _sum_of_steps(case, times) or _sum_of_epochs(case)
+    return summed or _spoken_seconds(case) or _watched_seconds(case)
 
 
 def _clocks(case: Case, timed: float) -> Iterator[float]:
@@ -81,9 +84,9 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     declared, of_lines = (seconds if seconds >= CLOCK_MISSES * timed else 0.0 for seconds in (declared, of_lines))
     if declared and (part is None or part.starts == 1):  # of several processes the last sums up itself alone
         yield max(declared, of_rows)
-    yield max(of_rows, 0.0 if clock == BAR else of_lines)
+    yield max(of_rows, 0.0 if clock in (BAR, SPOKEN) else of_lines)
     yield max(elapsed, timed) if (elapsed := _elapsed(case)) else 0.0
-    yield of_lines
+    yield of_lines if clock == BAR else 0.0
     yield declared
 
 
@@ -136,9 +139,19 @@ def file_seconds(case: Case) -> float | None:
     if len(case.run.runs) < 2:
         alone = spent_seconds(case)
         return alone if alone is not None or not case.run.runs else run_seconds(case)[0]
-    known = sum(seconds for seconds in run_seconds(case) if seconds is not None)
+    each = run_seconds(case)
+    known = sum(seconds for seconds in each if seconds is not None)
+    failed = any(part.status in _FAILED for part in case.run.runs[:-1])
+    if failed and all(part.clock == STAMPS for part in case.run.runs):
+        return known or None  # between a failure and the next start nothing ran
     clock = case.run.clock_seconds or 0.0
     return (clock if clock >= CLOCK_MISSES * known else known) or None
+
+
+def _spoken_seconds(case: Case) -> float | None:
+    """What the lines between the records say of each epoch, added."""
+    part = main_part(case.run)
+    return part.clock_seconds if part is not None and part.clock == SPOKEN else None
 
 
 def _watched_seconds(case: Case) -> float | None:

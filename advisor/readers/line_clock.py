@@ -20,6 +20,7 @@ from advisor.readers.chunks import ANSI, chunks, open_binary, read_block
 from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
+from advisor.readers.spoken_times import SPOKEN, spoken_seconds
 from advisor.readers.status import NO_END
 from advisor.units import format_seconds
 
@@ -155,9 +156,11 @@ def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, seve
             not several and own is not None and own < PARTIAL * seconds
         )  # the total of an epoch, an evaluation, the last process
         return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=None if partial else own)
-    if bars and (seconds := max(bar.seconds for bar in bars)):
-        return dataclasses.replace(run, clock_seconds=seconds, clock=BAR)
-    return run
+    by_bar = max((bar.seconds for bar in bars), default=0.0)
+    spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 else None  # parts of a run would not add up
+    if spoken and by_bar < PARTIAL * spoken:
+        return dataclasses.replace(run, clock_seconds=spoken, clock=SPOKEN)
+    return dataclasses.replace(run, clock_seconds=by_bar, clock=BAR) if by_bar else run
 
 
 def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
