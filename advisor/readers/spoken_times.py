@@ -27,7 +27,8 @@ _OTHERS = re.compile(
     rb"|estimat|infer|total[_ ]time|last epoch|val\w*[_ ]time|eval\w*[_ ]time|test[_ ]time"
 )
 _TOOK = re.compile(
-    rb"(?i)(?:\btime (?:for|of) (?:\w{1,12} )?epoch\W{0,3}\d{1,6}\W{0,4}|\b(?:epoch[_ ])?time\b(?: (?:taken|elapsed|cost|used|spent))?[^\d\n]{0,8}|\btook\W{0,3}|\belapsed\W{0,3}"
+    rb"(?i)(?:\btime (?:for|of) (?:\w{1,12} )?epoch\W{0,3}\d{1,6}\W{0,4}"
+    rb"|\b(?:epoch[_ ])?time\b(?: (?:taken|elapsed|cost|used|spent))?[^\d\n]{0,8}|\btook\W{0,3}|\belapsed\W{0,3}"
     rb"|\bduration\W{0,3}|\b(?:finished|completed|done|trained) in\W{0,3}|\xe8\x80\x97\xe6\x97\xb6\W{0,6}"
     rb"|\xe7\x94\xa8\xe6\x97\xb6\W{0,6}|\bcost\W{0,3}|[(\[|]\s{0,2})"
     rb"(?:(?P<h>\d{1,3}):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)|(?P<value>\d{1,9}(?:\.\d{1,20})?)\s?"
