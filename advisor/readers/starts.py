@@ -89,9 +89,9 @@ def segments(
     after training is over is a stage of its own.
     """
     if not phases:
-        begins = [1, *(line for line in starts if any(one < line for one in words.decisive))]
-        ends = [*begins[1:], float("inf")]
-        return [Segment(first_line=a, end_line=b, phase=None) for a, b in zip(begins, ends, strict=True)]
+        again = [1, *(line for line in starts if any(one < line for one in words.decisive))]
+        until = [*again[1:], float("inf")]
+        return [Segment(first_line=a, end_line=b, phase=None) for a, b in zip(again, until, strict=True)]
     decisive = words.decisive
     begins = {1}
     for (_, before), (first, _) in zip(phases, phases[1:], strict=False):
