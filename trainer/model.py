@@ -7,8 +7,9 @@ range a residual stream can leave, the stream stays fp32.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -120,6 +121,28 @@ class Transformer(nn.Module):
                 chunk_tokens=self.loss_chunk_tokens,
             )
 
+    @torch.no_grad()
+    def next_logits(self, tokens: Tensor, caches: Sequence[KeyValues], dtype: torch.dtype) -> Tensor:
+        """Logits (batch, vocabulary) in fp32 of what follows `tokens` (batch, time), which follow what caches hold.
+
+        The first call may bring any number of tokens, later ones one each; all together at most `seq_len`.
+        """
+        last = self._hidden(tokens, dtype, caches)[:, -1]
+        logits = F.linear(last, self.head_weight.to(last.dtype)).float()
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def empty_caches(self, batch: int, dtype: torch.dtype) -> list[KeyValues]:
+        """One for each block, with room for `seq_len` tokens."""
+        size = (batch, self.shape.seq_len, self.shape.kv_heads, self.shape.head_dim)
+        device = self.embedding.weight.device
+        return [KeyValues(size, dtype, device) for _ in self.blocks]
+
+    def renew_rotary(self) -> None:
+        """Compute the table of rotary positions, which no checkpoint holds, where the model has one."""
+        if _STYLES[self.shape.family].rotary:
+            with self.embedding.weight.device:
+                self.rotary = _rotary_table(self.shape.seq_len, self.shape.head_dim)
+
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token."""
         return self(tokens, targets)
@@ -134,22 +157,38 @@ class Transformer(nn.Module):
             block.compile(dynamic=False, backend=backend)
         self._pointwise = torch.compile(chunk_gradient_pure, dynamic=False, backend=backend)
 
-    def _hidden(self, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-        time = tokens.shape[1]
+    def _hidden(self, tokens: Tensor, dtype: torch.dtype, caches: Sequence[KeyValues] = ()) -> Tensor:
+        begin = caches[0].length if caches else 0
+        end = begin + tokens.shape[1]
         x = self.embedding(tokens)
         if self.positions is not None:
-            x = x + self.positions.weight[:time]
+            x = x + self.positions.weight[begin:end]
         if dtype == torch.bfloat16:
             x = x.to(dtype)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
-        rotary = None if self.rotary is None else self.rotary[:, :time].to(dtype)
-        for block in self.blocks:
+        rotary = None if self.rotary is None else self.rotary[:, begin:end].to(dtype)
+        for block, cache in itertools.zip_longest(self.blocks, caches):
             if self.recompute and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotary, dtype, use_reentrant=False, preserve_rng_state=False)
             else:
-                x = block(x, rotary, dtype)
+                x = block(x, rotary, dtype, cache)
         return self.final_norm(x).to(dtype)
+
+
+class KeyValues:
+    """Keys and values of the tokens that one block has read, each (batch, seq_len, heads, head size)."""
+
+    def __init__(self, size: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device):
+        self.length = 0
+        self._keys, self._values = (torch.empty(size, dtype=dtype, device=device) for _ in range(2))
+
+    def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep those of the newest tokens; gives those of all."""
+        end = self.length + key.shape[1]
+        self._keys[:, self.length : end], self._values[:, self.length : end] = key, value
+        self.length = end
+        return self._keys[:, :end], self._values[:, :end]
 
 
 class Block(nn.Module):
@@ -162,8 +201,8 @@ class Block(nn.Module):
         self.mlp_norm = _norm(style, shape.width)
         self.mlp = Mlp(shape, style, selective)
 
-    def forward(self, x: Tensor, rotary: Tensor | None, dtype: torch.dtype) -> Tensor:
-        x = x + self.attention(self.attention_norm(x).to(dtype), rotary)
+    def forward(self, x: Tensor, rotary: Tensor | None, dtype: torch.dtype, cache: KeyValues | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x).to(dtype), rotary, cache)
         return x + self.mlp(self.mlp_norm(x).to(dtype))
 
 
@@ -181,13 +220,17 @@ class Attention(nn.Module):
         self.value = Linear(shape.width, kv_width, bias=style.bias)
         self.output = Linear(shape.width, shape.width, bias=style.bias)
 
-    def forward(self, x: Tensor, rotary: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rotary: Tensor | None, cache: KeyValues | None = None) -> Tensor:
         heads = (*x.shape[:2], -1, self.head_dim)
         query, key, value = self.query(x).view(heads), self.key(x).view(heads), self.value(x).view(heads)
         if rotary is not None:
             query, key = _rotate(query, rotary), _rotate(key, rotary)
         if self.qk_norm is not None:
             query, key = self.qk_norm(query), self.qk_norm(key)
+        causal = True
+        if cache is not None:
+            key, value = cache.add(key, value)
+            causal = x.shape[1] == key.shape[1]  # else one token, which may see all
         grouped = self.grouped
         if grouped and x.is_cuda and x.dtype != torch.bfloat16:
             # PyTorch's fused kernels for fp32 and for cards without bf16 know no groups: it would build all scores.
@@ -195,7 +238,7 @@ class Attention(nn.Module):
             key, value = key.repeat_interleave(repeats, dim=2), value.repeat_interleave(repeats, dim=2)
             grouped = False
         mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=grouped
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=causal, enable_gqa=grouped
         )
         return self.output(mixed.transpose(1, 2).flatten(2))
 
@@ -319,9 +362,7 @@ def initialise(model: Transformer) -> None:
     if model.head is not None:
         # Half a nat of standard deviation in the first logits at any width; nanochat starts them near zero.
         _draw(model.head.weight, 0.001 if nanochat else 0.5 / math.sqrt(shape.width))
-    if _STYLES[shape.family].rotary:
-        with model.embedding.weight.device:
-            model.rotary = _rotary_table(shape.seq_len, shape.head_dim)
+    model.renew_rotary()
 
 
 def _draw(parameter: Tensor, std: float) -> None:

@@ -19,7 +19,7 @@ EXPONENT = 0.7  # step time ∝ reference kernel^exponent, the belief of `calibr
 _SETTINGS_A_BASE = 4  # the base is visited again after so many settings
 _LEAST_ROUNDS = 2
 _INTERACTION_SHARE = 0.25  # of the time, kept for the best two together
-_WARMUP_STEPS_MOST = 12
+_WARMUP_STEPS_MOST = 6
 _LOSSES = 24
 
 
@@ -34,6 +34,7 @@ class Tuning:
     noise: Noise
     together: Interval | None  # what the best two do beyond the sum of both, log of speed
     best: Variant | None  # None: the base
+    untried: tuple[str, ...]  # for lack of time
     seconds: float
 
     @property
@@ -61,23 +62,27 @@ def tune(
     session = _Session(base, worker, burst_seconds, budget_seconds, seed, on_event)
     session.warm_up()
     left = list(variants)
-    while left and (session.rounds < _LEAST_ROUNDS or session.has_time(left, 1 - _INTERACTION_SHARE)):
+    while (
+        left and not session.over and (session.rounds < _LEAST_ROUNDS or session.has_time(left, 1 - _INTERACTION_SHARE))
+    ):
         session.round(left)
         left = [v for v in left if session.is_open(v)]
     gains = _gains(variants, session.measured()[0])
     pair = both(gains[0], gains[1]) if len(gains) > 1 else None
     if pair is not None:
-        while session.rounds_of(pair) < _LEAST_ROUNDS or session.has_time([*gains[:2], pair], 1.0):
+        while (
+            session.is_open(pair)
+            and not session.over
+            and (session.rounds_of(pair) < _LEAST_ROUNDS or session.has_time([*gains[:2], pair], 1.0))
+        ):
             session.round([*gains[:2], pair])
-            if not session.is_open(pair):
-                break
     return _tuning(session, [*variants, *([pair] if pair else [])], gains, pair)
 
 
 def _tuning(session: _Session, tried: Sequence[Variant], gains: Sequence[Variant], pair: Variant | None) -> Tuning:
     found, noise = session.measured()
     together = None
-    if pair is not None:
+    if pair is not None and pair.name in found:
         together = interaction(session.visits, gains[0].name, gains[1].name, pair.name, EXPONENT, noise)
     ranked = _gains(tried, found)
     return Tuning(
@@ -88,6 +93,7 @@ def _tuning(session: _Session, tried: Sequence[Variant], gains: Sequence[Variant
         noise=noise,
         together=together,
         best=ranked[0] if ranked else None,
+        untried=tuple(v.name for v in tried if v.name not in found),
         seconds=round(session.elapsed, 1),
     )
 
@@ -128,6 +134,10 @@ class _Session:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def over(self) -> bool:
+        return self.elapsed > self._budget
+
     def measured(self) -> tuple[dict[str, Effect], Noise]:
         return effects(self.visits, EXPONENT)
 
@@ -163,6 +173,8 @@ class _Session:
         order = list(settings)
         self._rng.shuffle(order)  # a drifting machine must not favour one of them
         for variant in _with_bases(order):
+            if variant is not None and self.over:
+                continue  # the base is still visited, which what was done is compared with
             name = variant.name if variant else None
             self._on_event(Event(text=f"round {self.rounds}: {name or 'the base'}", elapsed_seconds=self.elapsed))
             started, began = time.time(), time.monotonic()

@@ -73,6 +73,8 @@ def conclusion(tuned: Tuned) -> Iterator[str]:
         assert best.speed is not None
         gain = f"{_percent(best.speed.value)} ({_percent(best.speed.low)} to {_percent(best.speed.high)})"
         yield f"best: {tuning.best.name}, {gain} against the base"
+    if tuning.untried:
+        yield f"not tried, the time was up: {', '.join(tuning.untried)} (--budget-seconds)"
     if tuning.together is not None:
         yield _interaction(tuning.variants[-1].name, tuning.together)
     yield (
@@ -110,6 +112,7 @@ def document(tuned: Tuned) -> dict[str, Any]:
         "visits": [
             {"setting": v.setting, "round": v.round, "started": v.started, **to_dict(v.result)} for v in tuning.visits
         ],
+        "untried": tuning.untried,
         "seconds": tuning.seconds,
         "calibration": None if tuned.calibrated is None else tuned.calibrated.calibration.id,
         "uncalibrated": None if tuned.uncalibrated is None else str(tuned.uncalibrated),

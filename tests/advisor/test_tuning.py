@@ -142,6 +142,7 @@ def test_a_setting_that_does_not_run_is_a_line_and_one_that_learns_worse_is_said
 @pytest.fixture(scope="module")
 def worker():
     with Worker("cpu") as serving:
+        serving.start()
         yield serving
 
 
@@ -151,9 +152,9 @@ def test_bursts_of_the_real_trainer(worker):
         Variant(knob="recomputation", name="full", changes={"activation_checkpointing": "full"}),
         Variant(knob="attention", name="cudnn", changes={"attention": "cudnn"}),  # a CPU has none
     ]
-    done = tune(base, tried, worker, budget_seconds=2.0, burst_seconds=0.05)
+    done = tune(base, tried, worker, budget_seconds=12.0, burst_seconds=0.05)
     full, cudnn = done.effects
-    assert full.repeats == 2 and full.loss_steps >= 5 and abs(full.loss.value) < 1e-4  # the same sums, done twice
+    assert full.repeats >= 2 and full.loss_steps >= 5 and abs(full.loss.value) < 1e-4  # the same sums, done twice
     assert cudnn.failure.startswith("failed: RuntimeError") and cudnn.repeats == 0
     assert sum(v.setting == "cudnn" for v in done.visits) == 1, "what does not run is not tried again"
     assert [row[0] for row in rows(done)] == ["full", "cudnn"] and done.best is None

@@ -1,0 +1,64 @@
+"""Text from a run's newest checkpoint: a child process has the model, here is what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import AdvisorError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """How text is drawn."""
+
+    tokens: int = 200
+    samples: int = 1
+    temperature: float = 0.8
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+    device: str = "auto"
+    tokenizer: Path | None = None
+
+
+def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[str, Any]]:
+    """What the model's process says, line by line (`trainer/sample.py`); raises AdvisorError where it cannot."""
+    command = [sys.executable, "-m", "trainer.sample", str(run_dir)]
+    for name, value in vars(options).items():
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+        )
+        try:
+            yield from _lines(process, prompt)
+            if process.wait() != 0:
+                errors.seek(0)
+                last = (errors.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+                raise AdvisorError(f"the model's process failed: {last}", "on less memory: --device cpu")
+        finally:  # also when nobody reads on
+            process.kill()
+            process.wait()
+
+
+def _lines(process: subprocess.Popen[str], prompt: str) -> Iterator[dict[str, Any]]:
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(BrokenPipeError):  # it has already said why
+        process.stdin.write(prompt)
+        process.stdin.close()
+    for line in process.stdout:
+        if not line.startswith("{"):  # libraries may print
+            continue
+        record = json.loads(line)
+        if record["kind"] == "error":
+            raise AdvisorError(record["text"], record["hint"])
+        yield record

@@ -1,0 +1,56 @@
+"""Tokens after tokens: the model is asked what follows, one of its likely answers is drawn, and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainer.trained import Trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How a token is drawn from what the model thinks of it."""
+
+    temperature: float = 0.8  # 0: always the likeliest
+    top_k: int | None = None  # of the so many likeliest
+    top_p: float | None = None  # of the likeliest that have this share of probability together (Holtzman et al. 2020)
+    seed: int = 0
+
+
+def generate(trained: Trained, prompt: Sequence[int], drawing: Drawing) -> Iterator[int]:
+    """Tokens that follow a prompt of at least one, without end.
+
+    What was read is kept, so each costs one token's work; where the context is full, its newer half is read again.
+    """
+    longest = trained.config.model.seq_len
+    device = trained.context.device
+    chance = torch.Generator().manual_seed(drawing.seed)
+    read, new = list(prompt), list(prompt)[-longest:]
+    caches = trained.model.empty_caches(1, trained.dtype)
+    while True:
+        if caches[0].length + len(new) > longest:
+            new = read[-max(1, longest // 2) :]
+            caches = trained.model.empty_caches(1, trained.dtype)
+        logits = trained.model.next_logits(torch.tensor([new], device=device), caches, trained.dtype)
+        token = draw(logits[0].cpu(), drawing, chance)
+        read.append(token)
+        new = [token]
+        yield token
+
+
+def draw(logits: Tensor, drawing: Drawing, chance: torch.Generator) -> int:
+    """One token number by its logits (vocabulary)."""
+    if drawing.temperature == 0.0:
+        return int(logits.argmax())
+    values, order = torch.sort(logits / drawing.temperature, descending=True)
+    if drawing.top_k is not None:
+        values, order = values[: drawing.top_k], order[: drawing.top_k]
+    shares = torch.softmax(values, dim=0)
+    if drawing.top_p is not None:
+        before = shares.cumsum(0) - shares
+        shares = torch.where(before < drawing.top_p, shares, torch.zeros(()))  # the first always stays
+    return int(order[int(torch.multinomial(shares, 1, generator=chance))])

@@ -1,0 +1,88 @@
+"""`python -m trainer.sample RUN`: text from a run's newest checkpoint, as JSON lines on stdout.
+
+The prompt comes by stdin. `{"kind": "model", …}` first, then of each sample `{"kind": "text", "text": …}` as it grows
+and `{"kind": "end", …}`; what keeps it from starting is one `{"kind": "error", "text": …, "hint": …}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from trainer.device import DeviceError, describe_device
+from trainer.generate import Drawing, generate
+from trainer.schema import ConfigError
+from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_trained
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"  # half a character: the next token may complete it
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Give the exit code: 0, or 1 with an error line."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=1)
+    parser.add_argument("--temperature", type=float, default=0.8)
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--tokenizer", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        trained = load_trained(options.run, options.device, lambda text: _say("message", text=text))
+        tokenizer, end = load_tokenizer(trained.config, options.tokenizer)
+    except NothingTrainedError as error:
+        _say("error", text=str(error), hint=error.hint)
+        return 1
+    except (ConfigError, DeviceError, OSError) as error:
+        _say("error", text=str(error), hint=None)
+        return 1
+    _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
+         device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip
+    prompt = sys.stdin.read()
+    for number in range(options.samples):
+        drawing = Drawing(
+            temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, seed=options.seed + number
+        )
+        _sample(trained, tokenizer, end, prompt, drawing, options.tokens)
+    return 0
+
+
+def _sample(trained: Trained, tokenizer: Tokenizer, end: int | None, prompt: str, drawing: Drawing, count: int) -> None:
+    read = tokenizer.encode(prompt).ids or ([end] if end is not None else [0])  # nothing: as a document begins
+    began = time.perf_counter()
+    tokens: list[int] = []
+    said, ended = "", False
+    for token in itertools.islice(generate(trained, read, drawing), count):
+        if ended := token == end:
+            break
+        tokens.append(token)
+        said = _grown(tokenizer.decode(tokens), said)
+    _grown(tokenizer.decode(tokens), said, whole=True)
+    seconds = round(time.perf_counter() - began, 4)
+    _say("end", tokens=len(tokens), seconds=seconds, ended_itself=ended, seed=drawing.seed)
+
+
+def _grown(text: str, said: str, *, whole: bool = False) -> str:
+    """Say what is new of a text, unless a character is still half; gives what has been said of it by now."""
+    if text == said or (text.endswith(_BROKEN) and not whole):
+        return said
+    _say("text", text=text[len(said) :])
+    return text
+
+
+def _say(kind: str, **fields: Any) -> None:
+    print(json.dumps({"kind": kind, **fields}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
