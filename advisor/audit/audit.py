@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.audit.card import Card, Claim
 from advisor.audit.kinds import KINDS
 from advisor.audit.verdict import Believe, Judgement, Question, Ruling, does_not_follow, unknown
 from advisor.audit.volunteer import volunteered
 from advisor.findings.case import Evidence, Finding
+
+_NEAR, _TELLING = 12, 3  # lines within which, and digits from which on, the same number is the same quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,8 @@ def _carried(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged
     """A claim that rests on others: it does not hold where all of them fail."""
     claim = judged.claim
     premises = [others[name] for name in claim.get("premises") or () if name in others]
+    if claim.kind == "expression":
+        return _reckoned_from(judged, others)
     if claim.kind != "rests_on" or not premises:
         return judged
     failed = [p for p in premises if p.judgement.ruling in (Ruling.WRONG, Ruling.DOES_NOT_FOLLOW)]
@@ -67,6 +72,25 @@ def _carried(card: Card, judged: Judged, others: Mapping[str, Judged]) -> Judged
         judgement = does_not_follow(f"it rests on what is wrong: {failed[0].judgement.so}", words)
         return Judged(claim=claim, judgement=judgement, finding=_finding(card, claim, judgement))
     return Judged(claim=claim, judgement=unknown("not all that it rests on is wrong"), finding=None)
+
+
+def _reckoned_from(judged: Judged, others: Mapping[str, Judged]) -> Judged:
+    """Arithmetic that is right and starts from a number that is wrong some lines above says so."""
+    claim = judged.claim
+    operands = {_digits(text) for reading in claim.get("readings") for text in re.findall(r"\[([^\]]+)\]", reading)}
+    for other in others.values():
+        value, above = other.claim.get("value"), (claim.line or 0) - (other.claim.line or 0)
+        bad = other.judgement.ruling is Ruling.WRONG and judged.judgement.ruling is Ruling.HOLDS
+        digits = _digits(value.text) if bad and value is not None and 0 < above <= _NEAR else ""
+        if len(digits) >= _TELLING and digits in operands:
+            so = f"{judged.judgement.so}, reckoned from line {other.claim.line}, which is wrong"
+            return replace(judged, judgement=replace(judged.judgement, so=so))
+    return judged
+
+
+def _digits(text: str) -> str:
+    """A number as printed, without its unit and separators."""
+    return "".join(re.findall(r"[\d.]", text))
 
 
 def _judged(card: Card, claim: Claim, believe: Believe) -> Judged:

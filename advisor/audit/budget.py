@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from advisor.audit import signs
 from advisor.audit.card import Setup
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, Question, between, compare, does_not_follow, holds, unknown, wrong
@@ -15,6 +16,7 @@ from advisor.units import (
     format_count,
     format_number,
     format_percent,
+    format_rate,
     format_seconds,
     format_tokens,
     format_usd,
@@ -22,6 +24,7 @@ from advisor.units import (
 )
 
 _PRICE_BAND = (0.5, 2.0)  # of the cheapest and dearest listed price: lists age, and contracts differ
+SOFTWARE_SPREAD = 3.0  # either way of the expected interval: what good and poor training software differ by
 RATIO_SOURCE = "Hoffmann et al. 2022; the optimum is flat: twice off costs under 0.01 nats"
 
 
@@ -145,12 +148,32 @@ def duration(q: Question) -> Judgement:
     seconds = q.get("step_time")
     each = (seconds.low, seconds.high) if seconds else s.seconds_of_a_step
     steps, words = _steps(q)
-    if each is None or steps is None:
+    if steps is None:
         return unknown("speed or number of steps is not stated")
+    if each is None:
+        return _at_expected_speed(q, steps)
     low, high = steps * each[0], steps * each[1]
     words = f"{words} × {between(each, format_seconds)} = {between((low, high), format_seconds)}"
     consequence = "the bill and the calendar are off by the same share"
     return compare(value, low, high, show=format_seconds, arithmetic=words, consequence=consequence)
+
+
+def _at_expected_speed(q: Question, steps: float) -> Judgement:
+    """A time of so many steps where no speed is stated: never far below what the card can be expected to take."""
+    s, value = q.setup, q.get("value")
+    prediction = signs.expected(s, q.believe)
+    if prediction is None or prediction.tokens_per_second is None or s.tokens_of_a_step is None:
+        return unknown("speed or number of steps is not stated")
+    tokens, rate = steps * s.tokens_of_a_step, prediction.tokens_per_second
+    low, high = tokens / rate.high, tokens / rate.low
+    words = f"{format_tokens(tokens)} tokens at the {format_rate(rate.low)} to {format_rate(rate.high)} expected"
+    words += f" of {s.gpu} = {between((low, high), format_seconds)}"
+    if value.most * SOFTWARE_SPREAD < low:
+        consequence = "the bill and the calendar are too short by this factor"
+        return wrong(f"it takes {format_seconds(low)} or more", words, consequence=consequence)
+    if value.admits(low, high):
+        return holds("within what this card takes at this shape", words)
+    return unknown("no speed is stated; other software may explain it", words)
 
 
 def _steps(q: Question) -> tuple[float | None, str]:

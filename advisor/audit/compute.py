@@ -23,6 +23,7 @@ from advisor.units import (
     format_percent,
     format_seconds,
     format_tokens,
+    format_usd,
     format_usd_rate,
 )
 
@@ -88,6 +89,33 @@ def _against_stated(q: Question, low: float, high: float, words: str) -> Judgeme
     return holds(f"an MFU of {format_percent(low)}", words)
 
 
+def training_cost(q: Question) -> Judgement:
+    """Dollars of a training: no fewer than 6·N·D FLOPs cost on the card that gives most of them for its money."""
+    value, n, d = q.get("value"), q.get("parameters"), q.get("tokens")
+    named = {card.key for card in _cards(q.get("gpu"))}
+    rents = [
+        (row.on_demand_usd_per_hour / (row.gpu_count * peak), card.key)
+        for row in load_prices()
+        if row.on_demand_usd_per_hour and row.gpu_count and (not named or row.gpu in named)
+        if (card := load_gpus().get(row.gpu)) and (peak := _peak(card, "fp8") or _half(card))
+    ]
+    if not rents:
+        return unknown(f"no price list has {q.get('gpu')}")
+    each, cheapest = min(rents)  # dollars an hour for each FLOP/s at the peak
+    work = _WORK[q.get("method") or "full"][0] * n.least * d.least
+    least = work * _PRICES[0] * each / (IMPOSSIBLE_MFU * 3600)
+    words = f"{n.text} × {d.text}: {work:.3g} FLOP at least; {cheapest} at the lowest listed price is the cheapest"
+    if value.most < least:
+        return wrong(
+            f"{format_usd(least)} at the very least, at {format_percent(IMPOSSIBLE_MFU)} of the peak and "
+            f"{format_percent(_PRICES[0])} of the lowest listed price",
+            words,
+            severity=Severity.ERROR,
+            consequence="money is planned too small by this factor",
+        )
+    return holds(f"above {format_usd(least)}, which it costs at the very least", words)
+
+
 def training_rate(q: Question) -> Judgement:
     """Tokens per second against the cards' dense peak, and against the MFU that is stated beside it."""
     value, work, stated = q.get("value"), q.get("work"), q.get("mfu")
@@ -98,7 +126,8 @@ def training_rate(q: Question) -> Judgement:
     elif q.get("parameters") is not None:
         # lookup tables cost no FLOPs and can be most of a small model (sources §1.1)
         tables = _LOOKED_UP if q.get("parameters").middle < _SMALL_MODEL else 1.0
-        each = tables * least * q.get("parameters").least, most * q.get("parameters").most
+        size = q.get("parameters")  # "1B" of a name may be 1.4 B, and is not nothing
+        each = tables * least * max(size.least, size.middle / 2), most * size.most
     else:
         return unknown("neither parameters nor FLOPs per token are stated")
     if not peak:

@@ -79,6 +79,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "7 B parameters on 100 B tokens in 80 days on four A100",
         "value: 80 days, parameters: 7 billion, tokens: 100 billion, gpu: a100, gpus: 4",
     ),
+    "training_cost": (
+        "7 B parameters on 100 B tokens for $20,000",
+        "value: $20000, parameters: 7 billion, tokens: 100 billion",
+    ),
     "training_rate": (
         "a 1.3 B model at 25,000 tok/s on one H100, 20 % MFU",
         "value: '25,000 tok/s', parameters: 1.3 billion, gpu: h100, gpus: 1, mfu: 20 %",

@@ -144,6 +144,14 @@ KINDS: dict[str, Kind] = {
         precision=f"{_RATES}?",
         method="full|adapters?",
     ),
+    "training_cost": _kind(
+        compute.training_cost,
+        value="usd",
+        parameters="count",
+        tokens="count",
+        gpu="card?",
+        method="full|adapters?",
+    ),
     "training_rate": _kind(
         compute.training_rate,
         value="rate",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from advisor.audit import signs
+from advisor.audit.budget import SOFTWARE_SPREAD
 from advisor.audit.counts import counts
 from advisor.audit.verdict import Judgement, More, Question, between, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Severity
 from advisor.laws.mfu import IMPOSSIBLE_MFU
 from advisor.units import format_number, format_percent, format_rate, format_seconds
-
-SOFTWARE_SPREAD = 3.0  # either way of the expected interval: what good and poor training software differ by
 
 
 def throughput(q: Question) -> Judgement:

@@ -48,6 +48,7 @@ _MEMORY = re.compile(
 )
 _OF_DEVICE = re.compile(r"\s?(?:of )?(?:V?RAM|GPU memory|(?:peak )?memory)\b", re.IGNORECASE)
 _WITH_ADAM = re.compile(r"\bAdamW?\b", re.IGNORECASE)
+_WHOLE = re.compile(r"\bfull(?:-parameter)? fine-?tun", re.IGNORECASE)
 _MOMENTS_IN_FP32 = "12"  # bytes a parameter: bf16 weights and gradients beside two fp32 moments
 _LEAST_MODEL = 1e8
 
@@ -92,6 +93,8 @@ def _around(passage: Passage, lead: Passage | None) -> list[str]:
 def _is_training(text: str, around: Sequence[str], document: Document) -> bool:
     """Whether all of a model is trained, on one device."""
     near = [text, *around[:3]]
+    if _WHOLE.search(text) and not LEANER.search(text) and not NOT_TRAINING.search(text):
+        return True  # whatever its heading is about
     if TRAINING.search(text) and not LEANER.search(text) and not NOT_TRAINING.search(text):
         return not any(LEANER.search(words) for words in around[:1])
     if any(LEANER.search(words) or NOT_TRAINING.search(words) for words in near):

@@ -113,7 +113,7 @@ def _is_of(text: str, ratio: Figure, one: Figure, other: Figure) -> bool:
     words = text[max(0, ratio.start - 30) : max(ratio.end + 40, 0)].lower()
     timely = re.search(r"faster|slower|longer|shorter|quicker|speed", words) is not None
     kind = one.dimension if one.dimension != "count" else other.dimension
-    if kind == "count" and not (one.scaled or other.scaled or "." in one.raw + other.raw):
+    if kind == "count" and not (one.scaled or other.scaled or re.search(r"[.,]", one.raw + other.raw)):
         return False
     if kind in ("bytes", "fraction", "count", "usd", "watts") and timely:
         return False

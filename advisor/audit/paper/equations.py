@@ -11,13 +11,20 @@ from advisor.audit.paper.figures import Figure, figures
 
 _OPERATORS = {"×": "*", "x": "*", "*": "*", "/": "/", "÷": "/", "+": "+", "·": "*", "-": "-"}
 _WORDS = r"(?:[A-Za-z][\w&'.-]*(?:[ /][A-Za-z&][\w&'.-]*){0,4})?"
-_GAP = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*(?P<close>\)?)\s*(?P<op>[×x*/÷+·-])\s*(?P<open>\(?)\s*")
+_GAP = re.compile(
+    rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*(?P<close>\)?)\s*"
+    r"(?:(?P<op>[×x*/÷+·-])|(?P<plus>\+)\s+(?:[A-Za-z][\w-]*\s+){1,3}(?:of )?~?)\s*(?P<open>\(?)\s*"
+)
+_ADDED = re.compile(r"[×x*/÷+-]\s*(?:[A-Za-z][\w-]*\s+){0,3}$")  # "+ optimizer 56 GB"
 _EQUALS = re.compile(rf"\s*{_WORDS}\s*(?:\([^()=]{{0,30}}\))?\s*\)?\s*(?P<sign>=|≈|==|→)\s*(?:about |~)?\s*")
 _LED = re.compile(
     r"\b(?:over|per|of|by|minus|plus|times)\s+$|[×x*/÷+^·]\s*\(?\s*$|[A-Za-z²³^]\s*[×*/÷·-]\s*$|\^\s*$|[A-Za-z_]\($"
 )
 _POWER = re.compile(r"\s*(?:\^|\*\*|[²³⁰-⁹]|!)|\s*[A-Za-z]?[²³]")
 _NAMED = r"(?:[A-Za-z_][\w ]{0,20}\s?[=:]\s?)?"  # "batch=20"
+_IS_MADE_OF = re.compile(
+    r"[- ]?(?:tokens?|sequences?|samples?|batch)\b(?:[- ][a-z]+){0,3}\s+(?:is|are|means|comes from)\s+", re.IGNORECASE
+)
 _INNER = re.compile(rf"\s*{_WORDS}\s*(?P<op>[×x*/÷·])\s*{_NAMED}")
 _MOST = 8
 
@@ -83,12 +90,12 @@ def equations(text: str, line: int) -> Iterator[Drafted]:
 
 
 def _explained(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted]:
-    """As "65,536 tokens (4 × 16 × 1024)": a number and, in parentheses, what it is made of."""
+    """As "65,536 tokens (4 × 16 × 1024)", "a 65,536-token step is 4 × 16 × 1024": a number and what it is made of."""
     for at in range(len(found) - 2):
-        opened = re.fullmatch(
-            rf"\s*{_WORDS}\s*\(\s*(?:=|i\.e\.,?|from)?\s*{_NAMED}", text[found[at].end : found[at + 1].start]
-        )
-        if opened is None or found[at].dimension in ("times", "fraction"):
+        between = text[found[at].end : found[at + 1].start]
+        told = _IS_MADE_OF.fullmatch(between)
+        opened = re.fullmatch(rf"\s*{_WORDS}\s*\(\s*(?:=|i\.e\.,?|from)?\s*{_NAMED}", between)
+        if (opened or told) is None or found[at].dimension in ("times", "fraction"):
             continue
         if found[at].dimension == "seconds" and re.match(r"tok|seq|sample|step|iter|batch", found[at + 1].noun):
             continue  # how much is done in that time
@@ -99,7 +106,8 @@ def _explained(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafte
                 break
             pieces += [_OPERATORS[gap["op"]], f"[{found[last + 1].quantity.text}]"]
             last += 1
-        closed = re.match(rf"\s*{_WORDS}\s*\)", text[found[last].end :])
+        end = r"(?:[.;,]|$)" if told else r"\)"
+        closed = re.match(rf"\s*{_WORDS}\s*{end}", text[found[last].end :])
         if (
             last > at + 1
             and closed
@@ -117,7 +125,7 @@ def _restated(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted
         same = one.dimension == other.dimension and one.dimension in ("seconds", "bytes", "flops", "rate")
         equal = re.fullmatch(r"\s*(?:≈|=|, i\.e\.,?|, or about)\s*~?", text[one.end : other.start] + other.raw[:1])
         equal = equal or re.fullmatch(r"\s*(?:=|, i\.e\.,?|, or about)\s*", text[one.end : other.start])
-        alone = re.search(r"[×x*/÷+]\s*$", text[: one.start]) is None and not re.match(r"\s*[×*/÷+]", text[other.end :])
+        alone = _ADDED.search(text[: one.start]) is None and not re.match(r"\s*[×*/÷+]", text[other.end :])
         alone = alone and not re.match(r"\s*(?:/|per\b|each\b)", text[other.end :])
         if same and equal and alone and one.raw != other.raw:
             says = {"value": _value(other, approximate=True), "readings": [f"[{one.quantity.text}]"], "in_units": True}
@@ -141,7 +149,7 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
             break
         if found[first - 1].raw.endswith("%") and gap["op"] == "-":
             return None
-        operator = _OPERATORS[gap["op"]]
+        operator = _OPERATORS[gap["op"] or gap["plus"]]
         pieces[:0] = [f"[{found[first - 1].quantity.text}]", gap["close"], operator, gap["open"]]
         first -= 1
     before = text[: found[first].start]

@@ -24,7 +24,8 @@ _TOKENS = r"tok(?:en)?s?"
 _SECOND = r"(?:\s?/\s?|\s+per\s+|\s+a\s+)(?:s|secs?|seconds?)\b"
 _HOUR = r"(?:\s?/\s?|\s+per\s+|\s+an\s+)(?:h|hrs?|hours?)\b"
 _DAY = r"(?:\s?/\s?|\s+per\s+|\s+a\s+)(?:d|days?)\b"
-_GPU = r"(?:GPU|card|device|chip|[A-Z]{1,3}\d{1,4}\w*)"
+_ONE_RANGE = 10  # times from end to end: exact numbers further apart are a change
+_GPU = r"(?:GPU|card|device|chip|accelerator|[A-Z]{1,3}\d{1,4}\w*)"
 
 # pattern of what stands behind the number → unit of `quantity`; the first that matches counts
 _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -122,12 +123,13 @@ def figures(text: str) -> list[Figure]:
 
 
 def _two_numbers(text: str, match: re.Match[str]) -> bool:
-    """Whether what looks like a range is a change: "from 1.42 to 0.89", or one that runs backwards."""
+    """Whether what looks like a range is a change: "from 1.42 to 0.89", or a difference: "1.42 - 0.89"."""
     if not match["second"] or match["scale1"]:
         return False
-    backwards = float(match["first"].replace(",", "")) > float(match["second"].replace(",", ""))
+    low, high = (float(match[name].replace(",", "")) for name in ("first", "second"))
+    backwards = low > high or (high > _ONE_RANGE * low and "," in match["first"] and "," in match["second"])
     told = re.search(r"\bfrom\s*$", text[: match.start()], re.IGNORECASE) is not None
-    return (told or backwards) and re.search(r"\bto\b", match[0]) is not None
+    return (told or backwards) and re.search(r"\bto\b|\s-\s", match[0]) is not None
 
 
 def _clock(text: str, match: re.Match[str]) -> Figure | None:

@@ -98,6 +98,8 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[D
         if figure.dimension != "flops" or re.search(r"(?:\bachieved|\bmodel)\W*$", text[: figure.start], re.IGNORECASE):
             continue
         card = _nearest(named, figure) or device
+        if re.search(r"%\s+of\s+(?:the |its |a )?$", text[: figure.start]):
+            continue  # the peak, not what is reached of it
         if card is None or figure.side == "<" or SPARSITY.search(text):
             continue
         precision = precision_of(text)

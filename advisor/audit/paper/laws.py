@@ -31,6 +31,7 @@ class Law:
     target: str
     readings: tuple[str, ...]
     own: bool = False  # whether all of it must stand in one record
+    told: str = ""  # what sentences, which alone draw it, may take from those before them too
 
     def roles(self, reading: str) -> list[str]:
         """The quantities of one expression."""
@@ -61,8 +62,8 @@ _IN_ALL = re.compile(
 )
 _WRITTEN_OUT = re.compile(r"\d\)?\s*[×x*/÷]\s*\(?~?\$?\d[^=≈]*[=≈]\s*~?\$?\d")
 _CONCLUDES = re.compile(
-    r"\b(?:so|therefore|thus|hence|takes?|took|needs?|costs?|bill|lasts?|would|comes? to|finish\w*|amounts?"
-    r"|means?)\b|[=≈→]",
+    r"\b(?:so|that is|that's|therefore|thus|hence|takes?|took|needs?|costs?|bill|lasts?|would"
+    r"|comes? to|finish\w*|amounts?|means?)\b|[=≈→]",
     re.IGNORECASE,
 )
 # of something else than what the section was about
@@ -84,6 +85,7 @@ LAWS = (
     _law("batch", _BATCH, f"{_BATCH} * {{gpus}}", *(f"{_BATCH} * {{gpus}} / {k}" for k in _SHARDS)),
     _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
     _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
+    Law(target="steps", readings=("{tokens} / {step_tokens}",), told="tokens"),
     _law("duration", _LASTS, f"{_LASTS} * {{epochs}}"),
     _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
     _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
@@ -93,6 +95,8 @@ LAWS = (
     _law("usd", "{energy} * {usd_per_energy}"),
     _law("tokens_per_hour", "{rate}", "{rate} * {gpus}"),
     _law("gpu_hours", "{duration} * {gpus} / 3600"),
+    Law(target="gpu_hours", readings=("{duration} * {gpus} / 3600",), told="duration"),
+    Law(target="usd", readings=(_HOURLY, f"{_HOURLY} * {{gpus}}"), told="duration"),
     _law("usd", "{gpu_hours} * {usd_per_hour}", "{gpu_hours} * {usd_per_hour} / {gpus}"),
     _law("usd", _HOURLY, f"{_HOURLY} * {{gpus}}"),
     _law("mfu", "{achieved} / {peak}", "{achieved} / {peak} / {gpus}", "{achieved} / {peak} * {gpus}"),
@@ -190,6 +194,8 @@ def _all(
 ) -> Iterator[_Reckoned]:
     for record in judged:
         for law in LAWS:
+            if law.told and record.kind != "sentence":
+                continue
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})
@@ -211,7 +217,7 @@ def _claims(
         (card.count or 1) > 1 for r in known for card in r.cards
     )
     for template in law.readings:
-        found = [stated_of(role, record, known) for role in law.roles(template)]
+        found = [stated_of(role, record, known, law.told) for role in law.roles(template)]
         if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
             continue
         alone = record.kind == "sentence" and template != _LASTS and not _follows(record, found)
@@ -219,7 +225,7 @@ def _claims(
         if template == _LASTS and record.kind == "sentence" and not named:
             continue
         of_cards = template == _HOURLY or "{sustained}" in template
-        if of_cards and several and not stated_of("gpus", record, known):
+        if of_cards and several and (law.told or not stated_of("gpus", record, known)):
             continue  # the hour of one card, or of all
         if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
             both = dict(zip(law.roles(template), found, strict=True))
@@ -301,7 +307,7 @@ class Found:
         return bool(self.stated)
 
 
-def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
+def stated_of(role: str, record: Record, known: Sequence[Record], told_too: str = "") -> Found:
     """What is stated of a quantity, nearest first: the record's own, its subject's, its section's, the report's."""
     if own := record.facts.get(role):
         return Found(stated=_distinct(_whole(own)), scope=Scope.OWN)
@@ -309,7 +315,7 @@ def stated_of(role: str, record: Record, known: Sequence[Record]) -> Found:
     if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
         return Found(stated=found, scope=Scope.SUBJECT)
     if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
-        told = record.kind == "sentence" and role in _TOLD
+        told = record.kind == "sentence" and role in (*_TOLD, told_too)
         near = [
             r for r in known if r.section == record.section and (r.kind == "section" or (told and r.kind == "sentence"))
         ]

@@ -24,6 +24,7 @@ from advisor.audit.paper import (
     laws,
     parts,
     run_claims,
+    sentences,
     specs,
     tables,
     training,
@@ -38,6 +39,7 @@ from advisor.readers.run_table import RunTable
 
 RULES = (
     equations.drafts,
+    sentences.drafts,
     identities.drafts,
     comparisons.drafts,
     tables.drafts,

@@ -67,8 +67,16 @@ class Stated:
     label: str
 
 
+_NUMBERS = dict(two=2, three=3, four=4, five=5, six=6, seven=7, eight=8, ten=10, twelve=12, sixteen=16)
+_SPELT = re.compile(
+    rf"\b({'|'.join(_NUMBERS)})\s+(?:\w+\s)?(?:GPUs|devices|cards|accelerators|[AHBV]\d{{2,3}}s?)\b", re.IGNORECASE
+)
+
+
 def in_words(text: str, line: int) -> Iterator[Stated]:
-    """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "8 GPUs", "40% MFU"."""
+    """Numbers whose unit or noun says alone what they are of: "on 25B tokens", "eight GPUs", "40% MFU"."""
+    if spelt := _SPELT.search(text):
+        yield Stated(role="gpus", quantity=parse_quantity(_NUMBERS[spelt[1].lower()]), line=line, label=text)
     for figure in figures(text):
         if _is_operand(text, figure):
             continue

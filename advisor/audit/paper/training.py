@@ -34,6 +34,7 @@ _PHASE = re.compile(
     r"|\bdata\b|\bphase\b",
     re.IGNORECASE,
 )
+_NOT_PAID = re.compile(r"\b(?:per|each|sav\w+|less|cheaper|more|extra|API|token[s]?\))\b|/", re.IGNORECASE)
 _FEW_CARDS = 2  # a text about more of them is about no one run
 _MANY = 7  # numbers in a sentence
 _ONE_MODEL = 1.5  # times apart: sizes that are one model's, with and without its tables
@@ -51,6 +52,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         if record.kind == "sentence" and len(figures(record.words)) > _MANY:
             continue  # a list of many things
         yield from _times(record, known, context)
+        yield from _costs(record, known, context)
         yield from _rates(record, known, context)
         yield from _floor(record, known, context)
     for grid in document.grids:
@@ -156,6 +158,25 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         )
 
 
+def _costs(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+    """Dollars of a training of stated parameters and tokens, whatever the card."""
+    n, d, paid = _one("parameters", record, known), _one("tokens", record, known), record.facts.get("usd", [])
+    if n is None or d is None or len(paid) != 1 or "tokens" not in record.facts or _NOT_PAID.search(paid[0].label):
+        return
+    if SPARSE_MODEL.search(record.words + record.subject) or min(n.quantity.low, d.quantity.low) < _LEAST_MODEL:
+        return
+    words = " ".join((record.words, *record.headings))
+    if _PHASE.search(words) or NOT_TRAINING.search(words) or paid[0].quantity.low <= 0:
+        return
+    card = context.card(record)
+    says = {"value": paid[0].quantity.text, "parameters": n.quantity.text, "tokens": d.quantity.text}
+    says |= {"gpu": card.name} if card and record.cards else {}
+    text = shortened(f"{record.subject or record.words}: {paid[0].quantity.text}")
+    yield Drafted(
+        kind="training_cost", line=paid[0].line, text=text, says=says | _method(record, context, precise=False)
+    )
+
+
 def _cards_used(record: Record, known: Sequence[Record], card: Mention) -> str | None:
     """The number of cards as a card's field; None where it is not said."""
     for role in ("header_gpus", "gpus"):
@@ -172,11 +193,11 @@ def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
     return found[0] if len({s.quantity.text for s in found}) == 1 else None
 
 
-def _method(record: Record, context: _Context) -> dict[str, Any]:
+def _method(record: Record, context: _Context, *, precise: bool = True) -> dict[str, Any]:
     says: dict[str, Any] = {}
     if ADAPTERS.search(record.words + record.subject + " ".join(record.headings)):
         says["method"] = "adapters"
-    if precision := context.precision(record):
+    if precise and (precision := context.precision(record)):
         says["precision"] = precision
     return says
 
@@ -233,7 +254,8 @@ def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterat
     best = max(context.everywhere, key=lambda m: max((s.bf16_flops or s.fp16_flops or 0.0) for s in m.specs))
     for rate in record.facts.get("rate", [])[:1]:
         says: dict[str, Any] = {"value": rate.quantity.text, "parameters": min(sizes, key=lambda q: q.low).text}
-        says |= {"gpu": best.name, "gpus": str(max(8, number))}
+        alone = context.one_card and number == 1 and _SINGLE.search(context.text)
+        says |= {"gpu": best.name, "gpus": "1" if alone else str(max(8, number))}
         yield Drafted(kind="training_rate", line=rate.line, text=shortened(record.words), says=says)
 
 

@@ -26,6 +26,12 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("training_time", {"value": "80 days", **_SEVEN, "mfu": "20 %"}, W),
     ("training_time", {"value": "30 years", **_SEVEN}, D),  # 0.5 %
     ("training_time", {"value": "9,000 GPU-h", **_SEVEN, "mfu": "40 %"}, H),  # 42 %
+    # 4.2e21 FLOP ÷ (0.8 · 989e12 · 3600) = 1,475 H100-hours, at 30 % of $1.86: $823 in bf16, half of it in fp8
+    ("training_cost", {"value": "$50", "parameters": "7 billion", "tokens": "100 billion"}, W),
+    ("training_cost", {"value": "$300", "parameters": "7 billion", "tokens": "100 billion", "gpu": "h100"}, W),
+    ("training_cost", {"value": "$5,000", "parameters": "7 billion", "tokens": "100 billion"}, H),
+    ("training_cost", {"value": "$5,000", "parameters": "7 billion", "tokens": "100 billion", "gpu": "h200"}, H),
+    ("training_rate", {"value": "700,000 tok/s", "parameters": "~1 billion", "gpu": "h100", "gpus": 1}, W),
     ("training_rate", {"value": "10,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1, "mfu": "42 %"}, H),
     ("training_rate", {"value": "10,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1, "mfu": "21 %"}, W),
     ("training_rate", {"value": "90,000 tok/s", "parameters": "7 billion", "gpu": "h100", "gpus": 1}, W),

@@ -1,0 +1,156 @@
+"""What a sentence draws from its own numbers: the share of one device, passes over data, bytes by bits, more cards.
+
+Only what units and the words beside the numbers settle; a number whose subject stands elsewhere is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from advisor.audit.paper.cards import mentions
+from advisor.audit.paper.document import Document, Passage
+from advisor.audit.paper.draft import Drafted, shortened
+from advisor.audit.paper.equations import equations
+from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.stated import size_in
+from advisor.audit.paper.words import SPARSE_MODEL
+
+_DEVICES = r"(?:GPUs?|devices?|cards?|chips?|accelerators?|nodes?|[AHBV]\d{2,3}s?)"
+_OF_EACH = re.compile(rf"\s*(?:per|/|each|on each)\s*(?:single )?{_DEVICES}\b", re.IGNORECASE)
+_A_SECOND = re.compile(
+    r"\s*(?:tok\w*|seq\w*|samples?|examples?|images?)\s*(?:/|per)\s*s(?:ec(?:ond)?)?\b", re.IGNORECASE
+)
+_SO_EACH = re.compile(r"[^.;\d]{0,50}?(?:,|\(|=|\bor\b|\bso\b|i\.e\.,?|\bthat is\b)\s*(?:so |or |i\.e\.,? |about |~)?")
+_EPOCHS = re.compile(r"epochs?\b|pass(?:es)?\b")
+_ARE = re.compile(r"[^.;\d]{0,40}(?:\b(?:is|are|makes?|means|i\.e\.,?)|=)\s*(?:only |just )?")
+_OVER = re.compile(r"[^.;\d]{0,30}\b(?:of|over|through|on)\b[^.;\d]{0,30}")
+_LEAST_DATA = 1000
+_BITS = re.compile(r"\b(4|8|16|32)[- ]?bits?\b", re.IGNORECASE)
+_TAKES = re.compile(r"\b(?:needs?|takes?|is|requires?|occup\w+|becomes?|uses?|weighs?|fits? in)\b|=", re.IGNORECASE)
+_MORE_THAN_WEIGHTS = re.compile(
+    r"LoRA|adapter|\bKV\b|activation|context|\btrain|fine-?tun|total|optimi[sz]er|checkpoint|gradient|overhead|reduc"
+    r"|sav(?:es?|ing)|instead|from\b|cards?\b|GPUs\b",
+    re.IGNORECASE,
+)
+_OVERHEADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)  # times the weights: scales of quantised blocks, buffers
+_MOMENTS = re.compile(r"\b(?:two|both|2) (?:fp32 )?(?:\w+ )?(?:moments?|states|copies|values|momentum)", re.IGNORECASE)
+_HALVED = re.compile(r"bf16|fp16|float16|half|16-?bit|8-?bit|2 bytes|quanti", re.IGNORECASE)
+_MORE_CARDS = re.compile(rf"\b(\d+)\s*(?:to|→|->)\s*(\d+)\s*(?:x\s*)?{_DEVICES}", re.IGNORECASE)
+_OF_A_CARD = re.compile(r"(?:GPU|card|chip|[AHBV]\d{2,3}\w*)", re.IGNORECASE)
+_OF_ONE = re.compile(r"\b(?:each|single|one|a|per)\s+(?:GPU|card|[AHBV]\d{2,3})\b(?![- ]h)", re.IGNORECASE)
+
+
+def drafts(document: Document) -> Iterator[Drafted]:
+    """Every such claim of a passage."""
+    everywhere = _counts(document.passages)
+    for passage in document.passages:
+        found = figures(passage.text)
+        yield from _of_each(passage, found, everywhere)
+        yield from _epochs(passage, found)
+        yield from _by_bits(passage, found)
+        yield from _moments(passage)
+        yield from _more_cards(passage, found)
+        own = [p for p in document.passages if p.section == passage.section]
+        yield from _of_all_cards(passage, found, _counts(own))
+
+
+def _counts(passages: Sequence[Passage]) -> set[int]:
+    """Every number of devices that is stated."""
+    texts = {p.text for p in passages} | {h for p in passages for h in p.headings}
+    named = {card.count for text in texts for card in mentions(text) if card.count}
+    return named | {
+        int(n) for text in texts for n in re.findall(rf"(?<![\d.,])(\d{{1,5}})\s?x?\s?{_DEVICES}\b(?![- ]?h)", text)
+    }
+
+
+def _of_each(passage: Passage, found: Sequence[Figure], everywhere: set[int]) -> Iterator[Drafted]:
+    """As "291k tokens/s for the box, 36k per device": a rate and the share of each, for any stated number of them."""
+    numbers = sorted(n for n in everywhere if n > 1)
+    for whole, each in zip(found, found[1:], strict=False):
+        behind, between = passage.text[each.end :], passage.text[whole.end : each.start]
+        rated = whole.dimension == "rate" or _A_SECOND.match(passage.text, whole.end)
+        alone = each.dimension == "rate" or (each.dimension == "count" and _OF_EACH.match(behind))
+        if not rated or not alone or not _OF_EACH.match(behind) or _OF_EACH.match(between):
+            continue
+        if numbers and each.value < whole.value and _SO_EACH.fullmatch(between):
+            total = whole.quantity.text if each.dimension == whole.dimension else f"{whole.value:.8g}"
+            readings = [f"[{total}] / {n}" for n in numbers]
+            yield _claim(passage, each, readings)
+
+
+def _epochs(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "6.1M characters, which is 30 epochs of its 201,570" and "930M tokens over 470M tokens is 2 epochs"."""
+    for one, two, three in zip(found, found[1:], found[2:], strict=False):
+        first, second = passage.text[one.end : two.start], passage.text[two.end : three.start]
+        if _EPOCHS.match(two.noun) and _ARE.fullmatch(first) and _OVER.fullmatch(second):
+            data, passes, unique = one, two, three
+        elif _EPOCHS.match(three.noun) and _OVER.fullmatch(first) and _ARE.fullmatch(second):
+            data, unique, passes = one, two, three
+        else:
+            continue
+        if {data.dimension, unique.dimension, passes.dimension} == {"count"} and unique.value >= _LEAST_DATA:
+            yield _claim(passage, passes, [f"[{data.quantity.text}] / [{unique.quantity.text}]"])
+
+
+def _by_bits(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "a 7B model in 4 bits takes 3.5 GB": its weights, and some more for scales and buffers."""
+    text = passage.text
+    bits, size = {int(b) for b in _BITS.findall(text)}, size_in(text)
+    stated = [f for f in found if f.dimension == "bytes"]
+    if len(bits) != 1 or size is None or not stated or SPARSE_MODEL.search(text) or _MORE_THAN_WEIGHTS.search(text):
+        return
+    value = stated[-1]
+    if len(stated) > 1 and not re.search(r"=\s*~?$", text[: value.start]):
+        return
+    if value.side or not _TAKES.search(text[: value.start]) or size.low < _LEAST_DATA:
+        return
+    each = bits.pop() / 8
+    yield _claim(passage, value, [f"[{size.text.lstrip('~')}] * {each * k:g}" for k in _OVERHEADS])
+
+
+def _moments(passage: Passage) -> Iterator[Drafted]:
+    """As "Adam keeps two moments: 7 billion × 4 bytes = 28 GB": one of the two is left out."""
+    text = passage.text
+    if not _MOMENTS.search(text) or not re.search(r"\bAdamW?\b|optimi[sz]er", text) or _HALVED.search(text):
+        return
+    for equation in equations(text, passage.line):
+        operands = re.findall(r"\[([^\]]+)\]", equation.says["readings"][0])
+        if len(operands) == 2 and operands[1] == "4 B" and "*" in equation.says["readings"][0]:
+            says = {"value": equation.says["value"], "readings": [f"[{operands[0]}] * 8"], "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(text), says=says)
+
+
+def _more_cards(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "from 8 to 16 devices the job went from 125 hours to 48 hours"."""
+    cards = _MORE_CARDS.findall(passage.text)
+    times = [f for f in found if f.dimension == "seconds"]
+    if len(cards) != 1 or len(times) != 2 or re.search(r"token|param|\d+\s?B\b", passage.text):
+        return
+    if re.fullmatch(r"\s*(?:to|→|->|down to)\s*(?:about |~)?", passage.text[times[0].end : times[1].start]):
+        says = {"value": times[1].quantity.text, "gpus": cards[0][1]}
+        says |= {"than": times[0].quantity.text, "than_gpus": cards[0][0]}
+        yield Drafted(kind="linear_speedup", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _of_all_cards(passage: Passage, found: Sequence[Figure], counts: set[int]) -> Iterator[Drafted]:
+    """As "19 days × 24 h × $2.50 per H100-hour = $1,152" where 64 of them run: the price of one, not of all."""
+    numbers = {n for n in counts if n > 1}
+    prices = [f for f in found if f.dimension == "usd_per_hour" and _OF_A_CARD.search(f.raw)]
+    several = any(f.dimension == "gpu_hours" or f.value in numbers for f in found) or _OF_ONE.search(passage.text)
+    if len(numbers) != 1 or 1 in counts or len(prices) != 1 or several:
+        return
+    for equation in equations(passage.text, passage.line):
+        reading, value = equation.says["readings"][0], equation.says["value"]
+        product = set(re.findall(r"[-+*/]", re.sub(r"\[[^\]]*\]", "", reading))) == {"*"}
+        if "$" in value and f"[{prices[0].quantity.text}]" in reading and product:
+            bare = re.sub(r"\[[~$]*([\d.,]+)[^\]]*\]", r"[\1]", reading)
+            says = {"value": value, "readings": [f"{bare} * {numbers.pop()}"], "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
+            return
+
+
+def _claim(passage: Passage, value: Figure, readings: list[str]) -> Drafted:
+    text = value.quantity.text
+    says = {"value": text if text.startswith("~") else f"~{text}", "readings": readings, "in_units": True}
+    return Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
