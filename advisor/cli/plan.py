@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from advisor.cli.params import (
+    BYTES,
     DEADLINE,
     FOLDER,
     LENGTH,
@@ -26,6 +27,9 @@ from advisor.laws.flops import RATIO_COUNTS
 from advisor.records import Plan
 from advisor.report import render
 from advisor.workflows.goal import PlanOptions, goal_from
+
+if TYPE_CHECKING:
+    from advisor.workflows.plan import Beside
 
 PREPARED = "data"  # the folder that a next step names for data that are not here
 
@@ -123,11 +127,20 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     metavar="STEP[:LOSS]",
     help="Evaluate there and stop if the loss is above LOSS, as 10k:4.2, or above what is expected: 10k, 50%.",
 )
+@click.option("--depths", type=NUMBERS, help="The plan at these depths too, as 16,20,24: step time, memory by part.")
+@click.option("--download-rate", type=BYTES, help="Bytes a second for the data, as 100MB: how long they take to fetch.")
 @click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
-    measure: bool, gates: tuple[str, ...], out: Path | None, everything: bool, as_json: bool, **options: Any
+    measure: bool,
+    gates: tuple[str, ...],
+    depths: tuple[int, ...] | None,
+    download_rate: float | None,
+    out: Path | None,
+    everything: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Recommend what to train, and on what: in brief, or by --all with the whole bill and what was rejected.
 
@@ -137,12 +150,15 @@ def command(
     from advisor.cli.device import warn_of_others
     from advisor.plan.stages import with_gates
     from advisor.store.store import default_store
-    from advisor.workflows.plan import recommend
+    from advisor.workflows.plan import beside, recommend
 
     goal, store = goal_from(PlanOptions(**options)), default_store()
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = with_gates(recommend(goal, store, measure=measure, on_text=render.remark), gates)
     path = store.save_plan(plan, out) if out is not None else None
+    everything = everything or depths is not None or download_rate is not None
+    shown = everything or as_json
+    more = beside(plan, store, depths=depths or (), bytes_per_second=download_rate) if shown else None
     if as_json:
         from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
@@ -152,7 +168,8 @@ def command(
             "speed_rests_on": speed_rests_on(plan),
             "on_the_way": stages(plan),
         }
-        render.print_json(render.to_plain(plan) | words | {"path": path})
+        beside_it = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
+        render.print_json(render.to_plain(plan) | words | beside_it | {"path": path})
     else:
         from advisor.plan.command import plan_command
 
@@ -162,17 +179,17 @@ def command(
             + (" --measure" if measure else "")
             + "".join(f" --gate {gate}" for gate in gates)
         )
-        show(plan, path, again, everything=everything)
+        show(plan, path, again, more, everything=everything)
 
 
-def show(plan: Plan, path: Path | None, again: str, *, everything: bool = False) -> None:
+def show(plan: Plan, path: Path | None, again: str, more: Beside | None = None, *, everything: bool = False) -> None:
     """The recommendation on the terminal: in brief, or sentence, options, bill, losers, reasons; then what comes next.
 
     `again` is the command that gives the same plan and writes it; it is shown where the plan was not written.
     """
     from advisor.cli.plan_tables import in_brief, recommendation
 
-    render.show(*(recommendation(plan) if everything else in_brief(plan)), "")
+    render.show(*(recommendation(plan, more) if everything else in_brief(plan)), "")
     _show_next(plan, path, again)
 
 

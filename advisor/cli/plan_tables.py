@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from advisor.records import Plan, SearchReport
-from advisor.report import brief, render
+from advisor.report import brief, depths, render
 from advisor.report import plan as words
 from advisor.report import search as runs
 from advisor.report.table import Table, on_console
+from advisor.workflows.plan import Beside
 
 
 def in_brief(plan: Plan) -> Iterator[RenderableType]:
@@ -23,7 +24,7 @@ def in_brief(plan: Plan) -> Iterator[RenderableType]:
     yield brief.rest(len(plan.warnings) - len(shown))
 
 
-def recommendation(plan: Plan) -> Iterator[RenderableType]:
+def recommendation(plan: Plan, more: Beside | None = None) -> Iterator[RenderableType]:
     """Sentence, options, bill, losers, reasons, warnings. A search over devices comes first, of one device last."""
     search = plan.search
     several = search is not None and (len(search.devices) > 1 or len(plan.goal.counts) > 1)
@@ -33,6 +34,8 @@ def recommendation(plan: Plan) -> Iterator[RenderableType]:
     if search is not None and several:
         yield from _search(plan, search, [runs.front(search)], shown_notes)
     yield from ("", bill_table(plan))
+    if more is not None:
+        yield from _beside(plan, more)
     if way := words.course(plan):
         yield from ("", on_console(way))
     yield from _tables(runs.candidates(plan), shown_notes)
@@ -43,6 +46,16 @@ def recommendation(plan: Plan) -> Iterator[RenderableType]:
         yield from ("", render.points(plan.warnings, mark="!"))
     if search is not None and search.left_out:
         yield from ("", words.LEFT_OUT, render.points(search.left_out))
+
+
+def _beside(plan: Plan, more: Beside) -> Iterator[RenderableType]:
+    """The data to fetch, the memory by part and the plan at other depths, as far as they are known."""
+    if more.data is not None:
+        yield from ("", depths.to_fetch(more.data))
+    if more.memory is not None:
+        yield from ("", on_console(depths.memory(more.memory)))
+    if more.depths:
+        yield from ("", on_console(depths.options(more.depths, plan.chosen.depth)))
 
 
 def bill_table(plan: Plan) -> RenderableType:

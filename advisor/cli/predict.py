@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import FILE, SIZE
+from advisor.cli.params import BYTES, FILE, NUMBERS, SIZE, TOKENS
 from advisor.errors import AdvisorError
 from advisor.records import Prediction, Software, Workload
 from advisor.report import render
 
 if TYPE_CHECKING:
+    from advisor.predict.depths import DepthOption, Download, MemoryBill
+    from advisor.predict.profile import Profile
     from advisor.predict.rows import Reading
 
 NOTHING_FITS = 3
@@ -61,6 +63,9 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
     help="What the devices hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
+@click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
+@click.option("--download-rate", type=BYTES, help="Bytes a second for them, as 100MB. Default: 25 to 400 MB.")
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(rows: Path | None, as_json: bool, **options: Any) -> int:
@@ -68,24 +73,32 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
 
     With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
     """
+    from advisor.predict.batch import predict_batch
+    from advisor.predict.depths import at_depths, download, memory_bill
+
     if rows is not None:
         return predict_rows(rows)
-    prediction, sources = predict_one(options)
+    profile, workload, sources = configured(options)
+    prediction = predict_batch(profile, [workload])[0]
+    bill = memory_bill(profile, workload)
+    others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
+    tokens, rate = options["tokens"], options["download_rate"]
+    data = download(tokens, workload.shape.vocab_size, rate) if tokens else None
     if as_json:
         from advisor.report.prediction import document
 
-        render.print_json({"gpu": prediction.workload.gpu, **document(prediction), "sources": sources})
+        beside = {"memory_parts": bill, "depths": others, "data": data}
+        render.print_json({"gpu": workload.gpu, **document(prediction), **beside, "sources": sources})
     else:
-        show(prediction, sources)
+        show(prediction, sources, bill, others, data)
     return NOTHING_FITS if prediction.fits is False else 0
 
 
-def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
-    """The prediction for the options and what it rests on; AdvisorError where they do not make a configuration."""
+def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str]]:
+    """Device and configuration of the options, and what a prediction rests on; AdvisorError where they make none."""
     from advisor.calibrate.profiles import load_profile
     from advisor.cli.device import warn_of_others
     from advisor.hardware.here import device_key
-    from advisor.predict.batch import predict_batch
     from advisor.store.store import default_store
     from trainer.schema import make_shape
 
@@ -136,7 +149,7 @@ def predict_one(options: dict[str, Any]) -> tuple[Prediction, Sequence[str]]:
         software=published if elsewhere else None,
     )
     others = ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
-    return predict_batch(profile, [workload])[0], (*profile.sources, *(others if elsewhere else ()))
+    return profile, workload, (*profile.sources, *(others if elsewhere else ()))
 
 
 def predict_rows(path: Path) -> int:
@@ -301,12 +314,25 @@ def _speed(software: Software | None) -> tuple | None:
     return (software.kind, software.fused_attention, software.tf32, software.fp8, software.unstated)
 
 
-def show(prediction: Prediction, sources: Sequence[str]) -> None:
+def show(
+    prediction: Prediction,
+    sources: Sequence[str],
+    bill: MemoryBill | None,
+    others: Sequence[DepthOption],
+    data: Download | None,
+) -> None:
     """One configuration on the terminal: each number with its interval and where it comes from."""
+    from advisor.report import depths
     from advisor.report.prediction import heading, quantities, time_unknown, verdict
     from advisor.report.table import on_console
 
     render.show(heading(prediction), "", on_console(quantities(prediction)), "")
+    if bill is not None:
+        render.show(on_console(depths.memory(bill)), "")
+    if others:
+        render.show(on_console(depths.options(others, prediction.workload.shape.depth)), "")
+    if data is not None:
+        render.show(depths.to_fetch(data), "")
     render.show(
         *filter(None, [time_unknown(prediction)]), verdict(prediction), *(f"from: {source}" for source in sources)
     )

@@ -20,6 +20,7 @@ from advisor.plan.explore import find_choice, pinned
 from advisor.plan.goal import MOST_EPOCHS, Limits
 from advisor.plan.search_space import open_space
 from advisor.predict.batch import fits, predict_batch
+from advisor.predict.depths import memory_bill
 from advisor.predict.loss import loss_range_problem, predict_loss
 from advisor.predict.profile import Profile
 from advisor.predict.throughput import sizes, terms
@@ -147,12 +148,12 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
     """
     limit, points = profile.device_memory_bytes, []
     for split in _splits(workload):
-        held, total = profile.memory.breakdown(split), profile.memory.device_total_bytes(split)
-        tensors = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
-                   held.logits_bytes)  # fmt: skip
-        fitting = fits(total, limit)
-        parts = (*tensors, max(0.0, total.value - sum(tensors)))
-        points.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=total, fits=fitting))
+        held = memory_bill(profile, split)
+        assert held is not None  # plans are of this project's trainer
+        fitting = fits(held.total, limit)
+        parts = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
+                 held.logits_bytes, max(0.0, held.overhead_bytes))  # fmt: skip
+        points.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=held.total, fits=fitting))
         if not fitting:
             break
     return tuple(points)

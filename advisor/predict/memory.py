@@ -149,7 +149,7 @@ class MemoryModel:
     def breakdown(self, workload: Workload) -> MemoryParts:
         """Say what holds the allocated bytes at the peak of a step."""
         a = WorkloadArrays.of([workload])
-        weights = 4.0 * float(a.parameters[0])
+        weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
         state = float(self.structure.persistent_bytes(a)[0])
         parts, line = self.structure.parts_bytes(a), self._line(a)
         total = float(self._allocated(a)[0][0])

@@ -284,6 +284,8 @@ class Structure:
             sums[_KIND_OF_TERM.get(term, "activations")] += float(value)
         if moment.phase == "optimizer":
             sums["gradients"] += 4.0 * float(a.parameters[0])
+        if a.sharding == "full":  # what it changes are gradients and copies of weights
+            sums["gradients"] += float(self._sharded(a)[0])
         return sums
 
 

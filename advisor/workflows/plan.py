@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from advisor.calibrate.profiles import load_profile
@@ -13,6 +13,7 @@ from advisor.hardware.software_support import can, runs_trainer, trainer_release
 from advisor.plan.answer import answer
 from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
+from advisor.predict.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
 from advisor.runs.ledger_rows import own_loss_ratios
@@ -41,6 +42,35 @@ def recommend(
         plan = remeasured(plan, profile, store, data_meta)
     plan = with_own_data(plan, data_meta, own_loss_ratios(store, goal.data))
     return replace(plan, warnings=(*plan.warnings, *_software_needed(plan)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """What is shown beside a plan: its memory by part, its configuration at other depths, the data to fetch."""
+
+    memory: MemoryBill | None
+    depths: tuple[DepthOption, ...]
+    data: Download | None  # None: the data are here
+
+
+def beside(plan: Plan, store: Store, *, depths: Sequence[int] = (), bytes_per_second: float | None = None) -> Beside:
+    """Memory, depths and data of a plan by what the store knows of its device; the download at a rate, if given."""
+    work = plan.workload
+    profile = load_profile(
+        work.gpu,
+        store,
+        family=work.shape.family,
+        precision=work.precision,
+        compile=work.compile,
+        power_cap_watts=plan.goal.power_cap_watts,
+    )
+    fresh = plan.chosen.tokens / max(1.0, plan.chosen.epochs or 1.0)
+    here = plan.goal.data is not None
+    return Beside(
+        memory=memory_bill(profile, work),
+        depths=at_depths(profile, work, depths) if depths else (),
+        data=None if here else download(fresh, work.shape.vocab_size, bytes_per_second),
+    )
 
 
 def _software_needed(plan: Plan) -> Iterator[str]:

@@ -15,7 +15,8 @@ SHAPE = make_shape("nanochat", depth=1, width=32, heads=2, vocab_size=64, seq_le
 def goal_of(words: list[str]) -> Goal:
     """The goal that `advisor plan` with these words plans for."""
     with command.make_context("plan", words) as context:
-        beside = ("measure", "out", "everything", "gates", "as_json")  # what is done with the plan, not what is planned
+        # what is done with the plan, not what is planned
+        beside = ("measure", "out", "everything", "gates", "depths", "download_rate", "as_json")
         return goal_from(PlanOptions(**{name: value for name, value in context.params.items() if name not in beside}))
 
 

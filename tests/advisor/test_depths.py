@@ -1,0 +1,105 @@
+"""Memory by part, a configuration at other depths, the data to fetch: sums, ratios, and what both commands print."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from advisor.calibrate.profiles import load_profile
+from advisor.laws import flops
+from advisor.predict.batch import predict_batch
+from advisor.predict.depths import at_depths, download, memory_bill
+from advisor.records import Workload
+from advisor.store.store import Store
+from trainer.schema import make_shape
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "overhead")
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    return load_profile("h100-80gb-sxm", Store(tmp_path_factory.mktemp("home")), family="nanochat", compile=True)
+
+
+def workload(**changes):
+    shape = make_shape("nanochat", depth=changes.pop("depth", 16), vocab_size=65536, seq_len=2048)
+    return Workload(shape=shape, micro_batch=8, gpu="h100-80gb-sxm", compile=True, **{"gpus": 2, **changes})
+
+
+def advisor(*arguments):
+    command = [sys.executable, "-m", "advisor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_the_parts_sum_to_what_the_device_must_hold(profile, sharding):
+    work = workload(sharding=sharding, gpus=8)
+    bill = memory_bill(profile, work)
+    parts = {name: getattr(bill, f"{name}_bytes") for name in PARTS}
+    assert sum(parts.values()) == pytest.approx(bill.total.value) and min(parts.values()) >= 0
+    count, share = flops.parameters(work.shape), 8 if sharding == "full" else 1
+    assert (parts["weights"], parts["optimizer"]) == pytest.approx((4 * count / share, 8 * count / share))
+    assert bill.headroom_bytes == bill.device_bytes - bill.total.value
+
+
+def test_depths_are_held_against_the_configurations_own(profile):
+    own = workload()
+    options = at_depths(profile, own, (24, 32))
+    assert [one.depth for one in options] == [16, 24, 32] and options[0].step_ratio == 1.0
+    assert [one.parameters for one in options[:2]] == [335_544_320, 880_803_840]  # nanochat's own counts of both
+    deeper = predict_batch(profile, [workload(depth=24)])[0]
+    assert options[1].step_seconds == deeper.step_seconds
+    assert options[1].step_ratio == pytest.approx(deeper.step_seconds.value / options[0].step_seconds.value)
+    assert options[1].tokens == 20 * 880_803_840
+    steps = -(-options[1].tokens // own.step_tokens)
+    assert options[1].hours.value == pytest.approx(steps * deeper.step_seconds.value / 3600)
+    assert options[2].memory.headroom_bytes < options[1].memory.headroom_bytes
+
+
+def test_tokens_become_characters_shards_gigabytes_and_minutes():
+    data = download(9.4e9, 65536, 100e6)
+    # 4.8 bytes a token at 65,536 entries; 250 M characters in a shard of 100 MB
+    assert data.characters == pytest.approx(9.4e9 * 4.8, rel=0.01)
+    assert data.shards == -(-data.characters // 250e6) and data.download_bytes == pytest.approx(data.characters / 2.5)
+    assert data.seconds.value == pytest.approx(data.download_bytes / 100e6) and data.seconds.low == data.seconds.high
+    assert download(9.4e9, 65536).seconds.low < download(9.4e9, 65536).seconds.high
+
+
+def test_both_commands_show_them_in_words_and_json():
+    shape = ("--depth", "16", "--micro-batch", "8", "--seq-len", "2048", "--vocab-size", "65536")
+    asked = (
+        "predict",
+        "--gpu",
+        "h100-80gb-sxm",
+        *shape,
+        "--depths",
+        "20,24",
+        "--tokens",
+        "9.4B",
+        "--download-rate",
+        "100MB",
+    )
+    shown, told = advisor(*asked), json.loads(advisor(*asked, "--json"))
+    for words in ("memory per device, by part", "optimizer", "At other depths", "compressed shards", "0.1 GB/s"):
+        assert words in shown, words
+    assert [one["depth"] for one in told["depths"]] == [16, 20, 24] and told["memory_parts"]["weights_bytes"] > GIB
+    assert told["data"]["shards"] == download(9.4e9, 65536).shards
+    asked = (
+        "plan",
+        "--gpu",
+        "h100-80gb-sxm",
+        "--depth",
+        "12",
+        "--tokens",
+        "1B",
+        "--depths",
+        "16",
+        "--download-rate",
+        "1GB",
+    )
+    shown, told = advisor(*asked), json.loads(advisor(*asked, "--json"))
+    assert "memory per device, by part" in shown and "At other depths" in shown and "at 1 GB/s" in shown
+    assert [one["depth"] for one in told["depths"]] == [12, 16]
+    assert told["data_to_fetch"]["tokens"] == told["chosen"]["tokens"]
