@@ -28,7 +28,7 @@ from advisor.units import format_count, format_number
 def command(run: str, prompt: str, as_json: bool, **options: Any) -> None:
     """Let a trained model write: RUN is a run's folder, name or id, or `latest`."""
     from advisor.store.store import default_store
-    from advisor.workflows.sample import SampleOptions, sample
+    from advisor.workflows.trained import SampleOptions, sample
 
     folder: Path = default_store().find_run(run)
     if prompt == "-":

@@ -1,4 +1,4 @@
-"""Text from a run's newest checkpoint: a child process has the model, here is what it says."""
+"""A run's newest checkpoint put to use: a child process has the model, here is what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,24 @@ class SampleOptions:
 
 def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[str, Any]]:
     """What the model's process says, line by line (`trainer/sample.py`); raises AdvisorError where it cannot."""
-    command = [sys.executable, "-m", "trainer.sample", str(run_dir)]
-    for name, value in vars(options).items():
-        if value is not None:
-            command += [f"--{name.replace('_', '-')}", str(value)]
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    yield from _records(["trainer.sample", str(run_dir), *words], prompt)
+
+
+def evaluate(
+    run_dir: Path, *, tokens: int, tasks: Sequence[Path], device: str = "auto", tokenizer: Path | None = None
+) -> Iterator[dict[str, Any]]:
+    """What its held-out loss is and how often it answers rightly, line by line (`trainer/evaluate.py`)."""
+    words = ["--tokens", str(tokens), "--device", device, *(word for task in tasks for word in ("--task", str(task)))]
+    if tokenizer is not None:
+        words += ["--tokenizer", str(tokenizer)]
+    yield from _records(["trainer.evaluate", str(run_dir), *words], "")
+
+
+def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
+    """The lines of a module of the trainer; raises AdvisorError with what it says when it fails."""
+    command = [sys.executable, "-m", *words]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"

@@ -1,0 +1,160 @@
+"""How well a trained model predicts: loss over held-out windows, and questions with several answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from trainer.data import TokenFolder
+from trainer.trained import NothingTrainedError, Trained
+
+_CHUNK_BYTES = 64 << 20  # of fp32 logits held at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Loss of the validation split; the standard error is of the mean over windows, taken as independent."""
+
+    loss: float  # nats per token
+    standard_error: float | None  # None: one window
+    bits_per_byte: float | None
+    tokens: int
+    windows: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A beginning and several ways to go on, one of them right."""
+
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScore:
+    """Of one file of questions: how often the right choice was the likeliest, per byte and in sum."""
+
+    name: str
+    questions: int
+    right_per_byte: float  # shares
+    right_in_sum: float
+    standard_error: float  # of the first, binomial
+    chance: float
+
+
+@torch.no_grad()
+def held_out(trained: Trained, tokens: int) -> HeldOut:
+    """Loss of about so many validation tokens; raises NothingTrainedError without data, DataError."""
+    config = trained.config
+    if config.data.path is None:
+        raise NothingTrainedError("the run was trained on synthetic tokens: there is no text held out", "--task FILE")
+    source = TokenFolder(config.data.path, config.model.vocab_size, config.model.seq_len, config.seed)
+    losses = [
+        value
+        for batch, targets in source.eval_batches(tokens, micro_batch=8)
+        for value in token_losses(trained, batch, targets).mean(dim=1).tolist()
+    ]
+    mean = statistics.fmean(losses)
+    error = statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else None
+    per_token = source.bytes_per_token
+    return HeldOut(
+        loss=mean,
+        standard_error=error,
+        bits_per_byte=None if per_token is None else mean / math.log(2) / per_token,
+        tokens=len(losses) * config.model.seq_len,
+        windows=len(losses),
+    )
+
+
+@torch.no_grad()
+def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of every target, nats, fp32 on the CPU; tokens and targets (batch, time)."""
+    model, device = trained.model, trained.context.device
+    with trained.context.autocast():
+        hidden = model(tokens.to(device)).flatten(0, 1)
+    weight, wanted = model.head_weight.to(hidden.dtype), targets.to(device).flatten()
+    rows = max(1, _CHUNK_BYTES // (4 * len(weight)))
+    pieces = []
+    for start in range(0, len(hidden), rows):
+        logits = F.linear(hidden[start : start + rows], weight).float()
+        if model.softcap is not None:
+            logits = model.softcap * torch.tanh(logits / model.softcap)
+        pieces.append(F.cross_entropy(logits, wanted[start : start + rows], reduction="none").cpu())
+    return torch.cat(pieces).view(targets.shape)
+
+
+def score(trained: Trained, tokenizer: Tokenizer, name: str, questions: Sequence[Question]) -> TaskScore:
+    """Ask all questions of a file."""
+    per_byte = in_sum = 0
+    for question in questions:
+        sums = [choice_loss(trained, tokenizer, question.context, choice) for choice in question.choices]
+        means = [total / len(choice.encode()) for total, choice in zip(sums, question.choices, strict=True)]
+        in_sum += sums.index(min(sums)) == question.answer
+        per_byte += means.index(min(means)) == question.answer
+    count = len(questions)
+    share = per_byte / count
+    return TaskScore(
+        name=name,
+        questions=count,
+        right_per_byte=share,
+        right_in_sum=in_sum / count,
+        standard_error=math.sqrt(share * (1 - share) / count),
+        chance=statistics.fmean(1 / len(q.choices) for q in questions),
+    )
+
+
+def choice_loss(trained: Trained, tokenizer: Tokenizer, context: str, choice: str) -> float:
+    """Nats of a choice after its context, both as one text; of the newest tokens that the context length holds."""
+    before, whole = tokenizer.encode(context).ids, tokenizer.encode(f"{context} {choice}").ids
+    own = max(1, len(whole) - len(before))
+    whole = whole[-(trained.config.model.seq_len + 1) :]
+    losses = token_losses(trained, torch.tensor([whole[:-1]]), torch.tensor([whole[1:]]))
+    return float(losses[0, -own:].sum())
+
+
+def read_questions(file: Path) -> list[Question]:
+    """JSON lines with context, choices, answer, or ctx, endings, label as HellaSwag has; raises NothingTrainedError."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise NothingTrainedError(f"cannot read {file}: {error}", "a file of JSON lines") from error
+    found = [_question(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise NothingTrainedError(f"{file} has no question", "a line each: {context, choices, answer}")
+    return found
+
+
+def _question(file: Path, number: int, line: str) -> Question:
+    try:
+        raw: Any = json.loads(line)
+        context, choices, answer = next(_fields(raw))
+        question = Question(context=str(context), choices=tuple(map(str, choices)), answer=int(answer))
+        if not (len(question.choices) >= 2 and all(question.choices) and 0 <= question.answer < len(question.choices)):
+            raise ValueError("it needs two choices or more, and the number of one of them")
+    except (ValueError, TypeError, StopIteration) as error:
+        reason = "it has neither context, choices, answer nor ctx, endings, label" if str(error) == "" else str(error)
+        raise NothingTrainedError(
+            f"{file}, line {number}: {reason}", "a line each: {context, choices, answer}"
+        ) from error
+    return question
+
+
+def _fields(raw: Any) -> Iterator[tuple[Any, Any, Any]]:
+    for names in (("context", "choices", "answer"), ("ctx", "endings", "label")):
+        if isinstance(raw, dict) and all(name in raw for name in names):
+            yield raw[names[0]], raw[names[1]], raw[names[2]]
