@@ -212,7 +212,7 @@ def test_restarts_cost_what_plans_reckon_with(attempt_seconds, tmp_path):
         assert log.final["outcome"] == Outcome.COMPLETED
         seconds = statistics.fmean(r["seconds"] for r in (*log.steps, *log.superseded) if "grad_norm" in r)
         saves = statistics.fmean(r["seconds"] for r in log.checkpoints)
-        work.append((600 * seconds, saves, statistics.median(starts)))
+        work.append((600 * seconds, saves, statistics.fmean(starts)))
     total, save, begin = (statistics.fmean(values) for values in zip(*work, strict=True))
     interval = total / 15
     lost = lost_share(*map(np.float64, (interval, save, begin, mean_life)))
