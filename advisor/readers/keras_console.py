@@ -9,8 +9,12 @@ from __future__ import annotations
 from advisor.readers.line_format import LOSS, SETS, LineFormat, Pairs, Row, Sign
 
 _BAR = rb"(?:\[=*>?\.*\]|(?:\xe2\x94\x81)+)"
+# `485/485 ━━━ 0s 105ms/step`: what is left after so many steps of that length; they did not take it
+_LEFT = (
+    rb"(?!\s*\d{3,}/\d+ (?:" + _BAR + rb" )?(?:- )?0s \d{2,}ms)(?!\s*\d\d/\d+ (?:" + _BAR + rb" )?(?:- )?0s \d{3,}ms)"
+)
 _EPOCH = Pairs(
-    start=rb"\s*(\d+)/\1 (?:" + _BAR + rb" )?(?:- )?(?=\d)"
+    start=_LEFT + rb"\s*(\d+)/\1 (?:" + _BAR + rb" )?(?:- )?(?=\d)"
     rb"(?:(?P<epoch_seconds>\d+)s |\d+h?:?[\d:]*m?s )?[^:\n]*?(?=[a-z])",
     pair=rb"(?:^|- )?(?P<key>[a-z]\w*): (?P<value>" + LOSS + rb")(?= - |\s*$| -)",
     keys={

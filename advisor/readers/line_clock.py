@@ -33,6 +33,7 @@ COVERED = 0.8  # of a run's bytes lie before its last stamp, or the stamps are o
 WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
 PART_BYTES = 1 << 15  # of the beginning and the end
 SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a run of months
+MOST_SPOKEN_BYTES = 1 << 22  # of a file whose lines' own words are looked at
 MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
 _DAY, _YEAR = 86400.0, 365 * 86400.0
 _MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
@@ -157,7 +158,8 @@ def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, seve
         )  # the total of an epoch, an evaluation, the last process
         return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=None if partial else own)
     by_bar = max((bar.seconds for bar in bars), default=0.0)
-    spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 else None  # parts of a run would not add up
+    # parts of a run would not add up, and of a file of many runs it would take long
+    spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 and len(data) <= MOST_SPOKEN_BYTES else None
     if spoken and by_bar < PARTIAL * spoken:
         return dataclasses.replace(run, clock_seconds=spoken, clock=SPOKEN)
     return dataclasses.replace(run, clock_seconds=by_bar, clock=BAR) if by_bar else run

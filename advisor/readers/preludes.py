@@ -34,9 +34,9 @@ _OTHERS = tuple(
         rb"\bpytorch\b|\btorch\b|\btensorflow\b|\bkeras\b|\bwandb\b|\bw&b\b",
         rb"\bcheckpoints?\b|\bweights\b|\bpretrained\b",
         rb"\b(?:model|layer|conv\w*|linear|dense)\b",
-        rb"\bfinish(?:ed)? train\w*|\btrain\w* in \d+",
     )
 )
+_OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 _CODE = re.compile(
     rb"(?m)^\s*(?:import |from \w[\w.]* import |def |class |return\b|if .*:\s*$|for .* in .*:\s*$|#include|\w+ = )"
 )
@@ -49,7 +49,7 @@ def tells_of_training(head: bytes, path: Path) -> bool:
     lines = sum(1 for line in head.split(b"\n") if line.strip())
     if len(_CODE.findall(head)) > CODE * lines:
         return False
-    return sum(sign.search(head) is not None for sign in _OTHERS) >= FEWEST_OTHERS
+    return _OVER.search(head) is not None or sum(sign.search(head) is not None for sign in _OTHERS) >= FEWEST_OTHERS
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:

@@ -66,6 +66,8 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))
         stretch = cuts.phases[segment.phase] if segment.phase is not None else None
         part = _part(table, segment, stretch, mine, cuts)
+        if stretch is None and (in_turn := _declared_in_turn(segment, events)):
+            part = dataclasses.replace(part, declared_seconds=in_turn)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
     status, reason = _whole(parts)
     facts = _facts_of_main(table, parts)
@@ -93,6 +95,14 @@ def _with_plans(table: RunTable, cuts: Cuts) -> dict[str, Any]:
 def _facts_of_main(table: RunTable, parts: Sequence[RunPart]) -> dict[str, Any]:
     """The facts without a duration that another of several runs declared of itself."""
     facts = dict(table.facts)
+    if (
+        not table.phases
+        and "total_seconds" in facts
+        and (told := [p.declared_seconds for p in parts if p.declared_seconds])
+    ):
+        facts["total_seconds"] = max(
+            facts["total_seconds"], sum(told)
+        )  # of several trainings the last declared its own
     if sum(part.phase is not None for part in parts) > 1 and "total_seconds" in facts:
         own = next((part.declared_seconds for part in parts if part.phase == table.main_phase), None)
         del facts["total_seconds"]
@@ -125,7 +135,7 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
         last_line=None if np.isinf(segment.end_line) else int(segment.end_line) - 1,
         status=Status.UNKNOWN,
         status_reason="",
-        declared_seconds=_declared(events, segment.phase is not None),
+        declared_seconds=_declared(events),
     )
     if stretch is None or segment.phase is None:
         whole = not table.phases
@@ -144,16 +154,23 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
     )
 
 
-def _declared(events: Sequence[Event], trained: bool) -> float | None:
-    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch.
-
-    Without records the trainings that say "finished" in turn are several: each sums up itself.
-    """
+def _declared(events: Sequence[Event]) -> float | None:
+    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch."""
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
     last = [event.numbers["seconds"] for event in said if event.numbers.get("rows_after") == 0]
-    if not trained:
-        return sum(e.numbers["seconds"] for e in said if e.kind == "finished") or max(last, default=None)
     return max(last, default=None)
+
+
+def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
+    """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
+    total, before = 0.0, -1
+    for event in events:
+        if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
+            continue
+        if segment.first_line <= event.line < segment.end_line:
+            total += event.numbers["seconds"] if event.line > before + 1 else 0.0
+            before = event.line
+    return total or None
 
 
 def _name(stretch: Stretch | None, number: int, of: int) -> str:

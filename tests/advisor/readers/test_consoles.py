@@ -173,3 +173,17 @@ def test_a_learning_rate_that_has_come_to_nothing_ends_a_run(tmp_path):
     assert read_run(path).status == "completed"
     path.write_text("".join(f"step {n} loss {5 - n / 80:.4f} lr {3e-4 * (1 - n / 99):.3e}\n" for n in range(7, 78, 1)))
     assert read_run(path).status == "incomplete"
+
+
+def test_keras_3_prints_what_is_left_before_what_an_epoch_took(tmp_path):
+    path = tmp_path / "a.log"
+    lines = []
+    for epoch, (running, whole) in enumerate([(0.46, 0.36), (0.21, 0.18), (0.13, 0.12)], 1):
+        lines += [
+            f"Epoch {epoch}/40",
+            f"485/485 ━━━━━━━━━━━━━━━━━━━━ 0s 105ms/step - accuracy: 0.84 - loss: {running}",
+            f"485/485 ━━━━━━━━━━━━━━━━━━━━ 52s 106ms/step - accuracy: 0.87 - loss: {whole} - val_loss: 0.5",
+        ]
+    path.write_text("\n".join(lines) + "\n")
+    run = read_run(path)
+    assert (run.first_loss, run.last_loss, run.rows) == (0.36, 0.12, 3)
