@@ -37,7 +37,7 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
 @click.command("launch")
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @click.option("--on", default="local", show_default=True, metavar="ENGINE[:NAME]",
-              help="Where: local, slurm, slurm:PARTITION, ssh:HOST.")  # fmt: skip
+              help="Where: local, slurm, slurm:PARTITION, ssh:HOST, skypilot, skypilot:CLOUD/REGION,...")  # fmt: skip
 @click.option("--run-dir", type=NEW_FOLDER, help="Run folder  [default: ADVISOR_HOME/runs/NAME-TIME]")
 @click.option("--max-usd", type=USD, help="Stop, with a checkpoint, before more than this is spent.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="Stop, with a checkpoint, after so many hours.")
@@ -97,7 +97,7 @@ def command(
     The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing. A plan is
     started once: while a run of it goes on, this command names that run instead, unless --again asks for a second.
     Elsewhere: slurm takes the run folder from a file system that the cluster shares; ssh sends export and data to a
-    host of ~/.ssh/config.
+    host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), _with_gates(read_source(plan), gates, plan)

@@ -28,11 +28,18 @@ def _ssh(store: Store) -> Backend:
     return SshBackend(store)
 
 
+def _skypilot(store: Store) -> Backend:
+    from advisor.launch.skypilot import SkyBackend
+
+    return SkyBackend(store)
+
+
 BACKENDS: dict[str, Callable[[Store], Backend]] = {
     LocalBackend.engine: LocalBackend,
     ReplayBackend.engine: ReplayBackend,
     "slurm": _slurm,
     "ssh": _ssh,
+    "skypilot": _skypilot,
 }
 _WORD = re.compile(r"[A-Za-z0-9_.&|\[\]*:,=+][A-Za-z0-9_.&|\[\]*:,=+-]*")
 # what may follow the colon; what begins with a dash would be an option of the engine's command
@@ -40,8 +47,9 @@ PLACES = {
     LocalBackend.engine: re.compile(""),
     "slurm": re.compile(r"(?:[A-Za-z0-9_.][A-Za-z0-9_.,-]*)?"),
     "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
+    "skypilot": re.compile(r"(?:[A-Za-z0-9*][A-Za-z0-9_.*/,-]*[A-Za-z0-9*])?"),
 }
-EXPORTED = ("skypilot", "dstack", "trainjob", "jobset", "dockerfile", "torchrun")
+EXPORTED = ("dstack", "trainjob", "jobset", "dockerfile", "torchrun")
 _BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 
 
@@ -56,9 +64,9 @@ def backend_of(handle_or_engine: str, store: Store) -> Backend:
 
 def parse_place(text: str, *, account: str | None = None, qos: str | None = None,
                 constraint: str | None = None, gpu_ids: tuple[int, ...] = ()) -> Place:  # fmt: skip
-    """Where `--on` means, "local", "slurm", "slurm:gpu" or "ssh:host"; AdvisorError (exit 2) for anything else."""
+    """Where `--on` means: "local", "slurm:gpu", "ssh:host", "skypilot:aws,gcp"; AdvisorError (exit 2) for others."""
     engine, _, name = text.partition(":")
-    usage = "write it like local, slurm, slurm:PARTITION or ssh:HOST"
+    usage = "write it like local, slurm, slurm:PARTITION, ssh:HOST, skypilot or skypilot:CLOUD/REGION,..."
     if engine in EXPORTED:
         message = f"--on {text}: a run is not started on {engine} from here, it is exported to it"
         raise AdvisorError(message, f"advisor export PLAN.yaml --to {engine} --out DIR; afterwards advisor import DIR",

@@ -182,9 +182,10 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
-    own = {"partition": place.name} if place.engine == "slurm" else {}
+    own = {"slurm": {"partition": place.name}, "skypilot": {"infra": place.name, "run_id": job.record.id}}
     asked = {"account": place.account, "qos": place.qos, "constraint": place.constraint}
-    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, **asked, **own)
+    return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, **asked,
+                      **own.get(place.engine, {}))  # fmt: skip
 
 
 def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Path]]:

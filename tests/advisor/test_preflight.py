@@ -23,7 +23,7 @@ from advisor.store.store import Store
 from advisor.trainers.own import OwnTrainer
 from advisor.workflows import preflight as flow
 from advisor.workflows.data import prepare_data
-from advisor.workflows.launch import launch
+from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
 from tests.advisor.plans import guess, small_plan
 from trainer.schema import DataConfig
@@ -195,9 +195,12 @@ def test_a_second_run_on_the_processor_is_warned_of(tmp_path):
 def test_places_are_read_and_what_is_none_is_refused():
     assert parse_place("slurm:a,b", qos="high") == Place(engine="slurm", name="a,b", qos="high")
     assert parse_place("ssh:me@host.example") == Place(engine="ssh", name="me@host.example")
+    assert parse_place("skypilot:aws/us-east-1,gcp") == Place(engine="skypilot", name="aws/us-east-1,gcp")
     assert parse_place("local", gpu_ids=(1,)).gpu_ids == (1,)
     refusals = (
-        ("skypilot:aws", {}, "advisor export PLAN.yaml --to skypilot"),
+        ("dstack", {}, "advisor export PLAN.yaml --to dstack"),
+        ("skypilot:--infra", {}, "no place"),
+        ("skypilot:aws;true", {}, "no place"),
         ("slum", {}, "did you mean"),
         ("ssh", {}, "no place"),
         ("local:x", {}, "no place"),
@@ -224,3 +227,9 @@ def test_check_only_looks(call, tmp_path, monkeypatch):
     code, out, _ = call("launch", str(path), "--check")
     assert code == 1 and "missing  disk: " in out and "it cannot start" in out
     assert os.listdir(tmp_path) == ["plan.yaml"]
+
+
+def test_where_skypilot_is_not_installed_it_says_what_to_type(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADVISOR_SKY", str(tmp_path / "sky"))
+    with pytest.raises(AdvisorError, match=r"no SkyPilot here .* pip install 'training-advisor\[skypilot\]'"):
+        beforehand(Store(tmp_path), on_card(), parse_place("skypilot:aws"), Limits())

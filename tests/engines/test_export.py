@@ -131,6 +131,13 @@ def test_times_as_slurm_wants_them(seconds, printed):
     assert slurm_time(seconds) == printed
 
 
+@pytest.mark.parametrize(("limits", "time"), [({}, "0-00:12:00"), ({"max_hours": 1.0}, "0-01:03:00")])
+def test_a_slurm_limit_leaves_room_for_a_signal_that_comes_early(limits, time):
+    """Ten minutes for a plan of seconds, or the hour and a save; 60 s of grace; 60 s that the signal may be early."""
+    job = export(slow_plan(), "slurm", Limits(**limits)).files["job.sbatch"].splitlines()
+    assert {f"#SBATCH --time={time}", "#SBATCH --signal=TERM@60"} <= set(job)
+
+
 def test_slurm_passes_on_what_a_site_asks_for():
     text = export(on_card(small_plan(), 16), "slurm", engine=Engine(account="me", qos="high", constraint="h100"))
     lines = text.files["job.sbatch"].splitlines()

@@ -40,12 +40,13 @@ class ExportJob:
     max_usd: float | None = None  # that its user allows; None: the plan's own cost is the only guide
     image: str | None = None
     claim: str | None = None  # Kubernetes volume that outlives the job
-    infra: str | None = None  # where SkyPilot and dstack may rent
+    infra: str | None = None  # where SkyPilot and dstack may rent; SkyPilot takes several, with commas between
+    run_id: str | None = None  # of a run that is started from here; None: it is only exported
 
     @property
     def name(self) -> str:
         """Lower-case letters, digits and dashes, as clusters want it."""
-        clean = re.sub(r"[^a-z0-9]+", "-", self.config.name.lower()).strip("-")
+        clean = re.sub(r"[^a-z0-9]+", "-", (self.run_id or self.config.name).lower()).strip("-")
         return f"{clean or 'run'}-{self.plan.id[-6:]}"[-50:].strip("-")
 
     @property

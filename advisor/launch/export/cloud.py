@@ -11,6 +11,7 @@ from advisor.launch.export.bundle import RUN, RUN_FOLDER, SETUP, ExportJob
 from advisor.launch.guards import limit_seconds
 from advisor.store.disk import dump_yaml
 from advisor.store.folders import profiles_folder
+from advisor.store.run_folder import LOG
 
 SKY, DSTACK = "task.yaml", "task.dstack.yml"
 POLICY = "sky_policy.py"
@@ -21,14 +22,23 @@ _SKY = {name: name for name in ("aws", "azure", "do", "gcp", "lambda", "nebius",
 _DSTACK = {name: name for name in ("aws", "azure", "gcp", "lambda", "nebius", "oci", "runpod", "verda")} | {
     "do": "digitalocean", "vast": "vastai",
 }  # fmt: skip
+# The run's log as a part of what the job prints, which SkyPilot brings home from where it rents. `$$` is the run: the
+# shell becomes it. Bucket and log hold earlier attempts as well, so each machine prints the whole.
+LOG_LINE = "ADVISOR-LOG "
+# Not `tail --pid`: whoever reads to the end before it reaps a dead run keeps its pid, and the machine, for ever.
+_LOG_HOME = rf"""if [ "$NODE_RANK" = 0 ]; then
+    tail --sleep-interval=1 -n +1 -F "$RUN/{LOG}" 2>/dev/null > >(exec sed -u "s/^/{LOG_LINE}/") &
+    (while grep -qs "^State:.[^ZX]" /proc/$$/status; do sleep 1; done; sleep 2; kill $!) &
+fi
+"""
 _MARGIN = 1.25  # over the price of the plan: what is dearer is another offer
 
 
 def skypilot(job: ExportJob) -> dict[str, str]:
     """A managed job: recovers from preemption, ends its machine when it is idle, and refuses a dearer one."""
     resources: dict[str, object] = {
-        "infra": job.infra or _SKY.get(job.plan.provider or "") or "*",
-        "accelerators": {_name(job, "skypilot"): job.gpus_per_node},
+        **_infra(job.infra or _SKY.get(job.plan.provider or "") or "*"),
+        "accelerators": {card_name(job, "skypilot"): job.gpus_per_node},
         "use_spot": job.plan.spot,
         "disk_size": disk_gb(job),
         "autostop": {"idle_minutes": 10, "down": True},
@@ -42,7 +52,7 @@ def skypilot(job: ExportJob) -> dict[str, str]:
     if job.max_usd is not None and seconds is not None:
         variables |= {"ADVISOR_MAX_USD": str(job.max_usd), "ADVISOR_LIMIT_SECONDS": str(seconds)}
     mounts: dict[str, object] = {
-        RUN_FOLDER: {"name": f"{job.name}-run", "mode": "MOUNT_CACHED"},
+        RUN_FOLDER: {"name": bucket(job.name), "mode": "MOUNT_CACHED"},
     }
     if job.data is not None and job.config.data.path:
         mounts[job.config.data.path] = str(job.data)
@@ -58,10 +68,21 @@ def skypilot(job: ExportJob) -> dict[str, str]:
         "envs": variables,
         "setup": f"bash {SETUP}",
         # `exec`, so that the signal of a cancelled or preempted task reaches the script
-        "run": f"export {words}\nexec timeout --signal=TERM --kill-after={job.grace_seconds} "
-        f"{job.limit_seconds} bash {RUN}",
+        "run": f"export {words}\n{_LOG_HOME if job.run_id else ''}"
+        f"exec timeout --signal=TERM --kill-after={job.grace_seconds} {job.limit_seconds} bash {RUN}",
     }
     return {SKY: dump_yaml(task), POLICY: (Path(__file__).parent / POLICY).read_text(encoding="utf-8")}
+
+
+def _infra(infra: str) -> dict[str, object]:
+    """One place, or any of several: SkyPilot takes the cheapest that has the machine."""
+    places = infra.split(",")
+    return {"infra": infra} if len(places) == 1 else {"any_of": [{"infra": place} for place in places]}
+
+
+def bucket(name: str) -> str:
+    """Where a job's run folder is kept while its machines come and go."""
+    return f"{name}-run"
 
 
 def skypilot_steps(job: ExportJob) -> list[str]:
@@ -85,7 +106,7 @@ def dstack(job: ExportJob) -> dict[str, str]:
             f"exec bash {RUN}",
         ],
         "resources": {
-            "gpu": f"{_name(job, 'dstack')}:{job.gpus_per_node}",
+            "gpu": f"{card_name(job, 'dstack')}:{job.gpus_per_node}",
             "shm_size": "8GB",
             "disk": f"{disk_gb(job)}GB..",
         },
@@ -123,7 +144,7 @@ def _names() -> dict[str, dict[str, str]]:
         return {row["key"]: row for row in csv.DictReader(file)}
 
 
-def _name(job: ExportJob, engine: str) -> str:
+def card_name(job: ExportJob, engine: str) -> str:
     """What an engine calls the card; AdvisorError for a CPU, or a card whose name there is not known."""
     key = job.plan.workload.gpu
     name = _names().get(key, {}).get(engine)

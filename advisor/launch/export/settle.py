@@ -17,6 +17,7 @@ from trainer.schema import RunConfig
 
 LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
 LEAST_GRACE_SECONDS = 60
+LEAST_LIMIT_SECONDS = 600  # of a run that nobody limited: starting takes minutes where the plan counts seconds
 
 
 def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) -> ExportJob:
@@ -55,7 +56,7 @@ def _limit_seconds(plan: Plan, max_seconds: float | None, grace: int) -> int:
     """When the engine ends the run: after its own limit, or well beyond the plan's time."""
     if max_seconds is not None:
         return math.ceil(max_seconds) + 2 * grace
-    return math.ceil(LONGER * plan.prediction.wall_clock.total_seconds.high) + grace
+    return max(LEAST_LIMIT_SECONDS, math.ceil(LONGER * plan.prediction.wall_clock.total_seconds.high)) + grace
 
 
 def _nodes(gpus: int) -> tuple[int, int]:

@@ -6,6 +6,8 @@ from advisor.launch.export.bundle import SETUP, ExportJob
 from advisor.store.run_folder import CONFIG
 
 SCRIPT = "job.sbatch"
+# sbatch(1), --signal: it "may be sent up to 60 seconds earlier than specified": a short limit would begin with it
+EARLY_SECONDS = 60
 STOP_ASKED = "stop-asked"  # in the run folder: the run is to end, and not to be queued again
 
 
@@ -19,7 +21,7 @@ def slurm(job: ExportJob) -> dict[str, str]:
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.gpus_per_node}",
         *([f"--gpus-per-node={job.gpus_per_node}", "--cpus-per-task=4"] if job.spec else ["--exclusive"]),
-        f"--time={slurm_time(job.limit_seconds)}",
+        f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
         f"--signal=TERM@{job.grace_seconds}",
         "--requeue",
         "--open-mode=append",
