@@ -81,9 +81,9 @@ def store(tmp_path):
     return Store(tmp_path / "home")
 
 
-def rented(usd_per_hour: float = 29.9, **more):
+def rented(usd_per_hour: float = 29.9):
     plan = small_plan(usd_per_hour=usd_per_hour)
-    return replace(plan, workload=replace(plan.workload, gpu="h100-80gb-sxm", gpus=8), provider="aws", **more)
+    return replace(plan, workload=replace(plan.workload, gpu="h100-80gb-sxm", gpus=8), provider="aws")
 
 
 def told(store, plan):
@@ -103,7 +103,7 @@ def test_what_is_dearer_than_it_may_pay_or_not_for_rent_is_refused(sky, store):
     with pytest.raises(AdvisorError, match=dearer):
         told(store, rented(10.0))
     with pytest.raises(AdvisorError, match="no spot machine with 8 x H100-SXM in lambda"):
-        told(store, rented(spot=True, provider="lambda"))
+        told(store, replace(rented(), spot=True, provider="lambda"))
 
 
 def test_what_skypilot_does_not_take_never_started_and_says_why(sky, store):
