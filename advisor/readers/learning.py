@@ -104,6 +104,8 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
     targets = _by_their_numbers(series)
     if targets.get("seconds") == "" and "step" not in main.progress and "epoch" in main.progress:
         targets["seconds"] = _of_an_epoch(main)
+    if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series.get("step", [])):
+        targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
     if "step" not in counted:
         targets["step"] = ""  # of a bar before one row in so many
@@ -228,6 +230,17 @@ def _of_an_epoch(kind: _Kind) -> str:
     times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
     targets = {reading.target.replace("seconds", "epoch_seconds", 1) for reading in times if reading.kind == "time"}
     return targets.pop() if len(targets) == 1 else ""
+
+
+def _of_a_step_or_of_several(kind: _Kind, steps: Sequence[float]) -> bool:
+    """Whether a time is called nothing but that on lines every few steps: the last step's, or that of all since.
+
+    Milliseconds are a step's: nobody counts the minutes between two lines in them.
+    """
+    times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
+    bare = [reading for reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
+    moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
+    return bool(bare) and bool(moves) and moves[len(moves) // 2] > 1
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:

@@ -35,7 +35,7 @@ _RATE = (
     rb"|(?:it|iters?|iterations?|steps?|batch(?:es)?)/s(?:ec(?:onds?)?)?|tok(?:en)?s?/s(?:ec(?:onds?)?)?"
 )
 _UNIT = rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%|[KMGT]i?B|[kKMB])"
-_END = rb"(?![\w]|[.:/]\d)"
+_END = rb"(?![\w]|[.:/]\d|-\d\d-\d\d)"  # neither a part of a clock nor the year of a date
 _OVER = rb"(?: ?\((?:last|past|over|avg|mean) \d{1,7}(?: \w{1,12})?\))"  # Avg reward (last 10): 2.5
 _NAMED = (
     rb"(?<![\w.])(?P<key>"

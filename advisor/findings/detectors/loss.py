@@ -235,6 +235,8 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     place = step if np.isfinite(step[bad]).any() else np.arange(1.0, len(rows) + 1)
     order = np.flatnonzero(printed)
     run_to_end = len(order) - 1 - int(np.flatnonzero(~bad[order])[-1]) if (~bad[order]).any() else len(order)
+    if run_to_end == 0 and bad[order][: int(bad.sum())].all():
+        return None  # not computed yet, as before an agent learns: no number, then always one
     first = int(np.flatnonzero(bad)[0])
     start, last = float(place[first]), float(place[order[-1]])
     stays = run_to_end >= min(3, len(order)) or bool(bad[order].all())

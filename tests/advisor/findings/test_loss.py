@@ -102,6 +102,15 @@ def test_nan_of_fp16_names_loss_scaling_first():
     assert isinstance(found, Finding) and "fp16" in found.causes[0]
 
 
+def test_no_number_before_learning_begins_and_one_ever_after_is_nothing():
+    """As agents print while they fill their memory."""
+    loss, bad = healthy_loss(), np.zeros(STEPS)
+    loss[:300], bad[:300] = np.nan, 1
+    assert detect_loss_not_finite(learning_case(learning_run(loss=loss, loss_is_nan=bad))) is None
+    loss[700], bad[700] = np.nan, 1
+    assert isinstance(detect_loss_not_finite(learning_case(learning_run(loss=loss, loss_is_nan=bad))), Finding)
+
+
 def test_single_nans_that_recover_are_a_warning():
     loss, bad = healthy_loss(), np.zeros(STEPS)
     loss[700], bad[700] = np.nan, 1

@@ -21,6 +21,8 @@ LINES = [
     ("Finished training in 1:02:03", "finished", 3723.0),
     ("  train_runtime            = 0:10:07.12", "finished", 607.12),
     ("All done.", "finished", None),
+    ("done. best val 1.0890 (1.5711 bpc)", "finished", None),
+    ("early stop: val flat for 5 evals", "early_stop", None),
     ("Обучение завершено", "finished", None),
     ("Total training time: 2 days, 3:04:05", "total_time", 183845.0),
     ("Elapsed time: 3 hours 12 minutes", "total_time", 11520.0),

@@ -256,6 +256,39 @@ def test_the_general_reader_gives_what_the_declared_ones_give():
     assert sum(same for _, same in found) >= 0.9 * len(found), [path.name for path, same in found if not same]
 
 
+@pytest.mark.parametrize(
+    "text, every, hours",
+    [
+        ("batch: {s}, time: 8.50, loss: {l:.4f}", 20, None),  # of a batch, or of twenty
+        ("batch: {s}, time: 8.50, loss: {l:.4f}", 1, 8.5 * 26),
+        ("batch: {s}, time: 850.0ms, loss: {l:.4f}", 20, 0.85 * 501),
+        ("batch: {s}, time per step: 8.50, loss: {l:.4f}", 20, 8.5 * 501),
+    ],
+)
+def test_a_time_that_may_be_of_one_step_or_of_many_is_not_taken(tmp_path, text, every, hours):
+    lines = [text.format(s=n * every, l=8 - n / 8) for n in range(1, 27)]
+    run = read_run(written(tmp_path, lines))
+    assert (run.rows, run.last_step) == (26, 26.0 * every)
+    assert spent_seconds(make_case(run)) == (None if hours is None else pytest.approx(hours, rel=1e-6))
+
+
+def test_the_year_of_a_date_is_no_time(tmp_path):
+    lines = [
+        f"[epoch:{e}/100] [loss:{1 / e:.4f}] [lr:0.0{90 - e}] [Time:[2022-08-28 00:{10 + e}:34]] [total time:0:02:27]"
+        for e in range(1, 11)
+    ]
+    run = read_run(written(tmp_path, lines))
+    assert run.rows == 10
+    spent = spent_seconds(make_case(run))
+    assert spent is None or spent < 3600
+
+
+def test_an_error_that_falls_is_a_loss(tmp_path):
+    lines = [f"Iteration = {s}\t Error = {2.5 - s / 4000:.6f} \n" for s in range(100, 4100, 100)]
+    run = read_run(written(tmp_path, lines))
+    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (100.0, 4000.0, 2.475, 1.5)
+
+
 def test_epochs_with_their_time_add_up(tmp_path):
     """The bar is of loading the data; 29 epochs of 400 s and one of 2000 are what it took."""
     lines = ["Loading Data: 100%|████| 84/84 [00:09<00:00,  9.02it/s]"]
