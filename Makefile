@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 ENGINES := .venv-engines
+TRANSFORMERS := .venv-transformers
 
 .PHONY: quickstart test long chaos engines accuracy detectors docs screenshots clean
 
@@ -28,8 +29,8 @@ chaos: $(VENV)/dev.stamp
 	ADVISOR_CHAOS_KILLS=$(KILLS) ADVISOR_CHAOS_REPORT=docs/reliability.md $(BIN)/pytest -q tests/chaos
 
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
-# read by the engines' own libraries
-engines: $(VENV)/dev.stamp $(ENGINES)/stamp
+# read by the engines' own libraries; models as Hugging Face's transformers computes them
+engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp
 	$(BIN)/pytest -q -rs tests/engines
 
 accuracy: $(VENV)/core.stamp
@@ -52,7 +53,7 @@ screenshots: $(VENV)/dev.stamp
 	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find advisor trainer tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself first: it is by far the largest, and its pin decides what everything else resolves to
@@ -72,4 +73,11 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 $(ENGINES)/stamp:
 	$(PYTHON) -m venv $(ENGINES)
 	-$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet 'skypilot==0.14.*' 'dstack==0.22.*' 'kubeflow-trainer-api==2.3.*'
+	@touch $@
+
+# over our own environment, whose torch and tokenizers it takes
+$(TRANSFORMERS)/stamp: $(VENV)/core.stamp
+	$(PYTHON) -m venv $(TRANSFORMERS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(TRANSFORMERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/layered.pth"
+	-$(TRANSFORMERS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt 'transformers==5.*'
 	@touch $@

@@ -23,7 +23,7 @@ from trainer.loss import Pointwise, chunk_gradient, chunk_gradient_pure, linear_
 from trainer.schema import ModelShape
 from trainer.split import first_row, is_split, local_rows
 
-_ROTARY_BASE = 10_000.0  # Su et al. 2021, "RoFormer"; nanochat and LLaMA use it too
+ROTARY_BASE = 10_000.0  # Su et al. 2021, "RoFormer"; nanochat and LLaMA use it too
 _INIT_STD = 0.02  # GPT-2 and LLaMA
 # Each compiled shape of block is one recompilation of the same code: a worker process meets many, where the compiler's
 # default of 8 would silently fall back to uncompiled code.
@@ -387,7 +387,7 @@ def _norm(style: _Style, width: int) -> nn.Module:
 
 def _rotary_table(seq_len: int, head_dim: int) -> Tensor:
     """Cosines and sines of position·base^(−2i/head_dim): (2, time, 1, head_dim / 2), fp32."""
-    frequencies = _ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    frequencies = ROTARY_BASE ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
     angles = torch.outer(torch.arange(seq_len, dtype=torch.float32), frequencies)
     return torch.stack((angles.cos(), angles.sin())).unsqueeze(2)
 

@@ -11,11 +11,8 @@ import heapq
 import json
 import os
 import random
-import shutil
-import tempfile
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +22,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.corpus import Corpus, PrepareError, gather
+from trainer.publish import published, write_durably
 from trainer.token_folder import (
     FILES,
     META_FILE,
@@ -95,11 +93,11 @@ def prepare(
         report("tokenizer", 0, 1)
         encoder = _train_tokenizer(survey.sample, vocab_size)
     report("tokenizer", 1, 1)
-    with _published(out, survey.bytes) as folder:
+    with published(out, survey.bytes) as folder:
         counts = _encode(corpus, max_chars, encoder, survey, folder, report)
         meta = _describe(corpus, encoder, survey, counts, fingerprint)
-        _write(folder / TOKENIZER_FILE, encoder.to_str().encode())
-        _write(folder / META_FILE, json.dumps(asdict(meta), indent=1).encode())
+        write_durably(folder / TOKENIZER_FILE, encoder.to_str().encode())
+        write_durably(folder / META_FILE, json.dumps(asdict(meta), indent=1).encode())
     return meta
 
 
@@ -308,40 +306,3 @@ def _describe(
         skipped=tuple(skipped),
         fingerprint=fingerprint,
     )
-
-
-@contextmanager
-def _published(out: Path, text_bytes: int) -> Iterator[Path]:
-    """Give a temporary folder beside `out` that takes its place on success and vanishes otherwise."""
-    folder, out = None, out.absolute()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-        folder.chmod(0o755)  # temporary folders are private to their owner
-        yield folder
-        _replace(folder, out)
-    except OSError as error:
-        needed = f"about {text_bytes / 1e6:.0f} MB are needed"
-        hint = f"free space on that disk ({needed}) or name another --out"
-        raise PrepareError(f"cannot write {out}: {error.strerror or error}", hint) from error
-    finally:
-        if folder is not None and folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _replace(folder: Path, out: Path) -> None:
-    """Move a finished folder into place; an older token folder of that name gives way only now."""
-    if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-        os.rename(out, old / out.name)
-        os.rename(folder, out)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(folder, out)
-
-
-def _write(file: Path, content: bytes) -> None:
-    with file.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())

@@ -48,7 +48,11 @@ VERBS = {
         Verb(name="predict", section=MEASURE, help="Predict step time, throughput and memory of one configuration."),
         Verb(name="plan", section=MEASURE, help="Recommend depth, batch and tokens for a goal."),
         Verb(name="launch", section=RUN, help="Start a planned run that outlives this terminal."),
-        Verb(name="export", section=RUN, help="Write a plan as a script, a Slurm or Kubernetes job, or a cloud task."),
+        Verb(
+            name="export",
+            section=RUN,
+            help="A plan as a script, cluster job or cloud task; a trained run as a model for transformers.",
+        ),
         Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
         Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every card of this machine."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),

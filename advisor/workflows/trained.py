@@ -46,6 +46,12 @@ def evaluate(
     yield from _records(["trainer.evaluate", str(run_dir), *words], "")
 
 
+def to_huggingface(run_dir: Path, out: Path, tokenizer: Path | None = None) -> Iterator[dict[str, Any]]:
+    """What was written of its weights, configuration and tokenizer, line by line (`trainer/huggingface.py`)."""
+    words = ["--out", str(out), *(["--tokenizer", str(tokenizer)] if tokenizer is not None else [])]
+    yield from _records(["trainer.huggingface", str(run_dir), *words], "")
+
+
 def _records(words: Sequence[str], prompt: str) -> Iterator[dict[str, Any]]:
     """The lines of a module of the trainer; raises AdvisorError with what it says when it fails."""
     command = [sys.executable, "-m", *words]

@@ -1,4 +1,5 @@
-"""A real Slurm on this machine, and Python with the engines' own libraries; tests skip in words where they are not."""
+"""A real Slurm on this machine, Python with the engines' own libraries, and with transformers; tests skip in words
+where they are not."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = ROOT / ".venv-engines" / "bin" / "python"  # `make engines`
+TRANSFORMERS = ROOT / ".venv-transformers" / "bin" / "python"  # the same
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 
 
@@ -25,6 +27,16 @@ def engines_python() -> Path:
     )
     if not known or known.returncode:
         pytest.skip(f"{chosen} does not have the engines' libraries: make engines")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def transformers_python() -> Path:
+    """The interpreter that has Hugging Face's transformers."""
+    chosen = Path(os.environ.get("ADVISOR_TRANSFORMERS_PYTHON", TRANSFORMERS))
+    known = chosen.exists() and subprocess.run([chosen, "-c", "import transformers, torch"], capture_output=True)
+    if not known or known.returncode:
+        pytest.skip(f"{chosen} does not have transformers: make engines")
     return chosen
 
 
