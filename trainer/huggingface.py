@@ -17,17 +17,18 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from trainer.corpus import PrepareError
 from trainer.model import ROTARY_BASE, Transformer
 from trainer.publish import published, write_durably
 from trainer.schema import ConfigError, ModelShape
+from trainer.token_folder import SENTENCEPIECE_FILE, TOKENIZER_FILE
+from trainer.tokenizer import JsonTokenizer, TextTokenizer
 from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_trained
 
 MODEL_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
-TOKENIZER_FILE, TOKENIZER_CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 # Our names → theirs; a block's are those after `blocks.N.`. What has no name here has one of its own below.
 _LLAMA_BLOCK = {
@@ -97,6 +98,8 @@ def _export(run_dir: Path, out: Path, tokenizer_file: Path | None) -> None:
         _say("message", text="the run was trained on synthetic tokens: it has no tokenizer, and none is written")
     else:
         tokenizer, end = load_tokenizer(trained.config, tokenizer_file)
+    if tokenizer is not None and tokenizer.file_name == SENTENCEPIECE_FILE:
+        _say("message", text=f"{SENTENCEPIECE_FILE} is read by the package sentencepiece, not by AutoTokenizer")
     parameters = sum(p.numel() for p in trained.model.parameters())
     _say(
         "model", step=trained.step, parameters=parameters, architecture=model_config(trained.model)["architectures"][0]
@@ -107,27 +110,33 @@ def _export(run_dir: Path, out: Path, tokenizer_file: Path | None) -> None:
     _say("written", files=files)
 
 
-def write(trained: Trained, folder: Path, tokenizer: Tokenizer | None, end: int | None) -> None:
+def write(trained: Trained, folder: Path, tokenizer: TextTokenizer | None, end: int | None) -> None:
     """Every file of a model, and those of its tokenizer where it has one."""
     # a document begins after the end of another one: that token is the one to begin with, too
     marks = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     save_file(model_tensors(trained.model), folder / MODEL_FILE, metadata={"format": "pt"})
     _write_json(folder / CONFIG_FILE, model_config(trained.model) | marks)
     _write_json(folder / GENERATION_FILE, marks)
-    if tokenizer is not None:
-        # what others' tokenizers put around a text of their own accord was in no text that this model has read
-        _write_json(folder / TOKENIZER_FILE, json.loads(tokenizer.to_str()) | {"post_processor": None})
-        name = None if end is None else tokenizer.id_to_token(end)
-        _write_json(
-            folder / TOKENIZER_CONFIG_FILE,
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "bos_token": name,
-                "eos_token": name,
-                "model_max_length": trained.config.model.seq_len,
-                "clean_up_tokenization_spaces": False,
-            },
-        )
+    if isinstance(tokenizer, JsonTokenizer):
+        _write_tokenizer(folder, tokenizer, end, trained.config.model.seq_len)
+    elif tokenizer is not None:
+        write_durably(folder / tokenizer.file_name, tokenizer.content())
+
+
+def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, seq_len: int) -> None:
+    # what others' tokenizers put around a text of their own accord was in no text that this model has read
+    _write_json(folder / TOKENIZER_FILE, json.loads(tokenizer.content()) | {"post_processor": None})
+    name = None if end is None else tokenizer.tokenizer.id_to_token(end)
+    _write_json(
+        folder / TOKENIZER_CONFIG_FILE,
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": name,
+            "eos_token": name,
+            "model_max_length": seq_len,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
 
 
 def model_config(model: Transformer) -> dict[str, Any]:

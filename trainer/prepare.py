@@ -11,6 +11,8 @@ import heapq
 import json
 import os
 import random
+import statistics
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,7 +21,6 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.corpus import Corpus, PrepareError, gather
 from trainer.publish import published, write_durably
@@ -27,23 +28,23 @@ from trainer.token_folder import (
     FILES,
     META_FILE,
     SCHEMA,
-    TOKENIZER_FILE,
     TRAIN_FILE,
     VALIDATION_FILE,
     DataError,
     TokenMeta,
     read_meta,
+    tokenizer_file,
 )
+from trainer.tokenizer import END_OF_TEXT, TextTokenizer, load_tokenizer_file, train_tokenizer
 
 __all__ = ["PrepareError", "prepare"]
-
-END_OF_TEXT = "<|endoftext|>"
-_OTHER_END_OF_TEXT = ("</s>", "<|end_of_text|>", "<eos>", "<|eot_id|>", "<|im_end|>", "[SEP]")  # of others' tokenizers
 
 _SAMPLE_BYTES = 6_000_000  # what the tokenizer is trained on; more text hardly changes its merges and costs seconds
 _MIN_PIECE, _MAX_PIECE = 1 << 10, 1 << 20  # characters
 _BATCH_CHARS = 1 << 20  # encoded at once by the tokenizer's threads
 _MAX_SKIPPED_LISTED = 100
+_FORECAST_BYTES = 20_000_000  # of text from which on it is said what encoding will take
+_TIMED_PARTS, _TIMED_BYTES = 4, 400_000  # of the sample, encoded for that: a second or two
 
 Progress = Callable[[str, int, int], None]  # stage ("read", "tokenizer", "encode"), bytes done, bytes in all
 
@@ -70,33 +71,41 @@ def prepare(
     skip_bad: bool = False,
     force: bool = False,
     on_progress: Progress | None = None,
+    on_forecast: Callable[[Forecast], None] | None = None,
 ) -> TokenMeta:
     """Turn text into the token folder `out` and return its metadata.
 
     `inputs` are text, JSON lines or Parquet files and folders of them; None reads the Python standard library.
-    `tokenizer` is a tokenizer.json to encode with; None trains a byte-level BPE of `vocab_size`. The same inputs and
-    settings, prepared already, return at once; other tokens in `out` are replaced only with `force`. Raises
+    `tokenizer` is a tokenizer.json or a SentencePiece model to encode with; None trains a byte-level BPE of
+    `vocab_size`. The same inputs and settings, prepared already, return at once; other tokens in `out` are replaced
+    only with `force`. `on_forecast` is told what encoding will take, unless that is next to nothing. Raises
     PrepareError, leaving `out` as it was.
     """
     _check_settings(vocab_size, validation_fraction)
     report = on_progress or (lambda stage, done, total: None)
     corpus = gather(inputs, text_key=text_key, skip_bad=skip_bad)
+    encoder = load_tokenizer_file(tokenizer) if tokenizer else None
     fingerprint = _fingerprint(corpus, tokenizer, vocab_size, validation_fraction, seed)
     before = _prepared_before(out)
     if before and before.fingerprint == fingerprint:
         return before
     _refuse_occupied(out, None if force else before)
-    encoder = _load_tokenizer(tokenizer) if tokenizer else None
+    if encoder is not None:
+        _end_of_text(encoder)
     max_chars = int(min(max(corpus.stored_bytes * validation_fraction, _MIN_PIECE), _MAX_PIECE))
+    began = time.perf_counter()
     survey = _survey(corpus, max_chars, validation_fraction, seed, report)
+    reading_seconds = time.perf_counter() - began
     if encoder is None:
         report("tokenizer", 0, 1)
-        encoder = _train_tokenizer(survey.sample, vocab_size)
+        encoder = train_tokenizer(survey.sample, vocab_size)
     report("tokenizer", 1, 1)
+    if on_forecast is not None and survey.bytes >= _FORECAST_BYTES:
+        on_forecast(_forecast(encoder, survey, reading_seconds))
     with published(out, survey.bytes) as folder:
         counts = _encode(corpus, max_chars, encoder, survey, folder, report)
         meta = _describe(corpus, encoder, survey, counts, fingerprint)
-        write_durably(folder / TOKENIZER_FILE, encoder.to_str().encode())
+        write_durably(folder / encoder.file_name, encoder.content())
         write_durably(folder / META_FILE, json.dumps(asdict(meta), indent=1).encode())
     return meta
 
@@ -118,7 +127,7 @@ def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fracti
         status = file.stat()
         digest.update(os.fsencode(file.resolve()) + f"|{status.st_size}|{status.st_mtime_ns}\n".encode())
     if tokenizer:
-        digest.update(_read_tokenizer(tokenizer).encode())
+        digest.update(tokenizer.read_bytes())
     return digest.hexdigest()
 
 
@@ -127,7 +136,7 @@ def _prepared_before(out: Path) -> TokenMeta | None:
         meta = read_meta(out)
     except DataError:  # absent or damaged: to be written
         return None
-    return meta if (out / TOKENIZER_FILE).is_file() else None
+    return meta if tokenizer_file(out) is not None else None
 
 
 def _refuse_occupied(out: Path, before: TokenMeta | None) -> None:
@@ -140,50 +149,6 @@ def _refuse_occupied(out: Path, before: TokenMeta | None) -> None:
     if before:
         made = f"{before.tokens:,} tokens of {'; '.join(before.sources)}, vocabulary {before.vocab_size:,}"
         raise PrepareError(f"{out} holds other data: {made}", "name another --out, or replace it with --force")
-
-
-def _read_tokenizer(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PrepareError(f"cannot read tokenizer {file}: {error}", "name a tokenizer.json file") from error
-
-
-def _load_tokenizer(file: Path) -> Tokenizer:
-    text = _read_tokenizer(file)
-    try:
-        encoder = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
-        reason = f"{file} is not a tokenizer: {error}"
-        raise PrepareError(reason, "name a tokenizer.json written by the tokenizers library") from error
-    encoder.no_truncation()  # saved tokenizers often cut or pad to their model's context
-    encoder.no_padding()
-    _end_of_text(encoder)
-    return encoder
-
-
-def _train_tokenizer(sample: list[str], vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE: any text can be encoded, and decoded back unchanged."""
-    encoder = Tokenizer(models.BPE())
-    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    encoder.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    encoder.train_from_iterator(sample, trainer)
-    return encoder
-
-
-def _end_of_text(encoder: Tokenizer) -> int:
-    for name in (END_OF_TEXT, *_OTHER_END_OF_TEXT):
-        if (token := encoder.token_to_id(name)) is not None:
-            return token
-    raise PrepareError(
-        "the tokenizer has no end-of-text token", f"it needs one of {END_OF_TEXT} {' '.join(_OTHER_END_OF_TEXT)}"
-    )
 
 
 def _survey(corpus: Corpus, max_chars: int, fraction: float, seed: int, report: Progress) -> Survey:
@@ -221,6 +186,33 @@ def _hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corp
     return held_out
 
 
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What encoding will take: the corpus is read once more, each byte encoded as fast as parts of a sample were."""
+
+    text_bytes: int
+    seconds: float
+    low: float  # at the rate of the fastest part
+    high: float
+
+
+def _forecast(encoder: TextTokenizer, survey: Survey, reading_seconds: float) -> Forecast:
+    """Time parts of the sample, which is drawn from all over the corpus; the first one only wakes the threads."""
+    texts, rates = iter(survey.sample), []
+    for _ in range(1 + _TIMED_PARTS):
+        part, size = [], 0
+        while size < _TIMED_BYTES and (text := next(texts, None)) is not None:
+            part.append(text)
+            size += len(text.encode())
+        began = time.perf_counter()
+        encoder.encode_plain(part)
+        if size:
+            rates.append((time.perf_counter() - began) / size)
+    rates = rates[1:] or rates
+    seconds = [reading_seconds + rate * survey.bytes for rate in (statistics.fmean(rates), min(rates), max(rates))]
+    return Forecast(text_bytes=survey.bytes, seconds=seconds[0], low=seconds[1], high=seconds[2])
+
+
 @dataclass(kw_only=True)
 class Counts:
     """What was written to one split."""
@@ -230,19 +222,18 @@ class Counts:
 
 
 def _encode(
-    corpus: Corpus, max_chars: int, encoder: Tokenizer, survey: Survey, folder: Path, report: Progress
+    corpus: Corpus, max_chars: int, encoder: TextTokenizer, survey: Survey, folder: Path, report: Progress
 ) -> tuple[Counts, Counts]:
     """Write both splits, each piece ended by the end-of-text token; returns what training and validation hold."""
-    encoder.encode_special_tokens = True  # "<|endoftext|>" inside a text is text
     end, dtype = _end_of_text(encoder), np.dtype(_dtype(encoder)).newbyteorder("<")
     splits = (Counts(), Counts())
     with (folder / TRAIN_FILE).open("wb") as train, (folder / VALIDATION_FILE).open("wb") as validation:
         files: tuple[IO[bytes], IO[bytes]] = (train, validation)
         number = 0
         for texts in _batches(corpus, max_chars, survey):
-            for text, encoding in zip(texts, encoder.encode_batch_fast(texts, add_special_tokens=False), strict=True):
+            for text, ids in zip(texts, encoder.encode_plain(texts), strict=True):
                 split = int(survey.held_out[number])
-                tokens = np.array([*encoding.ids, end], dtype=dtype)
+                tokens = np.array([*ids, end], dtype=dtype)
                 files[split].write(tokens.tobytes())
                 splits[split].tokens += len(tokens)
                 splits[split].bytes += len(text.encode())
@@ -274,17 +265,18 @@ def _refuse_changed(found: int, expected: int) -> None:
         raise PrepareError("the inputs changed while they were being read", "run the same command again")
 
 
-def _dtype(encoder: Tokenizer) -> str:
-    return "uint16" if _vocab_size(encoder) <= 1 << 16 else "uint32"
+def _dtype(encoder: TextTokenizer) -> str:
+    return "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
 
 
-def _vocab_size(encoder: Tokenizer) -> int:
-    """One more than the largest token; a tokenizer with gaps has fewer entries than that."""
-    return max(encoder.get_vocab(with_added_tokens=True).values()) + 1
+def _end_of_text(encoder: TextTokenizer) -> int:
+    if encoder.end_of_text is None:
+        raise PrepareError("the tokenizer has no end-of-text token", f"it needs one, as {END_OF_TEXT} or </s>")
+    return encoder.end_of_text
 
 
 def _describe(
-    corpus: Corpus, encoder: Tokenizer, survey: Survey, counts: tuple[Counts, Counts], fingerprint: str
+    corpus: Corpus, encoder: TextTokenizer, survey: Survey, counts: tuple[Counts, Counts], fingerprint: str
 ) -> TokenMeta:
     train, validation = counts
     skipped = corpus.passed_over + corpus.skipped
@@ -293,7 +285,7 @@ def _describe(
     return TokenMeta(
         schema=SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        vocab_size=_vocab_size(encoder),
+        vocab_size=encoder.vocab_size,
         dtype=_dtype(encoder),
         end_of_text=_end_of_text(encoder),
         documents=survey.documents,

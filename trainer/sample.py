@@ -14,11 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from trainer.device import DeviceError, describe_device
 from trainer.generate import Drawing, generate
 from trainer.schema import ConfigError
+from trainer.tokenizer import TextTokenizer
 from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_trained
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"  # half a character: the next token may complete it
@@ -57,17 +56,20 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _sample(trained: Trained, tokenizer: Tokenizer, end: int | None, prompt: str, drawing: Drawing, count: int) -> None:
-    read = tokenizer.encode(prompt).ids or ([end] if end is not None else [0])  # nothing: as a document begins
+def _sample(
+    trained: Trained, tokenizer: TextTokenizer, end: int | None, prompt: str, drawing: Drawing, count: int
+) -> None:
+    read = tokenizer.encode(prompt) or ([end] if end is not None else [0])  # nothing: as a document begins
     began = time.perf_counter()
     tokens: list[int] = []
-    said, ended = "", False
+    # as one text with the prompt: of a text's first piece some tokenizers leave out the space that it begins with
+    said, ended = tokenizer.decode(read), False
     for token in itertools.islice(generate(trained, read, drawing), count):
         if ended := token == end:
             break
         tokens.append(token)
-        said = _grown(tokenizer.decode(tokens), said)
-    _grown(tokenizer.decode(tokens), said, whole=True)
+        said = _grown(tokenizer.decode([*read, *tokens]), said)
+    _grown(tokenizer.decode([*read, *tokens]), said, whole=True)
     seconds = round(time.perf_counter() - began, 4)
     _say("end", tokens=len(tokens), seconds=seconds, ended_itself=ended, seed=drawing.seed)
 

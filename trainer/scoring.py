@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from trainer.data import TokenFolder
+from trainer.tokenizer import TextTokenizer
 from trainer.trained import NothingTrainedError, Trained
 
 _CHUNK_BYTES = 64 << 20  # of fp32 logits held at once
@@ -98,7 +98,7 @@ def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
     return torch.cat(pieces).view(targets.shape)
 
 
-def score(trained: Trained, tokenizer: Tokenizer, name: str, questions: Sequence[Question]) -> TaskScore:
+def score(trained: Trained, tokenizer: TextTokenizer, name: str, questions: Sequence[Question]) -> TaskScore:
     """Ask all questions of a file."""
     per_byte = in_sum = 0
     for question in questions:
@@ -118,9 +118,9 @@ def score(trained: Trained, tokenizer: Tokenizer, name: str, questions: Sequence
     )
 
 
-def choice_loss(trained: Trained, tokenizer: Tokenizer, context: str, choice: str) -> float:
+def choice_loss(trained: Trained, tokenizer: TextTokenizer, context: str, choice: str) -> float:
     """Nats of a choice after its context, both as one text; of the newest tokens that the context length holds."""
-    before, whole = tokenizer.encode(context).ids, tokenizer.encode(f"{context} {choice}").ids
+    before, whole = tokenizer.encode(context), tokenizer.encode(f"{context} {choice}")
     own = max(1, len(whole) - len(before))
     whole = whole[-(trained.config.model.seq_len + 1) :]
     losses = token_losses(trained, torch.tensor([whole[:-1]]), torch.tensor([whole[1:]]))

@@ -15,9 +15,9 @@ SCHEMA = 1
 
 TRAIN_FILE = "tokens.bin"
 VALIDATION_FILE = "val.bin"
-TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # one of them
 META_FILE = "meta.json"
-FILES = (TRAIN_FILE, VALIDATION_FILE, TOKENIZER_FILE, META_FILE)
+FILES = (TRAIN_FILE, VALIDATION_FILE, TOKENIZER_FILE, SENTENCEPIECE_FILE, META_FILE)
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4}  # both little-endian
 # what JSON makes of a field, by its annotation
@@ -58,6 +58,12 @@ class TokenMeta:
     sources: tuple[str, ...]
     skipped: tuple[str, ...]  # in words
     fingerprint: str  # of settings, tokenizer and files
+
+
+def tokenizer_file(path: str | Path) -> Path | None:
+    """The file of a token folder's tokenizer; None where it is missing."""
+    files = (Path(path) / name for name in (TOKENIZER_FILE, SENTENCEPIECE_FILE))
+    return next((file for file in files if file.is_file()), None)
 
 
 def read_meta(path: str | Path) -> TokenMeta:

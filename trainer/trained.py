@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 
 from trainer.checkpoint_files import DamagedError, list_checkpoints, verify
 from trainer.checkpoint_parts import StoredTensors
+from trainer.corpus import PrepareError
 from trainer.device import DeviceContext, resolve_device
 from trainer.model import Transformer, build_model
 from trainer.schema import RunConfig, load_config
-from trainer.token_folder import TOKENIZER_FILE, DataError, read_meta
+from trainer.token_folder import TOKENIZER_FILE, DataError, read_meta, tokenizer_file
+from trainer.tokenizer import TextTokenizer, load_tokenizer_file
 
 CONFIG = "run.yaml"
 
@@ -68,31 +69,32 @@ def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str]
     )
 
 
-def load_tokenizer(config: RunConfig, file: Path | None) -> tuple[Tokenizer, int | None]:
+def load_tokenizer(config: RunConfig, file: Path | None) -> tuple[TextTokenizer, int | None]:
     """The tokenizer of a run's data, or of a file, and the token that ends a document; raises NothingTrainedError."""
     if file is None and config.data.path is None:
         raise NothingTrainedError(
-            "the run was trained on synthetic tokens, which mean nothing", "name a tokenizer.json: --tokenizer FILE"
+            "the run was trained on synthetic tokens, which mean nothing", "name a tokenizer: --tokenizer FILE"
         )
-    path = file or Path(str(config.data.path)) / TOKENIZER_FILE
-    end = None
-    if file is None:
+    path, end = file, None
+    if path is None:
+        folder = str(config.data.path)
         try:
-            end = read_meta(str(config.data.path)).end_of_text
+            end = read_meta(folder).end_of_text
         except DataError as error:
             raise NothingTrainedError(
-                f"the run's data are not here: {error.message}", "name its tokenizer.json: --tokenizer FILE"
+                f"the run's data are not here: {error.message}", "name its tokenizer: --tokenizer FILE"
             ) from error
+        path = tokenizer_file(folder) or Path(folder) / TOKENIZER_FILE
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise NothingTrainedError(f"cannot read the tokenizer {path}: {error}", "--tokenizer FILE") from error
-    if tokenizer.get_vocab_size() > config.model.vocab_size:
+        tokenizer = load_tokenizer_file(path)
+    except PrepareError as error:
+        raise NothingTrainedError(error.message, error.hint or "--tokenizer FILE") from error
+    if tokenizer.vocab_size > config.model.vocab_size:
         raise NothingTrainedError(
-            f"{path} has {tokenizer.get_vocab_size():,} tokens, the model {config.model.vocab_size:,}",
+            f"{path} has {tokenizer.vocab_size:,} tokens, the model {config.model.vocab_size:,}",
             "name the tokenizer that it was trained with",
         )
-    return tokenizer, end
+    return tokenizer, tokenizer.end_of_text if end is None else end
 
 
 def _load(path: Path, model: Transformer) -> int:

@@ -9,8 +9,16 @@ from pathlib import Path
 import click
 
 from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
+from advisor.records import Estimate
 from advisor.report.render import print_json, progress, remark, show, table
-from advisor.units import format_bytes, format_count, format_number, format_tokens
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_number,
+    format_seconds,
+    format_tokens,
+)
 from advisor.workflows.data import prepare_data, read_data
 from trainer.token_folder import TokenMeta
 
@@ -30,7 +38,9 @@ def command() -> None:
     "--vocab-size", type=click.IntRange(257, 2**32 - 1), default=4096, show_default=True,
     help="Tokens of the vocabulary to train; 256 stand for single bytes.",
 )  # fmt: skip
-@click.option("--tokenizer", type=FILE, help="Use this tokenizer.json instead of training one.")
+@click.option(
+    "--tokenizer", type=FILE, help="Use this tokenizer.json, or SentencePiece .model, instead of training one."
+)
 @click.option("--text-key", default="text", show_default=True, help="Field or column that holds the text.")
 @click.option(
     "--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
@@ -56,6 +66,7 @@ def prepare(
     inputs and settings, prepared already, are not prepared again; a folder with other tokens is left alone.
     """
     with progress(STAGES["read"], total=100) as update:
+        bar = _Bar(update)
         meta = prepare_data(
             list(inputs) or None,
             out,
@@ -65,7 +76,8 @@ def prepare(
             text_key=text_key,
             skip_bad=skip_bad,
             force=force,
-            on_progress=_percent(update),
+            on_progress=bar.moved,
+            on_forecast=bar.expects,
         )
     if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
@@ -85,18 +97,22 @@ def show_folder(folder: Path, as_json: bool) -> None:
     _report(folder, meta, as_json)
 
 
-def _percent(update: Callable[..., None]) -> Callable[[str, int, int], None]:
-    """Forward progress to the bar once per percent: a corpus may have millions of documents."""
-    shown: tuple[str, int] = ("read", 0)
+class _Bar:
+    """Forwards progress to the bar once per percent: a corpus may have millions of documents."""
 
-    def report(stage: str, done: int, total: int) -> None:
-        nonlocal shown
+    def __init__(self, update: Callable[..., None]):
+        self._update, self._shown, self._names = update, ("read", 0), dict(STAGES)
+
+    def expects(self, text_bytes: int, seconds: Estimate) -> None:
+        """What encoding will take is part of its name, from its beginning on."""
+        time = format_estimate(seconds, format_seconds)
+        self._names["encode"] = f"encoding {format_bytes(text_bytes)} of text, which takes about {time}"
+
+    def moved(self, stage: str, done: int, total: int) -> None:
         now = (stage, 100 * done // max(total, 1))
-        if now != shown:
-            shown = now
-            update(description=STAGES[stage], completed=now[1])
-
-    return report
+        if now != self._shown:
+            self._shown = now
+            self._update(description=self._names[stage], completed=now[1])
 
 
 def _report(folder: Path, meta: TokenMeta, as_json: bool) -> None:

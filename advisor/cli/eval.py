@@ -24,7 +24,9 @@ from advisor.units import format_count, format_percent
     "Default: forty everyday sentences that come with the program.",
 )
 @click.option("--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", show_default=True)
-@click.option("--tokenizer", type=FILE, help="A tokenizer.json. Default: that of the run's data.")
+@click.option(
+    "--tokenizer", type=FILE, help="A tokenizer.json or SentencePiece .model. Default: that of the run's data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(run: str, tokens: float, tasks: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Evaluate a run's newest checkpoint: held-out loss, and questions with several answers. RUN as in `sample`."""

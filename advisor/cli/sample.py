@@ -23,7 +23,9 @@ from advisor.units import format_count, format_number
 @click.option("--top-p", type=Number(min=0, max=1, min_open=True), help="Draw among the likeliest of this probability.")
 @click.option("--seed", type=Whole(0), default=0, show_default=True)
 @click.option("--device", type=click.Choice(("auto", "cpu", "cuda")), default="auto", show_default=True)
-@click.option("--tokenizer", type=FILE, help="A tokenizer.json. Default: that of the run's data.")
+@click.option(
+    "--tokenizer", type=FILE, help="A tokenizer.json or SentencePiece .model. Default: that of the run's data."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(run: str, prompt: str, as_json: bool, **options: Any) -> None:
     """Let a trained model write: RUN is a run's folder, name or id, or `latest`."""

@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from advisor.laws.text import SHARD_BYTES, bytes_per_token, compressed_bytes_per_token
+from advisor.laws.text import (
+    PREPARED_BYTES_PER_CORE_SECOND,
+    SHARD_BYTES,
+    bytes_per_token,
+    compressed_bytes_per_token,
+)
 from advisor.predict.batch import predict_batch
 from advisor.predict.intervals import reciprocal
 from advisor.predict.profile import Profile
@@ -57,6 +62,7 @@ class Download:
     download_bytes: float
     seconds: Estimate
     bytes_per_second: float  # the rate that was stated, else the expected one
+    prepare_core_seconds: float  # to make tokens of it, on one core
 
 
 def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
@@ -124,4 +130,5 @@ def download(tokens: float, vocab_size: int, bytes_per_second: float | None = No
         download_bytes=size,
         seconds=reciprocal(rate, size),
         bytes_per_second=rate.value,
+        prepare_core_seconds=tokens * bytes_per_token(vocab_size) / PREPARED_BYTES_PER_CORE_SECOND,
     )

@@ -14,6 +14,7 @@ from advisor.units import (
     format_estimate,
     format_number,
     format_percent,
+    format_seconds,
     format_tokens,
 )
 
@@ -74,5 +75,6 @@ def to_fetch(data: Download) -> str:
     return (
         f"data: {format_tokens(data.tokens)} tokens are about {format_tokens(data.characters)} characters of English, "
         f"{data.shards:,} compressed shards of 100 MB, {format_number(data.download_bytes / 1e9)} GB, "
-        f"{TIME.of(data.seconds)} at {format_bandwidth(data.bytes_per_second)}"
+        f"{TIME.of(data.seconds)} at {format_bandwidth(data.bytes_per_second)}; to make tokens of them takes one core "
+        f"about {format_seconds(data.prepare_core_seconds)}"
     )

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from advisor.errors import AdvisorError
+from advisor.records import Basis, Estimate
 from trainer.token_folder import DataError, TokenMeta, read_meta
 
 # stage (read | tokenizer | encode), done, total
 OnProgress = Callable[[str, int, int], None]
+# bytes of text to encode, the seconds that this will take
+OnForecast = Callable[[int, Estimate], None]
 
 
 def read_data(path: str | Path | None) -> TokenMeta | None:
@@ -33,12 +36,18 @@ def prepare_data(
     force: bool = False,
     skip_bad: bool = False,
     on_progress: OnProgress | None = None,
+    on_forecast: OnForecast | None = None,
 ) -> TokenMeta:
     """Turn text files (None: the sources of Python's library) into a token folder and give its metadata.
 
     Raises AdvisorError with file and line of what is not data.
     """
-    from trainer.prepare import prepare  # numpy and tokenizers: only where they are used
+    from trainer.prepare import Forecast, prepare  # numpy and tokenizers: only where they are used
+
+    def tell(found: Forecast) -> None:
+        if on_forecast is not None:
+            seconds = Estimate(value=found.seconds, low=found.low, high=found.high, basis=Basis.EXTRAPOLATED)
+            on_forecast(found.text_bytes, seconds)
 
     try:
         return prepare(
@@ -51,6 +60,7 @@ def prepare_data(
             skip_bad=skip_bad,
             force=force,
             on_progress=on_progress,
+            on_forecast=tell,
         )
     except DataError as error:
         raise AdvisorError(error.message, error.hint) from error

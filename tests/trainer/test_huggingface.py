@@ -16,6 +16,7 @@ from trainer.model import build_model
 from trainer.prepare import prepare
 from trainer.run import run
 from trainer.schema import CheckpointConfig, DataConfig, dump_config, make_shape
+from trainer.tokenizer import JsonTokenizer
 from trainer.trained import Trained
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 40
@@ -138,7 +139,7 @@ def test_what_a_tokenizer_adds_of_its_own_accord_is_left_out(finished, tmp_path)
     assert tokenizer.encode("the cat").ids == [0, *plain]
     settings = config(model=make_shape("gpt2", depth=1, width=8, heads=1, vocab_size=300, seq_len=16))
     trained = Trained(model=build_model(settings.model), config=settings, context=resolve_device("cpu", "fp32"), step=1)
-    write(trained, tmp_path, tokenizer, 0)
+    write(trained, tmp_path, JsonTokenizer(tokenizer), 0)
     assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("the cat").ids == plain
 
 

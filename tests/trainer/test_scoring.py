@@ -7,10 +7,10 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 from tests.trainer.small import config
 from trainer.prepare import prepare
@@ -18,6 +18,7 @@ from trainer.run import run
 from trainer.runlog import LOG_NAME, load_run_log
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, OptimizerConfig, dump_config, make_shape
 from trainer.scoring import Question, choice_loss, held_out, read_questions, score
+from trainer.tokenizer import load_tokenizer_file
 from trainer.trained import NothingTrainedError, load_trained
 
 TEXT = "the cat sat on the mat and the dog sat on the log. " * 40
@@ -51,7 +52,7 @@ def trained(folder):
 
 @pytest.fixture(scope="module")
 def tokenizer(trained):
-    return Tokenizer.from_file(f"{trained.config.data.path}/tokenizer.json")
+    return load_tokenizer_file(Path(trained.config.data.path) / "tokenizer.json")
 
 
 def test_the_held_out_loss_is_what_the_run_itself_evaluated_last(folder, trained):
@@ -76,12 +77,12 @@ def log_probability(trained, tokens, own):
 
 def test_a_choice_costs_what_its_tokens_cost_after_the_context(trained, tokenizer):
     context, choice = "the dog", "sat on the log"
-    whole, before = tokenizer.encode(f"{context} {choice}").ids, tokenizer.encode(context).ids
+    whole, before = tokenizer.encode(f"{context} {choice}"), tokenizer.encode(context)
     expected = -log_probability(trained, whole, len(whole) - len(before))
     assert choice_loss(trained, tokenizer, context, choice) == pytest.approx(expected, rel=1e-4)
     long = "the cat sat on the mat and " * 30 + context  # of which the newest 33 tokens are looked at
-    tokens = tokenizer.encode(f"{long} {choice}").ids
-    own = len(tokens) - len(tokenizer.encode(long).ids)
+    tokens = tokenizer.encode(f"{long} {choice}")
+    own = len(tokens) - len(tokenizer.encode(long))
     assert choice_loss(trained, tokenizer, long, choice) == pytest.approx(
         -log_probability(trained, tokens[-33:], own), rel=1e-4
     )
