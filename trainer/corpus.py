@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.damage import not_data
 from trainer.token_folder import DataError
 
 if TYPE_CHECKING:
@@ -35,15 +36,7 @@ PARQUET_SUFFIXES = frozenset((".parquet", ".pq"))
 STANDARD_LIBRARY_MAX_BYTES = 24_000_000  # keeps the first run short: about 7 million tokens
 
 _BLOCK_BYTES = 1 << 20
-_NOT_DATA = {  # how files begin that a server or a tool left in place of the data
-    b"<!doctype": "an HTML page",
-    b"<html": "an HTML page",
-    b"<head": "an HTML page",
-    b"<?xml": "an XML document",
-    b"<error": "an XML error message",
-    b"version https://git-lfs": "a Git LFS pointer",
-}
-_DOWNLOAD_HINT = "look at the file and fetch it again; --skip-bad leaves out what is not data"
+_DOWNLOAD_HINT = "look at the file and fetch it again (advisor data check); --skip-bad leaves out what is not data"
 
 
 class PrepareError(DataError):
@@ -232,10 +225,9 @@ def _refuse_error_page(file: Path) -> None:
         with _open(file) as stream:
             heads.append(stream.read(1024))
     for head in heads:
-        start = head.removeprefix(codecs.BOM_UTF8).lstrip().lower()
-        for mark, what in _NOT_DATA.items():
-            if start.startswith(mark):
-                raise PrepareError(f"{file}:1: {what}, not data: it begins with {mark.decode()!r}", _DOWNLOAD_HINT)
+        if (found := not_data(head)) is not None:
+            what, mark = found
+            raise PrepareError(f"{file}:1: {what}, not data: it begins with {mark!r}", _DOWNLOAD_HINT)
 
 
 def _refuse_binary(file: Path) -> None:

@@ -19,11 +19,13 @@ from advisor.units import (
     format_seconds,
     format_tokens,
 )
+from advisor.workflows import downloads
 from advisor.workflows.data import prepare_data, read_data
 from trainer.token_folder import TokenMeta
 
 STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
 SHOWN_SKIPPED = 5
+FETCHED = "fetched again, and whole"
 
 
 @click.group()
@@ -95,6 +97,54 @@ def show_folder(folder: Path, as_json: bool) -> None:
     meta = read_data(folder)
     assert meta is not None  # there is a folder to read
     _report(folder, meta, as_json)
+
+
+@command.command(name="check")
+@click.argument("paths", nargs=-1, required=True, type=EXISTING)
+@click.option("--refetch", "again", is_flag=True, help="Fetch what is damaged again, where its address is known.")
+@click.option(
+    "--urls", type=FILE, help="Addresses, one a line; files are known by their names. Default: urls.txt beside them."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def check_files(paths: tuple[Path, ...], again: bool, urls: Path | None, as_json: bool) -> int:
+    """Find files among downloaded data that are no data: error pages, Git LFS pointers, what is cut off or empty.
+
+    Each is judged by its content: text, JSON lines, Parquet, gzip, Zstandard, token files. Compressed ones are read
+    whole. An address is known from a list, or from the file itself where curl or wget wrote it there (--xattr).
+    """
+    files = downloads.files_of(paths)
+    known = downloads.read_urls(urls, files)
+    found = []
+    with progress("looking at files", total=len(files)) as update:
+        for one in downloads.check(files, known):
+            found += [one] if one is not None else []
+            update(advance=1)
+    outcomes = [_fetched(one) if again else None for one in found]
+    left = sum(outcome != FETCHED for outcome in outcomes)
+    if as_json:
+        told = [
+            {**asdict(one), "path": one.path, "again": outcome} for one, outcome in zip(found, outcomes, strict=True)
+        ]
+        print_json({"files": len(files), "damaged": told, "left": left})
+        return 1 if left else 0
+    for one, outcome in zip(found, outcomes, strict=True):
+        show(f"{one.path}: {one.what}", f"  {outcome or one.fetch}")
+    show(
+        f"{len(found)} of {len(files)} files are damaged"
+        if found
+        else f"{len(files)} files: nothing is wrong with them"
+    )
+    if found and not again and any(one.url for one in found):
+        remark("those whose address is known are fetched again by --refetch")
+    return 1 if left else 0
+
+
+def _fetched(one: downloads.Damaged) -> str:
+    """What became of a file that was to be fetched again."""
+    if one.url is None:
+        return f"its address is not known: {one.fetch}"
+    fault = downloads.refetch(one)
+    return FETCHED if fault is None else f"not fetched from {one.url}: {fault}"
 
 
 class _Bar:

@@ -90,6 +90,7 @@ def facts_of_config(config: RunConfig, world_size: int | None = None) -> dict[st
         "compile": config.compile,
         "grad_clip": optimizer.grad_clip,
         "checkpoint_every_steps": config.checkpoint.every_steps,
+        "checkpoint_every_seconds": config.checkpoint.every_seconds,
         "eval_every_steps": config.eval.every_steps,
         "precision": None if config.precision == "auto" else config.precision,
     }

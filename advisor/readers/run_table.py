@@ -241,6 +241,7 @@ FACTS = {
     "grad_norm_kind": "pre_clip | post_clip; missing: unknown",
     "resumed_from_step": "",
     "checkpoint_every_steps": "",
+    "checkpoint_every_seconds": "",
     "eval_every_steps": "",
     "total_seconds": "as the log declares its own duration",
     "dropout": "",

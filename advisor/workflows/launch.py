@@ -25,7 +25,7 @@ from advisor.store.store import Store
 from advisor.trainers.adapter import Trainer
 from advisor.trainers.own import OWN
 from advisor.units import format_tokens
-from advisor.workflows.preflight import Check, Finding, preflight, told
+from advisor.workflows.preflight import Check, Finding, checkpoint_checks, data_checks, preflight, told
 from trainer.schema import LossStop, RunConfig
 
 HERE = Place()
@@ -140,6 +140,8 @@ def looked_at(store: Store, source: Plan | RunConfig, place: Place, limits: Limi
         return [Check(of=place.engine, finding=Finding.MISSING, words=error.message)]
     checks = [Check(of=place.engine, finding=Finding.FINE, words=words) for words in offer]
     config = source.run if isinstance(source, Plan) else source
+    checks += checkpoint_checks(store, source) if isinstance(source, Plan) else ()
+    checks += data_checks(config) if place.engine == "ssh" else ()  # it brings what is here
     if (limits.max_usd, limits.max_hours, config.stop.max_seconds) == (None, None, None):
         words = "nobody limits what it may spend there, and it starts again after a failure: --max-usd or --max-hours"
         checks.append(Check(of="limits", finding=Finding.WARNING, words=words))

@@ -1,4 +1,4 @@
-"""What a run on this machine needs, looked at before it starts: cards, PyTorch, memory, disk, data."""
+"""What a run on this machine needs, looked at before it starts: cards, PyTorch, memory, disk, data, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from pathlib import Path
 
 import psutil
 
+from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import cards, check_is_here
+from advisor.hardware.here import cards, check_is_here, device_key
 from advisor.hardware.software_support import installed_problem
 from advisor.launch.cards import taken_by, visible_ids
 from advisor.launch.engines import PLACES, describe
 from advisor.launch.state import RunState, this_host
-from advisor.records import Plan
+from advisor.predict.batch import predict_batch
+from advisor.records import Plan, Workload
 from advisor.run_records import Place
+from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch
 from advisor.store.store import Store
-from advisor.units import format_bytes, format_tokens
+from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
 from advisor.workflows.data import read_data
+from trainer.damage import damage
 from trainer.schema import RunConfig
+from trainer.token_folder import TRAIN_FILE, VALIDATION_FILE, TokenMeta, tokenizer_file
 
 LOG_BYTES_PER_STEP = 420  # a step record of our own log: 350 to 420 bytes
 
@@ -41,7 +46,7 @@ class Finding(StrEnum):
 class Check:
     """One thing that a run needs."""
 
-    of: str  # card | PyTorch | memory | disk | data | other runs
+    of: str  # card | PyTorch | memory | disk | data | checkpoints | other runs
     finding: Finding
     words: str
 
@@ -49,7 +54,8 @@ class Check:
 def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path | None = None) -> list[Check]:
     """Everything that a run needs here, each looked at; nothing is started or written. It will lie in `folder`."""
     config = source.run if isinstance(source, Plan) else source
-    checks = [*_cards(source, config, place), *_data(config), *_other_runs(store, config)]
+    checks = [*_cards(source, config, place), *data_checks(config), *_other_runs(store, config)]
+    checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place), *_disk(source, folder or store.home)]
     return checks
@@ -129,7 +135,7 @@ def _disk(plan: Plan, folder: Path) -> Iterator[Check]:
     yield Check(of="disk", finding=Finding.MISSING if needed > free else Finding.FINE, words=words)
 
 
-def _data(config: RunConfig) -> Iterator[Check]:
+def data_checks(config: RunConfig) -> Iterator[Check]:
     """The token files are whole, of a vocabulary that the model has, and long enough for one sample of each split."""
     if config.data.path is None:
         return
@@ -139,19 +145,81 @@ def _data(config: RunConfig) -> Iterator[Check]:
         yield Check(of="data", finding=Finding.MISSING, words=error.message)
         return
     assert meta is not None  # there is a path
-    sample, vocabulary = config.model.seq_len + 1, config.model.vocab_size
-    lacking = []
-    if meta.vocab_size > vocabulary:
-        lacking.append(f"its tokens go up to {meta.vocab_size}, the model's vocabulary to {vocabulary}")
-    if meta.tokens < sample:
-        lacking.append(f"{meta.tokens} tokens are fewer than one sample of {sample}")
-    if config.eval.tokens and meta.validation_tokens < sample:
-        lacking.append(f"{meta.validation_tokens} tokens to evaluate on are fewer than one sample of {sample}")
+    lacking = [*_unfit(config, meta), *_damaged(Path(config.data.path))]
     words = (
         "; ".join(lacking)
         or f"{format_tokens(meta.tokens)} tokens, {format_tokens(meta.validation_tokens)} to evaluate on"
     )
     yield Check(of="data", finding=Finding.MISSING if lacking else Finding.FINE, words=f"{config.data.path}: {words}")
+    if tokenizer_file(config.data.path) is None:
+        words = f"{config.data.path} has no tokenizer: the trained model will have no text"
+        yield Check(of="data", finding=Finding.WARNING, words=words)
+
+
+def _unfit(config: RunConfig, meta: TokenMeta) -> Iterator[str]:
+    sample, vocabulary = config.model.seq_len + 1, config.model.vocab_size
+    if meta.vocab_size > vocabulary:
+        yield f"its tokens go up to {meta.vocab_size}, the model's vocabulary to {vocabulary}"
+    if meta.tokens < sample:
+        yield f"{meta.tokens} tokens are fewer than one sample of {sample}"
+    if config.eval.tokens and meta.validation_tokens < sample:
+        yield f"{meta.validation_tokens} tokens to evaluate on are fewer than one sample of {sample}"
+
+
+def _damaged(folder: Path) -> Iterator[str]:
+    """Both token files by their content: their lengths alone do not tell a copy that was never finished."""
+    for name in (TRAIN_FILE, VALIDATION_FILE):
+        with disk_errors("read", folder / name):
+            found = damage(folder / name)
+        if found is not None:
+            yield f"{name}: {found}"
+
+
+def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]:
+    """Whether a run writes a checkpoint on its way, and what is at stake where it does not."""
+    config = source.run if isinstance(source, Plan) else source
+    kept = config.checkpoint
+    on_the_way = kept.every_seconds is not None or (kept.every_steps or config.steps) < config.steps
+    if on_the_way:
+        return
+    seconds = _expected_seconds(store, source)
+    at_stake = f"all {config.steps:,} steps"
+    if seconds is not None:
+        price = source.usd_per_hour if isinstance(source, Plan) else config.stop.usd_per_hour
+        usd = "" if price is None else f" and {format_usd(price * seconds / HOUR)}"
+        at_stake += f", {format_seconds(seconds)}{usd}"
+    end = "" if kept.final else ", and not at its end: the trained weights are written nowhere"
+    words = (
+        f"no checkpoint is written on the way{end}. An interruption loses up to {at_stake}; "
+        "checkpoint.every_seconds: 900 in its configuration limits that"
+    )
+    yield Check(of="checkpoints", finding=Finding.WARNING, words=words)
+
+
+def _expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
+    """What a run takes: by its plan, by its own word, or by what is known of this device; None: nothing is."""
+    if isinstance(source, Plan):
+        return source.prediction.wall_clock.total_seconds.value
+    if source.stop.step_seconds is not None:
+        return source.steps * source.stop.step_seconds
+    key = device_key("cpu" if source.device == "cpu" else "auto")
+    try:
+        profile = load_profile(key, store, family=source.model.family)
+    except AdvisorError:  # nothing is known of this device: what is at stake is said in steps
+        return None
+    usual = "fp32" if key == "cpu" else "bf16"
+    work = Workload(
+        shape=source.model,
+        micro_batch=source.micro_batch,
+        grad_accum=source.grad_accum,
+        gpu=key,
+        precision=usual if source.precision == "auto" else source.precision,
+        compile=source.compile,
+        activation_checkpointing=source.activation_checkpointing,
+        optimizer=source.optimizer.name,
+    )
+    step = predict_batch(profile, [work])[0].step_seconds
+    return source.steps * step.value if step is not None else None
 
 
 def _other_runs(store: Store, config: RunConfig) -> Iterator[Check]:

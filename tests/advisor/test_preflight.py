@@ -26,7 +26,7 @@ from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
 from tests.advisor.plans import guess, small_plan
-from trainer.schema import DataConfig
+from trainer.schema import CheckpointConfig, DataConfig, StopConfig
 
 H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
 RUN = Path("/runs/mine")
@@ -233,3 +233,39 @@ def test_where_skypilot_is_not_installed_it_says_what_to_type(tmp_path, monkeypa
     monkeypatch.setenv("ADVISOR_SKY", str(tmp_path / "sky"))
     with pytest.raises(AdvisorError, match=r"no SkyPilot here .* pip install 'training-advisor\[skypilot\]'"):
         beforehand(Store(tmp_path), on_card(), parse_place("skypilot:aws"), Limits())
+
+
+def test_a_run_that_writes_no_checkpoint_on_its_way_says_what_is_at_stake(tmp_path):
+    """200,000 steps of 0.9 s and 6 s around them are 50 hours; at 3.6 dollars an hour 180."""
+    store, plan = Store(tmp_path), small_plan(steps=200_000, step_seconds=0.9)
+    plan = replace(plan, run=replace(plan.run, steps=200_000))
+    [(finding, words)] = found(preflight(store, plan, Place()), "checkpoints")
+    assert finding is Finding.WARNING and "up to all 200,000 steps, 2.08 days and $180;" in words
+    assert f"warning: {words}" in told(preflight(store, plan, Place()))
+    bare = replace(
+        plan.run, stop=StopConfig(step_seconds=0.9), checkpoint=CheckpointConfig(every_seconds=None, final=False)
+    )
+    [(_, words)] = found(preflight(store, bare, Place()), "checkpoints")
+    assert "200,000 steps, 2.08 days;" in words and "not at its end" in words  # nobody said what an hour costs
+    late = CheckpointConfig(every_seconds=None, every_steps=200_000)
+    assert found(preflight(store, replace(bare, checkpoint=late), Place()), "checkpoints")
+    for kept in (CheckpointConfig(), CheckpointConfig(every_seconds=None, every_steps=1000)):
+        assert found(preflight(store, replace(bare, checkpoint=kept), Place()), "checkpoints") == []
+
+
+def test_evaluation_data_that_were_never_copied_whole_are_missing(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times. " * 4000)
+    meta = prepare_data([text], tmp_path / "tokens", vocab_size=300, validation_fraction=0.4)
+    run = replace(small_plan().run, data=DataConfig(path=str(tmp_path / "tokens")))
+    run = replace(run, model=replace(run.model, vocab_size=meta.vocab_size))
+    assert found(preflight(Store(tmp_path), run, Place()), "data")[0][0] is Finding.FINE
+    validation = tmp_path / "tokens" / "val.bin"
+    size = validation.stat().st_size
+    with validation.open("r+b") as file:
+        file.truncate(size // 2)
+        file.truncate(size)  # its end is zeros
+    [(finding, words)] = found(preflight(Store(tmp_path), run, Place()), "data")
+    assert finding is Finding.MISSING and "val.bin: blocks of zeros" in words
+    (tmp_path / "tokens" / "tokenizer.json").unlink()
+    assert found(preflight(Store(tmp_path), run, Place()), "data")[1][0] is Finding.WARNING

@@ -14,10 +14,10 @@ from advisor.laws import flops
 from advisor.predict.wallclock import BETWEEN_FAILURES, daly_interval_seconds
 from advisor.readers.run_table import Event
 from advisor.records import Basis, Estimate
-from advisor.units import format_bytes, format_seconds
+from advisor.units import format_bytes, format_seconds, format_usd
 
 _WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.2 to 2 GB/s)
-_LONG_HOURS = 1.0  # a shorter run is simply started again
+_LONG_HOURS = 1.0  # so long without a word of one is worth a question
 _DAY = 24 * 3600.0  # so long without one is asking for it
 _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
@@ -87,46 +87,56 @@ def _went_on(case: Case) -> bool:
 
 
 def detect_no_checkpoint(case: Case) -> Verdict:
-    """A long run without a checkpoint: one interruption loses everything."""
+    """A run without a checkpoint: one interruption loses everything, in hours and dollars."""
     seconds = _run_seconds(case)
     if seconds is None or not len(main_rows(case.run)):
         return Insufficient(code="no_checkpoint", missing="steps and seconds per step")
     checkpoints = checkpoints_of(case)
     done = seconds * (steps_done(case.run) or 0.0) / (planned_steps(case) or steps_done(case.run) or 1.0)
-    if checkpoints.count or done < _LONG_HOURS * 3600:
-        return None
-    if not checkpoints.certain and _went_on(case):
-        return None
-    if not checkpoints.certain and not has_words(case.run):
-        return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
-    if checkpoints.interval_seconds and checkpoints.interval_seconds < seconds:
-        return None  # configured, the first one is still to come
     certain = checkpoints.certain  # else the log may only not speak of them
+    if checkpoints.count or (not certain and (done < _LONG_HOURS * 3600 or _went_on(case))):
+        return None
+    if not certain and not has_words(case.run):
+        return Insufficient(code="no_checkpoint", missing="a log or configuration that speaks of checkpoints")
+    configured = checkpoints.interval_seconds or number(case.run.facts, "checkpoint_every_seconds")
+    if configured and (configured < seconds or not checkpoints.interval_seconds):
+        return None  # the first one is still to come, or the run is shorter than what it may lose
     hours = _expected_loss(seconds, seconds)
     usd = price(case)
+    steps = planned_steps(case) or steps_done(case.run) or 0.0
+    money = "" if usd is None else f" and {format_usd(usd * seconds / 3600)}"
     best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, BETWEEN_FAILURES.value))
     disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
-        severity=Severity.NOTE if not certain else Severity.ERROR if done > _DAY else Severity.WARNING,
+        severity=_severity(seconds) if certain else Severity.NOTE,
         title=f"No checkpoint in a run of {format_seconds(seconds)}: an interruption loses all of it"
         if certain
         else f"The log speaks of no checkpoint in {format_seconds(done)}",
         evidence=(
-            Evidence(text="the settings write none" if checkpoints.certain else "the log mentions none"),
+            Evidence(text="the settings write none" if certain else "the log mentions none"),
+            Evidence(text=f"at stake: {steps:,.0f} steps, {format_seconds(seconds)}{money}"),
             Evidence(
                 text=f"interruptions every 1 to 14 days cost {hours.low:.2g} to {hours.high:.2g} hours on average"
             ),
         ),
-        confidence=Confidence.HIGH if checkpoints.certain else Confidence.LOW,
+        confidence=Confidence.HIGH if certain else Confidence.LOW,
         causes=("checkpoints are not configured, or only at the end",)
-        if checkpoints.certain
+        if certain
         else ("checkpoints are off", "or the log does not mention them"),
         actions=(f"write one every {format_seconds(best)}{disk}, keep the last two",),
         saved_hours=hours if certain else None,
         saved_usd=hours.scaled(usd) if usd is not None and certain else None,
-        threshold=f"runs over {_LONG_HOURS:g} h; expected loss run² / (2 · mean time between failures), §6.1",
+        threshold=f"settings that write none, else {_LONG_HOURS:g} h without one; expected loss run² / (2 · mean time "
+        "between failures), §6.1",
     )
+
+
+def _severity(seconds: float) -> Severity:
+    """By what is at stake: a short run is simply started again."""
+    if seconds > _DAY:
+        return Severity.ERROR
+    return Severity.WARNING if seconds > _LONG_HOURS * 3600 else Severity.NOTE
 
 
 def _expected_loss(run_seconds: float, interval_seconds: float) -> Estimate:

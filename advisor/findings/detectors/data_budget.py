@@ -33,23 +33,14 @@ from advisor.predict.loss import (
     effective_tokens,
 )
 from advisor.readers.run_table import Status
+from trainer.damage import not_data
 
 FLOOR_MARGIN = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR  # of the floor
 _LAW_VOCAB = 16_000
 _HALF = 0.5  # of the compute: the choice of a size has other reasons than one loss
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
+_JSON_ERRORS = ('{"error', '{"message":"Not Found')  # a data set's first record may begin so, one in a log does not
 _RATIOS = {"total": "all parameters", "matrices+head": "matrices + head", "matrices": "matrices only"}
-_ERROR_PAGES = (
-    ("<!doctype html", "an HTML page"),
-    ("<html", "an HTML page"),
-    ("<?xml", "an XML answer (often a storage service's error)"),
-    ("404: not found", "the words “404: Not Found”"),
-    ("404 not found", "the words “404 Not Found”"),
-    ("access denied", "the words “Access Denied”"),
-    ("version https://git-lfs", "a Git LFS pointer: the file itself was not fetched"),
-    ('{"error', "a JSON error message"),
-    ('{"message":"not found', "a JSON error message"),
-)
 
 
 def training_tokens(case: Case) -> float | None:
@@ -221,8 +212,10 @@ def detect_loss_below_floor(case: Case) -> Verdict:
 
 def error_page(text: str) -> str | None:
     """What a "data" file that begins with `text` really is, in words, or None: a page, an error, a pointer."""
-    start = text.lstrip("\ufeff \t\r\n").lower()
-    return next((words for mark, words in _ERROR_PAGES if start.startswith(mark)), None)
+    found = not_data(text.encode())
+    if found is None and text.startswith(_JSON_ERRORS):
+        return "a JSON error message"
+    return found[0] if found is not None else None
 
 
 def detect_error_page(case: Case) -> Verdict:

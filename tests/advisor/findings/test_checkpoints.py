@@ -100,3 +100,21 @@ def test_a_run_that_went_on_from_a_later_step_had_a_checkpoint():
     went_on = dataclasses.replace(quiet.run, events=(*quiet.run.events, again))
     assert detect_no_checkpoint(learning_case(went_on)) is None
     assert detect_no_checkpoint(learning_case(dataclasses.replace(went_on, events=(anew,)))) is not None
+
+
+def test_settings_that_write_none_are_told_at_any_length_with_what_is_at_stake():
+    begun = dataclasses.replace(long_run(None).run, facts={"planned_steps": 200_000, "checkpoint_every_steps": 0})
+    rows = {name: values[:50] for name, values in begun.columns.items()}  # 50 of them, a minute each
+    found = detect_no_checkpoint(learning_case(dataclasses.replace(begun, columns=rows, phases=())))
+    assert isinstance(found, Finding) and found.severity is Severity.ERROR
+    assert found.evidence[1].text == "at stake: 200,000 steps, 139 days and $12,000"  # at 3.6 dollars an hour
+    short = detect_no_checkpoint(long_run(None, step_seconds=0.01, checkpoint_every_steps=0))
+    assert isinstance(short, Finding) and short.severity is Severity.NOTE  # 20 seconds
+    assert "2,000 steps, 20 s" in short.evidence[1].text
+
+
+def test_an_own_run_that_will_write_one_by_the_clock_is_not_told_that_it_writes_none():
+    own = dataclasses.replace(long_run(None, step_seconds=0.1).run, format="training-advisor")  # 200 seconds
+    assert isinstance(detect_no_checkpoint(learning_case(own)), Finding)
+    by_clock = dataclasses.replace(own, facts={**own.facts, "checkpoint_every_seconds": 900.0})
+    assert detect_no_checkpoint(learning_case(by_clock)) is None
