@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from advisor.calibrate.profiles import load_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import cards, check_is_here, device_key
@@ -19,7 +18,6 @@ from advisor.hardware.software_support import installed_problem
 from advisor.launch.cards import taken_by, visible_ids
 from advisor.launch.engines import PLACES, describe
 from advisor.launch.state import RunState, this_host
-from advisor.predict.batch import predict_batch
 from advisor.records import Plan, Workload
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
@@ -202,6 +200,9 @@ def _expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
         return source.prediction.wall_clock.total_seconds.value
     if source.stop.step_seconds is not None:
         return source.steps * source.stop.step_seconds
+    from advisor.calibrate.profiles import load_profile  # scipy: only where there is neither plan nor measurement
+    from advisor.predict.batch import predict_batch
+
     key = device_key("cpu" if source.device == "cpu" else "auto")
     try:
         profile = load_profile(key, store, family=source.model.family)

@@ -16,7 +16,7 @@ from advisor.hardware.prices import PRICE_COLUMNS
 from advisor.report.catalogue import page as findings_page
 
 # what the advisor may import of the trainer: the contract, and readers of its files that need no torch
-OPEN_TO_THE_ADVISOR = {"schema", "plain", "budget", "runlog", "messages", "token_folder", "telemetry_files"}
+OPEN_TO_THE_ADVISOR = {"damage", "schema", "plain", "budget", "runlog", "messages", "token_folder", "telemetry_files"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
