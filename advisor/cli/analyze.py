@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from advisor.cli.params import EXISTING, FILE, NEW_FILE, NEW_FOLDER, SECONDS, USD, NamedPath, Number
-from advisor.errors import AdvisorError
 from advisor.report import render
 
 if TYPE_CHECKING:
-    from advisor.runs.comparison import Comparison
     from advisor.store.store import Store
     from advisor.workflows.analysis import Analysis, Given
 
@@ -50,53 +48,26 @@ def command(paths: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     from advisor.report import terminal, write_reports
     from advisor.store.store import default_store
     from advisor.workflows.analysis import to_document
-    from advisor.workflows.analyze import located, runs_of
+    from advisor.workflows.analyze import judge_all
 
     given, store = _given(options), default_store()
-    found = [log for path in paths for log in runs_of(located(path, store))]
-    many = len(found) > len(paths)  # a folder of runs, of which some may hold nothing
-    analyses, left_out = _all(found, given, store, passing=many)
-    comparison, why = _compared(analyses, forgiving=many)
-    left_out += why
+    judged = judge_all(paths, store, lambda path: _analyzed(path, given, store))
+    analyses, comparison, left_out = judged.analyses, judged.comparison, judged.left_out
     written = write_reports(analyses, options, comparison=comparison, left_out=left_out)
     if as_json:
         documents = [to_document(analysis) for analysis in analyses]
         beside = {} if comparison is None else comparison.to_document()
         render.print_json(documents[0] if len(documents) == 1 else {"runs": documents, "left_out": left_out, **beside})
         return
+    many = len(analyses) > len(paths)
     for analysis in analyses:
         render.show(*(terminal.verdict(analysis) if many else terminal.report(analysis)), "")
     if len(analyses) > 1:
         render.show(*terminal.several(analyses, comparison, left_out), "")
+    else:
+        render.show(*left_out)
     for path in written:
         render.show(f"written to {path}")
-
-
-def _all(found: list[Path], given: Given, store: Store, *, passing: bool) -> tuple[list[Analysis], list[str]]:
-    """Each log judged; of a folder of runs, what cannot be read is named and passed over unless nothing is left."""
-    analyses, left_out = [], []
-    for path in found:
-        try:
-            analyses.append(_analyzed(path, given, store))
-        except AdvisorError as error:
-            if not passing:
-                raise
-            left_out.append(f"left out: {error.message}")
-    if not analyses:
-        raise AdvisorError("; ".join(left_out), "give the logs themselves")
-    return analyses, left_out
-
-
-def _compared(analyses: list[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
-    """The runs against each other; of a folder of runs that cannot be, in words why not."""
-    from advisor.report.several import names_of
-    from advisor.runs.comparison import compare_runs, compare_those_far_enough
-
-    if len(analyses) < 2:
-        return None, []
-    if not forgiving:
-        return compare_runs([analysis.case for analysis in analyses]), []
-    return compare_those_far_enough([analysis.case for analysis in analyses], names_of(analyses))
 
 
 def _analyzed(path: Path, given: Given, store: Store) -> Analysis:

@@ -14,8 +14,8 @@ from advisor.findings.chart_data import Point, learning_rate_points, mfu_points,
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.report.plots import Plot, plots
-from advisor.report.several import names_of
 from advisor.workflows.analysis import Analysis
+from advisor.workflows.analyze import names_of
 
 _AXES = (("step", "step"), ("tokens", "tokens seen"), ("hours", "hours"), ("usd", "dollars"))
 _MOST = 400  # points of a curve: there are many

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.findings.chart_data import few_rows, parts_of_step
-from advisor.report.several import names_of
 from advisor.units import (
     format_bytes,
     format_number,
@@ -21,6 +20,7 @@ from advisor.units import (
     format_tokens,
 )
 from advisor.workflows.analysis import Analysis
+from advisor.workflows.analyze import names_of
 
 _FORMATS = {
     "tokens": format_tokens,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 
 from advisor.findings.detectors.learning_rate import phase_of_schedule
 from advisor.findings.run_facts import planned_steps, step_tokens, steps_done
@@ -23,18 +22,9 @@ from advisor.units import (
     format_usd,
 )
 from advisor.workflows.analysis import Analysis
+from advisor.workflows.analyze import names_of
 
 _COLUMNS = ("run", "status", "steps", "tokens", "takes", "tokens/s", "MFU", "costs", "last loss", "phase")
-
-
-def names_of(analyses: Sequence[Analysis]) -> list[str]:
-    """What each run is called: the end of its path that tells it from the others."""
-    parts = [Path(analysis.run.source).parts for analysis in analyses]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{'/'.join(part)} ({number})" for number, part in enumerate(parts, 1)]
 
 
 def run_table(analyses: Sequence[Analysis]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable
 
 from advisor.findings.case import Finding
@@ -198,9 +199,27 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def reproduce(analysis: Analysis) -> str:
-    """The command that gives this report again."""
-    return f"advisor analyze {analysis.run.source}"
+def reproduce(analysis: Analysis, source: str | None = None) -> str:
+    """The command that gives this report again, of a log that is called `source` there."""
+    given = analysis.given
+    seconds = None if given.targets.hours is None else f"{given.targets.hours:g}h"
+    stated = (
+        ("--gpu", given.gpu),
+        ("--gpus", given.gpus),
+        ("--price", given.usd_per_gpu_hour),
+        ("--config", given.config),
+        ("--telemetry", given.telemetry),
+        ("--plan", given.plan),
+        ("--format", given.format),
+        ("--target-loss", given.targets.final_loss),
+        ("--target-usd", given.targets.usd),
+        ("--target-time", seconds),
+        ("--next-data", given.next_data.name if given.next_data else None),
+    )
+    said = [f"{value:g}" if isinstance(value, float) else str(value) for _, value in stated if value is not None]
+    options = [name for name, value in stated if value is not None]
+    pairs = [word for pair in zip(options, said, strict=True) for word in pair]
+    return shlex.join(["advisor", "analyze", source or analysis.run.source, *pairs])
 
 
 def _hours(hours: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Page Analyze: a training log in, what happened, what it cost and what to change out."""
+"""Page Analyze: training logs in, what happened, what it cost and what to change out."""
 
 from __future__ import annotations
 
@@ -7,111 +7,70 @@ from pathlib import PurePosixPath
 
 import streamlit as st
 
+from advisor.errors import AdvisorError
 from advisor.findings.case import Finding, Severity
-from advisor.findings.forecast import Targets
-from advisor.hardware.catalog import load_gpus
-from advisor.report import measured, words
-from advisor.report.markdown import document
-from advisor.report.plots import plots
+from advisor.findings.coverage import coverage
+from advisor.report import measured, several, words
+from advisor.report.markdown import report as in_markdown
+from advisor.report.overlays import overlays
+from advisor.report.plots import Plot, plots
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
+from advisor.report.table import on_page
 from advisor.store.folders import example_run
+from advisor.ui import analyze_log as log
 from advisor.ui import loaders
 from advisor.ui.controls import ANALYZE, in_controls, in_words
-from advisor.ui.tables import pairs, plain, side_by_side
-from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, judge_uploads
+from advisor.ui.tables import pairs, plain, side_by_side, table
+from advisor.ui.uploads import PASTED, Upload, judge_uploads, title_of
 from advisor.workflows.analysis import Analysis, Given
-from advisor.workflows.analyze import analyze
+from advisor.workflows.analyze import Judged, analyze, names_of
 
 ICONS = {Severity.ERROR: ":material/error:", Severity.WARNING: ":material/warning:", Severity.NOTE: ":material/info:"}
 COLOURS = {Severity.ERROR: "red", Severity.WARNING: "orange", Severity.NOTE: "gray"}
-EXAMPLE_KEY = "analyze-example"  # session state: whether the recorded example is looked at
+EXAMPLE = "example"
 TABLE_ROWS = 20
 
 
 def page() -> None:
-    """A log in, its report out."""
+    """Logs in, their report out."""
     st.header("Analyze", anchor=False)
-    uploads, key = _source()
-    given = _given()
-    if uploads:
-        with st.spinner("reading and judging the log"):
-            analysis = _judged(key, given, loaders.store_stamp(), uploads)
-        _report(analysis)
-    elif st.session_state.get(EXAMPLE_KEY):
-        st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
-        _report(_example(given, loaders.store_stamp()))
-    else:
+    uploads = log.source()
+    given = log.given()
+    name = log.looked_at(uploads)
+    if name is None:
         _empty()
-
-
-def _source() -> tuple[list[Upload], tuple[str, ...]]:
-    """What was uploaded or pasted, and what names it: the same content keeps the same name between reruns."""
-    left, right = st.columns((3, 2))
-    files = left.file_uploader(
-        "A training log, several files of one run, or a zip of its folder",
-        accept_multiple_files=True,
-        max_upload_size=MOST_MEGABYTES,
-        key="analyze-files",
-        help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more. Files are read on this "
-        "machine, never executed, and deleted after reading.",
-    )
-    text = right.text_area(
-        "or paste its text",
-        placeholder="step 10 | loss 4.21 | lr 3e-4 | 812 ms | 161 k tok/s …",
-        key="analyze-text",
-        height=110,
-        help="The lines a training script printed.",
-    )
-    if files:
-        return [Upload(name=file.name, content=file.getbuffer) for file in files], tuple(f.file_id for f in files)
-    if text.strip():
-        return [Upload(name=PASTED, content=text.encode)], (text,)
-    return [], ()
-
-
-def _given() -> Given:
-    with st.expander("What the log may not say: card, price, targets"):
-        columns = st.columns(3)
-        cards = ["cpu", *sorted(load_gpus())]
-        gpu = columns[0].selectbox("Card", cards, index=None, placeholder="as the log says", help="Type to search.")
-        gpus = columns[1].number_input("Number of cards", 1, value=None, placeholder="as the log says", help="In all.")
-        price = columns[2].number_input(
-            "Price ($ per card and hour)",
-            min_value=0.0,
-            value=None,
-            placeholder="the cheapest in the catalog",
-            help="What you pay. Without it the catalog's cheapest price for the card is taken.",
+    elif name == EXAMPLE:
+        st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
+        _report(_example(given, loaders.store_stamp()), [])
+    elif (kept := log.kept().get(name)) is None:
+        st.info(
+            "The report of this link is no longer in the server's memory: drop its log again.",
+            icon=":material/history:",
         )
-        columns = st.columns(3)
-        loss = columns[0].number_input(
-            "Loss to reach",
-            min_value=0.0,
-            value=None,
-            help="In the log's own unit: says whether the run will get there.",
-        )
-        usd = columns[1].number_input(
-            "Budget ($)", min_value=0.0, value=None, help="Says whether the whole run stays within it."
-        )
-        hours = columns[2].number_input("Deadline (hours)", min_value=0.0, value=None, help="From the run's start.")
-    return Given(
-        gpu=gpu,
-        gpus=gpus,
-        usd_per_gpu_hour=price,
-        targets=Targets(final_loss=loss or None, usd=usd or None, hours=hours or None),
-    )
+        _empty()
+    else:
+        if not uploads:
+            log.above(kept)
+        try:
+            with st.spinner("reading and judging the log"):
+                judged = _judged(name, given, loaders.store_stamp(), kept)
+        except AdvisorError:
+            log.close()
+            raise
+        _report(judged, kept)
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def _judged(key: tuple[str, ...], given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Analysis:
-    """`key` names the content; uploads themselves are not hashed: they may be large."""
-    del key, stamped  # in the key only
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _judged(name: str, given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
+    """`name` is by content; uploads themselves are not hashed again: they may be large."""
+    del name, stamped  # in the key only
     return judge_uploads(_uploads, given, loaders.store())
 
 
 @st.cache_resource(max_entries=4, show_spinner="reading the example")
-def _example(given: Given, stamped: tuple[int, ...]) -> Analysis:
+def _example(given: Given, stamped: tuple[int, ...]) -> Judged:
     del stamped
-    return analyze(example_run(), given, loaders.store())
+    return Judged(analyses=(analyze(example_run(), given, loaders.store()),))
 
 
 def _empty() -> None:
@@ -122,54 +81,100 @@ def _empty() -> None:
         icon=":material/lightbulb:",
     )
     if st.button("Look at a recorded example", icon=":material/visibility:", key="analyze-show-example"):
-        st.session_state[EXAMPLE_KEY] = True
+        st.session_state[log.REPORT] = EXAMPLE
         st.rerun()
 
 
-def _report(analysis: Analysis) -> None:
+def _report(judged: Judged, uploads: list[Upload]) -> None:
+    if len(judged.analyses) == 1:
+        for text in judged.left_out:
+            st.caption(plain(text))
+        _single(judged.analyses[0], judged, uploads)
+        return
+    names = names_of(judged.analyses)
+    with st.container(border=True):
+        table(on_page(several.run_table(judged.analyses)))
+        for text in judged.left_out:
+            st.caption(plain(text))
+        _downloads(judged, f"{len(names)}-runs")
+    if judged.comparison is not None:
+        st.subheader("Compared with each other", anchor=False)
+        for shown in several.compared(judged.comparison):
+            table(on_page(shown))
+        for text in several.said(judged.comparison):
+            st.caption(plain(text))
+    st.subheader("Over each other", anchor=False)
+    _overlaid(list(overlays(judged.analyses)))
+    st.subheader("One of them", anchor=False)
+    name = st.selectbox("Run", names, key="analyze-run", help="Its own report is below.")
+    _single(judged.analyses[names.index(name) if name in names else 0], None, uploads)
+
+
+def _overlaid(drawn: list[Plot]) -> None:
+    """One chart at a time: there are twenty, and each is large."""
+    if not drawn:
+        st.caption("No curve can be drawn of these logs.")
+        return
+    titles = [plot.title for plot in drawn]
+    title = st.selectbox("Chart", titles, key="analyze-chart", help="What is drawn against what.")
+    plot = drawn[titles.index(title) if title in titles else 0]
+    st.altair_chart(plot.chart, width="stretch")
+    if plot.caption:
+        st.caption(_worded(plot.caption))
+
+
+def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) -> None:
+    """One run's report; `judged` is what there is to download, None where that was said above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
         st.markdown(f"**{plain(happened)}**")
         st.markdown(plain(cost))
         st.markdown(f":material/arrow_forward: {plain(todo)}")
-        _downloads(analysis)
+        if judged is not None:
+            _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
     pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
     _findings(analysis)
     _figures(analysis)
-    _tables(analysis)
+    _tables(analysis, uploads)
 
 
-def _downloads(analysis: Analysis) -> None:
-    stem = PurePosixPath(analysis.run.source).name or "run"
+def _downloads(judged: Judged, stem: str) -> None:
+    """Written when they are asked for; a click does not run the page again, which would lose the others."""
     with st.container(horizontal=True):
         st.download_button(
             "HTML report",
-            lambda: _html(analysis),
+            lambda: _html(judged),
             file_name=f"{stem}.html",
             mime="text/html",
             icon=":material/download:",
             help="One file with its charts, readable without a network.",
+            on_click="ignore",
         )
         st.download_button(
-            "Markdown", lambda: document(analysis), file_name=f"{stem}.md", mime="text/markdown",
-            icon=":material/download:", help="The same report as text.",
-        )  # fmt: skip
+            "Markdown",
+            lambda: in_markdown(judged.analyses, judged.comparison, judged.left_out),
+            file_name=f"{stem}.md",
+            mime="text/markdown",
+            icon=":material/download:",
+            help="The same report as text.",
+            on_click="ignore",
+        )
         st.download_button(
-            "CSV", lambda: as_csv([analysis]), file_name=f"{stem}.csv", mime="text/csv",
-            icon=":material/download:", help="The table that was read from the log.",
+            "CSV", lambda: as_csv(judged.analyses), file_name=f"{stem}.csv", mime="text/csv",
+            icon=":material/download:", help="The table that was read from the log.", on_click="ignore",
         )  # fmt: skip
 
 
-def _html(analysis: Analysis) -> io.BytesIO:
+def _html(judged: Judged) -> io.BytesIO:
     from advisor.report.html import page as html_page  # its script bundle takes a second to load
 
-    return io.BytesIO(html_page([analysis]).encode())
+    return io.BytesIO(html_page(judged.analyses, judged.comparison, judged.left_out).encode())
 
 
 def _findings(analysis: Analysis) -> None:
     st.subheader("Findings", anchor=False)
     if not analysis.findings:
-        st.success("Nothing wrong was found in what the log holds.", icon=":material/check_circle:")
+        nothing_found(analysis, "Nothing wrong was found")
     for finding in dearest_first(analysis.findings):
         finding_card(finding)
     if analysis.insufficient:
@@ -178,6 +183,17 @@ def _findings(analysis: Analysis) -> None:
                 ((check.code.replace("_", " "), in_words(check.missing, ANALYZE)) for check in analysis.insufficient),
                 ("Check", "Is missing"),
             )
+
+
+def nothing_found(analysis: Analysis, words: str) -> None:
+    """Say so in these words, and how much was looked at; green only where that was most of it."""
+    looked = coverage(analysis.case, analysis.insufficient)
+    how_much = f"{looked.possible} of {looked.checks} checks were possible"
+    if 2 * looked.possible > looked.checks:
+        st.success(f"{words}: {how_much}.", icon=":material/check_circle:")
+        return
+    lacking = f"; for the rest the log would need {', '.join(looked.lacking[:3])}" if looked.lacking else ""
+    st.info(f"Too little to judge by: only {how_much}{lacking}.", icon=":material/question_mark:")
 
 
 def _worded(text: str) -> str:
@@ -226,7 +242,7 @@ def _figures(analysis: Analysis) -> None:
                 column.caption(_worded(plot.caption))
 
 
-def _tables(analysis: Analysis) -> None:
+def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
     st.subheader("Numbers", anchor=False)
     left, right = side_by_side("numbers", (1, 1))
     with left:
@@ -255,4 +271,15 @@ def _tables(analysis: Analysis) -> None:
     with st.expander("How it was read, and how to get this report again"):
         for note in (*map(_worded, analysis.case.unsure), *map(plain, analysis.run.notes)):
             st.markdown(f"- {note}")
-        st.code(words.reproduce(analysis), language="bash", wrap_lines=True)
+        _command(analysis, uploads)
+
+
+def _command(analysis: Analysis, uploads: list[Upload]) -> None:
+    """The command for this report, and what it needs beside it where the log has no file of its own yet."""
+    source = analysis.run.source
+    if uploads and uploads[0].name == PASTED:
+        st.caption(f"Save the pasted text as {PASTED}, then:")
+    elif uploads and source == title_of(uploads) and len(uploads) > 1:
+        st.caption(f"With these files in one folder: {plain(', '.join(upload.name for upload in uploads))}")
+        source = "FOLDER"
+    st.code(words.reproduce(analysis, source), language="bash", wrap_lines=True)

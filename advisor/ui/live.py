@@ -20,7 +20,7 @@ from advisor.report.charts import Axis
 from advisor.runs.devices import Device, read_devices
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
-from advisor.ui.analyze import dearest_first, finding_card
+from advisor.ui.analyze import dearest_first, finding_card, nothing_found
 from advisor.ui.tables import plain, side_by_side
 from advisor.units import (
     format_bytes,
@@ -167,10 +167,8 @@ def findings(folder: Path, over: bool) -> None:
             f"Training loss at the end, by its course so far: {format_estimate(outlook.final_loss, format_number)}"
         )
     if not analysis.findings:
-        st.success(
-            f"Nothing wrong so far; looked at every {format_seconds(JUDGE_SECONDS)}." if not over
-            else "Nothing wrong was found.", icon=":material/check_circle:",
-        )  # fmt: skip
+        so_far = f"Nothing wrong so far (looked at every {format_seconds(JUDGE_SECONDS)})"
+        nothing_found(analysis, "Nothing wrong was found" if over else so_far)
     ordered = dearest_first(analysis.findings)
     for finding in ordered[:FINDINGS_SHOWN]:
         finding_card(finding)

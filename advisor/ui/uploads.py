@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from advisor.errors import AdvisorError
 from advisor.store.store import Store
 from advisor.workflows.analysis import Analysis, Given
-from advisor.workflows.analyze import analyze
+from advisor.workflows.analyze import Judged, analyze, judge_all
 
 MOST_FILES = 50
 MOST_MEGABYTES = 200  # of one file; a log of 200 MB holds a million steps
@@ -26,24 +26,42 @@ class Upload:
     content: Callable[[], memoryview | bytes]
 
 
-def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Analysis:
-    """Judge one log, one archive or several files of one run; raises AdvisorError in the uploader's file names."""
+def judge_uploads(uploads: Sequence[Upload], given: Given, store: Store) -> Judged:
+    """Judge one log, one archive, several files of one run, or several logs of one format, which are several runs.
+
+    Raises AdvisorError in the uploader's file names.
+    """
     if len(uploads) > MOST_FILES:
         raise AdvisorError(
             f"{len(uploads)} files are more than the {MOST_FILES} that are taken", "zip the run's folder"
         )
-    title = uploads[0].name if len(uploads) == 1 else f"{uploads[0].name} and {len(uploads) - 1} more"
+    title = title_of(uploads)
     with tempfile.TemporaryDirectory(prefix="advisor-upload-") as name:
         folder = Path(name)
         paths = [_write(folder, upload) for upload in uploads]
         path = paths[0] if len(paths) == 1 else folder
         try:
-            analysis = analyze(path, given, store)
+            judged = judge_all([path], store, lambda path: analyze(path, given, store))
         except AdvisorError as error:
             raise _in_their_words(error, folder, title) from None
+    return replace(
+        judged,
+        analyses=tuple(_as_uploaded(analysis, folder, title) for analysis in judged.analyses),
+        left_out=tuple(text.replace(f"{folder}/", "") for text in judged.left_out),
+    )
+
+
+def title_of(uploads: Sequence[Upload]) -> str:
+    """What an upload is called: its file, or its first and how many more."""
+    return uploads[0].name if len(uploads) == 1 else f"{uploads[0].name} and {len(uploads) - 1} more"
+
+
+def _as_uploaded(analysis: Analysis, folder: Path, title: str) -> Analysis:
+    """The analysis with the uploader's names in place of our folder's."""
     run = analysis.run
     notes = tuple(note.replace(f"{folder}/", "") for note in run.notes)
-    return replace(analysis, case=replace(analysis.case, run=replace(run, source=title, notes=notes)))
+    source = title if Path(run.source) == folder else run.source.replace(f"{folder}/", "")
+    return replace(analysis, case=replace(analysis.case, run=replace(run, source=source, notes=notes)))
 
 
 def _write(folder: Path, upload: Upload) -> Path:

@@ -82,6 +82,7 @@ class Analysis:
     next_run: NextRun | None = None  # on the data that were asked about
     savings: Savings | None = None  # of all findings, no second counted twice; None: not known
     run_seconds: tuple[float | None, ...] = ()  # of each of the log's runs, by its own clocks
+    given: Given = Given()  # what was stated beside the log
 
     @property
     def run(self) -> RunTable:

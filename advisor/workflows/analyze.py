@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -15,6 +16,7 @@ from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.several_logs import logs_of
+from advisor.runs.comparison import Comparison, compare_runs, compare_those_far_enough
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
@@ -25,6 +27,57 @@ from advisor.workflows.data import read_data
 _OPEN = (Status.INCOMPLETE, Status.UNKNOWN)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The runs that were found, each judged; several of them against each other, too."""
+
+    analyses: tuple[Analysis, ...]
+    comparison: Comparison | None = None
+    left_out: tuple[str, ...] = ()  # what could not be read or compared, and why
+
+
+def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analysis]) -> Judged:
+    """Judge every run at the paths (`judge` does one) and compare them.
+
+    Of a folder of several runs, what cannot be read is named and passed over; a path by itself must be readable. Raises
+    AdvisorError where nothing can be read.
+    """
+    found = [log for path in paths for log in runs_of(located(path, store))]
+    many = len(found) > len(paths)  # a folder of runs, of which some may hold nothing
+    analyses, left_out = [], []
+    for path in found:
+        try:
+            analyses.append(judge(path))
+        except AdvisorError as error:
+            if not many:
+                raise
+            left_out.append(f"left out: {error.message}")
+    if not analyses:
+        raise AdvisorError("; ".join(left_out), "give the logs themselves")
+    comparison, why = _compared(analyses, forgiving=many)
+    return Judged(analyses=tuple(analyses), comparison=comparison, left_out=(*left_out, *why))
+
+
+def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
+    """The runs against each other; of a folder of runs that cannot be, in words why not."""
+    if len(analyses) < 2:
+        return None, []
+    cases = [analysis.case for analysis in analyses]
+    if not forgiving:
+        return compare_runs(cases), []
+    return compare_those_far_enough(cases, names_of(analyses))
+
+
+def names_of(analyses: Sequence[Analysis]) -> list[str]:
+    """What each run is called: the end of its path that tells it from the others."""
+    parts = [Path(analysis.run.source).parts for analysis in analyses]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(part)} ({number})" for number, part in enumerate(parts, 1)]
+
+
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:
     """Read a log, a run's folder or an archive of it and judge it.
 
@@ -32,7 +85,7 @@ def analyze(path: Path, given: Given, store: Store, progress: Progress | None = 
     """
     with opened(path) as inside:
         run = replace(_read(inside, given, progress), source=str(path))
-        return judge_run(_as_it_is(run, inside), _with_folder(inside, given), store)
+        return replace(judge_run(_as_it_is(run, inside), _with_folder(inside, given), store), given=given)
 
 
 def _as_it_is(run: RunTable, path: Path) -> RunTable:

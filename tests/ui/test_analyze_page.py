@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -126,6 +127,56 @@ def test_what_cannot_be_read_is_one_sentence_without_our_folders(name, content, 
     said = words(at)
     assert expected in said
     assert tempfile.gettempdir() not in said and "Traceback" not in said
+
+
+def test_several_logs_are_several_runs_over_each_other():
+    at = app().run()
+    slower = LINES.replace("dt: 250.00ms", "dt: 500.00ms").replace("65,536", "32,768")
+    at.file_uploader[0].upload("fast.log", LINES.encode()).upload("slow.log", slower.encode()).run()
+    assert not at.exception and not at.error
+    runs = at.table[0].value
+    assert list(runs["Run"]) == ["fast.log", "slow.log"]
+    # 300 steps of 0.25 and of 0.5 s
+    assert list(runs["Takes"]) == ["75 s", "2.5 min"]
+    assert "Compared with each other" in words(at) and "FOLDER" not in words(at)
+    at.selectbox(key="analyze-run").select("slow.log").run()
+    assert "32.8 k tok/s" in words(at)
+
+
+def test_the_command_of_a_report_gives_it_again(advisor_home, tmp_path):
+    at = app().run()
+    at.file_uploader[0].upload("my log.txt", LINES.encode()).run()
+    at.selectbox(key="log_gpu").set_value("l4").run()
+    at.number_input(key="log_price").set_value(36.0).run()
+    (tmp_path / "my log.txt").write_text(LINES)
+    command = [sys.executable, "-m", *shlex.split(at.code[-1].value)]
+    done = subprocess.run(command, cwd=tmp_path, env=_env(advisor_home), capture_output=True, text=True, check=True)
+    assert "$0.75" in done.stdout  # 300 steps of 0.25 s at $36 an hour
+
+
+def test_a_report_is_still_there_on_another_visit_until_its_log_is_taken_away():
+    at = app().run()
+    at.file_uploader[0].upload("train.log", LINES.encode()).run()
+    name = at.query_params["report"]
+    again = app()
+    again.query_params["report"] = name
+    again.run()  # the page loaded anew: nothing in its form
+    assert "Report on train.log" in words(again).replace("\\", "") and "65.5 k tok/s" in words(again)
+    again.button(key="analyze-close").click().run()
+    assert "Drop a log above" in words(again) and "report" not in again.query_params
+    stale = app()
+    stale.query_params["report"] = "0123456789ab"
+    stale.run()
+    assert "no longer in the server's memory" in words(stale) and not stale.exception
+
+
+def test_two_lines_are_too_little_to_judge_by():
+    at = app().run()
+    at.text_area[0].set_value(at.text_area[0].placeholder).run()
+    assert not at.exception
+    said = words(at)
+    assert "Too little to judge by" in said and "othing wrong" not in said
+    assert "Save the pasted text" in said
 
 
 def test_nothing_of_an_upload_stays_on_disk(advisor_home, tmp_path, monkeypatch):

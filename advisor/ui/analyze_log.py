@@ -1,0 +1,140 @@
+"""What page Analyze looks at: what was uploaded or pasted, kept in memory, and what is stated beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from functools import partial
+from typing import Final
+
+import streamlit as st
+
+from advisor.findings.forecast import Targets
+from advisor.hardware.catalog import load_gpus
+from advisor.ui.tables import plain
+from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, title_of
+from advisor.workflows.analysis import Given
+
+QUERY: Final = "query-params"
+FILES, TEXT = "analyze-files", "analyze-text"
+REPORT = "report"  # in the session and in the address: which report is looked at
+KEPT_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that a page that is loaded again has its report
+
+
+def source() -> list[Upload]:
+    """What was uploaded or pasted."""
+    left, right = st.columns((3, 2))
+    files = left.file_uploader(
+        "Training logs, the files of a run, or a zip of its folder",
+        accept_multiple_files=True,
+        max_upload_size=MOST_MEGABYTES,
+        key=FILES,
+        on_change=_emptied,
+        help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more. Several logs of one "
+        "format are several runs, compared with each other. Files are read on this machine, never executed, and kept "
+        "in memory only.",
+    )
+    text = right.text_area(
+        "or paste its text",
+        placeholder="step 10 | loss 4.21 | lr 3e-4 | 812 ms | 161 k tok/s …",
+        key=TEXT,
+        on_change=_emptied,
+        height=110,
+        help="The lines a training script printed.",
+    )
+    if files:
+        return [Upload(name=file.name, content=file.getvalue) for file in files]
+    return [Upload(name=PASTED, content=text.encode)] if text.strip() else []
+
+
+def looked_at(uploads: list[Upload]) -> str | None:
+    """The name of the report: of what lies in the form, else of the session or the address. None: nothing yet."""
+    name: str | None = st.session_state.get(REPORT) or st.query_params.get(REPORT)
+    if uploads:
+        name = _keep(uploads)
+    if name:
+        st.session_state[REPORT] = st.query_params[REPORT] = name
+    return name
+
+
+def _keep(uploads: list[Upload]) -> str:
+    """Keep what was uploaded under a name that its content gives; the oldest make room."""
+    contents = [(upload.name, bytes(upload.content())) for upload in uploads]
+    digest = hashlib.sha256()
+    for name, content in contents:
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    key, memory = digest.hexdigest()[:12], kept()
+    memory[key] = [Upload(name=name, content=partial(bytes, content)) for name, content in contents]
+    memory.move_to_end(key)
+    while len(memory) > 1 and sum(len(one.content()) for many in memory.values() for one in many) > KEPT_BYTES:
+        memory.popitem(last=False)
+    return key
+
+
+@st.cache_resource(show_spinner=False)
+def kept() -> OrderedDict[str, list[Upload]]:
+    """What was uploaded to this server and by what name, newest last."""
+    return OrderedDict()
+
+
+def above(uploads: list[Upload]) -> None:
+    """Which report is shown without its log in the form, and the way to another."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(f"Report on {plain(title_of(uploads))}, as uploaded before.")
+        st.button("Close it", icon=":material/close:", key="analyze-close", on_click=close)
+
+
+def _emptied() -> None:
+    """Who takes the log out of the form is done with its report; whoever changes the page is not."""
+    if not st.session_state[FILES] and not st.session_state[TEXT].strip():
+        close()
+
+
+def close() -> None:
+    """Look at no report any more."""
+    st.session_state.pop(REPORT, None)
+    st.query_params.pop(REPORT, None)
+
+
+def given() -> Given:
+    with st.expander("What the log may not say: card, price, targets"):
+        columns = st.columns(3)
+        cards = ["cpu", *sorted(load_gpus())]
+        gpu = columns[0].selectbox(
+            "Card", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
+        )
+        gpus = columns[1].number_input(
+            "Number of cards", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."
+        )
+        price = columns[2].number_input(
+            "Price ($ per card and hour)",
+            min_value=0.0,
+            value=None,
+            placeholder="the cheapest in the catalog",
+            key="log_price",
+            bind=QUERY,
+            help="What you pay. Without it the catalog's cheapest price for the card is taken.",
+        )
+        columns = st.columns(3)
+        loss = columns[0].number_input(
+            "Loss to reach",
+            min_value=0.0,
+            value=None,
+            key="log_loss",
+            bind=QUERY,
+            help="In the log's own unit: says whether the run will get there.",
+        )
+        usd = columns[1].number_input(
+            "Budget ($)", min_value=0.0, value=None, key="log_usd", bind=QUERY,
+            help="Says whether the whole run stays within it.",
+        )  # fmt: skip
+        hours = columns[2].number_input(
+            "Deadline (hours)", min_value=0.0, value=None, key="log_hours", bind=QUERY, help="From the run's start."
+        )
+    return Given(
+        gpu=gpu,
+        gpus=gpus,
+        usd_per_gpu_hour=price,
+        targets=Targets(final_loss=loss or None, usd=usd or None, hours=hours or None),
+    )
