@@ -274,9 +274,12 @@ def parse_deadline(text: str, now: datetime) -> float:
     """Seconds that everything may take: a duration, or what is left until a moment of this machine's clock.
 
     `now` is that clock, without a time zone. A moment is ISO 8601 (a time zone of its own is kept), or a weekday, today
-    or tomorrow with a time of day. AdvisorError (exit 2) for the past and for everything else.
+    or tomorrow with a time of day. AdvisorError (exit 2) for the past, a bare number and everything else.
     """
     moment = _moment(text.strip().lower(), now)
+    if re.fullmatch(_NUMBER, text.strip()):  # seconds elsewhere; here nearly everybody means hours
+        number = text.strip()
+        raise AdvisorError(f"{text!r} says no unit", f"{number}h, {number}min or {number}s?", exit_code=2)
     if moment is None:
         return _parse_duration(text, f"{_DURATION_EXAMPLES}; a moment like 'Monday 9:00' or 2026-12-01T09:00")
     ahead = moment.year - now.year  # years out of reach overflow the clock

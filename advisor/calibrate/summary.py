@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.calibrate import observations
+from advisor.calibrate.fit import HeldOut
 from advisor.calibrate.session import describe
-from advisor.records import Workload
+from advisor.records import Basis, Estimate, Workload
 from advisor.store.calibration import Calibration
 from trainer.schema import Outcome
 
@@ -57,6 +59,30 @@ def burst_lines(calibration: Calibration, errors: Sequence[float] | None = None)
         )
         for burst in failed
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutPoint:
+    """One configuration as predicted from all others, beside what it took."""
+
+    configuration: str
+    predicted: Estimate  # seconds of a step, 80 % interval
+    measured: float  # corrected for the machine's drift
+
+
+def held_out_points(calibration: Calibration, held: HeldOut) -> list[HeldOutPoint]:
+    """What leaving each configuration out predicted for it (`held` is `hold_each_out` of the calibration)."""
+    bursts = calibration.bursts
+    seen = observations.observations(bursts, observations.drift_of(bursts))
+    points = []
+    for one, error, width in zip(seen, held.errors.tolist(), held.widths.tolist(), strict=True):
+        value = one.step_seconds * (1 + error)
+        low, high = value * math.exp(-width), value * math.exp(width)
+        predicted = Estimate(value=value, low=low, high=high, basis=Basis.INTERPOLATED)
+        points.append(
+            HeldOutPoint(configuration=describe(one.workload), predicted=predicted, measured=one.step_seconds)
+        )
+    return points
 
 
 def _size(w: Workload) -> tuple[int, ...]:

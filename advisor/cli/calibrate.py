@@ -59,7 +59,10 @@ def run(options: CalibrationOptions) -> Calibrated:
     """Calibrate as the options say, with a bar for its time."""
     from advisor.store.store import default_store
     from advisor.workflows.calibrate import calibrate
+    from advisor.workflows.preflight import training_here
 
+    if busy := ", ".join(training_here(default_store())):
+        render.remark(f"warning: {busy} is training on this machine: what is measured beside it is too slow")
     with bar() as (on_start, on_event):
         return calibrate(options, default_store(), on_start, on_event)
 

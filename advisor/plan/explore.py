@@ -93,13 +93,15 @@ def find_choice(search: SearchReport, wanted: str | None) -> Choice | None:
 def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
     """The goal for which nothing is open: this run of the plan's search, with the changes.
 
-    Tokens and global batch stay as they are when something else changes. Budget and deadline are left out, since a
-    what-if may break them; other or more GPUs are rented where the plan's own goal allows, and a price that was given
-    for this card says nothing of another.
+    Tokens and global batch stay as they are when something else changes; the micro-batch is chosen anew where another
+    card, count, depth or context may want another, unless the goal or the changes name it. Budget and deadline are left
+    out, since a what-if may break them; other or more GPUs are rented where the plan's own goal allows, and a price
+    that was given for this card says nothing of another.
     """
     goal, model, changes = plan.goal, plan.run.model, changes or Changes()
     gpu, other_card = changes.gpu or choice.gpu, changes.gpu not in (None, choice.gpu)
     moved = other_card or changes.gpus not in (None, choice.gpus)
+    another = moved or changes.depth not in (None, choice.depth) or changes.seq_len not in (None, model.seq_len)
     price = None if other_card else goal.usd_per_gpu_hour
     own = choice.price_source == OWN_MACHINE and not other_card and changes.usd_per_gpu_hour is None
     return replace(
@@ -108,7 +110,7 @@ def pinned(plan: Plan, choice: Choice, changes: Changes | None = None) -> Goal:
         model=None,  # its shape stays
         parameters=None,
         epochs=None,
-        micro_batch=changes.micro_batch or choice.micro_batch,
+        micro_batch=changes.micro_batch or (goal.micro_batch if another else choice.micro_batch),
         global_batch_tokens=choice.tokens // choice.steps,
         seq_len=changes.seq_len or model.seq_len,
         vocab_size=model.vocab_size,

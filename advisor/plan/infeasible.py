@@ -30,7 +30,8 @@ def explain(space: SearchSpace) -> tuple[str, str]:
     fewer = " or fewer --tokens" if space.goal.tokens is not None else ""
     if late.min() > 1:
         fastest = int(seconds.argmin())
-        message = f"no plan ends within {format_seconds(space.limits.deadline_seconds)}: "
+        assumed = ", assumed because no limit was given" if space.goal.deadline_seconds is None else ""
+        message = f"no plan ends within {format_seconds(space.limits.deadline_seconds)}{assumed}: "
         message += f"{_who(space, places[fastest], 'fastest')} needs {up_to}{format_seconds(seconds[fastest])}{what}"
         return message, f"feasible with {feasible_deadline(seconds[fastest])}{fewer}"
     if dear.min() > 1:

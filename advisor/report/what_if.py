@@ -8,7 +8,7 @@ from advisor.plan.explore import Effect
 from advisor.records import Estimate, Plan
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, TIME
 from advisor.report.table import Table
-from advisor.units import Formatter
+from advisor.units import Formatter, format_count, format_tokens
 
 
 def in_words(effect: Effect) -> str:
@@ -46,3 +46,18 @@ def comparison(base: Plan, shown: Plan, effect: Effect, memory: Sequence[Estimat
         for quantity, change, (before, after) in rows
     )
     return Table(columns=("", "as chosen", "what if", "change"), rows=cells)
+
+
+def kept(base: Plan, shown: Plan) -> str:
+    """What a what-if left as it was, and what it chose anew."""
+    named = [
+        ("depth", *(format_count(p.chosen.depth) for p in (base, shown))),
+        ("context", *(format_count(p.run.model.seq_len) for p in (base, shown))),
+        ("tokens", *(format_tokens(p.chosen.tokens) for p in (base, shown))),
+        ("global batch", *(f"{format_tokens(p.workload.step_tokens)} tokens" for p in (base, shown))),
+        ("micro-batch", *(format_count(p.run.micro_batch) for p in (base, shown))),
+        ("recomputation", *(p.run.activation_checkpointing for p in (base, shown))),
+    ]
+    same = [f"{name} {before}" for name, before, after in named if before == after]
+    other = [f"{name} {after} instead of {before}" for name, before, after in named if before != after]
+    return f"Kept: {', '.join(same)}." + (f" Other: {', '.join(other)}." if other else "")

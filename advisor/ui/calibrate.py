@@ -8,23 +8,27 @@ import streamlit as st
 
 from advisor.calibrate import background
 from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
-from advisor.calibrate.quality import with_quality
-from advisor.calibrate.summary import burst_lines
+from advisor.calibrate.fit import HeldOut
+from advisor.calibrate.quality import hold_each_out, with_quality
+from advisor.calibrate.summary import burst_lines, held_out_points
 from advisor.hardware.here import first_card
+from advisor.report import charts
 from advisor.report.calibration import consequence, verdict
 from advisor.store.calibration import COMPLETE, Calibration, Verdict
 from advisor.store.store import CalibrationEntry
-from advisor.ui import loaders
+from advisor.ui import loaders, plan
 from advisor.ui.tables import plain, right_aligned, table
 from advisor.units import (
     format_bandwidth,
     format_centre,
+    format_estimate,
     format_flops,
     format_percent,
     format_rate,
     format_seconds,
     format_usd,
 )
+from advisor.workflows.preflight import training_here
 
 LOOK_SECONDS = 1.0
 
@@ -37,17 +41,79 @@ def page() -> None:
     st.markdown(
         f"This machine has **{here}**. A calibration trains short bursts on the real device and fits its speed."
     )
+    entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     now = background.look(loaders.store())
     if now is not None and now.running:
         st.fragment(_live, run_every=LOOK_SECONDS)()
     else:
-        _form(card is not None)
+        busy = ", ".join(training_here(loaders.store()))
+        own = [entry for entry in entries if not entry.shipped]
+        if own:
+            _newest(own[0], busy)
+        _form(card is not None, busy)
         if now is not None:
             _result(now)
-    _known()
+    _known(entries)
 
 
-def _form(has_card: bool) -> None:
+def _newest(entry: CalibrationEntry, busy: str) -> None:
+    """Whether to plan on what was measured last, and the way on: to the plan, or to measure once more."""
+    quality, held = entry.quality, _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
+    assert quality is not None  # `page` judged it
+    good = quality.verdict == Verdict.GOOD
+    found = str(quality.verdict) if good else consequence(quality, entry.device_key)
+    if held is not None:
+        median, inside = (format_percent(round(share, 2)) for share in (held.median, held.coverage))
+        found = f"±{median}, {inside} inside the 80 % interval: {found}"
+    kind, icon = (st.success, ":material/check_circle:") if good else (st.warning, ":material/warning:")
+    kind(f"**{plain(entry.device_name or entry.device_key)}** ({plain(entry.id)})  \n{plain(found)}.", icon=icon)
+    with st.container(horizontal=True):
+        if quality.verdict != Verdict.REJECTED and st.button(
+            "Plan with it", icon=":material/arrow_forward:", type="primary" if good else "secondary"
+        ):
+            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params={"gpu": entry.device_key})
+        if not good and st.button("Repeat it", icon=":material/replay:", type="primary", disabled=bool(busy)):
+            seconds = (CPU_DEFAULTS if entry.device_key == "cpu" else CUDA_DEFAULTS).budget_seconds
+            options = ["--gpu", entry.device_key, "--family", entry.family or "nanochat", "--fresh"]
+            background.start(loaders.store(), options, float(seconds))
+            st.rerun()
+    if held is not None:
+        points = _points(_calibration(entry), held)
+        with st.expander("Predicted and measured: each configuration, predicted from the others", expanded=True):
+            st.altair_chart(charts.identity_scatter(points, unit="seconds of a step"), width="stretch")
+            st.caption("On the dashed line the prediction was exact; bars are 80 % intervals.")
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _held_out(path: str, stamped: int) -> HeldOut | None:
+    """Each configuration predicted from the others; None where too few were measured."""
+    return hold_each_out(loaders.calibration(path, stamped))
+
+
+def _points(recorded: Calibration, held: HeldOut) -> list[dict[str, object]]:
+    """The rows of the chart of predictions."""
+    return [
+        {
+            "run": point.configuration,
+            "predicted": point.predicted.value,
+            "low": point.predicted.low,
+            "high": point.predicted.high,
+            "actual": point.measured,
+            "inside": "inside the interval" if inside else "outside",
+            "label": f"{format_estimate(point.predicted, format_seconds)}; actual {format_seconds(point.measured)}",
+        }
+        for point, inside in zip(held_out_points(recorded, held), held.inside.tolist(), strict=True)
+    ]
+
+
+def _form(has_card: bool, busy: str) -> None:
+    """Start one; not while a run trains here, since both would be measured wrong."""
+    if busy:
+        st.info(
+            f"{plain(busy)} is training on this machine: what is measured beside it would be too slow, and so would "
+            "the run be. Wait for its end, or stop it on the page Launch and watch.",
+            icon=":material/hourglass_empty:",
+        )
     defaults = CUDA_DEFAULTS if has_card else CPU_DEFAULTS
     with st.form("calibrate", border=True):
         columns = st.columns(4)
@@ -66,7 +132,7 @@ def _form(has_card: bool) -> None:
         )
         if price:
             st.caption(f"At most {format_usd(background.cost_usd(price, seconds))} for the whole calibration.")
-        if st.form_submit_button("Calibrate", type="primary", icon=":material/speed:"):
+        if st.form_submit_button("Calibrate", icon=":material/speed:", disabled=bool(busy)):
             options = ["--gpu", device, "--family", family]
             if price is not None:
                 options += ["--price", f"{price:g}"]
@@ -117,9 +183,8 @@ def _bursts(calibration: Calibration) -> None:
     table(rows, right=("Bursts", "Tokens/s", "Step"))
 
 
-def _known() -> None:
+def _known(entries: list[CalibrationEntry]) -> None:
     st.subheader("What is known of which device", anchor=False)
-    entries = [with_quality(entry) for entry in loaders.store().list_calibrations()]
     if not entries:
         st.info(
             "Nothing is calibrated yet. Cards that were never calibrated are predicted from their data sheets and "
@@ -139,18 +204,35 @@ def _known() -> None:
     ).selection.rows
     st.caption(
         "Held-out error: median / p90 of configurations predicted from the others. Inside: of them, within the 80 % "
-        "interval. Tick two calibrations of one device to compare them."
+        "interval. Tick one to remove it, two of one device to compare them."
     )
-    for entry in entries:
-        if entry.quality is not None and entry.quality.verdict != Verdict.GOOD:
-            st.warning(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"), icon=":material/warning:")
+    if len(picked) == 1 and picked[0] < len(entries):
+        _one(entries[picked[0]])
     if len(picked) == 2 and max(picked) < len(entries):
         _compare([entries[number] for number in picked])
 
 
+def _one(entry: CalibrationEntry) -> None:
+    """What plans do with a calibration, and its removal."""
+    if entry.quality is not None:
+        st.caption(plain(f"{entry.id}: {consequence(entry.quality, entry.device_key)}"))
+    if entry.shipped:
+        st.caption("It came with the program and stays; one of your own goes before it.")
+        return
+    with st.popover("Remove it", icon=":material/delete:"):
+        st.markdown("Plans forget it; the runs that were planned on it stay as they are.")
+        if st.button(f"Remove {entry.id}", key="remove-calibration"):
+            loaders.store().delete_calibration(entry.id)
+            st.rerun()
+
+
+def _calibration(entry: CalibrationEntry) -> Calibration:
+    return loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
+
+
 def _entry_row(entry: CalibrationEntry, now: datetime) -> dict[str, str]:
-    calibration = loaders.calibration(str(entry.path), entry.path.stat().st_mtime_ns)
-    held = calibration.held_out_error
+    calibration = _calibration(entry)
+    held = _held_out(str(entry.path), entry.path.stat().st_mtime_ns)
     age = (now - datetime.fromisoformat(entry.created)).total_seconds()
     right = f"{format_percent(held.median)} / {format_percent(held.p90)}" if held else "unknown"
     return {

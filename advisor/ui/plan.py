@@ -51,12 +51,12 @@ def page() -> None:
         shown, problem = _run(answered, choice, changes, now), None
     except AdvisorError as error:
         shown, problem = base, error
-    _answer(goal, answered, choice, shown, problem, varied=shown is not base)
-    _hand_over(goal, answered, choice, changes if problem is None else explore.Changes(), shown)
-    _cards(answered, choice)
     its = own
     if shown.workload.gpu != choice.gpu:
         its = plan_answers.profile(shown.goal, shown.workload.gpu, now)
+    _answer(goal, answered, choice, (shown, its), problem, varied=shown is not base)
+    _hand_over(goal, answered, choice, changes if problem is None else explore.Changes(), shown)
+    _cards(goal, answered, choice, now)
     _around(goal, answered, choice, (base, own), (shown, its), now)
     tabs(goal, shown, its, answered)
 
@@ -98,22 +98,35 @@ def _pick(name: str | None) -> None:
 
 
 def _answer(
-    goal: Goal, answered: Plan, choice: Choice, shown: Plan, problem: AdvisorError | None, *, varied: bool
+    goal: Goal,
+    answered: Plan,
+    choice: Choice,
+    current: tuple[Plan, Profile],
+    problem: AdvisorError | None,
+    *,
+    varied: bool,
 ) -> None:
+    shown, its = current
     name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
     words = sentence(shown)
     if shown.prediction.loss:
         words = f"{words.removesuffix('.')}, {LOSS.name} {LOSS.of(shown.prediction.loss)}."
     st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
-    colour, explained = _BASES[shown.prediction.step_seconds.basis]
-    st.badge(f"speed: {shown.prediction.step_seconds.basis}", color=colour, help=explained)
-    if (rests := speed_rests_on(shown)) is not None:
+    _badge(shown.prediction.step_seconds.basis, its, "speed: ")
+    if its.widening > 1:
+        st.warning(
+            f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
+            icon=":material/warning:",
+        )
+    elif (rests := speed_rests_on(shown)) is not None:
         st.caption(":material/query_stats: " + plain(rests))
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown):
         st.warning(plain(f"Outside the goal: {text}."), icon=":material/warning:")
     for text in shown.warnings:
+        if text in its.caveats:
+            continue  # said above
         st.caption(":material/info: " + worded(text))
 
 
@@ -147,21 +160,33 @@ def _link() -> str:
     return f"{base}?{urlencode(query, doseq=True)}" if query else base
 
 
-def _cards(answered: Plan, choice: Choice) -> None:
+def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
+    """What a speed rests on; never green by a calibration that is doubted."""
+    colour, explained = _BASES[basis]
+    if profile.widening > 1 and colour == "green":
+        colour, explained = "orange", f"{explained} But its calibration is doubtful."
+    doubt = ", doubtful" if profile.widening > 1 else ""
+    st.badge(f"{before}{basis}{doubt}", color=colour, help=explained)
+
+
+def _cards(goal: Goal, answered: Plan, choice: Choice, now: plan_answers.World) -> None:
     options = answered.search.options if answered.search else ()
     for column, option in zip(st.columns(len(options) or 1), options, strict=False):
         with column.container(border=True, height="stretch"):
-            _card(option, shown=explore.choice_id(option) == explore.choice_id(choice))
+            _card(
+                option,
+                plan_answers.profile(goal, option.gpu, now),
+                shown=explore.choice_id(option) == explore.choice_id(choice),
+            )
     if answered.search and answered.search.sensitivity:
         st.markdown("\n".join(f"- {worded(text)}" for text in answered.search.sensitivity))
 
 
-def _card(option: Choice, *, shown: bool) -> None:
+def _card(option: Choice, profile: Profile, *, shown: bool) -> None:
     basis, words = option.step_seconds.basis, runs.option(option)
-    colour, explained = _BASES[basis]
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
-        st.badge(str(basis), color=colour, help=explained)
+        _badge(basis, profile)
     st.markdown(f"##### {words['model']}")
     memory = memory_of(option.gpu).column
     st.markdown(

@@ -71,7 +71,8 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
         "Card",
         plan_form.devices(),
         key=_CARD,
-        help="The same run on another card, at its catalog price. The sliders speak of the card that was chosen.",
+        help="The same model, tokens and global batch on another card, at its catalog price and its own best "
+        "micro-batch. The sliders speak of the card that was chosen.",
     )
     allowed = ranges(answered, choice)
     for name, label, words, explained in _SLIDERS:
@@ -93,6 +94,7 @@ def comparison(base: Plan, shown: Plan, profile: Profile, shown_profile: Profile
     effect = difference(base, shown, profile, shown_profile)
     held = [p.memory.device_total_bytes(plan.workload) for p, plan in ((profile, base), (shown_profile, shown))]
     st.markdown(in_markdown(what_if.comparison(base, shown, effect, held)).replace("$", "\\$"))
+    st.caption(what_if.kept(base, shown))
 
 
 def _next(options: Sequence[Any], value: Any) -> Any:

@@ -227,11 +227,17 @@ def _other_runs(store: Store, config: RunConfig) -> Iterator[Check]:
     """Runs on the processor are not kept apart, but each makes the others slower than planned."""
     if config.device != "cpu":
         return
+    for name in training_here(store):
+        words = f"{name} is running on this machine: both will be slower than planned"
+        yield Check(of="other runs", finding=Finding.WARNING, words=words)
+
+
+def training_here(store: Store) -> Iterator[str]:
+    """The names of the runs that train on this machine now."""
     for row in store.runs():
         folder = Path(row.path)
         launch = read_launch(folder) if is_run_folder(folder) else None
         if launch is None or launch.place.engine != "local" or launch.host != this_host():
             continue
         if describe(folder, store).state is RunState.RUNNING:
-            words = f"{folder.name} is running on this machine: both will be slower than planned"
-            yield Check(of="other runs", finding=Finding.WARNING, words=words)
+            yield folder.name

@@ -147,6 +147,14 @@ def test_too_short_a_deadline_says_what_would_do():
     assert plan_cpu(deadline_seconds=feasible).run.steps >= 20
 
 
+def test_a_limit_that_nobody_set_is_said_to_be_assumed():
+    with pytest.raises(
+        AdvisorError, match="no plan ends within 60 min, assumed because no limit was given: "
+    ) as caught:
+        plan_cpu(ratio=1e6)
+    assert "--deadline" in caught.value.hint
+
+
 def test_too_small_a_budget_says_what_would_do():
     with pytest.raises(AdvisorError, match="no plan costs") as caught:
         plan_gpu(budget_usd=0.01)

@@ -12,6 +12,7 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.calibrate import background
+from advisor.calibrate.quality import judged
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
 from advisor.store.store import Store, default_store, load_calibration
@@ -167,6 +168,10 @@ def test_two_calibrations_of_one_device_are_compared(advisor_home):
         shutil.copy(path, advisor_home / "calibrations")
     at = app("calibrate").run()
     assert list(at.dataframe[0].value["Verdict"]) == ["good", "good"] and not at.warning
+    newest = judged(load_calibration(recorded[1])).held_out_error
+    said = f"±{newest.median:.0%}, {newest.coverage:.0%} inside the 80% interval: good".replace("%", " %")
+    assert said in at.success[0].value.replace("\\", "") and "Plan with it" in [button.label for button in at.button]
+    assert len(at.get("arrow_vega_lite_chart")) == 1  # predicted and measured
     script = "from advisor.ui import calibrate, loaders\ncalibrate._compare(loaders.store().list_calibrations())\n"
     table = AppTest.from_string(script, default_timeout=30).run().table[0].value
     assert table.shape == (5, 3) and list(table[""])[0] == "Matrix products"
@@ -179,6 +184,26 @@ def test_a_calibration_that_is_not_believed_says_why(advisor_home):
     at = app("calibrate").run()
     assert list(at.dataframe[0].value["Verdict"]) == ["rejected"]
     assert "it was interrupted after 1 configuration" in at.warning[0].value
+    labels = [button.label for button in at.button]
+    assert "Repeat it" in labels and "Plan with it" not in labels
+
+
+def test_a_calibration_can_be_removed(advisor_home):
+    default_store().save_calibration(
+        load_calibration(sorted((ROOT / "benchmarks" / "raw").glob("cpu-nanochat-*.yaml"))[0])
+    )
+    [entry] = default_store().list_calibrations()
+    script = "from advisor.ui import calibrate, loaders\ncalibrate._one(loaders.store().list_calibrations()[0])\n"
+    at = AppTest.from_string(script, default_timeout=30).run()
+    at.button(key="remove-calibration").click().run()
+    assert default_store().list_calibrations() == [] and not entry.path.exists()
+
+
+def test_nothing_is_calibrated_beside_a_run(advisor_home, monkeypatch):
+    monkeypatch.setattr("advisor.ui.calibrate.training_here", lambda store: ["small-20261123"])
+    at = app("calibrate").run()
+    assert "small-20261123 is training on this machine" in words(at).replace("\\", "")
+    assert [button.disabled for button in at.button if button.label == "Calibrate"] == [True]
 
 
 def test_a_damaged_calibration_is_one_sentence(advisor_home):

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,8 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.records import Goal
 from advisor.report.plan import briefly, speed_rests_on
-from advisor.store.store import Store, default_store
+from advisor.store.calibration import Quality, Verdict
+from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui import watch
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
@@ -136,11 +138,14 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     ok(at.selectbox(key="if_gpu").set_value("h100-80gb-sxm").run())
     assert sentence(at).startswith("#### What if: Train depth") and "on 1 x h100-80gb-sxm" in sentence(at)
     after = said_command(at)
-    assert (after.gpu, after.tokens, after.micro_batch) == (
-        "h100-80gb-sxm",
-        recommend(before, default_store()).chosen.tokens,
-        after.micro_batch,
-    )
+    chosen = recommend(before, default_store())
+    assert (after.gpu, after.tokens) == ("h100-80gb-sxm", chosen.chosen.tokens)
+    assert after.micro_batch is None  # the other card's own best, not what was best for the small one
+    kept = recommend(replace(after, micro_batch=chosen.run.micro_batch), default_store())
+    best = recommend(after, default_store())
+    assert best.prediction.cost_usd.value < kept.prediction.cost_usd.value
+    assert any(c.value.startswith(f"Kept: depth {chosen.chosen.depth}, ") for c in at.caption)
+    assert any(f"micro-batch {best.run.micro_batch} instead of {chosen.run.micro_batch}" in c.value for c in at.caption)
     assert before.usd_per_gpu_hour == 0.3 and after.usd_per_gpu_hour is None  # the price was for the other card
     plan = recommend(after, default_store())
     assert format_estimate(plan.prediction.cost_usd, format_usd).replace("$", "\\$") in sentence(at)
@@ -150,6 +155,16 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     assert sentence(linked) == sentence(at)
     ok(at.selectbox(key="if_gpu").set_value("l4").run())
     assert "What if" not in sentence(at) and "if_gpu" not in at.query_params
+
+
+def test_what_rests_on_a_doubtful_calibration_is_never_green(advisor_home):
+    doubted = Quality(verdict=Verdict.DOUBTFUL, widening=2.3, reason="its held-out intervals held 50%")
+    Store(advisor_home).save_calibration(replace(load_calibration(CALIBRATION), quality=doubted))
+    at = ok(app(gpu="cpu", deadline="3 min").run())
+    assert "intervals widened 2.3 times" in at.warning[0].value
+    badges = [m.value for m in at.markdown if "-badge[" in m.value]
+    assert badges and all("green-badge" not in badge and "doubtful" in badge for badge in badges)
+    assert not any("The speed was measured here" in c.value for c in at.caption)
 
 
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
@@ -187,6 +202,7 @@ def test_a_what_if_beyond_the_budget_says_so():
         ({"budget": "$0.01"}, "No plan costs \\$0.01 or less", "**Budget** 0.0"),
         ({"deadline": "1s"}, "No plan ends within 1 s", "**Deadline** "),
         ({"budget": "", "deadline": ""}, "needs a limit or a task", "**Budget**, **Deadline**"),
+        ({"deadline": "8"}, "'8' says no unit", "8h, 8min or 8s"),
         ({"budget": "much"}, "'much' is not an amount of dollars", "Write it like"),
         ({"objective": "cost"}, "needs something to be done", "**Depth** 12"),
         ({"gpu": "p100-16gb-pcie"}, "no price known for p100", "**Own prices** 2.50"),
