@@ -20,7 +20,7 @@ from advisor.hardware.offers import (
     unpriced,
 )
 from advisor.hardware.software_support import lacks, what_it_needs, wheels_for
-from advisor.report.cards import OFFER_NUMBERS, card_facts, catalog_row, offer_notes, offer_rows
+from advisor.report.cards import OFFER_NUMBERS, card_facts, catalog_row, offer_notes, offer_rows, refreshed_words
 from advisor.report.render import print_json, show, table
 
 
@@ -76,15 +76,10 @@ def _refresh(today: datetime.date) -> None:
     """Renew the user's price cache, and say on stderr what came of it."""
     from advisor.hardware.live_prices import refresh_prices
 
-    done = refresh_prices(today)
-    providers = sorted({row.provider for row in done.rows})
-    click.echo(f"{len(done.rows)} prices of today from {', '.join(providers)}", err=True)
-    for name, why in sorted(done.failures.items()):
-        click.echo(f"  no answer from {name}: {why.splitlines()[0][:100]}", err=True)
-    if done.rejected:
-        click.echo(f"  {done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a card)", err=True)
-    if done.unmatched:
-        click.echo(f"  cards not told apart or not in the catalog: {', '.join(done.unmatched)}", err=True)
+    first, *more = refreshed_words(refresh_prices(today))
+    click.echo(first, err=True)
+    for line in more:
+        click.echo(f"  {line}", err=True)
 
 
 def _plain(spec: GpuSpec, offer: Offer | None, today: datetime.date) -> dict[str, object]:

@@ -43,8 +43,8 @@ class Offer:
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """The bill over the GPUs wanted; None: unknown."""
-        return None if self.usd_per_hour is None else self.usd_per_hour / self.gpus
+        """The bill over the GPUs paid for, idle ones among them; None: unknown."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / (self.rented or self.gpus)
 
     @property
     def drift(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from advisor.hardware.catalog import GpuSpec
+from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
@@ -111,7 +112,7 @@ def offer_rows(entries: Iterable[ProviderOffers], today: datetime.date) -> list[
             "machine": _machine(offer),
             "region": offer.row.region if offer.row else "-",
             "$/h": format_usd_rate(offer.usd_per_hour) if entry.on_demand else "-",
-            "$/GPU-h": format_usd_rate(offer.usd_per_gpu_hour) if entry.on_demand else "-",
+            "$/GPU-h": _per_gpu(offer) if entry.on_demand else "-",
             **({"spot $/h": _spot_words(entry.spot)} if spot else {}),
             "price age": price_age(offer.row, today) if offer.row else "-",
         }
@@ -130,6 +131,24 @@ def offer_notes(entries: Sequence[ProviderOffers], gpus: int) -> list[str]:
         *(f"{spot.provider}: spot is {_machine(spot)}" for spot, mine in other if _machine(spot) != _machine(mine)),
         *(f"{provider}: {note}" for provider, note in dict.fromkeys(notes) if note),
     ]
+
+
+def _per_gpu(offer: Offer) -> str:
+    """The price of one GPU; where a whole machine must be paid for, of how many."""
+    price = format_usd_rate(offer.usd_per_gpu_hour)
+    return f"{price} x {offer.rented}" if offer.rented is not None and offer.rented > offer.gpus else price
+
+
+def refreshed_words(done: Refreshed) -> list[str]:
+    """What came of asking for today's prices, a line each."""
+    providers = sorted({row.provider for row in done.rows})
+    lines = [f"{len(done.rows)} prices of today from {', '.join(providers)}"]
+    lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
+    if done.rejected:
+        lines.append(f"{done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a card)")
+    if done.unmatched:
+        lines.append(f"cards not told apart or not in the catalog: {', '.join(done.unmatched)}")
+    return lines
 
 
 def _machine(offer: Offer) -> str:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import datetime
 from functools import partial
+from typing import Final
 
 import streamlit as st
 
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
+from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.plan.goal import VOCAB_SIZE
 from advisor.plan.offers import ANY
 from advisor.records import Goal
 from advisor.report import charts
-from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, training_row
-from advisor.ui import loaders
+from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, refreshed_words, training_row
+from advisor.ui import loaders, plan
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
-from advisor.units import (
-    format_estimate,
-    format_rate,
-    format_usd_rate,
-)
+from advisor.units import DAY, format_estimate, format_rate, format_seconds, format_usd_rate
 
+QUERY: Final = "query-params"
+LENGTHS = (512, 1024, 2048, 4096, 8192)
 DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
 # as many as a window of 900 pixels shows: a ticked card's own table has the rest
 NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Memory")
@@ -31,8 +33,9 @@ NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Mem
 def page() -> None:
     """Choose a model, then compare cards."""
     st.header("GPUs", anchor=False)
+    _prices(datetime.date.today())
     goal = _controls()
-    rows = _market(goal, loaders.store_stamp())
+    rows = _market(goal, (*loaders.store_stamp(), _asked_at()))
     shown = _filtered(rows)
     if not shown:
         st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
@@ -57,14 +60,54 @@ def page() -> None:
         _one(shown[picked[0]].spec, goal, today)
 
 
+def _asked_at() -> int:
+    """When live prices were written last, in nanoseconds; 0: never."""
+    live = live_prices_path()
+    return live.stat().st_mtime_ns if live.exists() else 0
+
+
+def _prices(today: datetime.date) -> None:
+    """How old the prices are, when they were asked for last, and a way to ask again."""
+    days = sorted(age for row in load_prices() if (age := row.age_days(today)) is not None)
+    last = _asked_at()
+    asked = (
+        f"last asked for at {datetime.datetime.fromtimestamp(last / 1e9, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+        if last
+        else "never asked for from here: these came with the program"
+    )
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(
+            f"Prices are {format_seconds(days[0] * DAY)} to {format_seconds(days[-1] * DAY)} old, "
+            f"half of them more than {format_seconds(days[len(days) // 2] * DAY)}; {asked}."
+        )
+        if st.button("Ask for today's prices", icon=":material/refresh:", key="refresh-prices"):
+            try:
+                with st.spinner("asking every provider, 10 seconds"):
+                    st.session_state["refreshed"] = refreshed_words(refresh_prices(today))
+            except AdvisorError as error:
+                st.session_state["refreshed"] = [f"{error.message}; {error.hint}"]
+            st.rerun()
+    for line in st.session_state.pop("refreshed", []):
+        st.caption(plain(line))
+
+
 def _controls() -> Goal:
     columns = st.columns(5)
-    family = columns[0].selectbox("Model family", list(DEPTHS), help="The shape that would be trained.")
-    depth = columns[1].number_input("Depth", 1, 200, DEPTHS[family], help="Transformer blocks.")
-    lengths = [512, 1024, 2048, 4096, 8192]
-    seq_len = columns[2].selectbox("Context length", lengths, index=2, help="Tokens per sequence.")
-    gpus = columns[3].selectbox("GPUs", [1, 2, 4, 8], help="Data parallel, rented together.")
-    provider = columns[4].selectbox("Provider", ["any", *provider_names()], help="Whose prices.")
+    family = columns[0].selectbox(
+        "Model family", list(DEPTHS), key="card_family", bind=QUERY, help="The shape that would be trained."
+    )
+    depth = columns[1].number_input(
+        "Depth", 1, 200, DEPTHS[family], key=f"{family}_depth", bind=QUERY, help="Transformer blocks."
+    )
+    seq_len = columns[2].selectbox(
+        "Context length", LENGTHS, index=2, key="card_seq", bind=QUERY, help="Tokens per sequence."
+    )
+    gpus = columns[3].selectbox(
+        "GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help="Data parallel, rented together."
+    )
+    provider = columns[4].selectbox(
+        "Provider", ["any", *provider_names()], key="card_provider", bind=QUERY, help="Whose prices."
+    )
     return Goal(
         gpu=ANY,
         family=family,
@@ -123,7 +166,10 @@ def _chart(rows: list[CardRow]) -> None:
 
 
 def _one(spec: GpuSpec, goal: Goal, today: datetime.date) -> None:
-    st.subheader(spec.key, anchor=False)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.subheader(spec.key, anchor=False)
+        if st.button("Plan on this", icon=":material/arrow_forward:", key="plan-on-this", type="primary"):
+            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params={"gpu": spec.key})
     left, right = side_by_side("gpu", (2, 3))
     with left:
         pairs(card_facts(require_gpu(spec.key)), ("Specification", " "))

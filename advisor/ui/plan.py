@@ -20,7 +20,7 @@ from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
+from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
@@ -120,6 +120,8 @@ def _answer(
         )
     elif (rests := speed_rests_on(shown)) is not None:
         st.caption(":material/query_stats: " + plain(rests))
+    if shown.usd_per_hour:
+        st.caption(f":material/sell: Price: {plain(shown.price_source)}. Newer ones: page GPUs.")
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown):
@@ -135,7 +137,7 @@ def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Chan
     goal_shown = goal if shown is answered else explore.pinned(answered, choice, changes)
     with st.container(horizontal=True):
         if st.button("Launch…", type="primary", icon=":material/play_arrow:", help="Review it, then start it."):
-            st.session_state[watch.PLAN_KEY] = str(loaders.store().save_plan(shown))
+            st.session_state[launch_form.PLAN_KEY] = str(loaders.store().save_plan(shown))
             # {}: without it Streamlit refuses to leave a page whose controls are bound to the address
             st.switch_page(st.Page(watch.page, url_path="watch", title="Launch and watch"), query_params={})
         st.download_button(

@@ -8,17 +8,13 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from advisor.errors import AdvisorError
-from advisor.launch.claim import running_with
-from advisor.launch.guards import parse_loss_stop
 from advisor.launch.state import RunState, goes_on
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines, line
 from advisor.runs.follow import RunFollower, summarize
 from advisor.runs.progress import Progress
-from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import read_run_plan
-from advisor.ui import live, loaders
-from advisor.ui.controls import LAUNCH, in_controls
+from advisor.ui import launch_form, live, loaders
 from advisor.ui.tables import plain
 from advisor.units import (
     Formatter,
@@ -30,74 +26,18 @@ from advisor.units import (
     format_seconds,
     format_usd,
 )
-from advisor.workflows.launch import HERE, Limits, beforehand, launch, resume, stop
-from trainer.schema import dump_config
+from advisor.workflows.launch import resume, stop
 
 LOOK_SECONDS = 2.0
-PLAN_KEY = "plan-to-launch"  # session state: path of the plan that the Plan page handed over
 
 
 def page() -> None:
     """Launch above, what runs below."""
     st.header("Launch and watch", anchor=False)
-    plan = _chosen_plan()
+    plan = launch_form.chosen_plan()
     if plan is not None:
-        _launch_form(plan)
+        launch_form.form(plan)
     _watch()
-
-
-def _chosen_plan() -> Plan | None:
-    store = loaders.store()
-    saved = sorted((store.home / "plans").glob("*.yaml"), key=lambda path: path.stat().st_mtime, reverse=True)
-    handed = st.session_state.get(PLAN_KEY)
-    if not saved:
-        st.info("No plan yet: make one on the page Plan, then choose Launch there.", icon=":material/lightbulb:")
-        return None
-    names = [path.name for path in saved]
-    start = names.index(Path(handed).name) if handed and Path(handed).name in names else None
-    name = st.selectbox(
-        "Plan to launch", names, index=start, placeholder="choose a plan", help="Plans saved on the page Plan."
-    )
-    return load_plan(saved[names.index(name)]) if name else None
-
-
-def _launch_form(plan: Plan) -> None:
-    from advisor.report.plan import sentence
-
-    st.markdown(f"**{plain(sentence(plan))}**")
-    for warning in plan.warnings:
-        st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
-    with st.expander("The full configuration"):
-        left, right = st.columns(2)
-        left.caption("run.yaml: what the trainer is given")
-        left.code(dump_config(plan.run), language="yaml", height=380)
-        right.caption("plan.yaml: the promise and what it rests on")
-        right.code(dump_plan(plan), language="yaml", height=380)
-    running = running_with(loaders.store(), plan.id)
-    if running is not None:
-        st.info(f"This plan is running already: `{running.name}`. It is shown below.", icon=":material/play_circle:")
-        return
-    with st.form("launch", border=True):
-        columns = st.columns(3)
-        usd = columns[0].number_input(
-            "Stop before more than ($)", min_value=0.0, value=None, help="Stops with a checkpoint. Needs a price."
-        )
-        hours = columns[1].number_input(
-            "Stop after (hours)", min_value=0.0, value=None, help="Stops with a checkpoint; it can be resumed later."
-        )
-        too_high = columns[2].text_input(
-            "Stop if the loss is too high (step:loss)", placeholder="500:4.2", help="Checked from that step on."
-        )
-        st.caption("Where: this machine. On a rented one: copy plan.yaml there and type `advisor launch plan.yaml`.")
-        if st.form_submit_button("Launch", type="primary", icon=":material/play_arrow:"):
-            loss = [parse_loss_stop(too_high)] if too_high else []
-            limits = Limits(max_usd=usd or None, max_hours=hours or None, loss=loss)
-            before = beforehand(loaders.store(), plan, HERE, limits)
-            handle = launch(loaders.store(), plan, limits=limits)
-            for warning in (*before, *handle.warnings):
-                st.warning(in_controls(warning, LAUNCH, plain), icon=":material/warning:")
-            st.session_state["watched"] = str(handle.run_dir)
-            st.rerun()
 
 
 def _watch() -> None:
@@ -109,7 +49,7 @@ def _watch() -> None:
     summaries = {row.path: summarize(row, store) for row in rows}
     paths = list(summaries)
     running = [path for path in paths if goes_on(summaries[path].state)]
-    wanted = st.session_state.get("watched") or (running[0] if running else paths[0])
+    wanted = st.session_state.get(launch_form.WATCHED) or (running[0] if running else paths[0])
     path = st.selectbox(
         "Run",
         paths,
@@ -117,7 +57,7 @@ def _watch() -> None:
         format_func=lambda p: f"{Path(p).name}  ·  {(summaries[p].outcome or summaries[p].state).replace('_', ' ')}",
         help="Runs go on when this page is closed; reopen it and they are here.",
     )
-    st.session_state["watched"] = path
+    st.session_state[launch_form.WATCHED] = path
     is_running = goes_on(summaries[path].state)
     st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
     st.fragment(_judge, run_every=live.JUDGE_SECONDS if is_running else None)(Path(path), is_running)
@@ -217,5 +157,5 @@ def _buttons(progress: Progress, folder: Path) -> None:
         "Resume from the last checkpoint", icon=":material/resume:", key=f"resume-{folder.name}"
     ):
         resume(loaders.store(), folder)
-        st.session_state["watched"] = str(folder)
+        st.session_state[launch_form.WATCHED] = str(folder)
         st.rerun()

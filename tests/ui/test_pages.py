@@ -1,9 +1,10 @@
 """Every page in every state, run by Streamlit's own test driver: no browser, no server, but the real code."""
 
+import csv
 import shutil
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 
@@ -13,10 +14,15 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.calibrate import background
 from advisor.calibrate.quality import judged
+from advisor.hardware.live_prices import Refreshed
+from advisor.hardware.offers import offers_by_provider
+from advisor.hardware.prices import live_prices_path, load_prices
+from advisor.report.cards import offer_rows
 from advisor.store.folders import example_run
 from advisor.store.run_folder import read_run_plan, run_row
 from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui.controls import OF_PAGE, in_controls
+from advisor.units import format_usd_rate
 from advisor.workflows.compare import review
 from tests.ui.serving import ROOT
 
@@ -171,7 +177,8 @@ def test_two_calibrations_of_one_device_are_compared(advisor_home):
     newest = judged(load_calibration(recorded[1])).held_out_error
     said = f"±{newest.median:.0%}, {newest.coverage:.0%} inside the 80% interval: good".replace("%", " %")
     assert said in at.success[0].value.replace("\\", "") and "Plan with it" in [button.label for button in at.button]
-    assert len(at.get("arrow_vega_lite_chart")) == 1  # predicted and measured
+    charts = len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart"))
+    assert charts == 1  # predicted and measured
     script = "from advisor.ui import calibrate, loaders\ncalibrate._compare(loaders.store().list_calibrations())\n"
     table = AppTest.from_string(script, default_timeout=30).run().table[0].value
     assert table.shape == (5, 3) and list(table[""])[0] == "Matrix products"
@@ -186,6 +193,38 @@ def test_a_calibration_that_is_not_believed_says_why(advisor_home):
     assert "it was interrupted after 1 configuration" in at.warning[0].value
     labels = [button.label for button in at.button]
     assert "Repeat it" in labels and "Plan with it" not in labels
+
+
+def test_prices_say_their_age_and_can_be_asked_for_anew(advisor_home, monkeypatch):
+    at = app("gpus").run()
+    assert "never asked for from here" in words(at)
+    with open(ROOT / "profiles" / "prices.csv", newline="") as file:
+        listed = next(row for row in csv.DictReader(file) if row["provider"] == "runpod")
+    today = datetime.now(UTC).date()
+
+    def answered(day):
+        live_prices_path().parent.mkdir(parents=True, exist_ok=True)
+        with open(live_prices_path(), "w", newline="") as file:
+            writer = csv.DictWriter(file, list(listed))
+            writer.writeheader()
+            writer.writerow({**listed, "snapshot_date": day.isoformat()})
+        rows = tuple(row for row in load_prices() if row.snapshot_date == day)
+        return Refreshed(rows=rows, failures={"vast": "no route"}, rejected=0, unmatched=())
+
+    monkeypatch.setattr("advisor.ui.gpus.refresh_prices", answered)
+    at.button(key="refresh-prices").click().run()
+    assert not at.exception
+    said = words(at)
+    assert "1 prices of today from runpod" in said and "no answer from vast" in said
+    assert f"last asked for at {today}" in said.replace("\\", "")
+    at.run()
+    assert "prices of today" not in words(at)  # said once
+
+
+def test_the_price_of_a_whole_node_is_not_that_of_one_of_its_gpus():
+    rows = {row["provider"]: row for row in offer_rows(offers_by_provider("h200-141gb-sxm", 1), date(2026, 11, 23))}
+    dollars = float(rows["aws"]["$/h"].removeprefix("$"))
+    assert rows["aws"]["$/GPU-h"] == f"{format_usd_rate(dollars / 8)} x 8"  # p5en.48xlarge has eight
 
 
 def test_a_calibration_can_be_removed(advisor_home):

@@ -18,7 +18,7 @@ from advisor.records import Goal
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui import watch
+from advisor.ui import launch_form
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
@@ -246,7 +246,7 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
     ok(frame.run())
     launch = next(button for button in frame.button if button.label == "Launch…")
     ok(launch.click().run())
-    saved = calibrated.load_plan(frame.session_state[watch.PLAN_KEY])
+    saved = calibrated.load_plan(frame.session_state[launch_form.PLAN_KEY])
     assert saved.goal == Goal(gpu="cpu", deadline_seconds=1200.0)
     assert frame.header[0].value == "Launch and watch"
 

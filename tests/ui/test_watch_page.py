@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
 from advisor.launch.state import RunState, run_status
+from advisor.records import Goal
 from advisor.runs.devices import read_devices
 from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
@@ -24,6 +25,7 @@ from advisor.store.run_folder import PLAN, run_row
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
+from advisor.workflows.plan import recommend
 from tests.advisor.plans import guess, small_plan, small_run
 from tests.ui.serving import ROOT
 from trainer.telemetry_files import DeviceBuffer, TelemetryWriter
@@ -98,6 +100,26 @@ def test_two_servers_launch_a_plan_once(store, tmp_path):
     assert sorted(server.returncode for server in servers) == [0, 1]
     assert "AdvisorError" in "".join(errors)
     assert len(store.runs()) == 1
+
+
+def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
+    store.save_plan(recommend(Goal(gpu="l4", gpus=1, budget_usd=5.0, deadline_seconds=36000.0), store))
+    at = app("watch").run()
+    at.selectbox[0].select_index(0).run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "It cannot run on this machine" in said and "l4" in said
+    assert any("runpod" in list(frame.value.get("Provider", frame.value.get("provider", []))) for frame in at.table)
+    where = at.segmented_control(key="launch-where") if hasattr(at, "segmented_control") else at.button_group[0]
+    assert "this machine" not in where.options and where.value == "as files"
+    assert "Launch" not in [button.label for button in at.button]
+    assert any("python" in code.value or "bash" in code.value for code in at.code)  # what to type there
+    where.set_value("ssh").run()
+    assert "Launch" in [button.label for button in at.button]
+    at.text_input(key="launch-at-ssh").set_value("no such host!")
+    next(button for button in at.button if button.label == "Launch").click().run()
+    assert not at.exception and "that is no place" in at.error[0].value
+    assert store.runs() == []
 
 
 def test_launch_watch_and_stop_from_the_page(store):
