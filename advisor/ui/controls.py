@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+ENTERED = "page-entered"  # session state: whether the last run drew another page than this one
 PLAN = {
     "--gpu any": "GPUs left empty", "--spot any": "Spot machines: any", "--budget": "Budget",
     "--deadline": "Deadline", "--tokens": "Training tokens", "--gpus": "How many GPUs", "--gpu": "GPUs",

@@ -10,9 +10,10 @@ import streamlit as st
 
 from advisor.errors import AdvisorError, explain
 from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
-from advisor.ui.controls import OF_PAGE, in_controls
+from advisor.ui.controls import ENTERED, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
+_SHOWN = "page-shown"  # session state: the page of the last run
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
@@ -22,6 +23,12 @@ PAGES = (
     ("GPUs", ":material/memory:", gpus.page, "gpus"),
 )
 
+
+# drawn here: the icons that Streamlit knows by name are fetched from the network when they stand for a page
+_ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="#0072B2" stroke-width="2.5">
+<circle cx="5" cy="19" r="2.5"/><circle cx="19" cy="5" r="2.5"/>
+<path d="M7.5 19H15a3.5 3.5 0 0 0 0-7H9a3.5 3.5 0 0 1 0-7h7.5"/>
+</svg>"""
 
 # Streamlit leaves a hand's breadth above the first word, and wide margins on narrow windows.
 _STYLE = """<style>
@@ -41,7 +48,7 @@ _STYLE = """<style>
 
 def main() -> None:
     """Draw the page that the address names; without a name it is the plan, with whatever the address asks of it."""
-    st.set_page_config(page_title="training-advisor", page_icon=":material/route:", layout="wide")
+    st.set_page_config(page_title="training-advisor", page_icon=_ICON, layout="wide")
     st.html(_STYLE)
     pages = [st.Page(guarded(function), title=title, icon=icon, url_path=path) for title, icon, function, path in PAGES]
 
@@ -61,6 +68,8 @@ def guarded(page: Callable[[], None]) -> Callable[[], None]:
     name = page.__module__.rsplit(".", 1)[-1]
 
     def run() -> None:
+        st.session_state[ENTERED] = st.session_state.get(_SHOWN) != name
+        st.session_state[_SHOWN] = name
         try:
             page()
         except Exception as error:  # the one place where a page's error becomes words; reruns are no Exception

@@ -20,7 +20,7 @@ from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
-from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, watch
+from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, tables, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
@@ -36,6 +36,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 def page() -> None:
     """The form, the answer under it, and everything that explains or varies it."""
     st.header("What can I train?", anchor=False)
+    plan_form.begin(others=(PICK, plan_what_if.PREFIX.rstrip("_")))
     try:
         goal = plan_form.goal()
         now = plan_answers.world(goal)
@@ -43,6 +44,7 @@ def page() -> None:
     except AdvisorError as error:
         _refused(error)
         return
+    _asked_in_vain(goal)
     choice = _picked(goal, answered)
     own = plan_answers.profile(goal, choice.gpu, now)
     base = _run(answered, choice, explore.Changes(), now)
@@ -73,6 +75,15 @@ def _refused(error: AdvisorError) -> None:
     kind = st.warning if error.exit_code == 3 else st.error
     message, hint = (worded(text) for text in (f"{error.message}.", error.hint or ""))
     kind("  \n".join(capital(text) for text in (message, hint)), icon=":material/block:")
+
+
+def _asked_in_vain(goal: Goal) -> None:
+    """What the address asks for that there is not; until the goal is another."""
+    if st.session_state.get("plan-goal", goal) != goal:
+        st.session_state[plan_form.UNKNOWN] = []
+    if unknown := st.session_state.get(plan_form.UNKNOWN):
+        words = ", ".join(tables.plain(text) for text in unknown)
+        st.warning(f"Left out, because it is not known here: {words}.", icon=":material/link_off:")
 
 
 def _picked(goal: Goal, answered: Plan) -> Choice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +16,14 @@ from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
 from advisor.plan.models import named_models
 from advisor.records import Goal
+from advisor.ui.controls import ENTERED
 from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import PlanOptions, goal_from
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
 # what the address holds are the options themselves, so a link means the same when labels are worded anew
+FAMILIES = ("nanochat", "gpt2", "llama")
 OBJECTIVES = ("loss", "cost", "time")
 SPOT = ("none", "any", "only")
 _READ = {
@@ -31,8 +35,76 @@ _READ = {
 _READ |= {"interruptions": parse_seconds, "checkpoint_every": parse_seconds, "value_of_time": parse_usd}
 
 
+KEPT = "plan-form"  # session state: what the form held last, for whoever comes back to the page
+BROUGHT_BACK = "plan-brought-back"  # session state: what it should hold after coming to the page
+_AGAIN = "plan-again"  # session state: what it is put to by the run that follows
+UNKNOWN = "plan-unknown"  # session state: what the address asked for in vain
+_TEXTS = (
+    *("budget", "deadline", "tokens", "data", "price", "kwh", "own"),
+    *("interruptions", "checkpoint_every", "value_of_time"),
+)
+_NUMBERS = ("ratio", "depth", "seq", "power_cap")
+
+
+def _choices() -> dict[str, Collection[str]]:
+    """What the controls with a choice offer, as the address says it."""
+    return {
+        "gpu": devices(),
+        "objective": OBJECTIVES,
+        "spot": SPOT,
+        "model": [named.name for named in named_models()],
+        "family": FAMILIES,
+        "ratio_counts": RATIO_COUNTS,
+        "gpus": [str(count) for count in GPU_COUNTS],
+        "provider": provider_names(),
+        "sure": ("true", "false"),
+    }
+
+
+def begin(others: Collection[str]) -> None:
+    """On coming to the page: what it held before is there again, and what the address asks for in vain is noted.
+
+    `others` are the names in the address that are not the form's.
+    """
+    if not st.session_state.get(ENTERED, True):
+        return
+    choices, asked = _choices(), {name: st.query_params.get_all(name) for name in st.query_params}
+    st.session_state[UNKNOWN] = [
+        f"{name}={value}" if name in {*_TEXTS, *_NUMBERS, *choices, *others} else name
+        for name, values in asked.items()
+        for value in values
+        if not _means_something(name, value, choices, others)
+    ]
+    held = st.session_state.get(KEPT, {})
+    st.session_state[BROUGHT_BACK] = {} if {*asked} & {*held} else held
+
+
+def _means_something(name: str, value: str, choices: dict[str, Collection[str]], others: Collection[str]) -> bool:
+    if name in choices:
+        return value.lower() in choices[name] if name == "sure" else value in choices[name]
+    if name in _NUMBERS:
+        return value == "" or re.fullmatch(r"\d+(\.\d*)?", value) is not None
+    return name in _TEXTS or any(name == other or name.startswith(f"{other}_") for other in others)
+
+
 def goal() -> Goal:
     """Draw the form and read it; raises AdvisorError (exit code 2) for what cannot be meant."""
+    for name, value in st.session_state.pop(_AGAIN, {}).items():
+        st.session_state[name] = value
+    try:
+        return _read_form()
+    finally:
+        names = (*_TEXTS, *_NUMBERS, *_choices())
+        now = {name: st.session_state[name] for name in names if name in st.session_state}
+        before = st.session_state.pop(BROUGHT_BACK, {})
+        if before and now != before:
+            # the way back leads to an address that Streamlit has emptied, which its controls then follow
+            st.session_state[_AGAIN] = before
+            st.rerun()
+        st.session_state[KEPT] = now
+
+
+def _read_form() -> Goal:
     options = _limits() | _work()
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
         options |= _model() | _machines() | _conditions()
@@ -103,7 +175,7 @@ def _model() -> dict[str, Any]:
         placeholder="none", help="Its family, sizes and, unless there are data, its vocabulary; leave Depth empty.",
     )  # fmt: skip
     family = columns[0].selectbox(
-        "Model family", ["nanochat", "gpt2", "llama"], key="family", bind=QUERY, help="The architecture's proportions."
+        "Model family", FAMILIES, key="family", bind=QUERY, help="The architecture's proportions."
     )
     depth = columns[1].number_input(
         "Depth", 1, 200, None, key="depth", bind=QUERY, placeholder="the best", help="Transformer blocks."

@@ -167,6 +167,15 @@ def test_what_rests_on_a_doubtful_calibration_is_never_green(advisor_home):
     assert not any("The speed was measured here" in c.value for c in at.caption)
 
 
+def test_what_a_link_asks_for_in_vain_is_said():
+    at = ok(app(gpu="h1000", spot="maybe", depth="deep", frobnicate="1", budget="$20").run())
+    [said] = [w.value.replace("\\", "") for w in at.warning if "not known here" in w.value]
+    assert all(word in said for word in ("gpu=h1000", "spot=maybe", "depth=deep", "frobnicate")), said
+    assert "budget" not in said
+    ok(at.text_input(key="budget").set_value("$30").run())
+    assert not any("not known here" in w.value for w in at.warning)
+
+
 def test_sliders_return_to_the_run_when_another_one_is_looked_at():
     at = ok(app(gpu="l4").run())
     ok(at.select_slider(key="if_micro_batch").set_value(1).run())

@@ -1,0 +1,105 @@
+"""The addresses of the app in a real browser: nothing is lost on the way back, nothing is asked of the network."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+from playwright.sync_api import Page, sync_playwright
+
+from tests.ui.serving import chromium, free_port, serving
+
+PATIENCE_MS = 90_000
+LOG = "\n".join(
+    f"step {step:05d}/01000 | loss: {3 + 300 / (step + 50):.6f} | dt: 250.00ms | tok/sec: 65,536" for step in range(300)
+)
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("home"), free_port(), tmp_path_factory.mktemp("served")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser):
+    opened = browser.new_page(viewport={"width": 1440, "height": 900})
+    opened.set_default_timeout(PATIENCE_MS)
+    yield opened
+    opened.close()
+
+
+def settled(page: Page) -> None:
+    page.wait_for_timeout(300)
+    page.wait_for_selector('[data-testid="stApp"][data-test-script-state="notRunning"]')
+
+
+def go(page: Page, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).first.click()
+    page.wait_for_url(f"**/{name.lower()}**")
+    settled(page)
+
+
+def budget(page: Page) -> str:
+    return page.get_by_role("textbox", name="Budget").input_value()
+
+
+def test_the_goal_survives_other_pages_and_the_way_back(page, address):
+    outside = []
+    page.on("request", lambda asked: outside.append(asked.url) if not asked.url.startswith((address, "data:", "blob:",
+            address.replace("http", "ws"))) else None)  # fmt: skip
+    page.goto(f"{address}/")
+    page.wait_for_selector("h4")
+    settled(page)
+    page.get_by_role("textbox", name="Budget").fill("$20")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**budget=%2420**")
+    settled(page)
+    answer = page.locator("h4").first.inner_text()
+    go(page, "GPUs")
+    page.go_back()
+    page.wait_for_selector("h4")
+    settled(page)
+    assert budget(page) == "$20" and page.locator("h4").first.inner_text() == answer
+    go(page, "GPUs")
+    go(page, "Plan")
+    page.wait_for_selector("h4")
+    settled(page)
+    assert budget(page) == "$20" and "budget=%2420" in page.url
+    assert outside == []
+
+
+def test_a_report_survives_other_pages_a_refresh_and_rapid_downloads(page, address):
+    page.goto(f"{address}/analyze")
+    page.locator('input[type="file"]').set_input_files(
+        {"name": "train.log", "mimeType": "text/plain", "buffer": LOG.encode()}
+    )
+    page.get_by_role("button", name="Markdown").wait_for()
+    settled(page)
+    files = []
+    page.on("download", lambda download: files.append(download.suggested_filename))
+    for name in ("HTML report", "Markdown", "CSV"):
+        page.get_by_role("button", name=name).click()
+    end = 60
+    while len(files) < 3 and end:
+        page.wait_for_timeout(500)
+        end -= 1
+    assert sorted(files) == ["train.log.csv", "train.log.html", "train.log.md"]
+    go(page, "GPUs")
+    go(page, "Analyze")
+    page.get_by_text("Report on train.log, as uploaded before.").wait_for()
+    page.reload()
+    page.get_by_text("Report on train.log, as uploaded before.").wait_for()
+    page.get_by_role("button", name="Markdown").wait_for()
