@@ -22,6 +22,7 @@ from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, tables, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
+from advisor.units import format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
@@ -132,7 +133,8 @@ def _answer(
     elif (rests := speed_rests_on(shown)) is not None:
         st.caption(":material/query_stats: " + plain(rests))
     if shown.usd_per_hour:
-        st.caption(f":material/sell: Price: {plain(shown.price_source)}. Newer ones: page GPUs.")
+        rent = f"{format_usd_rate(shown.usd_per_hour)} an hour: {shown.price_source}"
+        st.caption(f":material/sell: {plain(rent)}. Newer prices: page GPUs.")
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown):
