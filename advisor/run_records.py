@@ -32,6 +32,15 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arriving:
+    """How a run elsewhere is measured on arrival, before its first step."""
+
+    may_change_depth: bool = False
+    stop_if_over: float | None = None  # share by which the planned work may cost more there; None: any
+    told: bool = False  # what was found has come home
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchRecord:
     """`run.json` of a run folder: the process that was started there and what it was allowed to spend."""
 
@@ -52,6 +61,7 @@ class LaunchRecord:
     place: Place = Place()
     cards: tuple[int, ...] = ()  # of this machine, that this attempt was given
     trainer: str = "own"  # the adapter's name
+    arriving: Arriving | None = None  # None: it was not asked to be measured where its engine starts it
     stop_asked_at: str | None = None  # ISO 8601, UTC: when its user asked this attempt to stop; None: never
     schema: int = 2
 

@@ -12,11 +12,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from advisor.launch.arrival import PLAN_BEFORE, read_arrival
 from advisor.launch.state import goes_on, settle
+from advisor.report.arrival import table
 from advisor.report.progress import closing_lines, line
 from advisor.report.render import error_console, print_json, remark, show
+from advisor.report.table import on_console
 from advisor.runs.follow import RunFollower
 from advisor.runs.progress import Progress
+from advisor.store.plan_files import load_plan
+from advisor.store.run_folder import PLAN, read_launch
 from advisor.store.store import Store
 from trainer.schema import Outcome
 
@@ -36,10 +41,11 @@ def follow(run_dir: Path, store: Store) -> Progress | None:
 def _follow(run_dir: Path, store: Store) -> Progress:
     follower = RunFollower(run_dir, store)
     console = error_console()
-    printed = -math.inf
+    printed, told = -math.inf, False
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
             progress = follower.look()
+            told = told or tell_arrival(run_dir)
             if not goes_on(progress.state):
                 settle(run_dir)
                 return progress
@@ -49,6 +55,20 @@ def _follow(run_dir: Path, store: Store) -> Progress:
                 printed = time.monotonic()
                 remark(line(progress))
             time.sleep(LOOK_SECONDS)
+
+
+def tell_arrival(run_dir: Path) -> bool:
+    """Of a run that was measured where its engine started it: old and new plan beside each other, and why.
+
+    False: it was not, or nothing has come home yet.
+    """
+    launch, record = read_launch(run_dir), read_arrival(run_dir)
+    if record is None or launch is None or launch.arriving is None or not launch.arriving.told:
+        return False
+    remark(f"{'goes on' if record.goes_on else 'stopped on arrival'}: {record.reason}")
+    if record.goes_on and (before := run_dir / PLAN_BEFORE).exists():
+        error_console().print(on_console(table(load_plan(before), load_plan(run_dir / PLAN))))
+    return True
 
 
 def finish(progress: Progress | None, run_dir: Path, store: Store, *, as_json: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from advisor.records import Plan
 from advisor.report.arrival import table
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.report.table import on_console
+from advisor.run_records import Arriving, Place
 from advisor.store.store import Store, default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
@@ -31,6 +31,7 @@ from trainer.schema import RunConfig
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
 
+MEASURED_THERE = ("slurm", "ssh")  # engines whose jobs can be measured where they arrive
 STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as it is: --no-calibrate"
 
 
@@ -96,40 +97,48 @@ def command(
 
     The run is a process of its own: it goes on when this terminal closes, and Ctrl-C only stops the showing. A plan is
     started once: while a run of it goes on, this command names that run instead, unless --again asks for a second.
+    A machine that was never calibrated is measured first, here or, by slurm and ssh, where the job starts.
     Elsewhere: slurm takes the run folder from a file system that the cluster shares; ssh sends export and data to a
     host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), _with_gates(read_source(plan), gates, plan)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
-    if place.engine != "local" and (first or may_change or stop_if_over is not None):
-        hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
-        raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
+    asked = Arriving(may_change_depth=may_change == "depth", stop_if_over=stop_if_over)
+    arriving = _arriving(store, source, place, first, asked)
     if check:
         return show_checks(flow.looked_at(store, source, place, limits), as_json=as_json)
     if dry_run:
-        request = flow.dry_run(store, source, run_dir, limits=limits, again=again, place=place)
+        request = flow.dry_run(store, source, run_dir, limits=limits, again=again, place=place, arriving=arriving)
         show_request(request, as_json=as_json)
         return 0
     for words in flow.beforehand(store, source, place, limits):
         remark(words)
-    asked = Arriving(first=first, may_change_depth=may_change == "depth", stop_if_over=stop_if_over)
-    source, limits, arrival = (
-        arrived(store, source, limits, asked) if place.engine == "local" else (source, limits, None)
-    )
-    started = flow.launch(store, source, run_dir, limits=limits, again=again, place=place)
+    arrival = None
+    if place.engine == "local":
+        source, limits, arrival = arrived(store, source, limits, first, asked)
+    elif arriving is not None:
+        remark(f"what the plan rests on was not measured there: {place.engine} measures its machine first")
+    started = flow.launch(store, source, run_dir, limits=limits, again=again, place=place, arriving=arriving)
     if arrival is not None:
         arrival.write(started.run_dir)
     return after_start(store, started, detach=detach, as_json=as_json)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Arriving:
-    """What was asked of a calibration on arrival."""
+def _arriving(
+    store: Store, source: Plan | RunConfig, place: Place, first: bool | None, asked: Arriving
+) -> Arriving | None:
+    """How a run elsewhere is measured where it arrives; None: here, or not at all."""
+    if place.engine not in MEASURED_THERE:
+        if place.engine != "local" and (first or asked != Arriving()):
+            hint = "leave out --calibrate, --may-change and --stop-if-over; or launch it on that machine itself"
+            raise AdvisorError(f"a run on {place.engine} is not calibrated before it starts", hint, exit_code=2)
+        return None
+    from advisor.workflows.arrive import is_unknown
 
-    first: bool | None  # None: where the machine is unknown
-    may_change_depth: bool
-    stop_if_over: float | None
+    if not isinstance(source, Plan) or first is False:
+        return None
+    return asked if first or is_unknown(source, store, place) else None
 
 
 def _with_gates(source: Plan | RunConfig, gates: Sequence[str], path: Path) -> Plan | RunConfig:
@@ -142,12 +151,12 @@ def _with_gates(source: Plan | RunConfig, gates: Sequence[str], path: Path) -> P
 
 
 def arrived(
-    store: Store, source: Plan | RunConfig, limits: Limits, asked: Arriving
+    store: Store, source: Plan | RunConfig, limits: Limits, first: bool | None, asked: Arriving
 ) -> tuple[Plan | RunConfig, Limits, Arrival | None]:
     """What to launch after this machine was measured, within which limits, and what was found; None: nothing was."""
-    if not isinstance(source, Plan) or asked.first is False:
+    if not isinstance(source, Plan) or first is False:
         return source, limits, None
-    arrival = arrive_with_bar(source, store, always=bool(asked.first), may_change_depth=asked.may_change_depth,
+    arrival = arrive_with_bar(source, store, always=bool(first), may_change_depth=asked.may_change_depth,
                               stop_if_over=asked.stop_if_over)  # fmt: skip
     if arrival is None:
         return source, limits, None
@@ -160,9 +169,9 @@ def arrive_with_bar(
     plan: Plan, store: Store, *, always: bool, may_change_depth: bool, stop_if_over: float | None
 ) -> Arrival | None:
     """Calibrate for a plan and say, old beside new, what follows; None where what it rests on was measured here."""
-    from advisor.workflows.arrive import arrive, is_unknown_here
+    from advisor.workflows.arrive import arrive, is_unknown
 
-    if is_unknown_here(plan, store):
+    if is_unknown(plan, store):
         remark("what the plan rests on was not measured here: this machine is calibrated first (--no-calibrate: not)")
     elif not always:
         return None

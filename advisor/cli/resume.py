@@ -14,13 +14,22 @@ from advisor.workflows.launch import Limits
 
 @click.command("resume")
 @click.argument("run")
+@click.option(
+    "--price", type=USD, help="Dollars per hour of what it goes on on, all devices; earlier attempts keep theirs."
+)
 @click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="New limit on hours, earlier attempts included.")
 @click.option("--stop-loss", multiple=True, metavar="STEP:LOSS", help="New stop on the loss, or `none`.")
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout; progress stays on stderr.")
 def command(
-    run: str, max_usd: float | None, max_hours: float | None, stop_loss: tuple[str, ...], detach: bool, as_json: bool
+    run: str,
+    price: float | None,
+    max_usd: float | None,
+    max_hours: float | None,
+    stop_loss: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
 ) -> int:
     """Start RUN again in its own folder; it goes on from its last checkpoint, or from the start without one.
 
@@ -29,4 +38,5 @@ def command(
     store = default_store()
     loss = None if not stop_loss else [parse_loss_stop(text) for text in stop_loss if text != "none"]
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=loss)
-    return after_start(store, flow.resume(store, store.find_run(run), limits=limits), detach=detach, as_json=as_json)
+    started = flow.resume(store, store.find_run(run), limits=limits, usd_per_hour=price)
+    return after_start(store, started, detach=detach, as_json=as_json)

@@ -9,7 +9,7 @@ import click
 from advisor.report.render import print_json, show, table
 from advisor.runs.follow import RunSummary, summarize
 from advisor.store.store import default_store
-from advisor.units import format_count, format_number
+from advisor.units import format_count, format_number, format_usd
 
 
 @click.command("runs")
@@ -31,6 +31,8 @@ def _row(run: RunSummary) -> tuple[str, ...]:
     state = (run.outcome or run.state).replace("_", " ")
     steps = f"{format_count(run.step or 0)}/{format_count(run.steps)}" if run.steps else "-"
     loss = format_number(run.loss) if run.loss is not None else "-"
+    if run.usd:
+        state = f"{state}, {format_usd(run.usd)}"
     problem = f"{state}: {run.problem}" if run.problem else state
     return (run.name, run.created[:16].replace("T", " "), problem, steps, loss, _short(run.path))
 

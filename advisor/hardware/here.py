@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from advisor.errors import AdvisorError
@@ -88,3 +89,12 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
         )
     key = device_key("auto")
     return None if key == gpu else f"the plan is for {gpu}, this machine has {key}: times and memory will differ"
+
+
+def cpu_name() -> str | None:
+    """The name of this machine's processor, as a calibration of it records it; None where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)

@@ -13,7 +13,7 @@ from advisor.launch.engines import describe
 from advisor.launch.guards import guarded, make_guards
 from advisor.launch.state import RunState, RunStatus, check_not_running, this_host
 from advisor.records import Plan
-from advisor.run_records import LaunchRecord, Place
+from advisor.run_records import Arriving, LaunchRecord, Place
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import (
     CONFIG,
@@ -44,6 +44,7 @@ def new_job(
     max_hours: float | None = None,
     loss: Sequence[LossStop] = (),
     place: Place = Place(),  # noqa: B008 - frozen
+    arriving: Arriving | None = None,
 ) -> Job:
     """The first attempt at a plan, or at a bare configuration (one device, no price), in an empty folder.
 
@@ -70,6 +71,7 @@ def new_job(
         plan_id=plan.id if plan is not None else None,
         device_key=plan.workload.gpu if plan is not None else None,
         place=place,
+        arriving=arriving,
         trainer=trainer.name,
     )
     files = _files(trainer, config) | ({PLAN: dump_plan(plan)} if plan else {})
@@ -83,8 +85,11 @@ def resumed_job(
     max_usd: float | None = None,
     max_hours: float | None = None,
     loss: Sequence[LossStop] | None = None,
+    usd_per_hour: float | None = None,
 ) -> Job:
     """The next attempt at the run of a folder that stands like this; new limits replace the old ones (None keeps them).
+
+    `usd_per_hour` is its price, of all devices; None: as before.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -95,14 +100,14 @@ def resumed_job(
     trainer = trainer_of(before.trainer)
     new_time = max_usd is not None or max_hours is not None
     config = _without_replaced(read_run_config(run_dir), time=new_time, loss=loss is not None)
-    price = before.usd_per_hour
+    price = before.usd_per_hour if usd_per_hour is None else usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss or ())
     config = guarded(config, guards, usd_per_hour=price)
     _refuse_without_time_left(run_dir, trainer.used_seconds(run_dir), config.stop.max_seconds)
-    _refuse_without_money_left(run_dir, trainer.used_usd(run_dir, price or 0.0), config.stop.max_usd)
+    _refuse_without_money_left(run_dir, trainer.used_usd(run_dir, before.usd_per_hour or 0.0), config.stop.max_usd)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = replace(before, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
+    record = replace(before, usd_per_hour=price, attempt=attempt, launched_at=now, host=this_host(), guards=guards,
                      stop_asked_at=None, cards=())  # fmt: skip
     return Job(folder=run_dir, trainer=trainer, config=config, plan=read_run_plan(run_dir),
                files=_files(trainer, config), record=record)  # fmt: skip

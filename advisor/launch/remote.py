@@ -8,9 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import advisor
 import trainer
 from advisor.errors import AdvisorError
+from advisor.launch.arrival import settle
 from advisor.launch.backend import Job, LaunchRequest, id_of
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
@@ -26,6 +29,7 @@ from advisor.launch.state import (
     run_status,
     write_sighting,
 )
+from advisor.store.folders import profiles_folder
 from advisor.store.run_folder import CHECKPOINTS, read_launch, run_row, write_launch
 from advisor.store.store import Store
 from advisor.trainers.own import OWN
@@ -108,6 +112,7 @@ class RemoteBackend(ABC):
         before = seen or Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=0)
         try:
             state, words = self._ask(run_dir)
+            words = settle(run_dir, self.store, over=state is RunState.FINISHED) or words
         except Unreachable as error:
             state, words = RunState.UNJUDGED, f"because {error.message}"
         write_sighting(run_dir, replace(before, state=state, words=words, unix_seconds=time.time()))
@@ -183,7 +188,9 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))
     own = {"slurm": {"partition": place.name}, "skypilot": {"infra": place.name, "run_id": job.record.id}}
-    asked = {"account": place.account, "qos": place.qos, "constraint": place.constraint}
+    asked: dict[str, Any] = {"account": place.account, "qos": place.qos, "constraint": place.constraint}
+    if (arriving := job.record.arriving) is not None and not arriving.told:
+        asked |= {"arriving": arriving}
     return export_job(job.plan, config, data, max_usd=job.record.guards.max_usd, **asked,
                       **own.get(place.engine, {}))  # fmt: skip
 
@@ -192,7 +199,12 @@ def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[st
     """What is written into the run folder, and what is copied: the run's files, and under `job/` its export."""
     files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
-    return dict(job.files) | inside, {f"{JOB}/trainer": Path(trainer.__path__[0])}
+    copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
+    if export.arriving is not None:  # planned again there, by this very version
+        copies |= {f"{JOB}/advisor": Path(advisor.__path__[0])}
+        if Path(advisor.__path__[0]) not in profiles_folder().parents:
+            copies |= {f"{JOB}/profiles": profiles_folder()}
+    return dict(job.files) | inside, copies
 
 
 def engine_says(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,

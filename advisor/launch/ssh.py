@@ -20,11 +20,13 @@ from typing import IO
 
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
+from advisor.launch.arrival import PLAN_BEFORE, is_awaited
 from advisor.launch.backend import Job, LaunchRequest
-from advisor.launch.export.bundle import SETUP
+from advisor.launch.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
 from advisor.launch.remote import COMMAND_SECONDS, JOB, RemoteBackend, Unreachable, bundle, engine_run, exported
 from advisor.launch.ssh_scripts import (
     APPEND,
+    ARRIVED,
     CHECK,
     KILL,
     LOOK,
@@ -44,7 +46,17 @@ from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, LOG, PLAN, SIG
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
 PART_BYTES = 8 * 2**20  # of a file that grows, in one look
-_OURS = {CONFIG, PLAN, LAUNCH, SIGHTING, LOG, STDOUT, JOB, CHECKPOINTS}  # what comes home replaces none of these
+_OURS = {
+    CONFIG,
+    PLAN,
+    PLAN_BEFORE,
+    LAUNCH,
+    SIGHTING,
+    LOG,
+    STDOUT,
+    JOB,
+    CHECKPOINTS,
+}  # what comes home replaces none of these
 _QUIET = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
@@ -59,6 +71,7 @@ class SshBackend(RemoteBackend):
         data = _fingerprint(job)
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
+        files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))  # always: all runs share an environment
         text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
         files[f"{JOB}/start.sh"] = start_script(hashlib.sha256(text.encode()).hexdigest()[:12])
         run = f"{job.record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', job.record.id)}"
@@ -114,6 +127,8 @@ class SshBackend(RemoteBackend):
             _append(run_dir / STDOUT, body[some:])
             if sizes[0] + some < log or sizes[1] + more < out:
                 continue
+            if (log > 0 or header[0] == "over") and is_awaited(run_dir):
+                _bring(run, ARRIVED, run_dir)
             if header[0] == "running":
                 return RunState.RUNNING, None
             _bring(run, REST, run_dir)

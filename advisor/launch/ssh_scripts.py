@@ -6,6 +6,8 @@ There, under `~/.training-advisor`: `runs/ID` with the export and the run folder
 
 from __future__ import annotations
 
+from advisor.launch.arrival import ARRIVAL_FILES
+
 ROOT = ".training-advisor"
 MARK = b"\x01advisor "  # before our words: what a login file prints comes first
 
@@ -67,6 +69,15 @@ REST = (
 )
 SAVED = (
     _HERE + """printf '\\001advisor checkpoints\\n'; mkdir -p run/checkpoints; cd run && exec tar -cf - checkpoints"""
+)
+
+# what is not there is not sent: an empty list of files is none to tar
+ARRIVED = (
+    _HERE
+    + f"""printf '\\001advisor arrived\\n'; cd run && set --
+for name in {" ".join(ARRIVAL_FILES)}; do [ -e "$name" ] && set -- "$@" "$name"; done
+exec tar -cf - -T /dev/null "$@"
+"""
 )
 
 STOP = (

@@ -56,7 +56,8 @@ def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
     if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:
-        return [f"{run_dir} was never started", f"next: advisor resume {run_dir}"]
+        because = f": {progress.reason}" if progress.reason else ""
+        return [f"{run_dir} was never started{because}", f"next: advisor resume {run_dir}"]
     words = (progress.outcome or progress.state).replace("_", " ")
     because = f": {progress.reason}" if progress.reason and progress.outcome != Outcome.COMPLETED else ""
     lines = [f"{words}{because}", _account(progress)]

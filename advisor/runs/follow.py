@@ -5,17 +5,32 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe
 from advisor.records import Plan
 from advisor.run_records import RunRow
+from advisor.runs.account import account
 from advisor.runs.progress import History, Progress, make_progress
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import CONFIG, LOG, is_run_folder, read_launch, read_run_config, read_run_plan, run_id
+from advisor.store.run_folder import (
+    CONFIG,
+    LOG,
+    PLAN,
+    is_run_folder,
+    read_launch,
+    read_run_config,
+    read_run_plan,
+    run_id,
+)
 from advisor.store.store import Store
+from trainer.budget import Spent, read_spent
 from trainer.runlog import RunLogError, read_records
 from trainer.schema import ConfigError, RunConfig, config_from_dict
+
+if TYPE_CHECKING:
+    from advisor.predict.trajectory import Trajectory
 
 
 class RunFollower:
@@ -25,17 +40,16 @@ class RunFollower:
         self.run_dir, self._store = run_dir, store
         self._history = History()
         self._offset = 0
-        self._plan: Plan | None = read_run_plan(run_dir)
-        self._course = None
-        if self._plan is not None:
-            from advisor.predict.trajectory import plan_trajectory  # numpy: launching and listing start without it
-
-            self._course = plan_trajectory(self._plan)
+        self._planned_at: int | None = None  # when the plan that was read was written
+        self._plan: Plan | None = None
+        self._course: Trajectory | None = None
+        self._read_plan()
 
     def look(self, now: float | None = None) -> Progress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged or holds no run."""
         status = describe(self.run_dir, self._store)  # before the log: what ends in between is seen at the next look
         self._read_on()
+        self._read_plan()
         return make_progress(
             self._history,
             self._run_config(),
@@ -47,8 +61,21 @@ class RunFollower:
             plan=self._plan,
             course=self._course,
             launch=read_launch(self.run_dir),
+            spent=_spent(self.run_dir),
             now=time.time() if now is None else now,
         )
+
+    def _read_plan(self) -> None:
+        """Again where it was replaced: a run that is measured on arrival goes on by another plan."""
+        path = self.run_dir / PLAN
+        written = path.stat().st_mtime_ns if path.exists() else None
+        if written == self._planned_at:
+            return
+        self._planned_at, self._plan = written, read_run_plan(self.run_dir)
+        if self._plan is not None:
+            from advisor.predict.trajectory import plan_trajectory  # numpy: launching and listing start without it
+
+            self._course = plan_trajectory(self._plan)
 
     def _read_on(self) -> None:
         path = self.run_dir / LOG
@@ -75,6 +102,19 @@ class RunFollower:
             ) from error
 
 
+def _spent(run_dir: Path) -> Spent:
+    """What the run's budget counts; nothing where it has not come home."""
+    with disk_errors("read the budget in", run_dir):
+        return read_spent(run_dir)
+
+
+def _booked_usd(run_dir: Path) -> float | None:
+    """Dollars of a run without a look at its log; None: its budget has no attempt, or nobody knows a price."""
+    spent, launch = _spent(run_dir), read_launch(run_dir)
+    price = launch.usd_per_hour if launch is not None else None
+    return account((), None, spent, usd_per_hour=price).usd if spent.attempts else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One line of the list of runs. None: the folder does not say."""
@@ -88,6 +128,7 @@ class RunSummary:
     step: int | None = None
     steps: int | None = None
     loss: float | None = None
+    usd: float | None = None  # of all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None
     problem: str | None = None  # what is wrong with the folder, in words
@@ -102,8 +143,9 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
         return replace(base, problem="its folder is gone")
     try:
         status = describe(folder, store)
-        planned = read_run_config(folder).steps
+        planned, usd = read_run_config(folder).steps, _booked_usd(folder)
     except AdvisorError as error:
         return replace(base, state="damaged", problem=error.message)
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,
-                   step=status.step, loss=status.loss, steps=planned)  # fmt: skip
+                   step=status.step, loss=status.loss, steps=planned,
+                   usd=usd)  # fmt: skip

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from advisor.launch.guards import limit_seconds
 from advisor.laws.intervals import Z80
 from advisor.laws.pace import DRIFT_FLOOR, FEW_STEPS, drift_spread, log_spread, mean_error, mean_seconds
 from advisor.predict.intervals import known, sum_independent, sum_shared
@@ -25,6 +24,8 @@ from advisor.predict.wallclock import planned_checkpoints, planned_evals, run_se
 from advisor.readers.lifetime import process_seconds
 from advisor.records import Basis, Estimate, Plan
 from advisor.run_records import LaunchRecord
+from advisor.runs.account import Account, Life, account
+from trainer.budget import Spent
 from trainer.schema import RunConfig
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class History:
         self.evals: dict[int, dict[str, Any]] = {}
         self.checkpoints: list[dict[str, Any]] = []
         self.warning: str | None = None
-        self.earlier_seconds = 0.0  # lifetimes of the attempts before the newest one
+        self.earlier: list[Life] = []  # the attempts before the newest one
         self.final: dict[str, Any] | None = None  # of the newest attempt
         self.last_time: float | None = None
 
@@ -101,8 +102,15 @@ class History:
             return 0.0
         return process_seconds(self.header, self.final, until)
 
+    def newest(self, now: float | None) -> Life:
+        """The newest attempt that the log has, by its own words."""
+        assert self.header is not None
+        session = self.header.get("session") or f"attempt-{len(self.earlier) + 1}"
+        return Life(session=session, seconds=self.attempt_seconds(now), usd_per_hour=self.header.get("usd_per_hour"))
+
     def _header(self, record: dict[str, Any]) -> None:
-        self.earlier_seconds += self.attempt_seconds(None)
+        if self.header is not None:
+            self.earlier.append(self.newest(None))
         self.header, self.final = record, None
         self.step_seconds.clear()
         done = record.get("resumed_from_step") or 0
@@ -147,10 +155,11 @@ def make_progress(
     plan: Plan | None = None,
     course: Trajectory | None = None,
     launch: LaunchRecord | None = None,
+    spent: Spent = Spent(),  # noqa: B008 - frozen
     now: float,
 ) -> Progress:
     """Say how far a run is. `now` is Unix seconds; `state` and `outcome` come from the folder's status; `course` is
-    the loss that the plan expects on the way.
+    the loss that the plan expects on the way, `spent` what the run's budget counts.
     """
     step = history.step["step"] if history.step else (history.header or {}).get("resumed_from_step") or 0
     tokens_per_step = _tokens_per_step(history, config, plan)
@@ -158,10 +167,11 @@ def make_progress(
     median = recent_median(history.step_seconds)
     rate = tokens_per_step / median if median else None
     over = state != "running"
-    elapsed = elapsed_seconds(history, launch, now if not over else None)
-    eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
     price = launch.usd_per_hour if launch is not None else (plan.usd_per_hour if plan else None)
-    guard_left = _guard_seconds_left(config, elapsed) if not over else None
+    used = _used(history, launch, spent, price, now if not over else None)
+    elapsed = used.seconds
+    eta = None if over else eta_seconds(history, config, step, pace, plan, elapsed)
+    guard_left = _guard_seconds_left(config, used) if not over else None
     last_eval = history.evals[max(history.evals)] if history.evals else None
     return Progress(
         run_id=run_id,
@@ -183,9 +193,9 @@ def make_progress(
         elapsed_seconds=elapsed,
         eta_seconds=eta,
         total_seconds_predicted=run_seconds(plan.prediction.wall_clock) if plan else None,
-        usd_per_hour=price,
-        usd_so_far=None if price is None else price * elapsed / 3600,
-        usd_at_end=_usd_at_end(price, elapsed, eta, guard_left),
+        usd_per_hour=used.usd_per_hour,
+        usd_so_far=used.usd,
+        usd_at_end=_usd_at_end(used, eta, guard_left),
         guard_seconds_left=guard_left,
         stops_early=guard_left is not None and eta is not None and eta.value > guard_left,
         checkpoint_step=history.checkpoints[-1]["step"] if history.checkpoints else None,
@@ -255,15 +265,22 @@ def eta_seconds(
     return sum_independent(total, *rest)
 
 
-def elapsed_seconds(history: History, launch: LaunchRecord | None, now: float | None) -> float:
-    """Lifetimes of all attempts together; `now` is None when no process runs."""
-    current = history.attempt_seconds(now)
-    if now is None or launch is None:
-        return history.earlier_seconds + current
-    launched = datetime.fromisoformat(launch.launched_at).timestamp()
-    if history.last_time is None or history.last_time < launched:  # this attempt has not logged anything yet
-        return history.earlier_seconds + history.attempt_seconds(None) + max(0.0, now - launched)
-    return history.earlier_seconds + current
+def _used(
+    history: History, launch: LaunchRecord | None, spent: Spent, price: float | None, now: float | None
+) -> Account:
+    """Of all attempts together; `now` is None when no process runs."""
+    launched = None if launch is None else datetime.fromisoformat(launch.launched_at).timestamp()
+    unlogged = launched is not None and (history.last_time is None or history.last_time < launched)
+    if now is not None and launched is not None and unlogged:
+        lives = [*history.earlier, *([history.newest(None)] if history.header is not None else [])]
+        current = Life(session="now", seconds=max(0.0, now - launched), usd_per_hour=price)
+        return account(lives, current, spent, usd_per_hour=price, unlogged_since=launched)
+    if history.header is None:
+        return account(history.earlier, None, spent, usd_per_hour=price)
+    newest = history.newest(now)
+    if now is None:
+        return account([*history.earlier, newest], None, spent, usd_per_hour=price)
+    return account(history.earlier, newest, spent, usd_per_hour=price)
 
 
 def mfu_now(plan: Plan | None, tokens_per_second: float | None) -> float | None:
@@ -315,17 +332,22 @@ def _around(value: float, seen: Sequence[float]) -> Estimate:
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half), basis=Basis.MEASURED)
 
 
-def _guard_seconds_left(config: RunConfig, elapsed: float) -> float | None:
-    limit = limit_seconds(config.stop)
-    return None if limit is None else max(0.0, limit - elapsed)
+def _guard_seconds_left(config: RunConfig, used: Account) -> float | None:
+    """Until the first limit; dollars at the price of the attempt that goes on."""
+    stop, left = config.stop, []
+    if stop.max_seconds is not None:
+        left.append(stop.max_seconds - used.seconds)
+    if stop.max_usd is not None and used.usd is not None and used.usd_per_hour:
+        left.append((stop.max_usd - used.usd) / used.usd_per_hour * 3600)
+    return max(0.0, min(left)) if left else None
 
 
-def _usd_at_end(price: float | None, elapsed: float, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
+def _usd_at_end(used: Account, eta: Estimate | None, guard_left: float | None) -> Estimate | None:
     """Dollars when the run ends, be it by its guard."""
-    if price is None:
+    if used.usd is None or used.usd_per_hour is None:
         return None
     if eta is None:
-        return known(price * elapsed / 3600)
+        return known(used.usd)
     cap = math.inf if guard_left is None else guard_left
     left = Estimate(value=min(eta.value, cap), low=min(eta.low, cap), high=min(eta.high, cap), basis=eta.basis)
-    return sum_shared(known(elapsed), left).scaled(price / 3600)
+    return sum_shared(known(used.usd), left.scaled(used.usd_per_hour / 3600))

@@ -13,16 +13,17 @@ from advisor.calibrate.quality import quality_of
 from advisor.calibrate.remeasure import ChoiceDoesNotRunError, measure_one
 from advisor.calibrate.session import Event, NothingMeasuredError
 from advisor.errors import AdvisorError
+from advisor.launch.arrival import CALIBRATION, PLAN_BEFORE, RECORD, what_remains
 from advisor.plan.answer import bare_plan
 from advisor.plan.arrival import same_work, what_is_left
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Plan
-from advisor.run_records import ArrivalRecord
+from advisor.run_records import ArrivalRecord, Place
 from advisor.store.calibration import Calibration, Settings, Verdict, calibration_to_dict
 from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.plan_files import dump_plan
 from advisor.store.store import Store
-from advisor.units import HOUR, format_percent, format_seconds, format_usd
+from advisor.units import format_percent, format_seconds, format_usd
 from advisor.workflows.calibrate import CalibrationOptions, calibrate
 from advisor.workflows.data import read_data
 from advisor.workflows.launch import Limits
@@ -33,7 +34,6 @@ CALIBRATION_SECONDS = 120.0  # at most, of which the choice itself is measured i
 _SHARE = 0.1  # of the planned time: a short run is not worth a long look
 LEAST_SECONDS = 60.0  # less measures too little to believe
 _CHOICE_SECONDS = 10.0
-PLAN_BEFORE, RECORD, CALIBRATION = "plan-before.yaml", "arrival.json", "calibration.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,8 @@ class Arrival:
 
     def limits(self, asked: Limits) -> Limits:
         """The limits of the run: what was asked for, else the goal's own, less what the arrival took of them."""
-        goal, price = self.before.goal, self.before.usd_per_hour
-        usd = asked.max_usd if asked.max_usd is not None else goal.budget_usd
-        hours = asked.max_hours
-        if hours is None and goal.deadline_seconds is not None:
-            hours = goal.deadline_seconds / HOUR
-        return replace(
-            asked,
-            max_usd=usd - price * self.seconds / HOUR if usd is not None and price else asked.max_usd,
-            max_hours=None if hours is None else hours - self.seconds / HOUR,
-        )
+        usd, hours = what_remains(self.before, self.seconds, max_usd=asked.max_usd, max_hours=asked.max_hours)
+        return replace(asked, max_usd=usd, max_hours=hours)
 
     def write(self, folder: Path) -> None:
         """Leave what was learnt in the run's folder: with it the calibration comes home."""
@@ -69,10 +61,15 @@ class Arrival:
             write_atomic(folder / RECORD, json.dumps(to_dict(self.record), indent=1) + "\n")
 
 
-def is_unknown_here(plan: Plan, store: Store) -> bool:
-    """Whether a plan's speed rests on no calibration that this machine's store has, and the run is worth one."""
+def is_unknown(plan: Plan, store: Store, place: Place = Place()) -> bool:  # noqa: B008 - frozen
+    """Whether a plan's speed rests on no calibration that this machine's store has, and the run is worth one.
+
+    Of a CPU elsewhere no calibration here says anything: all go by one name.
+    """
     if plan.grounds is None or plan.prediction.wall_clock.total_seconds.value < LEAST_SECONDS / _SHARE:
         return False
+    if place.engine != Place().engine and plan.workload.gpu == "cpu":
+        return True
     return plan.grounds.calibration not in {entry.id for entry in store.list_calibrations()}
 
 

@@ -102,8 +102,15 @@ def _plan_beside(path: Path) -> Plan | None:
 def _own(run_dir: Path, plan: Plan | None) -> Reviewed:
     """A run folder of ours: what was launched says price and device."""
     run, launch = _read_launched(run_dir), read_launch(run_dir)
-    usd_per_hour = launch.usd_per_hour if launch else None
+    usd_per_hour = _mean_price(run_dir, launch) if launch else None
     return _reviewed(run_dir, run, plan, launch, run_id=run_id(run_dir), usd_per_hour=usd_per_hour)
+
+
+def _mean_price(run_dir: Path, launch: LaunchRecord) -> float | None:
+    """Dollars per hour over all attempts, each of which had its own."""
+    trainer, price = trainer_of_run(run_dir), launch.usd_per_hour
+    seconds = trainer.used_seconds(run_dir) if price is not None and launch.attempt > 1 else 0.0
+    return price if price is None or not seconds else trainer.used_usd(run_dir, price) / seconds * 3600
 
 
 def _read_launched(run_dir: Path) -> RunTable:

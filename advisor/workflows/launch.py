@@ -17,7 +17,7 @@ from advisor.launch.jobs import new_job, refuse_a_second_run, resumed_job, steps
 from advisor.launch.process import folder_lock
 from advisor.launch.state import RunStatus, settle
 from advisor.records import Plan
-from advisor.run_records import LaunchRecord, Place
+from advisor.run_records import Arriving, LaunchRecord, Place
 from advisor.store.disk import disk_errors, read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
@@ -65,16 +65,19 @@ def launch(
     place: Place = HERE,
     backend: Backend | None = None,
     trainer: Trainer = OWN,
+    arriving: Arriving | None = None,
 ) -> Started:
     """Start a plan, or a bare configuration, in a new run folder; by default one under the store's `runs/`.
 
-    A plan whose run is going on is not started beside it unless `again` is set: the error names that run. Raises
-    AdvisorError when the folder holds a run already, a limit makes no sense or the process cannot be started.
+    A plan whose run is going on is not started beside it unless `again` is set: the error names that run. Where
+    `arriving` says how, an engine elsewhere measures its machine first and plans again. Raises AdvisorError when the
+    folder holds a run already, a limit makes no sense or the process cannot be started.
     """
     backend = backend or backend_of(place.engine, store)
     plan_id = source.id if isinstance(source, Plan) else None  # a bare configuration has no name to be known by
     with claim(store, plan_id) if plan_id is not None and not again else contextlib.nullcontext():
-        job = _in_its_folder(_job(store, source, run_dir, limits, trainer, place), store, is_given=run_dir is not None)
+        job = _job(store, source, run_dir, limits, trainer, place, arriving)
+        job = _in_its_folder(job, store, is_given=run_dir is not None)
         with folder_lock(job.folder):
             refuse_a_second_run(job.folder, trainer, store)
             return _submit(backend, job)
@@ -90,18 +93,28 @@ def dry_run(
     place: Place = HERE,
     backend: Backend | None = None,
     trainer: Trainer = OWN,
+    arriving: Arriving | None = None,
 ) -> LaunchRequest:
     """What `launch` would write and start now; nothing is written. Raises AdvisorError as it would."""
     backend = backend or backend_of(place.engine, store)
     if isinstance(source, Plan) and not again:
         refuse_a_running_plan(store, source.id)
-    job = _job(store, source, run_dir, limits, trainer, place)
+    job = _job(store, source, run_dir, limits, trainer, place, arriving)
     refuse_a_second_run(job.folder, trainer, store)
     return backend.dryrun(job)
 
 
-def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: Backend | None = None) -> Started:  # noqa: B008
+def resume(
+    store: Store,
+    run_dir: Path,
+    *,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    usd_per_hour: float | None = None,
+    backend: Backend | None = None,
+) -> Started:
     """Start the run of a folder again from its last checkpoint, where it was started; new limits replace the old ones.
+
+    `usd_per_hour` is the price of all devices from now on; what was spent before was spent at the old one.
 
     Raises AdvisorError when it is running, has completed, or has used up the time it was given.
     """
@@ -110,7 +123,8 @@ def resume(store: Store, run_dir: Path, *, limits: Limits = Limits(), backend: B
     with folder_lock(run_dir):
         settle(run_dir)
         status = describe(run_dir, store)
-        job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss)
+        job = resumed_job(run_dir, status, max_usd=limits.max_usd, max_hours=limits.max_hours, loss=limits.loss,
+                          usd_per_hour=usd_per_hour)  # fmt: skip
         started = _submit(backend, job)
     again = steps_again(run_dir, status.step)
     return started if again is None else replace(started, warnings=(*started.warnings, again))
@@ -156,8 +170,9 @@ def beforehand(store: Store, source: Plan | RunConfig, place: Place, limits: Lim
 
 
 def _job(
-    store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer, place: Place
-) -> Job:
+    store: Store, source: Plan | RunConfig, run_dir: Path | None, limits: Limits, trainer: Trainer, place: Place,
+    arriving: Arriving | None = None,
+) -> Job:  # fmt: skip
     """The first attempt, in a folder that need not be there yet."""
     refuse_data_elsewhere(source)
     now = datetime.now(UTC)
@@ -173,6 +188,7 @@ def _job(
         max_hours=limits.max_hours,
         loss=limits.loss or (),
         place=place,
+        arriving=arriving,
     )
 
 

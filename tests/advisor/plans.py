@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from advisor.cli.plan import command
 from advisor.records import Basis, Candidate, Estimate, Goal, Plan, PlanPrediction, WallClock, Workload
+from advisor.store.calibration import Calibration
+from advisor.store.store import Store
+from advisor.workflows.calibrate import CalibrationOptions, calibrate
 from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.plan import recommend
 from trainer.schema import CheckpointConfig, EvalConfig, RunConfig, TelemetryConfig, make_shape
 
 SHAPE = make_shape("nanochat", depth=1, width=32, heads=2, vocab_size=64, seq_len=32)
@@ -96,3 +101,34 @@ def small_plan(steps: int = 20, step_seconds: float = 0.01, usd_per_hour: float 
         inputs=("calibration cpu-1",),
     )
     return replace(plan, **changes)
+
+
+SIZES = ("--seq-len", "64", "--vocab-size", "256", "--depth", "2")  # of models that are measured here
+
+
+def measured_here(home: Path) -> Calibration:
+    """This CPU, measured for a minute at those sizes."""
+    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, vocab_size=256, budget_seconds=60.0)
+    return calibrate(options, Store(home)).calibration
+
+
+def slowed(calibration: Calibration, factor: float) -> Calibration:
+    """The same session on a machine whose every step takes `factor` times as long."""
+    ceilings = calibration.ceilings
+    return replace(
+        calibration,
+        id=f"{calibration.id}-elsewhere",
+        bursts=tuple(replace(b, step_seconds=tuple(s * factor for s in b.step_seconds)) for b in calibration.bursts),
+        ceilings=replace(
+            ceilings,
+            matmul=tuple(replace(m, seconds=tuple(s * factor for s in m.seconds)) for m in ceilings.matmul),
+            copy=tuple(replace(c, seconds=tuple(s * factor for s in c.seconds)) for c in ceilings.copy),
+            launch_seconds=tuple(s * factor for s in ceilings.launch_seconds),
+        ),
+    )
+
+
+def planned(home: Path, calibration: Calibration, *words: str) -> Plan:
+    store = Store(home)
+    store.save_calibration(calibration)
+    return recommend(goal_of(["--gpu", "cpu", *words]), store)

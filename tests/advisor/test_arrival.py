@@ -13,44 +13,26 @@ from pathlib import Path
 import pytest
 
 from advisor.calibrate.quality import quality_of
+from advisor.hardware.here import cpu_name
+from advisor.launch.arrival import PLAN_AFTER, settle
+from advisor.launch.engines import parse_place
+from advisor.launch.folders import write_files
 from advisor.plan.arrival import same_work, what_is_left
-from advisor.records import Plan
-from advisor.run_records import ArrivalRecord
-from advisor.store.calibration import Calibration, Verdict
-from advisor.store.plan_files import load_plan
-from advisor.store.run_folder import read_launch
+from advisor.run_records import ArrivalRecord, Arriving
+from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
+from advisor.store.disk import dump_yaml
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.arrive import LEAST_SECONDS, Arrival, arrive, calibration_seconds, is_unknown_here
-from advisor.workflows.calibrate import CalibrationOptions, calibrate
-from advisor.workflows.launch import Limits
+from advisor.workflows.arrive import LEAST_SECONDS, Arrival, arrive, calibration_seconds, is_unknown
+from advisor.workflows.arrive_there import arrive_there
+from advisor.workflows.launch import Limits, dry_run
 from advisor.workflows.plan import recommend
-from tests.advisor.plans import goal_of, guess
+from tests.advisor.plans import SIZES, guess, measured_here, planned, slowed
 from trainer.runlog import LOG_NAME, load_run_log
-from trainer.schema import Outcome
+from trainer.schema import DataConfig, Outcome, StopConfig, dump_config, load_config
 
 RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
-
-
-def slowed(calibration: Calibration, factor: float) -> Calibration:
-    """The same session on a machine whose every step takes `factor` times as long."""
-    ceilings = calibration.ceilings
-    return replace(
-        calibration,
-        id=f"{calibration.id}-elsewhere",
-        bursts=tuple(replace(b, step_seconds=tuple(s * factor for s in b.step_seconds)) for b in calibration.bursts),
-        ceilings=replace(
-            ceilings,
-            matmul=tuple(replace(m, seconds=tuple(s * factor for s in m.seconds)) for m in ceilings.matmul),
-            copy=tuple(replace(c, seconds=tuple(s * factor for s in c.seconds)) for c in ceilings.copy),
-            launch_seconds=tuple(s * factor for s in ceilings.launch_seconds),
-        ),
-    )
-
-
-def planned(home: Path, calibration: Calibration, *words: str) -> Plan:
-    store = Store(home)
-    store.save_calibration(calibration)
-    return recommend(goal_of(["--gpu", "cpu", *words]), store)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +68,12 @@ def test_dollars_are_left_as_hours_are(recorded, tmp_path):
     assert (other.gpu, other.usd_per_gpu_hour) == ("l4", 0.5)
 
 
-def test_a_card_is_unknown_here_where_its_calibration_is_not(recorded, tmp_path):
+def test_a_card_is_unknown_where_its_calibration_is_not(recorded, tmp_path):
     plan = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h")
-    assert not is_unknown_here(plan, Store(tmp_path)) and is_unknown_here(plan, Store(tmp_path / "elsewhere"))
+    assert not is_unknown(plan, Store(tmp_path)) and is_unknown(plan, Store(tmp_path / "elsewhere"))
     assert calibration_seconds(plan) == 120.0
     short = planned(tmp_path, recorded, "--depth", "4", "--deadline", "3min")
-    assert not is_unknown_here(short, Store(tmp_path / "elsewhere")) and calibration_seconds(short) == LEAST_SECONDS
+    assert not is_unknown(short, Store(tmp_path / "elsewhere")) and calibration_seconds(short) == LEAST_SECONDS
 
 
 def test_limits_of_the_run_are_those_of_the_goal_less_the_arrival(recorded, tmp_path):
@@ -108,13 +90,99 @@ def test_limits_of_the_run_are_those_of_the_goal_less_the_arrival(recorded, tmp_
 def test_elsewhere_nothing_is_promised_that_is_not_done(recorded, tmp_path, call):
     path = Store(tmp_path).save_plan(planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"))
     for asked in (["--calibrate"], ["--may-change", "depth"], ["--stop-if-over", "10%"]):
-        code, out, err = call("launch", str(path), "--on", "slurm:gpu", *asked)
+        code, out, err = call("launch", str(path), "--on", "skypilot", *asked)
         assert (code, out) == (2, "") and "leave out --calibrate" in err, err
+
+
+def test_a_cpu_elsewhere_is_measured_there_and_a_card_only_where_it_was_never_measured(recorded, tmp_path):
+    plan, store = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), Store(tmp_path)
+    assert is_unknown(plan, store, parse_place("ssh:there")) and not is_unknown(plan, store)
+    card = replace(plan, workload=replace(plan.workload, gpu="l4"))
+    assert not is_unknown(card, store, parse_place("ssh:there"))
+    assert is_unknown(card, Store(tmp_path / "elsewhere"), parse_place("ssh:there"))
+
+
+@pytest.fixture
+def come_home(recorded, tmp_path):
+    """A run folder as its job elsewhere left it, an hour and a half of two before its end."""
+    store = Store(tmp_path / "home")
+    plan = planned(tmp_path / "a", recorded, "--depth", "4", "--deadline", "2h", "--price", "0.5", "--budget", "3")
+    request = dry_run(store, plan, place=parse_place("ssh:there"), limits=Limits(max_usd=0.8), arriving=Arriving())
+    folder = request.folder
+    write_files(replace(request, copies={}))
+    write_launch(folder, request.record)
+    (folder / LOG_NAME).touch()
+    stop = StopConfig(notice="/theirs", max_usd=99.0, usd_per_hour=0.01)
+    run = replace(plan.run, steps=plan.run.steps // 2, data=DataConfig(path="/theirs"), stop=stop)
+    after = replace(plan, id="of theirs", usd_per_hour=0.01, run=run)
+    record = ArrivalRecord(calibration=recorded.id, device_key="cpu", seconds=360.0, planned_step_seconds=guess(1.0),
+                           found_step_seconds=guess(2.0), over=1.0, goes_on=True, reason="slower")  # fmt: skip
+    here = replace(recorded, device=replace(recorded.device, name=cpu_name()))
+    Arrival(before=plan, after=after, calibration=here, seconds=360.0, record=record).write(folder)
+    (folder / PLAN_AFTER).write_text(dump_plan(after))
+    return store, folder, plan
+
+
+def test_what_comes_home_is_settled_once_within_what_was_given(come_home, recorded):
+    store, folder, plan = come_home
+    assert settle(folder, store, over=False) is None
+    config, record = read_run_config(folder), read_launch(folder)
+    assert config.steps == plan.run.steps // 2 and config.data == plan.run.data and config.stop.notice is None
+    assert config.stop.max_usd == pytest.approx(0.8 - 0.05) and config.stop.usd_per_hour == 0.5
+    assert config.stop.max_seconds == pytest.approx(7200 - 360)
+    assert (record.guards.max_usd, record.arriving.told) == (config.stop.max_usd, True)
+    now = load_plan(folder / "plan.yaml")
+    assert (now.id, now.usd_per_hour, now.run.steps) == (plan.id, 0.5, config.steps)
+    assert load_plan(folder / "plan-before.yaml") == plan
+    assert recorded.id in {entry.id for entry in store.list_calibrations()}
+    settle(folder, store, over=True)
+    assert read_run_config(folder) == config, "an arrival is paid for once"
+
+
+def test_a_calibration_of_another_cpu_is_none_of_this_one(come_home, recorded):
+    store, folder, _ = come_home
+    other = replace(recorded, device=replace(recorded.device, name="another"))
+    (folder / "calibration.yaml").write_text(dump_yaml(calibration_to_dict(other)))
+    settle(folder, store, over=False)
+    assert store.list_calibrations() == [] and read_launch(folder).arriving.told
+
+
+def test_a_run_that_stops_on_arrival_says_why(come_home):
+    store, folder, plan = come_home
+    (folder / LOG_NAME).unlink()
+    record = json.loads((folder / "arrival.json").read_text()) | {"goes_on": False, "reason": "too dear"}
+    (folder / "arrival.json").write_text(json.dumps(record))
+    assert settle(folder, store, over=True) == "stopped on arrival: too dear"
+    assert load_plan(folder / "plan.yaml") == plan
+
+
+def test_a_calibration_that_was_cut_off_is_counted_and_not_repeated(recorded, tmp_path):
+    """A job that its engine starts again has used what a calibration may take, and half as much again."""
+    plan, job, run = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), tmp_path / "job", tmp_path / "run"
+    for folder in (job, run):
+        folder.mkdir()
+    (job / "plan.yaml").write_text(dump_plan(plan))
+    (job / "run.yaml").write_text(dump_config(plan.run))
+    (run / "arrival-began").touch()
+    record = arrive_there(job, run, may_change_depth=False, stop_if_over=0.1)
+    assert record.goes_on and record.seconds == 1.5 * 120 and "cut off" in record.reason
+    assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
+    assert load_plan(run / "plan-after.yaml").run == plan.run
+
+
+def test_an_arrival_that_takes_all_that_was_given_does_not_go_on(recorded, tmp_path):
+    plan, job, run = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), tmp_path / "job", tmp_path / "run"
+    for folder in (job, run):
+        folder.mkdir()
+    (job / "plan.yaml").write_text(dump_plan(plan))
+    (job / "run.yaml").write_text(dump_config(replace(plan.run, stop=StopConfig(max_seconds=170.0))))
+    (run / "arrival-began").touch()
+    record = arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+    assert not record.goes_on and "took all that was given" in record.reason and not (run / "plan-after.yaml").exists()
 
 
 # --- on this machine -------------------------------------------------------------------------------------------------
 
-SIZES = ("--seq-len", "64", "--vocab-size", "256", "--depth", "2")
 DEADLINE = 150.0
 
 
@@ -132,8 +200,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def here(one_thread, tmp_path_factory) -> Calibration:
-    options = CalibrationOptions(gpu="cpu", depths=(1, 2), seq_len=64, vocab_size=256, budget_seconds=60.0)
-    found = calibrate(options, Store(tmp_path_factory.mktemp("here"))).calibration
+    found = measured_here(tmp_path_factory.mktemp("here"))
     if quality_of(found).verdict == Verdict.REJECTED:
         pytest.skip(f"the machine was too restless to be measured: {quality_of(found).reason}")
     return found

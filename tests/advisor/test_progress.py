@@ -14,6 +14,7 @@ from advisor.run_records import LaunchRecord
 from advisor.runs.progress import History, make_progress, pace_seconds, straggler_factor
 from advisor.store.run_folder import read_run_config
 from tests.advisor.plans import guess, small_plan, small_run
+from trainer.budget import Attempt, Spent
 from trainer.runlog import read_records
 from trainer.schema import CheckpointConfig, EvalConfig, StopConfig
 
@@ -103,6 +104,29 @@ def test_dollars_follow_the_processes_lifetime():
     assert progress.usd_at_end.value == pytest.approx((12 + 10) * 0.001)
     unknown = look(seen(header(), *steps(1, 100)), config, launch=launched(usd_per_hour=None))
     assert unknown.usd_so_far is None and unknown.usd_at_end is None
+
+
+def test_each_attempt_is_paid_at_its_own_price_and_the_budget_knows_what_the_log_does_not():
+    """10 s at $3.6 (killed: 4 s of it only booked), 5 s that never came to a header at $7.2, 3 s so far at $36."""
+    first = [header() | {"session": "a", "usd_per_hour": 3.6}, *steps(1, 40)]  # 2 + 4 s by the log
+    now = header(time=START + 100, resumed=0) | {"session": "c", "usd_per_hour": 36.0}
+    booked = [("a", 10.0, 3.6), ("b", 5.0, 7.2), ("c", 8.0, 36.0)]  # of the one that goes on: ahead of the clock
+    spent = Spent(attempts=tuple(
+        Attempt(session=name, host="h", began=START, seconds=seconds, usd_per_hour=price)
+        for name, seconds, price in booked
+    ))  # fmt: skip
+    config = small_run(200, stop=StopConfig(max_usd=0.1, usd_per_hour=36.0))
+    here = {"launch": launched(36.0, at="2027-01-15T08:01:35+00:00"), "spent": spent}
+    progress = look(seen(*first, now), config, now=START + 101, **here)
+    assert progress.elapsed_seconds == pytest.approx(10 + 5 + 3)
+    assert progress.usd_so_far == pytest.approx((10 * 3.6 + 5 * 7.2 + 3 * 36) / 3600)
+    assert progress.guard_seconds_left == pytest.approx((0.1 - progress.usd_so_far) / 36 * 3600)
+    over = look(seen(*first, now), config, state="died", **here)
+    assert over.usd_so_far == pytest.approx((10 * 3.6 + 5 * 7.2 + 8 * 36) / 3600)
+    # before its header the newest attempt lives by the clock: 5 s since its launch, and what it booked is not added
+    waiting = replace(spent, attempts=(*spent.attempts[:2], replace(spent.attempts[2], began=START + 95)))
+    early = look(seen(*first), config, now=START + 100, **here | {"spent": waiting})
+    assert early.usd_so_far == pytest.approx((10 * 3.6 + 5 * 7.2 + 5 * 36) / 3600)
 
 
 def test_a_guard_that_comes_first_caps_the_bill():

@@ -15,6 +15,7 @@ from advisor.launch.state import RunState, run_status
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store, default_store
 from tests.advisor.plans import small_plan
+from trainer.budget import read_spent
 
 ROOT = Path(__file__).parents[2]
 ENDLESS = 1_000_000  # steps: such a run only ends when told to
@@ -169,3 +170,21 @@ def test_listing_runs_loads_neither_torch_nor_pandas():
         "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'scipy')))"
     )
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
+
+
+def test_an_attempt_at_another_price_is_counted_at_that_price_by_every_command(plan):
+    """$3.60 an hour, then $36: watch, runs, compare and the trainer's own budget say the same dollars."""
+    folder = Path(document("launch", plan(ENDLESS), "--detach")["run_dir"])
+    wait_for(lambda: document("watch")["progress"]["step"] >= 2)
+    first = document("stop", "latest")["progress"]
+    resumed = document("resume", "latest", "--price", "36", "--detach")
+    assert resumed["launch"]["usd_per_hour"] == 36.0
+    wait_for(lambda: document("watch")["progress"]["step"] > first["step"])
+    document("stop", "latest")
+    attempts = read_spent(folder).attempts
+    assert [attempt.usd_per_hour for attempt in attempts] == [3.6, 36.0]
+    paid = sum(attempt.seconds * attempt.usd_per_hour / 3600 for attempt in attempts)
+    assert first["usd_so_far"] == pytest.approx(attempts[0].seconds * 0.001, rel=0.01)
+    assert paid > first["usd_so_far"] + attempts[1].seconds * 0.0099
+    (listed,) = document("runs")["runs"]
+    assert document("watch")["progress"]["usd_so_far"] == pytest.approx(listed["usd"]) == pytest.approx(paid)

@@ -12,9 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from advisor.calibrate.quality import quality_of
+from advisor.store.calibration import Calibration, Verdict
+from advisor.store.store import load_calibration
+from tests.advisor.plans import measured_here
+
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = ROOT / ".venv-engines" / "bin" / "python"  # `make engines`
 TRANSFORMERS = ROOT / ".venv-transformers" / "bin" / "python"  # the same
+RECORDED = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 
 
@@ -38,6 +44,14 @@ def transformers_python() -> Path:
     if not known or known.returncode:
         pytest.skip(f"{chosen} does not have transformers: make engines")
     return chosen
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory) -> Calibration:
+    """This CPU, measured for a minute: what a plan that is wrong by a factor is made from. Where the machine was too
+    restless, a recording of one like it."""
+    found = measured_here(tmp_path_factory.mktemp("measured"))
+    return found if quality_of(found).verdict != Verdict.REJECTED else load_calibration(RECORDED)
 
 
 @pytest.fixture(scope="session")

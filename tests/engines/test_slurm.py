@@ -13,15 +13,18 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.launch import slurm as slurm_engine
+from advisor.launch.arrival import read_arrival
 from advisor.launch.engines import backend_of, describe, parse_place
 from advisor.launch.remote import RemoteBackend
 from advisor.launch.state import RunState, last_sighting, write_sighting
+from advisor.run_records import Arriving
 from advisor.runs.follow import RunFollower
-from advisor.store.run_folder import read_launch, write_launch
+from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop
-from tests.advisor.plans import small_plan
+from tests.advisor.plans import SIZES, planned, slowed, small_plan
+from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, Outcome
 
@@ -170,3 +173,27 @@ def test_a_dry_run_prints_the_job_with_what_the_site_asks_for(store):
     assert {f"#SBATCH --{it}" for it in ("partition=gpu", "account=me", "qos=high", "constraint=h100")} <= set(job)
     assert "sbatch --parsable" in request.script and f"PYTHON={sys.executable}" in request.script
     assert not request.folder.exists()
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_machine_that_is_not_as_planned_is_measured_there_and_the_run_ends_inside(cluster, store, measured, factor):
+    """Believed twice too slow, and twice too fast."""
+    words = (*SIZES, "--deadline", f"{DEADLINE:.0f}s", "--price", "0.5")
+    plan = planned(store.home.parent / "elsewhere", slowed(measured, factor), *words)
+    folder = launch(store, plan, place=parse_place("slurm:debug"), arriving=Arriving()).run_dir
+    check_it_ended_inside(folder, store, plan, over(folder, store))
+    assert review(store, str(folder), record=False).scored.steps_planned == read_run_config(folder).steps
+
+
+def test_a_machine_that_is_too_slow_is_left_before_the_first_step(cluster, store, measured):
+    plan = planned(store.home.parent / "elsewhere", slowed(measured, 0.25), *SIZES, "--deadline", "600s")
+    asked = Arriving(stop_if_over=0.1)
+    folder = launch(store, plan, place=parse_place("slurm:debug"), arriving=asked).run_dir
+    waited(lambda: (folder / "arrival.json").exists())
+    if (found := read_arrival(folder)).device_key is None:
+        stop(store, folder, timeout_seconds=SECONDS)
+        pytest.skip(f"the machine was too restless to be measured: {found.reason}")
+    status = over(folder, store)
+    assert status.state is RunState.NEVER_STARTED and status.reason.startswith("stopped on arrival: ")
+    assert "10 % more was allowed" in status.reason and not (folder / "log.jsonl").exists()
+    assert len(store.list_calibrations()) == 1, "what was learnt comes home all the same"

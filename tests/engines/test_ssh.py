@@ -19,13 +19,16 @@ from advisor.errors import AdvisorError
 from advisor.launch.engines import backend_of, describe, parse_place
 from advisor.launch.ssh import SshBackend
 from advisor.launch.state import RunState
+from advisor.run_records import Arriving
 from advisor.runs.follow import RunFollower
+from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
-from tests.advisor.plans import small_plan
+from tests.advisor.plans import SIZES, planned, slowed, small_plan
+from tests.engines.arrivals import DEADLINE, check_it_ended_inside
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, DataConfig, Outcome
 
@@ -101,7 +104,7 @@ def start(there, store, monkeypatch):
 
     def start(plan, **more):
         place = parse_place(HERE)
-        there.has_environment(dry_run(store, plan, place=place, again=True))
+        there.has_environment(dry_run(store, plan, place=place, again=True, arriving=more.get("arriving")))
         return launch(store, plan, place=place, **more).run_dir
 
     yield start
@@ -239,3 +242,14 @@ def test_the_script_of_a_dry_run_starts_the_same_run_by_hand(there, start, store
     run = there.home / ".training-advisor" / "runs" / request.record.handle.rpartition("/")[2] / "run"
     waited(lambda: (run / "log.jsonl").exists() and load_run_log(run / "log.jsonl").final is not None)
     assert len(load_run_log(run / "log.jsonl").steps) == 5
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_a_machine_that_is_not_as_planned_is_measured_there_and_the_run_ends_inside(start, store, measured, factor):
+    """Believed twice too slow, and twice too fast."""
+    words = (*SIZES, "--deadline", f"{DEADLINE:.0f}s", "--price", "0.5")
+    plan = planned(store.home.parent / "elsewhere", slowed(measured, factor), *words)
+    folder = start(plan, arriving=Arriving())
+    check_it_ended_inside(folder, store, plan, over(folder, store))
+    follower = RunFollower(folder, store)
+    assert follower.look().steps == load_plan(folder / "plan.yaml").run.steps

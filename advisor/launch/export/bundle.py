@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,12 +12,16 @@ import trainer
 from advisor.hardware.catalog import GpuSpec
 from advisor.hardware.software_support import runs_trainer, trainer_release, wheels_for
 from advisor.records import Plan
+from advisor.run_records import Arriving
 from advisor.store.plan_files import dump_plan
 from advisor.store.run_folder import CONFIG, PLAN
 from trainer.schema import RunConfig, dump_config
 
 PACKAGES = ("numpy", "pandas", "pyarrow", "psutil", "pyyaml", "nvidia-ml-py", "safetensors", "tokenizers")
+ARRIVAL_PACKAGES = ("scipy",)  # that planning again on arrival needs beside
 SETUP, RUN = "setup.sh", "run.sh"
+CONFIG_AFTER = "run-after.yaml"  # in the run folder there: the configuration that goes on after an arrival
+STOPS = 3  # exit status of an arrival that does not go on
 RUN_FOLDER = "/run-folder"  # on rented machines and in containers: it outlives them
 
 
@@ -42,6 +46,7 @@ class ExportJob:
     claim: str | None = None  # Kubernetes volume that outlives the job
     infra: str | None = None  # where SkyPilot and dstack may rent; SkyPilot takes several, with commas between
     run_id: str | None = None  # of a run that is started from here; None: it is only exported
+    arriving: Arriving | None = None  # how it is measured before its first step; None: it is not
 
     @property
     def name(self) -> str:
@@ -54,6 +59,11 @@ class ExportJob:
         """Processes in all."""
         return self.nodes * self.gpus_per_node
 
+    @property
+    def config_words(self) -> str:
+        """The trainer's configuration, in the words of a shell: of a run that is measured first, what came of that."""
+        return CONFIG if self.arriving is None else f'"$RUN/{CONFIG_AFTER}"'
+
 
 def common_files(job: ExportJob) -> dict[str, str]:
     """Name inside the export's folder → text: the same for every engine."""
@@ -64,7 +74,7 @@ def common_files(job: ExportJob) -> dict[str, str]:
     return {
         CONFIG: dump_config(job.config),
         PLAN: dump_plan(job.plan),
-        "requirements.txt": "".join(f"{line}\n" for line in _requirements()),
+        "requirements.txt": "".join(pinned(PACKAGES)),
         SETUP: setup_script(job),
         RUN: run_script(job),
         **sources,
@@ -109,7 +119,7 @@ mkdir -p "$RUN"
 {_start(job)}
 stopped=no
 trap 'stopped=yes; kill -TERM "$child" 2>/dev/null' TERM INT
-for ((attempt = 0; attempt <= RESTARTS; attempt++)); do
+{_measured_first(job)}for ((attempt = 0; attempt <= RESTARTS; attempt++)); do
     "$@" &
     child=$!
     wait "$child"
@@ -123,8 +133,35 @@ exit "$status"
 """
 
 
+def arrival_words(job: ExportJob) -> str:
+    """The arguments of Python that measure the machine for a job, in the words of a shell."""
+    assert job.arriving is not None
+    words = ["-m advisor.workflows.arrive_there", '--run "$RUN"']
+    if job.arriving.may_change_depth:
+        words.append("--may-change-depth")
+    if job.arriving.stop_if_over is not None:
+        words.append(f"--stop-if-over {job.arriving.stop_if_over!r}")
+    return " ".join(words)
+
+
+def _measured_first(job: ExportJob) -> str:
+    if job.arriving is None:
+        return ""
+    return f"""if [ ! -e "$RUN/log.jsonl" ]; then  # the machine is measured first, and the plan made again
+    "$PYTHON" {arrival_words(job)} &
+    child=$!
+    wait "$child"
+    status=$?
+    while kill -0 "$child" 2>/dev/null; do wait "$child"; done
+    [ "$stopped" = no ] || exit 75
+    [ "$status" != {STOPS} ] || exit {STOPS}
+fi
+[ -e "$RUN/{CONFIG_AFTER}" ] || cp {CONFIG} "$RUN/{CONFIG_AFTER}"
+"""
+
+
 def _start(job: ExportJob) -> str:
-    trainer_words = f'-m trainer {CONFIG} --out "$RUN"'
+    trainer_words = f'-m trainer {job.config_words} --out "$RUN"'
     if job.whole == 1:
         return f'set -- "$PYTHON" {trainer_words}'
     return (
@@ -136,12 +173,12 @@ def _start(job: ExportJob) -> str:
     )
 
 
-def _requirements() -> Mapping[str, None]:
-    """The trainer's packages, at the versions that run here."""
-    lines: dict[str, None] = {}
-    for name in PACKAGES:
+def pinned(packages: Sequence[str]) -> list[str]:
+    """Lines of requirements: packages at the versions that run here."""
+    lines = []
+    for name in packages:
         try:
-            lines[f"{name}=={version(name)}"] = None
+            lines.append(f"{name}=={version(name)}\n")
         except PackageNotFoundError:
-            lines[name] = None
+            lines.append(f"{name}\n")
     return lines

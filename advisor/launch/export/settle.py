@@ -17,6 +17,7 @@ from trainer.schema import RunConfig
 
 LONGER = 1.25  # than the plan's own high end: where the engine ends a run that nobody limited
 LEAST_GRACE_SECONDS = 60
+ARRIVAL_SECONDS = 300  # that an engine leaves for a calibration before the first step: twice what it may take
 LEAST_LIMIT_SECONDS = 600  # of a run that nobody limited: starting takes minutes where the plan counts seconds
 
 
@@ -36,7 +37,8 @@ def export_job(plan: Plan, config: RunConfig, data: Path | None, **engine: Any) 
         spec=find_gpu(plan.workload.gpu),
         nodes=nodes,
         gpus_per_node=per_node,
-        limit_seconds=_limit_seconds(plan, limit_seconds(config.stop), grace),
+        limit_seconds=_limit_seconds(plan, limit_seconds(config.stop), grace)
+        + (ARRIVAL_SECONDS if engine.get("arriving") else 0),
         grace_seconds=grace,
         data=data,
         **engine,

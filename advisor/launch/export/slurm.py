@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.launch.export.bundle import SETUP, ExportJob
+from advisor.launch.export.bundle import CONFIG_AFTER, SETUP, STOPS, ExportJob, arrival_words
 from advisor.store.run_folder import CONFIG
 
 SCRIPT = "job.sbatch"
@@ -41,8 +41,9 @@ def slurm(job: ExportJob) -> dict[str, str]:
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
             'mkdir -p "$RUN"',
+            *_measured_first(job),
             "srun --kill-on-bad-exit=1 bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID \\",
-            f"    WORLD_SIZE=$SLURM_NTASKS exec \"$PYTHON\" -m trainer {CONFIG} --out \"$RUN\"'",
+            f"    WORLD_SIZE=$SLURM_NTASKS exec \"$PYTHON\" -m trainer {job.config_words} --out \"$RUN\"'",
             '"$PYTHON" -m trainer.ended "$RUN"',
             "status=$?",
             "# 75: asked to stop by a signal, or died without a word; a failed machine is not tried for ever, and",
@@ -56,6 +57,21 @@ def slurm(job: ExportJob) -> dict[str, str]:
             "",
         ])
     }  # fmt: skip
+
+
+def _measured_first(job: ExportJob) -> list[str]:
+    """As a step of the job, which signals reach."""
+    if job.arriving is None:
+        return []
+    return [
+        'if [ ! -e "$RUN/log.jsonl" ]; then  # the machine is measured first, and the plan made again',
+        f'    srun --nodes=1 --ntasks=1 --ntasks-per-node=1 "$PYTHON" {arrival_words(job)}',
+        "    status=$?",
+        f'    [ ! -e "$RUN/{STOP_ASKED}" ] || exit 75',
+        f'    [ "$status" != {STOPS} ] || exit {STOPS}',
+        "fi",
+        f'[ -e "$RUN/{CONFIG_AFTER}" ] || cp {CONFIG} "$RUN/{CONFIG_AFTER}"',
+    ]
 
 
 def slurm_steps(job: ExportJob) -> list[str]:

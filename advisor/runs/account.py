@@ -1,0 +1,62 @@
+"""What a run has used so far: seconds and dollars of all attempts, each at the price of its own machine.
+
+`budget.json` is the account; the log knows attempts that the file here does not (it comes home last, or was lost), and
+how long the one that goes on has lived by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainer.budget import Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """One attempt as the log tells it."""
+
+    session: str
+    seconds: float
+    usd_per_hour: float | None  # None: it does not say; counted at the price of who asks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What all attempts have used."""
+
+    seconds: float
+    usd: float | None  # None: nobody knows a price
+    usd_per_hour: float | None  # of the newest attempt
+
+
+def account(
+    lives: Sequence[Life],
+    current: Life | None,
+    spent: Spent,
+    *,
+    usd_per_hour: float | None,
+    unlogged_since: float | None = None,
+) -> Account:
+    """Add up. `lives` are over, `current` goes on; `usd_per_hour` is the price where an attempt says none.
+
+    `unlogged_since` is the start (Unix seconds) of a current attempt that has logged nothing yet: what the budget
+    booked for it is left out, for its life is counted by the clock.
+    """
+    known = {life.session: life for life in lives}
+    for attempt in spent.attempts:
+        going_on = unlogged_since is not None and not attempt.ended and attempt.began >= unlogged_since - 1.0
+        if not (going_on and attempt.session not in known):
+            known[attempt.session] = Life(
+                session=attempt.session, seconds=attempt.seconds, usd_per_hour=attempt.usd_per_hour
+            )
+    if current is not None:
+        known[current.session] = current
+    prices = [usd_per_hour if life.usd_per_hour is None else life.usd_per_hour for life in known.values()]
+    pairs = list(zip(known.values(), prices, strict=True))
+    now = usd_per_hour if current is None or current.usd_per_hour is None else current.usd_per_hour
+    paid = [life.seconds * price / 3600 for life, price in pairs if price is not None]
+    whole = len(paid) == len(pairs) and (bool(pairs) or usd_per_hour is not None)
+    return Account(
+        seconds=sum(life.seconds for life in known.values()), usd=sum(paid) if whole else None, usd_per_hour=now
+    )

@@ -1,0 +1,126 @@
+"""`python -m advisor.workflows.arrive_there --run DIR`: what a job elsewhere does before its first step.
+
+It starts in the folder of the job, with the plan and the configuration that were handed over, and leaves in the run
+folder what `launch/arrival` settles at home, and the configuration that the trainer is to be started with. Exit status
+0: go on; bundle.STOPS: do not. It measures once: a second start of the job does not pay for it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from advisor.errors import AdvisorError
+from advisor.launch.arrival import PLAN_AFTER, goes_on_with, read_arrival
+from advisor.launch.export.bundle import CONFIG_AFTER, STOPS
+from advisor.records import Plan
+from advisor.run_records import ArrivalRecord
+from advisor.store.disk import disk_errors, write_atomic
+from advisor.store.folders import profiles_folder
+from advisor.store.plan_files import dump_plan, load_plan
+from advisor.store.run_folder import PLAN, read_run_config
+from advisor.store.store import Store
+from advisor.workflows.arrive import Arrival, arrive, calibration_seconds
+from trainer.schema import RunConfig, dump_config
+
+BEGAN = "arrival-began"  # in the run folder: it was tried
+STORE = "store"  # in the job's folder
+_LONGEST = 1.5  # times what it may take: a calibration that was cut off has used no more
+
+
+def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: float | None,
+                 seconds: float | None = None) -> ArrivalRecord:  # fmt: skip
+    """Measure, plan again, and leave what follows in the run folder; raises AdvisorError for damaged files."""
+    if (record := read_arrival(run)) is not None:
+        return record
+    plan, config = load_plan(job / PLAN), read_run_config(job)
+    here = _with_data(plan, config, job)
+    with disk_errors("write to", run):
+        run.mkdir(parents=True, exist_ok=True)
+        first = not (run / BEGAN).exists()
+        (run / BEGAN).touch()
+    if first:
+        try:
+            arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), seconds=seconds,
+                             may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
+        except AdvisorError as error:
+            arrival = _unmeasured(here, _age(), f"{error.message}; the plan stays")
+        arrival = replace(arrival, seconds=round(_age(), 2))
+    else:
+        longest = _LONGEST * (seconds or calibration_seconds(plan))
+        arrival = _unmeasured(here, longest, "its calibration was cut off and is not paid for again; the plan stays")
+    return _leave(arrival, plan, config, run)
+
+
+def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> ArrivalRecord:
+    """Write what goes on, then what was found, which vouches for it."""
+    record, after = replace(arrival.record, seconds=arrival.seconds), arrival.after
+    if after is not None:
+        try:
+            changed = goes_on_with(plan, after, config, arrival.seconds)
+        except AdvisorError as error:
+            after, record = None, replace(record, goes_on=False, reason=error.message)
+        else:
+            write_atomic(run / CONFIG_AFTER, dump_config(changed))
+            goal = replace(after.goal, data=plan.goal.data)
+            write_atomic(
+                run / PLAN_AFTER, dump_plan(replace(after, goal=goal, run=replace(after.run, data=plan.run.data)))
+            )
+    replace(arrival, before=plan, after=after, record=record).write(run)  # the record last
+    return record
+
+
+def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:
+    """An arrival that learnt nothing: the plan stays, and what it took counts."""
+    record = ArrivalRecord(
+        calibration=None,
+        device_key=None,
+        seconds=round(seconds, 2),
+        planned_step_seconds=plan.prediction.step_seconds,
+        found_step_seconds=None,
+        over=None,
+        goes_on=True,
+        reason=reason,
+    )
+    return Arrival(before=plan, after=plan, calibration=None, seconds=record.seconds, record=record)
+
+
+def _with_data(plan: Plan, config: RunConfig, job: Path) -> Plan:
+    """The plan with its tokens where they lie on this machine; the configuration names them from the job's folder."""
+    if config.data.path is None:
+        return plan
+    there = str((job / config.data.path).resolve())
+    goal = plan.goal if plan.goal.data is None else replace(plan.goal, data=there)
+    return replace(plan, goal=goal, run=replace(plan.run, data=replace(plan.run.data, path=there)))
+
+
+def _age() -> float:
+    """Seconds that this process has lived."""
+    return max(0.0, time.time() - psutil.Process().create_time())
+
+
+def main() -> int:
+    """Say what follows, and give it as the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m advisor.workflows.arrive_there", description=__doc__)
+    parser.add_argument("--run", metavar="DIR", type=Path, required=True, help="run folder")
+    parser.add_argument("--may-change-depth", action="store_true", help="the new plan may have another depth")
+    parser.add_argument("--stop-if-over", type=float, metavar="SHARE", help="by which the planned work may cost more")
+    parser.add_argument("--seconds", type=float, help="that the calibration may take")
+    asked = parser.parse_args()
+    try:
+        record = arrive_there(Path.cwd(), asked.run.resolve(), may_change_depth=asked.may_change_depth,
+                              stop_if_over=asked.stop_if_over, seconds=asked.seconds)  # fmt: skip
+    except AdvisorError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 1
+    print(f"{'goes on' if record.goes_on else 'stops on arrival'}: {record.reason}", file=sys.stderr)
+    return 0 if record.goes_on else STOPS
+
+
+if __name__ == "__main__":
+    sys.exit(main())
