@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.readers.attempts import Stretch
+from advisor.readers.attempts import Stretch, distinct
 from advisor.readers.axis import JOINED
 from advisor.readers.events import joined
 from advisor.readers.last_row import at_the_end, ends_round
@@ -60,7 +60,7 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         failed=_lines(events, _OWN_FAULT),
         broken=_lines(events, FAILURES),
     )
-    found = segments(cuts.reach(), cuts.starts, words, np.unique(cuts.train_lines))
+    found = segments(cuts.reach(), cuts.starts, words, distinct(cuts.train_lines))
     parts = []
     for number, segment in enumerate(found, 1):
         mine = _events_of(segment, events, cuts.train_lines, last=number == len(found))

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.readers.assemble import assemble
+from advisor.readers.attempts import distinct
 from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import RecordStore
 from advisor.readers.run_table import Event, Status
@@ -157,3 +158,8 @@ def test_anything_assembles(rows):
     assert len(table) <= len(rows)
     covered = [row for phase in table.phases for row in range(phase.first_row, phase.last_row + 1)]
     assert covered == list(range(len(table)))
+
+
+@given(st.lists(st.integers(0, 9)))
+def test_distinct_numbers_are_a_sorted_set(numbers):
+    assert distinct(np.array(numbers, dtype=np.int64)).tolist() == sorted(set(numbers))
