@@ -120,6 +120,34 @@ def load_newest(
     return None
 
 
+def load_weights(folder: Path, model: nn.Module, on_message: Callable[[str], None], world: World = _ALONE) -> int:
+    """Take the weights of the newest sound checkpoint of another run, and nothing else of it; gives its step.
+
+    All processes call this together; that run's folder is left as it is. Raises CheckpointError where there is none, or
+    it is of another model.
+    """
+    device = _device_of(model)
+    for name in world.gather([path.name for path in reversed(files.list_checkpoints(folder))], device)[0]:
+        path = folder / name
+        state, own_problem = _checked(path, world)
+        problem = next(filter(None, world.gather(own_problem, device)), None)
+        if problem is None and state is not None:
+            stored = StoredTensors(path, state["files"], "model")
+            if problems := _model_mismatch(_model_tensors(model), stored.shapes):
+                raise CheckpointError(f"{path} is of another model: " + "; ".join(problems))
+            _restore_weights(stored, model)
+            return int(state["step"])
+        on_message(f"{path} is damaged: {problem}; trying the one before it")
+    raise CheckpointError(f"{folder} has no checkpoint whose weights could be taken")
+
+
+def _restore_weights(stored: StoredTensors, model: nn.Module) -> None:
+    with torch.no_grad():
+        for name, target in _model_tensors(model).items():
+            own = local_rows(target)
+            own.copy_(stored.rows(name, first_row(target), len(own) if own.dim() else 0))
+
+
 def _checked(path: Path, world: World) -> tuple[dict[str, Any] | None, str | None]:
     """A checkpoint's state, and what is wrong with it or with this process's share of its files."""
     try:
@@ -185,10 +213,7 @@ def _restore(path: Path, state: dict[str, Any], model: nn.Module, optimizers: li
     problems += _optimizer_mismatch(state["optimizers"], optimizers, names)
     if problems:
         raise CheckpointError(f"{path} belongs to another run configuration: " + "; ".join(problems))
-    with torch.no_grad():
-        for name, target in targets.items():
-            own = local_rows(target)
-            own.copy_(stored["model"].rows(name, first_row(target), len(own) if own.dim() else 0))
+    _restore_weights(stored["model"], model)
     for index, optimizer in enumerate(optimizers):
         entries = _tensors_by_parameter(stored["optimizer"], index, targets)
         _restore_optimizer(optimizer, state["optimizers"][index], entries)

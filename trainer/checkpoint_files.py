@@ -25,6 +25,8 @@ from trainer.schema import SCHEMA
 
 MODEL_FILE, OPTIMIZER_FILE, STATE_FILE = "model.safetensors", "optimizer.safetensors", "state.json"
 
+CHECKPOINTS = "checkpoints"  # in a run folder
+
 _NAME = re.compile(r"step-(\d{8,})")
 _HIDDEN = re.compile(r"\.(step-\d{8,})\..*(partial|replaced)")
 _ROOM_FOR_TEXT_BYTES = 1 << 20  # state.json and the safetensors headers

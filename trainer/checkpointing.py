@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from trainer.checkpoint import CheckpointError, prune
+from trainer.checkpoint_files import CHECKPOINTS
 from trainer.guard import Guard
 from trainer.loop import Trainer
 from trainer.pace import Pace
 from trainer.saving import Saver
 
-CHECKPOINT_FOLDER = "checkpoints"
-
 
 def checkpoint_folder(guard: Guard) -> Path:
     """Where they lie now: a run folder may be moved while its run goes on."""
-    return guard.folder.path / CHECKPOINT_FOLDER
+    return guard.folder.path / CHECKPOINTS
 
 
 class Checkpoints:

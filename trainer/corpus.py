@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer.damage import not_data
 from trainer.token_folder import DataError
@@ -74,9 +74,9 @@ class Corpus:
             try:
                 yield from self._file_pieces(file, max_chars)
             except PrepareError as error:
-                self._leave_out(error)
+                self.leave_out(error)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                self._leave_out(PrepareError(f"{file}: damaged or truncated gzip file ({error})", _DOWNLOAD_HINT))
+                self.leave_out(PrepareError(f"{file}: damaged or truncated gzip file ({error})", _DOWNLOAD_HINT))
             except OSError as error:
                 raise PrepareError(f"cannot read {file}: {error.strerror or error}", "check file and disk") from error
 
@@ -93,7 +93,53 @@ class Corpus:
             for number, text in enumerate(document):
                 yield Piece(text=text, starts_document=number == 0)
 
-    def _leave_out(self, error: PrepareError) -> None:
+    def records(self) -> Iterator[tuple[str, Any]]:
+        """What every line or row has under the key, whatever it is, with where it is; raises as `pieces` does."""
+        self.skipped = []
+        for file in self.files:
+            try:
+                _refuse_error_page(file)
+                if _kind(file) == "parquet":
+                    yield from self._parquet_records(file)
+                else:
+                    yield from self._json_records(file)
+            except PrepareError as error:
+                self.leave_out(error)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                self.leave_out(PrepareError(f"{file}: damaged or truncated gzip file ({error})", _DOWNLOAD_HINT))
+
+    def _json_records(self, file: Path) -> Iterator[tuple[str, Any]]:
+        with _open(file) as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.strip():
+                    continue
+                where = f"{file}:{number}"
+                try:
+                    record = _json_field(line, self.text_key, where)
+                except PrepareError as error:
+                    self.leave_out(error)
+                else:
+                    yield where, record
+
+    def _parquet_records(self, file: Path) -> Iterator[tuple[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        row = 0
+        try:
+            with pq.ParquetFile(file) as table:
+                if self.text_key not in table.schema_arrow.names:
+                    raise _no_column(table.schema_arrow, self.text_key, file)
+                for batch in table.iter_batches(batch_size=256, columns=[self.text_key]):
+                    for record in batch.column(0).to_pylist():
+                        row += 1
+                        yield f"{file}, row {row}", record
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise PrepareError(f"{file}: damaged or truncated Parquet file ({reason})", _DOWNLOAD_HINT) from error
+
+    def leave_out(self, error: PrepareError) -> None:
+        """Note what is no data, or raise it unless it is to be skipped."""
         if not self.skip_bad:
             raise error
         self.skipped.append(error.message)
@@ -106,7 +152,7 @@ class Corpus:
                 try:
                     text = _json_text(line, self.text_key, f"{file}:{number}")
                 except PrepareError as error:
-                    self._leave_out(error)
+                    self.leave_out(error)
                 else:
                     yield text
 
@@ -123,7 +169,7 @@ class Corpus:
                         row += 1
                         if text is None:
                             null = f"{file}, row {row}: column {self.text_key!r} is null"
-                            self._leave_out(PrepareError(null, "--skip-bad leaves such rows out"))
+                            self.leave_out(PrepareError(null, "--skip-bad leaves such rows out"))
                         elif text:
                             yield text
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OSError) as error:
@@ -280,8 +326,8 @@ def _cut(text: str, max_chars: int) -> list[str]:
     return [*parts, text[start:]] if start < len(text) else parts
 
 
-def _json_text(line: bytes, key: str, where: str) -> str:
-    """The text of one JSON line; an empty one is returned as such."""
+def _json_field(line: bytes, key: str, where: str) -> Any:
+    """What one JSON line has under a key."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:  # a ValueError may be bytes that are not UTF-8
@@ -293,7 +339,12 @@ def _json_text(line: bytes, key: str, where: str) -> str:
     if key not in record:
         present = ", ".join(sorted(record)) or "none"
         raise PrepareError(f"{where}: no field {key!r}; fields present: {present}", "name the field with --text-key")
-    text = record[key]
+    return record[key]
+
+
+def _json_text(line: bytes, key: str, where: str) -> str:
+    """The text of one JSON line; an empty one is returned as such."""
+    text = _json_field(line, key, where)
     if not isinstance(text, str):
         kind = "null" if text is None else type(text).__name__
         raise PrepareError(f"{where}: field {key!r} is {kind}, not text", "name the field with --text-key")
@@ -309,9 +360,13 @@ def _refuse_columns(schema: pyarrow.Schema, key: str, file: Path) -> None:
     import pyarrow.types as kinds
 
     if key not in schema.names:
-        present = ", ".join(schema.names) or "none"
-        raise PrepareError(f"{file}: no column {key!r}; columns present: {present}", "name the column with --text-key")
+        raise _no_column(schema, key, file)
     kind = schema.field(key).type
     kind = kind.value_type if kinds.is_dictionary(kind) else kind
     if not (kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind)):
         raise PrepareError(f"{file}: column {key!r} is {kind}, not text", "name the column with --text-key")
+
+
+def _no_column(schema: pyarrow.Schema, key: str, file: Path) -> PrepareError:
+    present = ", ".join(schema.names) or "none"
+    return PrepareError(f"{file}: no column {key!r}; columns present: {present}", "name the column with --text-key")

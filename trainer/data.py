@@ -38,6 +38,10 @@ class TokenSource(Protocol):
     bytes_per_token: float | None  # of the validation split: turns nats per token into bits per byte
     unique_tokens: int | None  # training tokens before anything repeats; None: never repeats
 
+    def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> int | None:
+        """Targets of a whole step that count, over all devices and micro-batches; None: all do."""
+        ...
+
     def train_batch(
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]: ...
@@ -49,6 +53,10 @@ def open_tokens(data: DataConfig, vocab_size: int, seq_len: int, seed: int) -> T
     """Open the configured tokens for windows of `seq_len`; raises DataError when they do not fit the model."""
     if data.path is None:
         return SyntheticTokens(vocab_size, seq_len, seed)
+    if read_meta(data.path).counted_tokens is not None:
+        from trainer.masked import Conversations  # which is built on what is here
+
+        return Conversations(data.path, vocab_size, seq_len, seed)
     return TokenFolder(data.path, vocab_size, seq_len, seed)
 
 
@@ -75,8 +83,12 @@ class TokenFolder:
         An epoch visits each window once in an order of its own; a step holds the same samples however its global
         batch is split into devices and micro-batches.
         """
-        samples = _sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
+        samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return _cut(self._train, self._starts(samples), self._seq_len)
+
+    def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
+        """Every target counts."""
+        return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The same batches on every call: about `tokens` validation tokens in windows spread evenly over the split.
@@ -85,7 +97,7 @@ class TokenFolder:
         is the mean over tokens.
         """
         available = (len(self._validation) - 1) // self._seq_len
-        windows, size = _eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
+        windows, size = eval_windows(min(available, -(-tokens // self._seq_len)), micro_batch)
         chosen = np.arange(windows) * available // max(windows, 1)
         for first in range(0, windows, size):
             yield _cut(self._validation, chosen[first : first + size] * self._seq_len, self._seq_len)
@@ -96,9 +108,9 @@ class TokenFolder:
         room = min(self._seq_len, len(self._train) - self._windows * self._seq_len)
         starts = np.empty_like(places)
         for epoch in np.unique(epochs):  # one, or two where a batch straddles the end of an epoch
-            key = _mix(self._seed, int(epoch))
+            key = mix(self._seed, int(epoch))
             here = epochs == epoch
-            starts[here] = permute(places[here], self._windows, key) * self._seq_len + _mix(key, 1) % room
+            starts[here] = permute(places[here], self._windows, key) * self._seq_len + mix(key, 1) % room
         return starts
 
 
@@ -121,18 +133,22 @@ class SyntheticTokens:
         self, step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
     ) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one micro-batch, int64 on the CPU, each (micro_batch, seq_len); steps count from 0."""
-        samples = _sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
+        samples = sample_numbers(step, micro_index, rank, world_size, micro_batch, grad_accum)
         return self._batch(samples, self._seed)
+
+    def counted(self, step: int, world_size: int, micro_batch: int, grad_accum: int) -> None:
+        """Every target counts."""
+        return None
 
     def eval_batches(self, tokens: int, micro_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The same batches on every call, about `tokens` tokens in batches of one size, apart from training's."""
-        windows, size = _eval_windows(-(-tokens // self._seq_len), micro_batch)
+        windows, size = eval_windows(-(-tokens // self._seq_len), micro_batch)
         for first in range(0, windows, size):
-            yield self._batch(np.arange(first, first + size), _mix(self._seed, _VALIDATION_KEY))
+            yield self._batch(np.arange(first, first + size), mix(self._seed, _VALIDATION_KEY))
 
     def _batch(self, samples: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
         length = self._seq_len + 1
-        keys = np.array([_mix(seed, int(sample)) for sample in samples], dtype=np.uint64)
+        keys = np.array([mix(seed, int(sample)) for sample in samples], dtype=np.uint64)
         noise = _mix_array(keys[:, None] + np.arange(length, dtype=np.uint64))
         restart = (noise & np.uint64(255)) < _RESET_OF_256
         restart[:, 0] = True
@@ -154,7 +170,7 @@ def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
     """
     bits = max(1, (count - 1).bit_length())
     mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
-    keys = [np.uint64(_mix(key, number)) for number in range(8)]
+    keys = [np.uint64(mix(key, number)) for number in range(8)]
     result = places.astype(np.uint64)
     pending = np.arange(len(result))
     while len(pending):
@@ -167,14 +183,15 @@ def permute(places: np.ndarray, count: int, key: int) -> np.ndarray:
     return result.astype(np.int64)
 
 
-def _sample_numbers(
+def sample_numbers(
     step: int, micro_index: int, rank: int, world_size: int, micro_batch: int, grad_accum: int
 ) -> np.ndarray:
+    """The numbers of a micro-batch's samples, counted from the run's beginning."""
     first = ((step * grad_accum + micro_index) * world_size + rank) * micro_batch
     return np.arange(first, first + micro_batch)
 
 
-def _eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
+def eval_windows(windows: int, micro_batch: int) -> tuple[int, int]:
     """How many windows to evaluate and how many of them make a batch, so that all batches are equally large."""
     size = max(1, min(windows, micro_batch))
     return windows // size * size, size
@@ -239,7 +256,7 @@ def _check_vocabulary(where: str | Path, needed: int, vocab_size: int) -> None:
         )
 
 
-def _mix(key: int, number: int) -> int:
+def mix(key: int, number: int) -> int:
     """A 64-bit hash of two integers."""
     word = (key * _GOLDEN + number * 0xD1B54A32D192ED03) & _WORD
     word = (word ^ word >> 30) * _MIX_1 & _WORD

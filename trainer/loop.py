@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from trainer.checkpoint import Snapshot, load_newest, take_snapshot
+from trainer.checkpoint import Snapshot, load_newest, load_weights, take_snapshot
+from trainer.checkpoint_files import CHECKPOINTS
 from trainer.clock import Clock, Stamp
 from trainer.data import TokenSource
 from trainer.device import DeviceContext, PeakMemory, peak_memory
@@ -113,6 +114,7 @@ class Trainer:
         self.steps_done = 0
         self.wishes, self.agreed = Wishes(), Wishes()
         self.model = build(config, context, self.world)
+        self.model.some_targets_count = tokens.meta is not None and tokens.meta.counted_tokens is not None
         self.optimizers = build_optimizers(self.model, config.optimizer, context.device)
         self._scaler = context.grad_scaler()
         self._replica = replicate(self.model, config, context, self.world)
@@ -160,12 +162,15 @@ class Trainer:
         factor = learning_rate_factor(config.schedule, done, config.steps)
         set_learning_rate(self.optimizers, factor)
         loss = torch.zeros((), device=self.context.device)
+        counted = self.tokens.counted(done, self.world.size, config.micro_batch, config.grad_accum)
         for micro in range(config.grad_accum):
-            tokens, targets = self._batch(done, micro)
+            tokens, targets, weight = self._batch(done, micro, counted)
             lap("data")
             with synchronised(self._replica, last=micro == config.grad_accum - 1):
                 with self.context.autocast():
                     micro_loss = self._replica(tokens, targets)
+                    if weight is not None:
+                        micro_loss = micro_loss * weight
                 lap("forward")
                 self._scaler.scale(micro_loss / config.grad_accum).backward()
             loss += micro_loss.detach()
@@ -215,7 +220,8 @@ class Trainer:
             for tokens, targets, weight in self._eval_batches():
                 with self.context.autocast():
                     loss = self.model(self._to_device(tokens), self._to_device(targets))
-                total += torch.stack((loss.double(), loss.new_ones(()).double())) * (weight * tokens.numel())
+                counted = int((targets >= 0).sum())
+                total += torch.stack((loss.double(), loss.new_ones(()).double())) * (weight * counted)
         gathered_no_more(self.model)
         if self.world.size > 1:
             dist.all_reduce(total)
@@ -237,6 +243,10 @@ class Trainer:
                 self._scaler.load_state_dict(scaler)
         return extra
 
+    def begin_from(self, run_dir: Path, on_message: Callable[[str], None]) -> int:
+        """Begin with the weights of another run's newest sound checkpoint; gives the step that it is of."""
+        return load_weights(run_dir / CHECKPOINTS, self.model, on_message, self.world)
+
     def _eval_batches(self) -> Iterator[tuple[Tensor, Tensor, int]]:
         """This process's validation batches with their weights: as many on each, since split models pass in step.
 
@@ -247,12 +257,19 @@ class Trainer:
         while turn := list(itertools.islice(batches, size)):
             yield (*turn[min(rank, len(turn) - 1)], int(rank < len(turn)))
 
-    def _batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
+    def _batch(self, step: int, micro: int, counted: int | None) -> tuple[Tensor, Tensor, float | None]:
+        """A micro-batch and what its mean loss weighs in the step's; None: as much as every other.
+
+        Where only some targets count, the step's loss is the mean over all that do, however they lie in micro-batches.
+        """
         config, world = self.config, self.world
         tokens, targets = self.tokens.train_batch(
             step, micro, world.rank, world.size, config.micro_batch, config.grad_accum
         )
-        return self._to_device(tokens), self._to_device(targets)
+        weight = None
+        if counted is not None:
+            weight = int((targets >= 0).sum()) * config.grad_accum * world.size / counted
+        return self._to_device(tokens), self._to_device(targets), weight
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         """From pinned memory the copy only queues behind the previous step's work: the CPU goes on."""

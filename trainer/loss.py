@@ -29,17 +29,23 @@ def linear_cross_entropy(
     softcap: float | None = None,
     pointwise: Pointwise | None = None,
     chunk_tokens: int | None = None,
+    some_count: bool = False,
 ) -> Tensor:
     """Mean over tokens of the cross-entropy of softcap·tanh(hidden @ weightᵀ / softcap) against the targets, in nats.
 
     hidden (..., width), weight (vocabulary, width), targets (...) int64; gives an fp32 scalar (fp64 for fp64 inputs).
     Matrix products run in hidden's type, or the autocast type where autocast is on; the softmax in at least fp32.
+    With `some_count` the mean is over the targets that are not negative; of none at all it is 0.
     """
     device_type = hidden.device.type
     if torch.is_autocast_enabled(device_type):
         hidden = hidden.to(torch.get_autocast_dtype(device_type))
     hidden, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
-    chunk = chunk_tokens or tokens_per_chunk(len(targets), weight.shape[0], device_type)
+    if some_count:
+        counted = targets >= 0
+        hidden, targets = hidden[counted], targets[counted]
+        pointwise = chunk_gradient  # of another number of tokens each time: nothing to compile for
+    chunk = chunk_tokens or tokens_per_chunk(max(1, len(targets)), weight.shape[0], device_type)
     with torch.autocast(device_type, enabled=False):
         if torch.is_grad_enabled():
             return _FusedLoss.apply(hidden, weight, targets, softcap, pointwise or chunk_gradient, chunk)
@@ -116,14 +122,14 @@ class _FusedLoss(torch.autograd.Function):
             else:  # products in 16 bits, their sum over chunks in 32
                 by_weight += by_logits.t() @ part
         ctx.save_for_backward(by_hidden, by_weight)
-        return total / len(targets)
+        return total / max(1, len(targets))
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         by_hidden, by_weight = ctx.saved_tensors
         # The loss scale and 1 / tokens come in together, after the 16-bit arithmetic: their product neither
         # underflows nor overflows, as each alone might.
-        factor = upstream / len(by_hidden)
+        factor = upstream / max(1, len(by_hidden))
         return by_hidden.mul_(factor), by_weight.mul_(factor), None, None, None, None
 
 
@@ -135,7 +141,7 @@ def _loss_only(hidden: Tensor, weight: Tensor, targets: Tensor, softcap: float |
         if softcap is not None:
             logits = logits.mul_(1 / softcap).tanh_().mul_(softcap)
         total += torch.nn.functional.cross_entropy(logits, targets[start : start + chunk], reduction="sum")
-    return total / len(targets)
+    return total / max(1, len(targets))
 
 
 def _at_least_fp32(tensor: Tensor) -> Tensor:

@@ -93,6 +93,7 @@ class Transformer(nn.Module):
         self.register_buffer("rotary", None, persistent=False)
         self._pointwise: Pointwise = chunk_gradient
         self.loss_chunk_tokens: int | None = None  # None: as the device likes it
+        self.some_targets_count = False  # those of -1 do not
         initialise(self)
 
     @property
@@ -113,13 +114,9 @@ class Transformer(nn.Module):
             if targets is None:
                 return hidden
             return linear_cross_entropy(
-                hidden,
-                self.head_weight,
-                targets,
-                softcap=self.softcap,
-                pointwise=self._pointwise,
-                chunk_tokens=self.loss_chunk_tokens,
-            )
+                hidden, self.head_weight, targets, softcap=self.softcap, pointwise=self._pointwise,
+                chunk_tokens=self.loss_chunk_tokens, some_count=self.some_targets_count,
+            )  # fmt: skip
 
     @torch.no_grad()
     def next_logits(self, tokens: Tensor, caches: Sequence[KeyValues], dtype: torch.dtype) -> Tensor:

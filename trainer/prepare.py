@@ -27,7 +27,6 @@ from trainer.publish import published, write_durably
 from trainer.token_folder import (
     FILES,
     META_FILE,
-    SCHEMA,
     TRAIN_FILE,
     VALIDATION_FILE,
     DataError,
@@ -39,6 +38,7 @@ from trainer.tokenizer import END_OF_TEXT, TextTokenizer, load_tokenizer_file, t
 
 __all__ = ["PrepareError", "prepare"]
 
+_TEXT_SCHEMA = 1
 _SAMPLE_BYTES = 6_000_000  # what the tokenizer is trained on; more text hardly changes its merges and costs seconds
 _MIN_PIECE, _MAX_PIECE = 1 << 10, 1 << 20  # characters
 _BATCH_CHARS = 1 << 20  # encoded at once by the tokenizer's threads
@@ -85,13 +85,13 @@ def prepare(
     report = on_progress or (lambda stage, done, total: None)
     corpus = gather(inputs, text_key=text_key, skip_bad=skip_bad)
     encoder = load_tokenizer_file(tokenizer) if tokenizer else None
-    fingerprint = _fingerprint(corpus, tokenizer, vocab_size, validation_fraction, seed)
-    before = _prepared_before(out)
+    fingerprint = fingerprint_of(corpus, tokenizer, vocab_size, validation_fraction, seed)
+    before = prepared_before(out)
     if before and before.fingerprint == fingerprint:
         return before
-    _refuse_occupied(out, None if force else before)
+    refuse_occupied(out, None if force else before)
     if encoder is not None:
-        _end_of_text(encoder)
+        end_of(encoder)
     max_chars = int(min(max(corpus.stored_bytes * validation_fraction, _MIN_PIECE), _MAX_PIECE))
     began = time.perf_counter()
     survey = _survey(corpus, max_chars, validation_fraction, seed, report)
@@ -118,10 +118,10 @@ def _check_settings(vocab_size: int, validation_fraction: float) -> None:
         raise PrepareError(f"validation_fraction {validation_fraction} is not above 0 and at most 0.5", hint)
 
 
-def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fraction: float, seed: int) -> str:
+def fingerprint_of(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fraction: float, seed: int) -> str:
     """A hash of everything that decides the tokens: settings, and each file's path, size and modification time."""
     digest = hashlib.sha256()
-    settings = [SCHEMA, None if tokenizer else vocab_size, fraction, seed, corpus.text_key, corpus.skip_bad]
+    settings = [_TEXT_SCHEMA, None if tokenizer else vocab_size, fraction, seed, corpus.text_key, corpus.skip_bad]
     digest.update(json.dumps(settings).encode())
     for file in corpus.files:
         status = file.stat()
@@ -131,7 +131,8 @@ def _fingerprint(corpus: Corpus, tokenizer: Path | None, vocab_size: int, fracti
     return digest.hexdigest()
 
 
-def _prepared_before(out: Path) -> TokenMeta | None:
+def prepared_before(out: Path) -> TokenMeta | None:
+    """What a folder holds; None where that is nothing, or damaged."""
     try:
         meta = read_meta(out)
     except DataError:  # absent or damaged: to be written
@@ -139,7 +140,7 @@ def _prepared_before(out: Path) -> TokenMeta | None:
     return meta if tokenizer_file(out) is not None else None
 
 
-def _refuse_occupied(out: Path, before: TokenMeta | None) -> None:
+def refuse_occupied(out: Path, before: TokenMeta | None) -> None:
     """Refuse to replace what is no token folder, or the whole one that `before` describes."""
     if out.exists() and not out.is_dir():
         raise PrepareError(f"{out} is a file", "name a folder with --out")
@@ -168,12 +169,12 @@ def _survey(corpus: Corpus, max_chars: int, fraction: float, seed: int, report: 
         while sample_bytes > _SAMPLE_BYTES:
             sample_bytes -= len(heapq.heappop(sample)[2].encode())
         report("read", total_bytes, max(total_bytes, expected_bytes))
-    held_out = _hold_out(np.array(keys), np.array(sizes), fraction, corpus)
+    held_out = hold_out(np.array(keys), np.array(sizes), fraction, corpus)
     texts = [text for _, number, text in sorted(sample, key=lambda item: item[1]) if not held_out[number]]
     return Survey(documents=documents, bytes=total_bytes, held_out=held_out, sample=texts)
 
 
-def _hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpus) -> np.ndarray:
+def hold_out(keys: np.ndarray, sizes: np.ndarray, fraction: float, corpus: Corpus) -> np.ndarray:
     """Flag the pieces with the smallest keys until their bytes reach the fraction: at least one, never all."""
     if len(keys) < 2:
         skipped = f" ({len(corpus.skipped)} inputs were left out)" if corpus.skipped else ""
@@ -225,7 +226,7 @@ def _encode(
     corpus: Corpus, max_chars: int, encoder: TextTokenizer, survey: Survey, folder: Path, report: Progress
 ) -> tuple[Counts, Counts]:
     """Write both splits, each piece ended by the end-of-text token; returns what training and validation hold."""
-    end, dtype = _end_of_text(encoder), np.dtype(_dtype(encoder)).newbyteorder("<")
+    end, dtype = end_of(encoder), np.dtype(dtype_of(encoder)).newbyteorder("<")
     splits = (Counts(), Counts())
     with (folder / TRAIN_FILE).open("wb") as train, (folder / VALIDATION_FILE).open("wb") as validation:
         files: tuple[IO[bytes], IO[bytes]] = (train, validation)
@@ -265,11 +266,13 @@ def _refuse_changed(found: int, expected: int) -> None:
         raise PrepareError("the inputs changed while they were being read", "run the same command again")
 
 
-def _dtype(encoder: TextTokenizer) -> str:
+def dtype_of(encoder: TextTokenizer) -> str:
+    """The type in which a token folder keeps this vocabulary."""
     return "uint16" if encoder.vocab_size <= 1 << 16 else "uint32"
 
 
-def _end_of_text(encoder: TextTokenizer) -> int:
+def end_of(encoder: TextTokenizer) -> int:
+    """The token that ends a document; raises PrepareError where there is none."""
     if encoder.end_of_text is None:
         raise PrepareError("the tokenizer has no end-of-text token", f"it needs one, as {END_OF_TEXT} or </s>")
     return encoder.end_of_text
@@ -283,11 +286,11 @@ def _describe(
     if len(skipped) > _MAX_SKIPPED_LISTED:
         skipped = [*skipped[:_MAX_SKIPPED_LISTED], f"and {len(skipped) - _MAX_SKIPPED_LISTED} more"]
     return TokenMeta(
-        schema=SCHEMA,
+        schema=_TEXT_SCHEMA,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         vocab_size=encoder.vocab_size,
-        dtype=_dtype(encoder),
-        end_of_text=_end_of_text(encoder),
+        dtype=dtype_of(encoder),
+        end_of_text=end_of(encoder),
         documents=survey.documents,
         bytes=train.bytes,
         tokens=train.tokens,

@@ -83,6 +83,9 @@ class _Session:
         self.trainer = Trainer(config, context, tokens, world)
         warnings = guard.warnings  # kept until the header is written: a record belongs to the header before it
         restored = self.trainer.resume(checkpoint_folder(guard), warnings.append) or {}
+        taken: int | None = None
+        if not restored and config.init_from is not None:
+            taken = self.trainer.begin_from(Path(config.init_from), warnings.append)
         self.smoothed_loss: float | None = restored.get("smoothed_loss")
         self.resumed_from = journal.step = self.trainer.steps_done
         self.evaluated_step: int = restored.get("evaluated_step", 0)
@@ -99,6 +102,8 @@ class _Session:
         self.compile_bill = _CompileBill(journal) if config.compile else None
         journal.write("header", **self._header(tokens.meta))
         self._say_where_it_begins(warnings)
+        if taken is not None:
+            journal.message("info", f"begins with the weights of {config.init_from} after step {taken}")
 
     def _say_where_it_begins(self, warnings: Sequence[str]) -> None:
         for text in warnings:

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainer.conversations import asked
+from trainer.corpus import PrepareError
 from trainer.device import DeviceError, describe_device
 from trainer.generate import Drawing, generate
 from trainer.schema import ConfigError
@@ -35,11 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--chat", action="store_true")
     options = parser.parse_args(arguments)
     try:
         trained = load_trained(options.run, options.device, lambda text: _say("message", text=text))
         tokenizer, end = load_tokenizer(trained.config, options.tokenizer)
-    except NothingTrainedError as error:
+        prompt = sys.stdin.read()
+        read = asked(tokenizer, prompt) if options.chat else tokenizer.encode(prompt)
+    except (NothingTrainedError, PrepareError) as error:
         _say("error", text=str(error), hint=error.hint)
         return 1
     except (ConfigError, DeviceError, OSError) as error:
@@ -47,19 +52,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _say("model", step=trained.step, parameters=sum(p.numel() for p in trained.model.parameters()),
          device=describe_device(trained.context).name, precision=trained.context.precision)  # fmt: skip
-    prompt = sys.stdin.read()
+    if not read:  # nothing: as a document begins
+        read = [end] if end is not None else [0]
     for number in range(options.samples):
         drawing = Drawing(
             temperature=options.temperature, top_k=options.top_k, top_p=options.top_p, seed=options.seed + number
         )
-        _sample(trained, tokenizer, end, prompt, drawing, options.tokens)
+        _sample(trained, tokenizer, end, read, drawing, options.tokens)
     return 0
 
 
 def _sample(
-    trained: Trained, tokenizer: TextTokenizer, end: int | None, prompt: str, drawing: Drawing, count: int
+    trained: Trained, tokenizer: TextTokenizer, end: int | None, read: list[int], drawing: Drawing, count: int
 ) -> None:
-    read = tokenizer.encode(prompt) or ([end] if end is not None else [0])  # nothing: as a document begins
     began = time.perf_counter()
     tokens: list[int] = []
     # as one text with the prompt: of a text's first piece some tokenizers leave out the space that it begins with

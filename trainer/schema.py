@@ -213,6 +213,7 @@ class RunConfig:
     sharding: str = "none"  # full: weights, gradients and optimizer state split over the processes (FSDP2)
     attention: str = "auto"  # which of torch's kernels; auto: torch chooses
     loss_chunk_tokens: int | None = None  # tokens whose logits are held at once; None: chosen by device and vocabulary
+    init_from: str | None = None  # run folder whose newest checkpoint's weights it begins with; None: drawn
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

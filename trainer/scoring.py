@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.data import TokenFolder
+from trainer.data import open_tokens
 from trainer.tokenizer import TextTokenizer
 from trainer.trained import NothingTrainedError, Trained
 
@@ -63,27 +63,28 @@ def held_out(trained: Trained, tokens: int) -> HeldOut:
     config = trained.config
     if config.data.path is None:
         raise NothingTrainedError("the run was trained on synthetic tokens: there is no text held out", "--task FILE")
-    source = TokenFolder(config.data.path, config.model.vocab_size, config.model.seq_len, config.seed)
-    losses = [
-        value
-        for batch, targets in source.eval_batches(tokens, micro_batch=8)
-        for value in token_losses(trained, batch, targets).mean(dim=1).tolist()
-    ]
-    mean = statistics.fmean(losses)
-    error = statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else None
+    source = open_tokens(config.data, config.model.vocab_size, config.model.seq_len, config.seed)
+    losses, counts = [], []  # of windows: means over what counts of each, and how much that is
+    for batch, targets in source.eval_batches(tokens, micro_batch=8):
+        counted = (targets >= 0).sum(dim=1)
+        counts += counted.tolist()
+        losses += (token_losses(trained, batch, targets).sum(dim=1) / counted).tolist()
+    total, windows = sum(counts), len(losses)
+    mean = sum(count * loss for count, loss in zip(counts, losses, strict=True)) / total
+    spread = math.sqrt(sum((count * (loss - mean)) ** 2 for count, loss in zip(counts, losses, strict=True))) / total
     per_token = source.bytes_per_token
     return HeldOut(
         loss=mean,
-        standard_error=error,
+        standard_error=spread * math.sqrt(windows / (windows - 1)) if windows > 1 else None,
         bits_per_byte=None if per_token is None else mean / math.log(2) / per_token,
-        tokens=len(losses) * config.model.seq_len,
-        windows=len(losses),
+        tokens=total,
+        windows=windows,
     )
 
 
 @torch.no_grad()
 def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of every target, nats, fp32 on the CPU; tokens and targets (batch, time)."""
+    """Cross-entropy of every target, nats, fp32 on the CPU, 0 of those below 0; tokens and targets (batch, time)."""
     model, device = trained.model, trained.context.device
     with trained.context.autocast():
         hidden = model(tokens.to(device)).flatten(0, 1)
@@ -94,7 +95,7 @@ def token_losses(trained: Trained, tokens: Tensor, targets: Tensor) -> Tensor:
         logits = F.linear(hidden[start : start + rows], weight).float()
         if model.softcap is not None:
             logits = model.softcap * torch.tanh(logits / model.softcap)
-        pieces.append(F.cross_entropy(logits, wanted[start : start + rows], reduction="none").cpu())
+        pieces.append(F.cross_entropy(logits, wanted[start : start + rows], reduction="none", ignore_index=-1).cpu())
     return torch.cat(pieces).view(targets.shape)
 
 

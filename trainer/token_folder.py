@@ -11,18 +11,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2  # 2: conversations, of which not every token counts; text is still written as 1
 
 TRAIN_FILE = "tokens.bin"
 VALIDATION_FILE = "val.bin"
 TOKENIZER_FILE, SENTENCEPIECE_FILE = "tokenizer.json", "tokenizer.model"  # one of them
+MASK_FILE, VALIDATION_MASK_FILE = "mask.bin", "val_mask.bin"  # of conversations: one byte a token
+COUNTS, BEGINS = 1, 2  # bits of such a byte: the token is learnt; it begins a conversation
 META_FILE = "meta.json"
-FILES = (TRAIN_FILE, VALIDATION_FILE, TOKENIZER_FILE, SENTENCEPIECE_FILE, META_FILE)
+FILES = (TRAIN_FILE, VALIDATION_FILE, MASK_FILE, VALIDATION_MASK_FILE, TOKENIZER_FILE, SENTENCEPIECE_FILE, META_FILE)
 
 ITEM_BYTES = {"uint16": 2, "uint32": 4}  # both little-endian
 # what JSON makes of a field, by its annotation
 _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "int": int,
+    "int | None": (int, type(None)),
     "str": str,
     "float": (float, int),
     "tuple[str, ...]": list,
@@ -58,6 +61,8 @@ class TokenMeta:
     sources: tuple[str, ...]
     skipped: tuple[str, ...]  # in words
     fingerprint: str  # of settings, tokenizer and files
+    counted_tokens: int | None = None  # of the training split, that are learnt; None: text, where all are
+    validation_counted_tokens: int | None = None
 
 
 def tokenizer_file(path: str | Path) -> Path | None:
@@ -80,6 +85,9 @@ def read_meta(path: str | Path) -> TokenMeta:
     meta = _checked(_load_json(folder / META_FILE, hint), folder / META_FILE, hint)
     for name, count in ((TRAIN_FILE, meta.tokens), (VALIDATION_FILE, meta.validation_tokens)):
         _check_length(folder / name, count * ITEM_BYTES[meta.dtype], hint)
+    if meta.counted_tokens is not None:
+        _check_length(folder / MASK_FILE, meta.tokens, hint)
+        _check_length(folder / VALIDATION_MASK_FILE, meta.validation_tokens, hint)
     return meta
 
 
@@ -104,7 +112,7 @@ def _checked(meta: Any, file: Path, hint: str) -> TokenMeta:
     bad = [f.name for f in fields(TokenMeta) if not isinstance(meta.get(f.name), _JSON_TYPES[str(f.type)])]
     if bad:
         raise DataError(f"{file} is damaged: missing or wrong {', '.join(bad)}", hint)
-    known = {f.name: meta[f.name] for f in fields(TokenMeta)}
+    known = {f.name: meta.get(f.name) for f in fields(TokenMeta)}
     found = TokenMeta(**known | {"sources": tuple(meta["sources"]), "skipped": tuple(meta["skipped"])})
     if found.dtype not in ITEM_BYTES:
         raise DataError(f"{file} is damaged: dtype {found.dtype!r} is not one of {', '.join(ITEM_BYTES)}", hint)

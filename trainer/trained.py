@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint_files import DamagedError, list_checkpoints, verify
+from trainer.checkpoint_files import CHECKPOINTS, DamagedError, list_checkpoints, verify
 from trainer.checkpoint_parts import StoredTensors
 from trainer.corpus import PrepareError
 from trainer.device import DeviceContext, resolve_device
@@ -56,7 +56,7 @@ def load_trained(run_dir: Path, device: str = "auto", on_message: Callable[[str]
     with torch.device("meta"):
         model = build_model(config.model)
     model.to_empty(device=context.device)
-    for path in reversed(list_checkpoints(run_dir / "checkpoints")):
+    for path in reversed(list_checkpoints(run_dir / CHECKPOINTS)):
         try:
             step = _load(path, model)
         except DamagedError as error:

@@ -57,6 +57,7 @@ VERBS = {
         Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every card of this machine."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
+        Verb(name="finetune", section=RUN, help="Go on from a trained run on other data, stage by stage."),
         Verb(name="sample", section=RUN, help="Text from a run's newest checkpoint."),
         Verb(name="import", section=RUN, help="Bring in and score a run that came from elsewhere."),
         Verb(name="runs", section=RUN, help="List the runs on this machine."),

@@ -20,7 +20,7 @@ from advisor.units import (
     format_tokens,
 )
 from advisor.workflows import downloads
-from advisor.workflows.data import prepare_data, read_data
+from advisor.workflows.data import prepare_conversations, prepare_data, read_data
 from trainer.token_folder import TokenMeta
 
 STAGES = {"read": "reading", "tokenizer": "training the tokenizer", "encode": "encoding"}
@@ -48,6 +48,11 @@ def command() -> None:
     "--validation-fraction", type=Number(0, 0.5, min_open=True), default=0.01, show_default=True,
     help="Part of the text to hold out.",
 )  # fmt: skip
+@click.option(
+    "--conversations", is_flag=True,
+    help="INPUTS have `messages` (role, content): only what the assistant says is learnt. Needs the --tokenizer of the "
+    "run that is to go on.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
 @click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -58,6 +63,7 @@ def prepare(
     tokenizer: Path | None,
     text_key: str,
     validation_fraction: float,
+    conversations: bool,
     force: bool,
     skip_bad: bool,
     as_json: bool,
@@ -69,18 +75,26 @@ def prepare(
     """
     with progress(STAGES["read"], total=100) as update:
         bar = _Bar(update)
-        meta = prepare_data(
-            list(inputs) or None,
-            out,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            validation_fraction=validation_fraction,
-            text_key=text_key,
-            skip_bad=skip_bad,
-            force=force,
-            on_progress=bar.moved,
-            on_forecast=bar.expects,
-        )
+        if conversations:
+            if tokenizer is None or not inputs:
+                raise click.UsageError("--conversations needs files, and the --tokenizer of the run that is to go on")
+            meta = prepare_conversations(
+                inputs, out, tokenizer=tokenizer, validation_fraction=validation_fraction, skip_bad=skip_bad,
+                force=force, on_progress=bar.moved,
+            )  # fmt: skip
+        else:
+            meta = prepare_data(
+                list(inputs) or None,
+                out,
+                vocab_size=vocab_size,
+                tokenizer=tokenizer,
+                validation_fraction=validation_fraction,
+                text_key=text_key,
+                skip_bad=skip_bad,
+                force=force,
+                on_progress=bar.moved,
+                on_forecast=bar.expects,
+            )
     if tokenizer is None and meta.vocab_size < vocab_size:
         remark(
             f"the vocabulary has {format_count(meta.vocab_size)} tokens, not {format_count(vocab_size)}: "
@@ -184,7 +198,14 @@ def _facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
         ("documents", format_count(meta.documents)),
         ("training", f"{format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)}"),
         ("validation", held_out),
+        *([] if meta.counted_tokens is None else [("of them learnt", _learnt(meta))]),
         ("bytes per token", format_number(meta.bytes_per_token)),
         ("vocabulary", f"{meta.vocab_size} tokens, stored as {meta.dtype}"),
         ("created", meta.created),
     ]
+
+
+def _learnt(meta: TokenMeta) -> str:
+    """How much of conversations the assistant says."""
+    training, held_out = (format_tokens(n or 0) for n in (meta.counted_tokens, meta.validation_counted_tokens))
+    return f"{training} tokens of the training split, {held_out} of the validation split"

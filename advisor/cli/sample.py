@@ -16,6 +16,7 @@ from advisor.units import format_count, format_number
 @click.command()
 @click.argument("run", default="latest")
 @click.option("--prompt", default="", help="What the text begins with; - reads it from stdin. Default: a new document.")
+@click.option("--chat", is_flag=True, help="The prompt is a question to a model that learnt from conversations.")
 @click.option("--tokens", type=SIZE, default=200, show_default=True, help="At most so many tokens each.")
 @click.option("--samples", type=SIZE, default=1, show_default=True, help="So many texts, with seeds one after another.")
 @click.option("--temperature", type=Number(min=0), default=0.8, show_default=True, help="0: always the likeliest.")
@@ -47,7 +48,7 @@ def command(run: str, prompt: str, as_json: bool, **options: Any) -> None:
         elif kind == "text":
             pieces.append(record["text"])
             if not as_json:
-                _write(record["text"] if len(pieces) > 1 else prompt + record["text"])
+                _write(record["text"] if len(pieces) > 1 or options["chat"] else prompt + record["text"])
         else:
             texts.append({"text": "".join(pieces), **record})
             pieces = []

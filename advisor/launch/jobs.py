@@ -55,7 +55,7 @@ def new_job(
     price = plan.usd_per_hour if plan is not None else config.stop.usd_per_hour
     guards = make_guards(config, usd_per_hour=price, max_usd=max_usd, max_hours=max_hours, loss=loss)
     step_seconds = plan.prediction.step_seconds.value if plan is not None else None
-    config = guarded(_with_absolute_data(config), guards, usd_per_hour=price, step_seconds=step_seconds)
+    config = guarded(_with_absolute_paths(config), guards, usd_per_hour=price, step_seconds=step_seconds)
     record = LaunchRecord(
         id=run_id,
         name=config.name,
@@ -175,8 +175,10 @@ def _adopted(run_dir: Path, status: RunStatus) -> LaunchRecord:
     )
 
 
-def _with_absolute_data(config: RunConfig) -> RunConfig:
-    """The trainer starts in the run folder, so a relative data path is settled here."""
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """The trainer starts in the run folder, so relative paths are settled here."""
+    if config.init_from is not None:
+        config = replace(config, init_from=str(Path(config.init_from).expanduser().resolve()))
     if config.data.path is None:
         return config
     path = Path(config.data.path).expanduser().resolve()

@@ -184,6 +184,9 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     if job.trainer is not OWN:
         raise AdvisorError(f"the trainer {job.trainer.name} cannot be sent elsewhere", "start it there by hand")
     config, place = job.config, job.record.place
+    if config.init_from is not None and place.engine != "slurm":  # whose file system is shared
+        hint = "start it here, or there by hand: python -m trainer run.yaml --out DIR"
+        raise AdvisorError(f"it begins with the weights of {config.init_from}, which are not there", hint)
     data = Path(config.data.path) if config.data.path is not None else None
     if data is not None and data_at is not None:
         config = replace(config, data=replace(config.data, path=data_at))

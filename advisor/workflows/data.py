@@ -64,3 +64,30 @@ def prepare_data(
         )
     except DataError as error:
         raise AdvisorError(error.message, error.hint) from error
+
+
+def prepare_conversations(
+    inputs: Sequence[Path],
+    folder: Path,
+    *,
+    tokenizer: Path,
+    validation_fraction: float = 0.01,
+    force: bool = False,
+    skip_bad: bool = False,
+    on_progress: OnProgress | None = None,
+) -> TokenMeta:
+    """Turn conversations into a token folder of which only what the assistant says is learnt; raises AdvisorError."""
+    from trainer.conversations import prepare_conversations as prepare  # as above
+
+    try:
+        return prepare(
+            inputs,
+            folder,
+            tokenizer=tokenizer,
+            validation_fraction=validation_fraction,
+            skip_bad=skip_bad,
+            force=force,
+            on_progress=on_progress,
+        )
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,7 +21,7 @@ from advisor.launch.state import RunState, this_host
 from advisor.records import Plan, Workload
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import is_run_folder, read_launch
+from advisor.store.run_folder import is_run_folder, read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
 from advisor.workflows.data import read_data
@@ -44,7 +44,7 @@ class Finding(StrEnum):
 class Check:
     """One thing that a run needs."""
 
-    of: str  # card | PyTorch | memory | disk | data | checkpoints | other runs
+    of: str  # card | PyTorch | memory | disk | data | weights | checkpoints | other runs
     finding: Finding
     words: str
 
@@ -52,7 +52,7 @@ class Check:
 def preflight(store: Store, source: Plan | RunConfig, place: Place, folder: Path | None = None) -> list[Check]:
     """Everything that a run needs here, each looked at; nothing is started or written. It will lie in `folder`."""
     config = source.run if isinstance(source, Plan) else source
-    checks = [*_cards(source, config, place), *data_checks(config), *_other_runs(store, config)]
+    checks = [*_cards(source, config, place), *data_checks(config), *_weights(config), *_other_runs(store, config)]
     checks += checkpoint_checks(store, source)
     if isinstance(source, Plan):
         checks += [*_torch(source), *_memory(source, config, place), *_disk(source, folder or store.home)]
@@ -171,6 +171,34 @@ def _damaged(folder: Path) -> Iterator[str]:
             found = damage(folder / name)
         if found is not None:
             yield f"{name}: {found}"
+
+
+def _weights(config: RunConfig) -> Iterator[Check]:
+    """The run whose weights it begins with is there, is of this model, and reads text by the same tokenizer."""
+    if config.init_from is None:
+        return
+    folder = Path(config.init_from).expanduser()
+    try:
+        base = read_run_config(folder)
+    except AdvisorError as error:
+        yield Check(of="weights", finding=Finding.MISSING, words=error.message)
+        return
+    newest = max((path.parent.name for path in folder.glob("checkpoints/step-*/state.json")), default=None)
+    lacking = [] if newest else [f"{folder} has no checkpoint"]
+    shorter = base.model.family != "gpt2"  # learned positions are as many as the context is long
+    same = replace(base.model, seq_len=config.model.seq_len) if shorter else base.model
+    if same != config.model:
+        lacking.append(f"{folder} is of another model")
+    if _tokenizer_of(base) != _tokenizer_of(config) and None not in (_tokenizer_of(base), _tokenizer_of(config)):
+        lacking.append(f"its tokens are not those of {folder}: prepare the data with --tokenizer of that run's data")
+    words = "; ".join(lacking) or f"begins with {folder}, {newest}"
+    yield Check(of="weights", finding=Finding.MISSING if lacking else Finding.FINE, words=words)
+
+
+def _tokenizer_of(config: RunConfig) -> bytes | None:
+    """The content of a run's tokenizer; None where it has none, or its data are not here any more."""
+    file = tokenizer_file(config.data.path) if config.data.path is not None else None
+    return file.read_bytes() if file is not None else None
 
 
 def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]:

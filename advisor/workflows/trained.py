@@ -27,13 +27,14 @@ class SampleOptions:
     seed: int = 0
     device: str = "auto"
     tokenizer: Path | None = None
+    chat: bool = False
 
 
 def sample(run_dir: Path, prompt: str, options: SampleOptions) -> Iterator[dict[str, Any]]:
     """What the model's process says, line by line (`trainer/sample.py`); raises AdvisorError where it cannot."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
+    given = {name: value for name, value in vars(options).items() if value is not None and name != "chat"}
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    yield from _records(["trainer.sample", str(run_dir), *words], prompt)
+    yield from _records(["trainer.sample", str(run_dir), *words, *(["--chat"] if options.chat else [])], prompt)
 
 
 def evaluate(

@@ -26,7 +26,7 @@ from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
 from tests.advisor.plans import guess, small_plan
-from trainer.schema import CheckpointConfig, DataConfig, StopConfig
+from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config
 
 H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
 RUN = Path("/runs/mine")
@@ -269,3 +269,29 @@ def test_evaluation_data_that_were_never_copied_whole_are_missing(tmp_path):
     assert finding is Finding.MISSING and "val.bin: blocks of zeros" in words
     (tmp_path / "tokens" / "tokenizer.json").unlink()
     assert found(preflight(Store(tmp_path), run, Place()), "data")[1][0] is Finding.WARNING
+
+
+def test_the_run_whose_weights_are_taken_is_looked_at(tmp_path):
+    """It must be there, be of this model, have a checkpoint, and have read text by the same tokenizer."""
+    for name, words in (("one", "It was the best of times. "), ("other", "All happy families are alike. ")):
+        (tmp_path / f"{name}.txt").write_text(words * 400)
+        prepare_data([tmp_path / f"{name}.txt"], tmp_path / name, vocab_size=300)
+    base = replace(small_plan().run, data=DataConfig(path=str(tmp_path / "one")))
+    base = replace(base, model=replace(base.model, vocab_size=300))
+    (tmp_path / "run" / "checkpoints" / "step-00000007").mkdir(parents=True)
+    state = tmp_path / "run" / "checkpoints" / "step-00000007" / "state.json"
+
+    def looked_at(config):
+        return found(preflight(Store(tmp_path), replace(config, init_from=str(tmp_path / "run")), Place()), "weights")
+
+    assert looked_at(base)[0][0] is Finding.MISSING  # no run.yaml
+    (tmp_path / "run" / "run.yaml").write_text(dump_config(base))
+    assert "has no checkpoint" in looked_at(base)[0][1]
+    state.touch()
+    assert looked_at(base) == [(Finding.FINE, f"begins with {tmp_path / 'run'}, step-00000007")]
+    longer = replace(base, model=replace(base.model, seq_len=64))
+    assert looked_at(longer)[0][0] is Finding.FINE
+    wider = replace(base, model=replace(base.model, width=64))
+    assert "is of another model" in looked_at(wider)[0][1]
+    elsewhere = replace(base, data=DataConfig(path=str(tmp_path / "other")))
+    assert "its tokens are not those of" in looked_at(elsewhere)[0][1]
