@@ -99,7 +99,7 @@ END_RULES = (
         r"|epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
         r"|train_runtime['\"]?\s*[:=]\s*['\"]?(?:<DURATION>|(?P<seconds__2>[\d.]+))"
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
-        r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)(?:\W*$|[.!,:;] [Bb]est\b)"
+        r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)(?:\W*$|[.!,:;] [Bb]est(?:\b|_))"
         r"|^\W*(?:Finished|Done|Completed) in <DURATION>"
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"
         r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
@@ -159,13 +159,14 @@ END_RULES = (
     rule(
         "outcome",
         "est AU|est  |est_|lassification report|lassification Report|onfusion matrix|onfusion Matrix|f1-score"
-        "|est cases|est samples|est images|est examples|raining curve|oss curve|earning curve|submission|Wrote |report"
+        "|.png|.pdf|.svg|est cases|est samples|est images|est examples|raining curve|oss curve|earning curve|submission|Wrote |report"
         "|redictions saved|esting|valuating|TESTING|EVALUAT|production|tarting test",
         r"^\W*[Tt]est\w*\W+(?:AUROC|AUC|[Aa]cc\w*|[Ff]1|mAP|MAE|RMSE|MSE|BLEU|[Ll]oss|[Ee]rror|[Dd]ice|IoU)\W+\d"
         r"|^\W*[Cc]lassification [Rr]eport\b|^\W*[Cc]onfusion [Mm]atrix\b|precision\s+recall\s+f1-score"
         r"|[Ll]oaded [\d,]+ .{0,40}\btest (?:cases|samples|images|examples)\b"
         r"|\b(?:[Tt]raining|[Ll]oss|[Ll]earning) curves? (?:saved|written|plotted)"
         r"|[Ss]ubmission (?:file )?(?:saved|written)"
+        r"|^\W*(?:\w+ ){0,4}[Ss]aved\b[^\n]{0,200}\.(?:png|pdf|svg)\W{0,3}$"  # nobody draws what is not over
         r"|^\W*Wrote \S*(?:report|results?|metrics|summary|predictions)|^\W*[Ss]tarting test(?:ing)?\b"
         r"|\b[Rr]eport (?:saved|written) to\b|^\W*[Pp]redictions (?:saved|written) to\b"
         r"|^\W*(?:[Tt]esting|TESTING|[Ee]valuating|EVALUATI(?:NG|ON))\b.{0,60}\b(?:test|unseen|held-?out|final|best)\b",

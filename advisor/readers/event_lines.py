@@ -127,14 +127,14 @@ RULES = (
         "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
         "|command not found|unbound variable|syntax error near"
         "|an't open file|CUDA error|HIP error|unrecognized arguments|raining failed|raining crashed|raining aborted"
-        "|atal error:|FATAL ERROR|.py: error: ",
+        "|atal error:|FATAL ERROR|.py: error: |backtrace (",
         r"^(?:.*[\]:-] )?[Tt]raining (?:has )?(?:failed|crashed|aborted)\b|^Fatal error:|\bFATAL ERROR\b"
         r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$"
         r"|: line \d+: .*(?:: unbound variable$|syntax error near)"
         r"|an't open file '"
         r"|^\s*\S+\.py: error: |: error: unrecognized arg|^\s*Bus error|\(core dumped\)"
         r"|terminate called after|panicked at"
-        r"|^\[CUDA ERROR\] at file"
+        r"|^\[CUDA ERROR\] at file|^backtrace \(\d+ entries\)"
         r"|CUDA error: (?:an illegal memory|device-side|uncorrectable|unspecified|misaligned|invalid)|HIP error: "
         r"|[Bb]ad magic|fallen off the bus",
     ),

@@ -23,6 +23,7 @@ MOST = 0.285  # the surest score: below that of any reader that knows what it re
 _ERRORS = 0.15  # of the error messages of a run in a file of their own
 _BEGUN = 0.1  # of a run that has no record yet
 FEW = 0.2  # of one or two rows, or of validation losses alone
+_OVER = frozenset(("finished", "total_time"))  # what a run says of its own end
 _BARE = LineFormat(name=NAME, framework=None, rows=())
 
 
@@ -40,7 +41,9 @@ class GenericReader:
         )
         if rows:
             return rows
-        return _ERRORS if _tells_of_failure(head) else _BEGUN if tells_of_training(head, path) else 0.0
+        if (said := _said(head)) & FAILURES:
+            return _ERRORS
+        return _BEGUN if tells_of_training(head, path, over=bool(said & _OVER)) else 0.0
 
     def read(self, path: Path, progress: Progress | None = None) -> RunTable:
         """Read a log in one pass and constant memory; AdvisorError when it cannot be opened."""
@@ -52,12 +55,12 @@ class GenericReader:
         return dataclasses.replace(table, notes=(*table.notes, *lesson.notes)) if table.rows else table
 
 
-def _tells_of_failure(head: bytes) -> bool:
-    """Whether a sample has the error messages of a run: no record, but they say how it ended."""
+def _said(head: bytes) -> set[str]:
+    """The kinds of events in a sample: of a log without a record they may say how its run ended."""
     text = head if head.endswith(b"\n") else head + b"\n"
     scanner = EventScanner()
     scanner.feed(text, np.arange(1, text.count(b"\n") + 1))
-    return any(event.kind in FAILURES for event in scanner.finish())
+    return {event.kind for event in scanner.finish()}
 
 
 def without_losses(table: RunTable) -> RunTable:

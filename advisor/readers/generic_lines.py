@@ -46,14 +46,19 @@ class Reading:
     key: str
 
 
-def readings(line: bytes) -> dict[str, Reading]:
-    """The columns that a line prints, each by the surest name; the first of equals."""
+def readings(line: bytes, counted: bool = False) -> dict[str, Reading]:
+    """The columns that a line prints, each by the surest name; the first of equals.
+
+    `counted`: what is called a step is none, `45/100` is.
+    """
     best: dict[str, Reading] = {}
     found = slots(line)
     for slot in found:
         reading = None if slot.name in ("", COUNTED, "bar clock") else _named_reading(slot)
         if reading is None and (per := _rate_of(slot)):
             reading = _rate(slot, per)
+        if counted and reading is not None and reading.column == "step":
+            continue
         if reading is not None and (reading.column not in best or reading.rank < best[reading.column].rank):
             best[reading.column] = reading
     _with_bar(found, best)
@@ -192,12 +197,13 @@ class LearntRow(LearntRule):
     only: frozenset[str] = frozenset()  # columns that are read; empty: all
     targets_of: Mapping[str, str] = field(default_factory=dict)
     stamps: bool = True
+    counted: bool = False  # `45/100` is the step, whatever else is called one
 
     def find(self, line: bytes) -> tuple[list[Found], int] | None:
         """Where the numbers of one line stand and where the record ends; None when it is not such a record."""
         if self.needs not in line:
             return None
-        read = readings(line)
+        read = readings(line, self.counted)
         loss = read.get("loss" if self.kind == TRAIN else "eval_loss")
         if self.losses and (loss is None or loss.key not in self.losses):
             return None

@@ -30,6 +30,7 @@ FEWEST = 3  # rows that need no other sign of being a log
 MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
+_OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -42,6 +43,7 @@ class Lesson:
     evaluations: int = 0
     without_loss: int = 0  # lines that count and measure in a log that prints no loss at all
     notes: tuple[str, ...] = ()
+    stuck: bool = False  # what the records call their step never moves
 
 
 @dataclass(kw_only=True)
@@ -74,12 +76,15 @@ class _Kind:
 def learn(head: bytes) -> Lesson:
     """The format of a log by a cleaned sample of it. A text that is no log teaches nothing."""
     lesson = _learnt(head)
+    if lesson.stuck and (other := _learnt(head, counted=True)).rows == lesson.rows and not other.stuck:
+        lesson = other  # `[100/500] loss 1.2 | batch 16`
     return Lesson() if lesson.rows < MANY and _is_page(head) else lesson
 
 
-def _learnt(head: bytes) -> Lesson:
+def _learnt(head: bytes, counted: bool = False) -> Lesson:
+    """What a sample teaches; `counted`: a number over its total is the step, whatever else is called one."""
     table = _tables(head)
-    lines = _read_lines(head)
+    lines = _read_lines(head, counted)
     train = _kinds(lines, "loss")
     most = max((kind.count for kind in train), default=0)
     main = max(train, key=lambda kind: _weight(kind, most), default=None)
@@ -88,7 +93,7 @@ def _learnt(head: bytes) -> Lesson:
     rows = {id(line) for line in main.lines} if main else set()
     evals = _kinds([line for line in lines if id(line) not in rows], "eval_loss")
     if main is not None:
-        return _lesson(head, lines, train, main, evals)
+        return _lesson(head, lines, train, main, evals, counted)
     found = [row for row, _ in table]
     rules: list[Rule] = [*found, *_evaluations(evals, None, bool(found))]
     if evals and not found:
@@ -98,15 +103,18 @@ def _learnt(head: bytes) -> Lesson:
     return Lesson(rules=tuple(rules), rows=sum(rows for _, rows in table), evaluations=sum(e.count for e in evals))
 
 
-def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind]) -> Lesson:
+def _lesson(
+    head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, evals: list[_Kind], by_count: bool
+) -> Lesson:
     needs = _needs(main)
-    series = _series(head, main, needs)
+    series = _series(head, main, needs, by_count)
     targets = _by_their_numbers(series)
     if targets.get("seconds") == "" and "step" not in main.progress and "epoch" in main.progress:
         targets["seconds"] = _of_an_epoch(main)
     if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series.get("step", [])):
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
+    stuck = "step" in main.progress - counted
     if "step" not in counted:
         targets["step"] = ""  # of a bar before one row in so many
     above = context([line.read for line in lines], counted)
@@ -129,11 +137,14 @@ def _lesson(head: bytes, lines: list[_Line], train: list[_Kind], main: _Kind, ev
         targets_of=targets,
         comma=_comma(main),
         step=BAR if all(_is_of_bar(line.read) for line in main.lines) else "",
+        counted=by_count,
+        facts=_OF_AGENTS if all(_plays(line.read) for line in main.lines) else {},
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
     rules = (row, *_evaluations(evals, main, True), *above)
-    return Lesson(rules=rules, rows=rows, evaluations=sum(kind.count for kind in evals), notes=tuple(notes))
+    evaluations = sum(kind.count for kind in evals)
+    return Lesson(rules=rules, rows=rows, evaluations=evaluations, notes=tuple(notes), stuck=stuck)
 
 
 def _is_page(head: bytes) -> bool:
@@ -143,12 +154,12 @@ def _is_page(head: bytes) -> bool:
     return len(_MARKDOWN.findall(text)) > max(3, 0.05 * lines)
 
 
-def _read_lines(head: bytes) -> list[_Line]:
+def _read_lines(head: bytes, counted: bool) -> list[_Line]:
     out: list[_Line] = []
     for text, count in distinct_lines(head)[: 4 * MOST_SHAPES]:
         if len(out) >= MOST_SHAPES:
             break
-        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text)):
+        if len(text) <= LONGEST and MAY_MATTER.search(text) and (read := readings(text, counted)):
             out.append(_Line(text=text, count=count, read=read))
     return out
 
@@ -179,6 +190,11 @@ def _is_of_bar(read: Mapping[str, Reading]) -> bool:
     return "step" in read and read["step"].key == COUNTED and clock is not None and clock.kind == "clock"
 
 
+def _plays(read: Mapping[str, Reading]) -> bool:
+    """Whether a line counts games: their loss follows the play and has no height to come down from."""
+    return any(name in read and read[name].key.startswith("episode") for name in PROGRESS)
+
+
 def _needs(kind: _Kind) -> bytes:
     """The printed word that all lines of a kind have, to be looked for before anything else."""
     words = Counter(line.read["loss"].slot.word for line in kind.lines if "loss" in line.read)
@@ -186,14 +202,14 @@ def _needs(kind: _Kind) -> bytes:
     return word if count == len(kind.lines) else b""
 
 
-def _series(head: bytes, kind: _Kind, needs: bytes) -> dict[str, list[float]]:
+def _series(head: bytes, kind: _Kind, needs: bytes, counted: bool) -> dict[str, list[float]]:
     """What each column of a kind of lines holds in the order of the file."""
     out: dict[str, list[float]] = {}
     rows = 0
     for line in head.split(b"\n"):
         if needs not in line or len(line) > LONGEST:
             continue
-        read = readings(line)
+        read = readings(line, counted)
         if "loss" not in read or read["loss"].key != kind.loss or not kind.progress <= read.keys():
             continue
         for column, reading in read.items():
@@ -244,7 +260,8 @@ def _of_a_step_or_of_several(kind: _Kind, steps: Sequence[float]) -> bool:
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:
-    moves = [b >= a for a, b in zip(values, values[1:], strict=False)]
+    """Whether numbers go up, but for a few; to begin where they began is to start again."""
+    moves = [b >= a or b == values[0] for a, b in zip(values, values[1:], strict=False)]
     return not moves or sum(moves) >= share * len(moves)
 
 

@@ -197,7 +197,7 @@ _NOT_MEASURED = re.compile(
 # any other name with a loss in it: one part of several, or somebody's own word for it. Never a setting of one
 _SOME_LOSS = re.compile(r"(?:\w+_)?[a-z]*loss(?:_\w+)?|l_(?:pix|percep|style|gan|total|[gd]_\w+)")
 _OBJECTIVE = re.compile(
-    rf"(?:(?:train(?:ing)?|mean|avg|{_EVAL})_)?(?:cost|objective|elbo|mse|mae|bits_per_dim|bpd|error)"
+    rf"(?:(?:train(?:ing)?|mean|avg|{_EVAL})_)?(?:cost|objective|elbo|mse|mae|smooth_?l1|bits_per_dim|bpd|error)"
 )
 _NO_LOSS = re.compile(
     r"loss_(?:\w+_)?(?:weights?|scale|scaler|coefs?|coeff|lambda|factor|type|fn|func|function|mask|ratio|reduction|id"

@@ -13,6 +13,7 @@ from advisor.readers.run_table import Event
 
 KIND = "prepared"
 FEWEST_OTHERS = 2  # weaker signs beside a strong one
+FEWEST_OTHER_OF_ENDED = 1
 CODE = 0.1  # of the lines: more are a program, not what it printed
 _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _STRONG = re.compile(
@@ -43,14 +44,15 @@ _CODE = re.compile(
 )
 
 
-def tells_of_training(head: bytes, path: Path) -> bool:
-    """Whether a sample of a file without records is of a program that was to train."""
-    if path.suffix.lower() in _NO_LOGS or _STRONG.search(head) is None:
+def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
+    """Whether a sample of a file without records is of a program that was to train; `over`: it says that it has."""
+    if path.suffix.lower() in _NO_LOGS or not (over or _STRONG.search(head)):
         return False
     lines = sum(1 for line in head.split(b"\n") if line.strip())
     if len(_CODE.findall(head)) > CODE * lines:
         return False
-    return _OVER.search(head) is not None or sum(sign.search(head) is not None for sign in _OTHERS) >= FEWEST_OTHERS
+    signs = sum(sign.search(head) is not None for sign in _OTHERS)
+    return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:

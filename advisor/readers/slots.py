@@ -40,12 +40,12 @@ _OVER = rb"(?: ?\((?:last|past|over|avg|mean) \d{1,7}(?: \w{1,12})?\))"  # Avg r
 _NAMED = (
     rb"(?<![\w.])(?P<key>"
     + _WORD
-    + rb"(?: {1,3}(?!(?i:nan|inf)\b)"  # of `train loss nan, val loss nan` the value
+    + rb"(?: {1,3}(?!(?i:nan|inf|is)\b)"  # of `train loss nan, val loss nan` the value, of `loss is 2` the sign
     + _WORD
     + rb"){0,4}+)(?P<in> ?[(\[] ?[a-zA-Z\xc2\xb5%/]{1,12} ?[)\]])?"
     + _OVER
     + rb"?[\"'*]{0,3}"
-    rb"(?P<sep>\s*(?:=>|->|[:=])\s*|\s+-\s+|\s*[#\[({~]\s*|\s+)[\"'(\[#*]{0,3}\s*(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
+    rb"(?P<sep>\s*(?:=>|->|[:=])\s*|\s+(?:-|is)\s+|\s*[#\[({~]\s*|\s+)[\"'(\[#*]{0,3}\s*(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
     rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
     rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?" + _UNIT + rb"(?! ?[=:]))?" + _END
 )

@@ -22,6 +22,9 @@ LINES = [
     ("  train_runtime            = 0:10:07.12", "finished", 607.12),
     ("All done.", "finished", None),
     ("done. best val 1.0890 (1.5711 bpc)", "finished", None),
+    ("2026-01-15 00:03:17 | done. best_val_loss=0.1131", "finished", None),
+    ("[saved] curves/fig2_training.png", "outcome", None),
+    ("backtrace (12 entries)", "exception", None),
     ("early stop: val flat for 5 evals", "early_stop", None),
     ("Обучение завершено", "finished", None),
     ("Total training time: 2 days, 3:04:05", "total_time", 183845.0),
@@ -185,6 +188,21 @@ def test_a_training_that_was_prepared_and_printed_no_record_is_incomplete(tmp_pa
     assert run.status is Status.INCOMPLETE
     assert run.rows == 0
     assert "Starting training for 30 epochs" in run.status_reason
+
+
+def test_a_log_that_holds_the_end_of_a_training_alone_is_of_one_that_ended(tmp_path: Path) -> None:
+    path = tmp_path / "tail.txt"
+    path.write_text("  Train acc: see table\n\nTraining complete. Best checkpoint kept\nLoading the test set ...\n")
+    assert read_run(path).status is Status.COMPLETED
+    path = tmp_path / "wrapper.log"
+    path.write_text(
+        "2026-03-01 10:00:00 Running: train_heads.py --epochs 20\n2026-03-01 12:30:00 Total time: 150 min\n"
+    )
+    assert read_run(path).status is Status.COMPLETED
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear all,\nthe training of our new colleagues is done.\nRegards\n")
+    with pytest.raises(AdvisorError):
+        read_run(letter)
 
 
 def test_a_letter_about_a_training_is_no_log(tmp_path: Path) -> None:

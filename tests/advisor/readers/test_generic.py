@@ -335,3 +335,30 @@ def test_stable_baselines_tables(tmp_path):
     assert run.columns["step"].tolist() == [2048.0, 4096.0, 6144.0, 8192.0]
     assert run.columns["loss"].tolist()[1:] == [4.5, 3.0, 2.25] and run.columns["reward"][3] == 10.0
     assert run.columns["elapsed_seconds"].tolist() == [9.0, 18.0, 27.0, 36.0]
+
+
+def test_a_count_over_its_total_is_the_step_where_the_named_one_never_moves(tmp_path):
+    lines = [f"[{s:06d}/010000] SET{s % 3} | loss {loss(s):.4f} | 3.1 it/s | batch 16" for s in range(100, 1000, 100)]
+    table = read_run(written(tmp_path, lines))
+    assert (table.first_step, table.last_step) == (100, 900)
+    own = [f"{s:03d}/500 | step {s * 10} | loss {loss(s):.4f}" for s in range(100, 500, 100)]
+    assert read_run(written(tmp_path, own, "own.log")).last_step == 4000
+
+
+def test_a_sentence_says_its_loss(tmp_path):
+    lines = [f"{s}/600 in 1 epoch, Loss is {loss(s):.4f} Acc is 0.5" for s in STEPS]
+    table = read_run(written(tmp_path, lines))
+    assert (table.first_step, table.first_loss, table.last_loss) == (0, loss(0), loss(400))
+
+
+def test_few_epochs_that_begin_again(tmp_path):
+    lines = [f"Epoch: {e:3d} | T_Loss {6 - 0.5 * e:.3f} | T_acc 0.1" for e in (1, 2, 3, 1)]
+    table = read_run(written(tmp_path, lines))
+    assert [(run.first_step, run.last_step) for run in table.runs] == [(1, 3), (1, 1)]
+
+
+def test_a_loss_beside_episodes_is_an_agents(tmp_path):
+    lines = [f"Episode {e}/40 | Score: {e % 7} | Loss: {2 + e / 3:.3f}" for e in range(1, 30)]
+    table = read_run(written(tmp_path, lines))
+    assert "policy" in table.facts["loss_unit"]
+    assert table.first_loss == pytest.approx(2.333)
