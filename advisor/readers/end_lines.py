@@ -159,8 +159,8 @@ END_RULES = (
     rule(
         "outcome",
         "est AU|est  |est_|lassification report|lassification Report|onfusion matrix|onfusion Matrix|f1-score"
-        "|.png|.pdf|.svg|est cases|est samples|est images|est examples|raining curve|oss curve|earning curve|submission|Wrote |report"
-        "|redictions saved|esting|valuating|TESTING|EVALUAT|production|tarting test",
+        "|.png|.pdf|.svg|est cases|est samples|est images|est examples|raining curve|oss curve|earning curve|submission"
+        "|Wrote |report|redictions saved|esting|valuating|TESTING|EVALUAT|production|tarting test",
         r"^\W*[Tt]est\w*\W+(?:AUROC|AUC|[Aa]cc\w*|[Ff]1|mAP|MAE|RMSE|MSE|BLEU|[Ll]oss|[Ee]rror|[Dd]ice|IoU)\W+\d"
         r"|^\W*[Cc]lassification [Rr]eport\b|^\W*[Cc]onfusion [Mm]atrix\b|precision\s+recall\s+f1-score"
         r"|[Ll]oaded [\d,]+ .{0,40}\btest (?:cases|samples|images|examples)\b"
