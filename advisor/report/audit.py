@@ -94,7 +94,7 @@ def text_lines(audit: Audit) -> Iterator[str]:
             yield from (f"  {j.claim.text} ({where(j)}) [{j.judgement.severity.value}]" for j in group.claims)
             yield from (f"      {label}: {text}" for label, text in group.details)
     if audit.volunteered:
-        yield from ("", f"{BESIDES}:", *(f"  {line}" for line in _besides(audit)))
+        yield from ("", f"{BESIDES}:", *(f"  {line}" for line in besides(audit)))
     if audit.card.assumed:
         yield from ("", f"{ASSUMED}:", *(f"  {text}" for text in audit.card.assumed))
     if audit.card.unplaced:
@@ -160,14 +160,14 @@ def _markdown_lines(audit: Audit) -> Iterator[str]:
             yield from (f"  * {label}: {_plain(text)}" for label, text in group.details)
         yield ""
     if audit.volunteered:
-        yield from (f"## {BESIDES}", "", *(f"* {_plain(line)}" for line in _besides(audit)), "")
+        yield from (f"## {BESIDES}", "", *(f"* {_plain(line)}" for line in besides(audit)), "")
     if audit.card.assumed:
         yield from (f"## {ASSUMED}", "", *(f"* {_plain(text)}" for text in audit.card.assumed), "")
     if audit.card.unplaced:
         yield from (f"## {UNPLACED}", "", *(f"* {_plain(text)}" for text in audit.card.unplaced), "")
 
 
-def _besides(audit: Audit) -> Iterator[str]:
+def besides(audit: Audit) -> Iterator[str]:
     """What the facts say, the bad news first, each with its arithmetic."""
     for judged in sorted(audit.volunteered, key=lambda entry: _ORDER.index(entry.judgement.ruling)):
         judgement = judged.judgement

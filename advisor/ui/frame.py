@@ -9,7 +9,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
-from advisor.ui import analyze, calibrate, gpus, plan, runs, watch
+from advisor.ui import analyze, audit, calibrate, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
@@ -20,6 +20,7 @@ PAGES = (
     ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
     ("Runs", ":material/checklist:", runs.page, "runs"),
     ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
+    ("Audit", ":material/fact_check:", audit.page, "audit"),
     ("GPUs", ":material/memory:", gpus.page, "gpus"),
 )
 

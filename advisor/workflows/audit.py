@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -44,9 +45,17 @@ def kinds_with_examples() -> list[Mapping[str, str]]:
 def write_draft(report: Path, path: Path) -> int:
     """Write the card that a report's text drafts, to be corrected and judged again; how many claims it has."""
     raw = draft(report)
-    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)
-    write_atomic(path, text)
+    write_atomic(path, _as_yaml(raw))
     return len(raw["claims"])
+
+
+def drafted(paper: Path) -> str | None:
+    """The same card as text; None where the paper is a card already."""
+    return None if paper.suffix.lower() in CARDS else _as_yaml(draft(paper))
+
+
+def _as_yaml(raw: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _card(path: Path) -> Card:

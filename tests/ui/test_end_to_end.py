@@ -31,6 +31,7 @@ PAGES = {
     "watch": "watch",
     "runs": "runs",
     "analyze": "analyze",
+    "audit": "audit",
     "gpus": "gpus",
 }
 TABLE = ".dvn-scroller"  # of a table whose rows can be ticked

@@ -1,0 +1,136 @@
+"""Page Audit: a plan or a report on paper in, what of it holds, what cannot be and why out."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import streamlit as st
+
+from advisor.audit.audit import Audit, Judged
+from advisor.audit.verdict import Ruling
+from advisor.errors import AdvisorError
+from advisor.report import audit as words
+from advisor.ui import loaders
+from advisor.ui.tables import plain, table
+from advisor.ui.uploads import safe_name
+from advisor.workflows.audit import audit_cards, drafted
+
+MOST_MEGABYTES = 5
+PASTED = "pasted.md"
+_LOOKS = {
+    Ruling.WRONG: ("red", ":material/cancel:"),
+    Ruling.DOES_NOT_FOLLOW: ("orange", ":material/help:"),
+    Ruling.CANNOT_BE_JUDGED: ("gray", ":material/question_mark:"),
+    Ruling.HOLDS: ("green", ":material/check_circle:"),
+}
+
+
+def page() -> None:
+    """A text in, its claims judged."""
+    st.header("Audit", anchor=False)
+    given = _source()
+    if given is None:
+        st.info(
+            "Paste a plan or a report: claims about speed, memory, time, money, loss and data are found in its "
+            "sentences and tables and held against their own arithmetic, the cards' data sheets and what is predicted of them. "
+            "No model is asked and nothing is sent anywhere.",
+            icon=":material/lightbulb:",
+        )
+        return
+    name, content = given
+    judged, card = _judged(name, content, loaders.store_stamp())
+    _verdict(judged, card, Path(name).stem)
+    for section in words.sections(judged):
+        _section(section)
+    _lines(words.BESIDES, list(words.besides(judged)))
+    _lines(words.ASSUMED, judged.card.assumed)
+    _lines(words.UNPLACED, judged.card.unplaced)
+
+
+def _source() -> tuple[str, bytes] | None:
+    """The name and content of what was uploaded or pasted."""
+    left, right = st.columns((3, 2))
+    text = left.text_area(
+        "A plan or report, as text or Markdown",
+        placeholder="7B model on one RTX 4090, 100 B tokens, 3 days, $50 …",
+        height=200,
+        key="audit-text",
+        help="Prose and tables; line numbers in the answer are those of this text.",
+    )
+    file = right.file_uploader(
+        "or a file: Markdown, HTML, plain text, or a card in YAML",
+        type=["md", "txt", "html", "htm", "yaml", "yml"],
+        max_upload_size=MOST_MEGABYTES,
+        key="audit-file",
+        help="Read on this machine and not kept.",
+    )
+    if file is not None:
+        return safe_name(file.name), file.getvalue()
+    return (PASTED, text.encode()) if text.strip() else None
+
+
+@st.cache_resource(max_entries=16, show_spinner="finding and judging its claims")
+def _judged(name: str, content: bytes, stamped: tuple[int, ...]) -> tuple[Audit, str | None]:
+    """The audit, and the card that was drafted; None where a card was given."""
+    del stamped  # in the key only
+    with tempfile.TemporaryDirectory(prefix="advisor-audit-") as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        try:
+            [judged] = audit_cards([path], loaders.store())
+            return judged, drafted(path)
+        except AdvisorError as error:
+            hint = error.hint.replace(str(path), name) if error.hint else None
+            raise AdvisorError(error.message.replace(str(path), name), hint, exit_code=error.exit_code) from None
+
+
+def _verdict(judged: Audit, card: str | None, stem: str) -> None:
+    with st.container(border=True):
+        st.markdown(f"**{plain(words.verdict_line(judged))}**")
+        if facts := words.facts_line(judged):
+            st.caption(plain(facts))
+        with st.container(horizontal=True):
+            st.download_button(
+                "Markdown", words.markdown([judged]), f"{stem}-audit.md", "text/markdown",
+                icon=":material/download:", help="The whole audit as text.", on_click="ignore",
+            )  # fmt: skip
+            if card is not None:
+                st.download_button(
+                    "Card", card, f"{stem}.yaml", "application/yaml", icon=":material/edit_note:",
+                    help="What was understood, as YAML: correct it and give it back here.", on_click="ignore",
+                )  # fmt: skip
+
+
+def _section(section: words.Section) -> None:
+    """The claims of one verdict; what holds is folded away."""
+    colour, icon = _LOOKS[section.ruling]
+    st.subheader(f":{colour}[{icon}] {section.title}", anchor=False)
+    if section.ruling is Ruling.HOLDS:
+        with st.expander("Each with its arithmetic"):
+            table([_holding(claim) for claim in section.claims])
+        return
+    for group in section.groups:
+        with st.container(border=True):
+            for claim in group.claims:
+                st.markdown(
+                    f":{colour}-badge[{claim.judgement.severity.value}] **{plain(claim.claim.text)}**  \n"
+                    f":gray[{plain(words.where(claim))}]"
+                )
+            st.markdown("\n".join(f"- {plain(label)}: {plain(text)}" for label, text in group.details))
+
+
+def _holding(claim: Judged) -> dict[str, str]:
+    judgement = claim.judgement
+    return {
+        "Line": str(claim.claim.line or ""),
+        "Claim": claim.claim.text,
+        "Is so": judgement.so,
+        "Arithmetic": judgement.arithmetic,
+    }
+
+
+def _lines(title: str, texts: list[str] | tuple[str, ...]) -> None:
+    if texts:
+        with st.expander(f"{title} ({len(texts)})"):
+            st.markdown("\n".join(f"- {plain(text)}" for text in texts))

@@ -1,0 +1,56 @@
+"""Page Audit: a pasted plan is judged as `advisor audit` judges it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.report.audit import text_lines, verdict_line
+from advisor.store.store import default_store
+from advisor.ui.tables import plain
+from advisor.workflows.audit import audit_cards
+
+PLAN = """# Plan
+
+We train a 7B model on one RTX 4090 with bf16 on 100B tokens. This takes 3 days and costs $50.
+
+Training runs at 50 steps of 1,000 tokens in 10 seconds, that is 5,000 tokens per second.
+"""
+
+
+def app() -> AppTest:
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import audit\nguarded(audit.page)()\n"
+    return AppTest.from_string(script, default_timeout=60)
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.subheader)
+    said = "\n".join(str(element.value) for kind in kinds for element in kind)
+    return said + "\n".join(frame.value.to_csv() for frame in at.table)
+
+
+def test_a_pasted_plan_is_judged_as_the_command_judges_it(advisor_home, tmp_path):
+    at = app().run()
+    assert "Paste a plan or a report" in words(at) and not at.exception
+    at.text_area(key="audit-text").set_value(PLAN).run()
+    assert not at.exception and not at.error
+    path = tmp_path / "plan.md"
+    path.write_text(PLAN)
+    [judged] = audit_cards([path], default_store())
+    said = words(at)
+    assert plain(verdict_line(judged)) in said
+    for one in judged.judged:
+        assert plain(one.claim.text) in said and plain(one.judgement.so) in said
+    # 6 x 7e9 x 1e11 FLOPs in three days are 16 PFLOP/s: a hundred times what a 4090 has
+    assert any("3 days" in line for line in text_lines(judged)) and "Wrong (" in said
+    assert len(at.get("download_button")) == 2
+
+
+def test_a_text_without_claims_is_one_sentence_without_our_folders():
+    at = app().run()
+    at.text_area(key="audit-text").set_value("Dear diary, the weather is fine.").run()
+    assert not at.exception
+    assert "/tmp" not in words(at)
