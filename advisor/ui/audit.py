@@ -33,8 +33,8 @@ def page() -> None:
     if given is None:
         st.info(
             "Paste a plan or a report: claims about speed, memory, time, money, loss and data are found in its "
-            "sentences and tables and held against their own arithmetic, the cards' data sheets and what is predicted of them. "
-            "No model is asked and nothing is sent anywhere.",
+            "sentences and tables and held against their own arithmetic, data sheets and predictions. No model is "
+            "asked and nothing is sent anywhere.",
             icon=":material/lightbulb:",
         )
         return

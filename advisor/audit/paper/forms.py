@@ -281,5 +281,5 @@ def _supported(document: Document) -> Iterator[Drafted]:
             continue
         if _SUPPORTS.search(sizes[0].label):
             says = {"value": sizes[0].quantity.text, "tokens": tokens[0].quantity.text, **ratio}
-            text = f"{record.subject}: {tokens[0].quantity.text} tokens for {sizes[0].quantity.text} parameters"
+            text = record.told(f"{tokens[0].quantity.text} tokens for {sizes[0].quantity.text} parameters")
             yield Drafted(kind="tokens_support", line=sizes[0].line, text=shortened(text), says=says)

@@ -42,6 +42,7 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
+_LONGEST_LABEL = 7  # words
 _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
 _LAST = re.compile(
     r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
@@ -257,10 +258,16 @@ def _claims(
         claim = Drafted(
             kind="expression",
             line=target.line,
-            text=shortened(f"{record.subject}: {target.label.lower()} {target.quantity.text}"),
+            text=shortened(record.told(_said(target))),
             says={"value": f"{about}{target.quantity.text}", "readings": readings, "in_units": True},
         )
         yield _Reckoned(claim=claim, target=target, far=far)
+
+
+def _said(target: Stated) -> str:
+    """The number with its label; the label of what stands in a sentence is that sentence, which has it."""
+    sentence = len(target.label.split()) > _LONGEST_LABEL
+    return target.label if sentence else f"{target.label.lower()} {target.quantity.text}"
 
 
 def _follows(record: Record, found: Sequence[Found]) -> bool:

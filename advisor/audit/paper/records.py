@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage, Row
@@ -36,6 +36,14 @@ _NAMES = re.compile(
 )
 
 
+_SPEAKS_OF_IT = re.compile(
+    r"(?:this|that|it|(?:the |this )?(?:whole |full |entire )?(?:run|training|job|pre-?training))\s+"
+    r"(?:should |will |would |only |just )*(?:takes?|costs?|needs?|finish(?:es)?|lasts?)\b",
+    re.IGNORECASE,
+)
+_A_TRAINING = re.compile(r"\b(?:pre-?)?train(?:s|ed|ing)?\b", re.IGNORECASE)
+
+
 @dataclass(kw_only=True)
 class Record:
     """Numbers that are of one subject and stand together."""
@@ -52,6 +60,10 @@ class Record:
     def add(self, stated: Stated) -> None:
         """One more number; what is stated again is kept beside the first."""
         self.facts.setdefault(stated.role, []).append(stated)
+
+    def told(self, what: str) -> str:
+        """What is said of the subject: "7B on 8 GPUs: 12 h"; without one, of nothing named."""
+        return f"{self.subject}: {what}" if self.subject else what
 
     @property
     def key(self) -> str:
@@ -129,7 +141,10 @@ def _cards_stated(card: Mention, line: int) -> Stated:
 
 def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
     """What single sentences state by units and nouns."""
-    for passage in passages:
+    before: Passage | None = None
+    for one in passages:
+        passage = _with_what_it_speaks_of(one, before)
+        before = one
         record = Record(
             subject="",
             section=passage.section,
@@ -148,6 +163,20 @@ def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
         if size:
             record.add(Stated(role="parameters", quantity=size, line=passage.line, label="name"))
         yield record
+
+
+def _with_what_it_speaks_of(passage: Passage, before: Passage | None) -> Passage:
+    """ "This takes 3 days and costs $50." with the sentence before it, where that names the training it speaks of."""
+    if before is None or before.section != passage.section or passage.fenced or passage.line - before.line > 1:
+        return passage
+    if not _SPEAKS_OF_IT.match(passage.text) or not _A_TRAINING.search(before.text):
+        return passage
+    said = {stated.role for stated in in_words(before.text, before.line)}
+    own = {stated.role for stated in in_words(passage.text, passage.line)}
+    sizes = {"tokens", "parameters"}
+    if "tokens" not in said or own & sizes or own & said:  # what both state may be of two things
+        return passage
+    return replace(passage, text=f"{before.text} {passage.text}")
 
 
 def pairs(text: str, line: int) -> Iterator[Stated]:

@@ -218,7 +218,7 @@ def _shape(record: Record) -> Iterator[Drafted]:
         return
     if layers[0].quantity.low >= 2 and width[0].quantity.low >= 64 and n[0].quantity.low >= 1e6:
         says = {"layers": layers[0].quantity.text, "width": width[0].quantity.text, "value": n[0].quantity.text}
-        text = shortened(f"{record.subject}: {n[0].quantity.text} parameters")
+        text = shortened(record.told(f"{n[0].quantity.text} parameters"))
         yield Drafted(kind="shape_size", line=n[0].line, text=text, says=says)
 
 

@@ -35,7 +35,7 @@ _MODEL_NOUN = re.compile(
     r"[- ]?(?:\w+ )?(?:param|model|llm|transformer|decoder|network|variant|version|config|checkpoint|run\b|class\b)",
     re.IGNORECASE,
 )
-_OF_BATCH = re.compile(r"\b(?:batch|step of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
+_OF_BATCH = re.compile(r"\b(?:batch|steps? of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
 _OPERATOR_BEFORE = re.compile(r"[\w%)]\s*[×*÷]\s*\(?$|\d\w?\s+[x/]\s+$")
 _OPERATOR_BEHIND = re.compile(r"(?:\s?[A-Za-z]+)?\s*(?:[×*÷]\s*[\d$(~]|\s[x/]\s[\d$(~])")
 _OF_PEAK = re.compile(r"%\s+of\s+[^.;]{0,30}$")  # "45% of an A100's 312 TFLOP/s"

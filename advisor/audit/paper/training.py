@@ -232,7 +232,7 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         yield Drafted(
             kind="training_rate",
             line=line,
-            text=shortened(f"{record.subject}: {rate.quantity.text}" + (f" at {mfu.quantity.text} MFU" if mfu else "")),
+            text=shortened(record.told(rate.quantity.text + (f" at {mfu.quantity.text} MFU" if mfu else ""))),
             says=says,
         )
 
