@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,10 +11,13 @@ import time
 
 import pytest
 
+from trainer.conversations import prepare_conversations
+from trainer.prepare import prepare
 from trainer.run import run
 from trainer.runlog import load_run_log, read_records
 from trainer.schema import (
     CheckpointConfig,
+    DataConfig,
     EvalConfig,
     OptimizerConfig,
     Outcome,
@@ -62,6 +66,29 @@ def test_two_processes_equal_one_with_twice_the_micro_batch(tmp_path):
     assert [r["loss"] for r in two.evals] == pytest.approx([r["loss"] for r in one.evals], rel=1e-4)
     assert [r["tokens"] for r in two.evals] == [256, 256]
     assert two.final["outcome"] == "completed" and [r["step"] for r in two.checkpoints] == [4, 8]
+
+
+def test_two_processes_learn_conversations_as_one_does(tmp_path):
+    """Answers of one word and of forty: each process has another number of learnt tokens in every step."""
+    sentence = "the cat sat on the mat and the dog sat on the log. "
+    (tmp_path / "text.txt").write_text(sentence * 60)
+    meta = prepare([tmp_path / "text.txt"], tmp_path / "text", vocab_size=300, validation_fraction=0.2)
+    answers = ["cat", sentence * 4, "the mat", sentence] * 8
+    lines = [[{"role": "user", "content": "?"}, {"role": "assistant", "content": said}] for said in answers]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": one}) + "\n" for one in lines))
+    tokenizer = tmp_path / "text" / "tokenizer.json"
+    prepare_conversations([tmp_path / "chats.jsonl"], tmp_path / "chats", tokenizer=tokenizer, validation_fraction=0.3)
+    shape = make_shape("gpt2", depth=1, width=32, heads=2, vocab_size=meta.vocab_size, seq_len=96)
+    changes = {"model": shape, "data": DataConfig(path=str(tmp_path / "chats")), "steps": 4}
+    for name in ("two", "one"):
+        (tmp_path / name).mkdir()
+    process = torchrun(tmp_path / "two", config(micro_batch=1, **changes))
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert run(config(micro_batch=2, **changes), tmp_path / "one") is Outcome.COMPLETED
+    two, one = (load_run_log(tmp_path / name / "log.jsonl") for name in ("two", "one"))
+    for field in ("loss", "grad_norm"):
+        assert [r[field] for r in two.steps] == pytest.approx([r[field] for r in one.steps], rel=1e-4)
 
 
 def test_stopping_torchrun_leaves_a_checkpoint_from_which_one_process_can_go_on(tmp_path):
