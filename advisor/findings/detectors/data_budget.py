@@ -244,6 +244,6 @@ def detect_error_page(case: Case) -> Verdict:
         evidence=(Evidence(text=shown), *((Evidence(text=f"{size:,.0f} bytes"),) if size is not None else ())),
         confidence=Confidence.HIGH if head or not kind else Confidence.MEDIUM,
         causes=("a download that answered with a page instead of the file (moved address, login, rate limit)",),
-        actions=("fetch the file again, check its size and first bytes, and `git lfs pull` where it is a pointer",),
+        actions=("`advisor data check FOLDER` finds every such file, and what fetches it again",),
         threshold="known beginnings of error pages and pointers; fewer tokens than one optimizer step",
     )
