@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -26,7 +27,7 @@ from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, launch
 from advisor.workflows.preflight import Finding, preflight, told
 from tests.advisor.plans import guess, small_plan
-from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config
+from trainer.schema import CheckpointConfig, DataConfig, StopConfig, dump_config, make_shape
 
 H100 = FoundCard(name="NVIDIA H100 80GB HBM3", memory_bytes=80 * 2**30, free_bytes=79 * 2**30)
 RUN = Path("/runs/mine")
@@ -295,3 +296,15 @@ def test_the_run_whose_weights_are_taken_is_looked_at(tmp_path):
     assert "is of another model" in looked_at(wider)[0][1]
     elsewhere = replace(base, data=DataConfig(path=str(tmp_path / "other")))
     assert "its tokens are not those of" in looked_at(elsewhere)[0][1]
+
+
+def test_of_a_bare_configuration_what_is_known_of_the_card_says_how_long_it_takes(machine, tmp_path):
+    """GPT-2 small, 64 sequences: 6 · 124 M · 65,536 tokens are 49 TFLOP; an H100 does 10 to 60 % of 989 a second."""
+    machine(H100)
+    shape = make_shape("gpt2", depth=12, vocab_size=50257, seq_len=1024)
+    run = replace(small_plan().run, model=shape, micro_batch=64, steps=200_000, device="cuda", precision="auto")
+    [(_, words)] = found(preflight(Store(tmp_path), run, Place()), "checkpoints")
+    said = re.search(r"all 200,000 steps, ([\d.]+) (h|days);", words)
+    hours = float(said[1]) * (24 if said[2] == "days" else 1)
+    flops = 200_000 * 6 * 124e6 * 65_536
+    assert flops / (0.6 * 989e12) / 3600 < hours < flops / (0.1 * 989e12) / 3600
