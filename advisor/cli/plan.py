@@ -12,6 +12,7 @@ import click
 from advisor.cli.params import (
     BYTES,
     DEADLINE,
+    FILE,
     FOLDER,
     LENGTH,
     NEW_FILE,
@@ -23,18 +24,29 @@ from advisor.cli.params import (
     VOCABULARY,
     Number,
 )
+from advisor.errors import AdvisorError
 from advisor.laws.flops import RATIO_COUNTS
-from advisor.records import Plan
+from advisor.records import Plan, Workload
 from advisor.report import render
 from advisor.workflows.goal import PlanOptions, goal_from
 
 if TYPE_CHECKING:
+    from advisor.store.store import Store
     from advisor.workflows.plan import Beside
+    from advisor.workflows.replan import Origin, Replan
 
 PREPARED = "data"  # the folder that a next step names for data that are not here
 
 
 @click.command()
+@click.option(
+    "--from",
+    "again_of",
+    metavar="RUN|LOG",
+    help="Plan this run again: its model, tokens, global batch and precision, on its own cards or those given here.",
+)
+@click.option("--was", metavar="GPU:N", help="The cards of --from, if its log does not name them, as h100:8.")
+@click.option("--config", type=FILE, help="The configuration of --from, if its log does not hold it.")
 @click.option("--gpu", default="auto", show_default=True, help="auto, cpu, a card, several (l4,h200), or any.")
 @click.option(
     "--gpus", type=NUMBERS, help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; any: 1,2,4,8."
@@ -127,12 +139,21 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     metavar="STEP[:LOSS]",
     help="Evaluate there and stop if the loss is above LOSS, as 10k:4.2, or above what is expected: 10k, 50%.",
 )
-@click.option("--depths", type=NUMBERS, help="The plan at these depths too, as 16,20,24: step time, memory by part.")
+@click.option(
+    "--depths",
+    type=NUMBERS,
+    help="The plan (--from: the run) at these depths too, as 16,20,24: step time, memory by part.",
+)
 @click.option("--download-rate", type=BYTES, help="Bytes a second for the data, as 100MB: how long they take to fetch.")
 @click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
 def command(
+    context: click.Context,
+    again_of: str | None,
+    was: str | None,
+    config: Path | None,
     measure: bool,
     gates: tuple[str, ...],
     depths: tuple[int, ...] | None,
@@ -146,19 +167,31 @@ def command(
 
     With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
+
+    With --from a run, or any log, is planned again on other cards or counts and shown beside what it came to; what
+    is typed beside it goes before what the run had, and its own speed informs the plan's.
     """
     from advisor.cli.device import warn_of_others
     from advisor.plan.stages import with_gates
     from advisor.store.store import default_store
     from advisor.workflows.plan import beside, recommend
 
-    goal, store = goal_from(PlanOptions(**options)), default_store()
+    store = default_store()
+    stated, origin = _stated(context, (again_of, was, config), options, store)
+    goal = goal_from(stated)
+    seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
-    plan = with_gates(recommend(goal, store, measure=measure, on_text=render.remark), gates)
+    plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
+    plan, replanned, current = _beside_origin(plan, origin, store)
+    plan = with_gates(plan, gates)
     path = store.save_plan(plan, out) if out is not None else None
     everything = everything or depths is not None or download_rate is not None
     shown = everything or as_json
-    more = beside(plan, store, depths=depths or (), bytes_per_second=download_rate) if shown else None
+    more = (
+        beside(plan, store, depths=depths or (), bytes_per_second=download_rate, seen=seen, current=current)
+        if shown
+        else None
+    )
     if as_json:
         from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
@@ -169,17 +202,62 @@ def command(
             "on_the_way": stages(plan),
         }
         beside_it = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
-        render.print_json(render.to_plain(plan) | words | beside_it | {"path": path})
+        run = {"from": replanned} if replanned is not None else {}
+        render.print_json(render.to_plain(plan) | words | beside_it | run | {"path": path})
     else:
         from advisor.plan.command import plan_command
 
-        stated = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
+        if replanned is not None:
+            _show_replan(replanned, plan)
+
+        named = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
         again = (
-            plan_command(stated, "plan.yaml")
+            plan_command(named, "plan.yaml")
+            + (f" --from {shlex.quote(again_of)}" if again_of else "")
+            + (f" --was {shlex.quote(was)}" if was else "")
+            + (f" --config {shlex.quote(str(config))}" if config else "")
             + (" --measure" if measure else "")
             + "".join(f" --gate {gate}" for gate in gates)
         )
         show(plan, path, again, more, everything=everything)
+
+
+def _stated(
+    context: click.Context, run: tuple[str | None, str | None, Path | None], options: dict[str, Any], store: Store
+) -> tuple[PlanOptions, Origin | None]:
+    """The options of the plan, those of the run that is planned again among them, and that run.
+
+    `run` is what --from, --was and --config say of it.
+    """
+    again_of, was, config = run
+    if again_of is None:
+        if config is not None or was is not None:
+            raise AdvisorError("--was and --config are of the run of --from", "name the run: --from LOG", exit_code=2)
+        return PlanOptions(**options), None
+    from advisor.workflows.replan import given_of, options_of, origin_of
+
+    default = click.core.ParameterSource.DEFAULT
+    typed = {name: value for name, value in options.items() if context.get_parameter_source(name) is not default}
+    origin = origin_of(again_of, given_of(was, config), typed, store)
+    return options_of(origin, typed), origin
+
+
+def _beside_origin(plan: Plan, origin: Origin | None, store: Store) -> tuple[Plan, Replan | None, Workload | None]:
+    """The plan as the run was where it can be, both beside each other, and the run where it is on the same cards."""
+    if origin is None:
+        return plan, None, None
+    from advisor.workflows.replan import as_it_was, current_run, side_by_side
+
+    plan = as_it_was(plan, origin)
+    return plan, side_by_side(origin, plan, store), current_run(origin, plan)
+
+
+def _show_replan(found: Replan, plan: Plan) -> None:
+    """The run beside the plan of it, and what was kept of it."""
+    from advisor.report import replan
+    from advisor.report.table import on_console
+
+    render.show(on_console(replan.table(found, plan)), *replan.sentences(found), "")
 
 
 def show(plan: Plan, path: Path | None, again: str, more: Beside | None = None, *, everything: bool = False) -> None:

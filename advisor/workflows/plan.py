@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from advisor.calibrate.profiles import load_profile
+from advisor.calibrate.learnt import SeenRun, profile_after
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu, load_gpus
 from advisor.hardware.software_support import can, runs_trainer, trainer_release, what_it_needs
@@ -15,7 +15,7 @@ from advisor.plan.offers import ANY, OWN
 from advisor.plan.own_data import for_inference, why_overtrained, with_own_data
 from advisor.predict.depths import DepthOption, Download, MemoryBill, at_depths, download, memory_bill
 from advisor.predict.profile import Profile
-from advisor.records import Goal, Plan
+from advisor.records import Goal, Plan, Workload
 from advisor.runs.ledger_rows import own_loss_ratios
 from advisor.store.store import Store
 from advisor.workflows.data import read_data
@@ -23,14 +23,20 @@ from advisor.workflows.remeasure import remeasured
 
 
 def recommend(
-    goal: Goal, store: Store, *, measure: bool = False, on_text: Callable[[str], None] = lambda text: None
+    goal: Goal,
+    store: Store,
+    *,
+    measure: bool = False,
+    on_text: Callable[[str], None] = lambda text: None,
+    seen: SeenRun | None = None,
 ) -> Plan:
     """The plan for a goal from what the store knows of its devices, with one more burst at the choice if asked for.
 
-    `on_text` is told in words when the burst begins. Raises AdvisorError for unknown devices and unusable data.
+    `on_text` is told in words when the burst begins; `seen` is a run that says how fast the software is.
+    Raises AdvisorError for unknown devices and unusable data.
     """
     data_meta = read_data(goal.data)
-    profiles, left_out = load_profiles(goal, store)
+    profiles, left_out = load_profiles(goal, store, seen)
     plan = answer(goal, profiles, now=datetime.now(UTC), data_meta=data_meta, left_out=left_out)
     wanted = for_inference(goal, plan.chosen.tokens)
     if wanted != goal:
@@ -53,10 +59,22 @@ class Beside:
     data: Download | None  # None: the data are here
 
 
-def beside(plan: Plan, store: Store, *, depths: Sequence[int] = (), bytes_per_second: float | None = None) -> Beside:
-    """Memory, depths and data of a plan by what the store knows of its device; the download at a rate, if given."""
+def beside(
+    plan: Plan,
+    store: Store,
+    *,
+    depths: Sequence[int] = (),
+    bytes_per_second: float | None = None,
+    seen: SeenRun | None = None,
+    current: Workload | None = None,
+) -> Beside:
+    """Memory, depths and data of a plan by what the store knows of its device; the download at a rate, if given.
+
+    Depths are held against a `current` run on the same cards, else against the plan's own configuration.
+    """
     work = plan.workload
-    profile = load_profile(
+    profile = profile_after(
+        seen,
         work.gpu,
         store,
         family=work.shape.family,
@@ -68,7 +86,7 @@ def beside(plan: Plan, store: Store, *, depths: Sequence[int] = (), bytes_per_se
     here = plan.goal.data is not None
     return Beside(
         memory=memory_bill(profile, work),
-        depths=at_depths(profile, work, depths) if depths else (),
+        depths=at_depths(profile, current or work, depths) if depths else (),
         data=None if here else download(fresh, work.shape.vocab_size, bytes_per_second),
     )
 
@@ -85,7 +103,7 @@ def _software_needed(plan: Plan) -> Iterator[str]:
             yield need
 
 
-def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
+def load_profiles(goal: Goal, store: Store, seen: SeenRun | None = None) -> tuple[list[Profile], list[str]]:
     """What is believed of each device that the goal names, and in words which cards could not be looked at.
 
     "any" leaves out what is no CUDA card: the trainer has not run there. It leaves out what no PyTorch wheel for the
@@ -97,7 +115,8 @@ def load_profiles(goal: Goal, store: Store) -> tuple[list[Profile], list[str]]:
         spec = find_gpu(key)
         if goal.compile and spec and can(spec, "compile") is False:
             raise AdvisorError(f"{key} is too old for torch.compile", "plan without it: --no-compile", exit_code=2)
-        return load_profile(
+        return profile_after(
+            seen,
             key,
             store,
             family=goal.family,

@@ -1,0 +1,99 @@
+"""A plan beside the run that it repeats, in a table and in sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from advisor.records import Estimate, Plan
+from advisor.report.quantities import COST, LOSS, MFU, STEP_TIME, THROUGHPUT, TIME, Quantity, memory_of
+from advisor.report.table import Table
+from advisor.units import format_bytes, format_count, format_number, format_tokens
+from advisor.workflows.replan import Knob, Replan, There
+
+_TOKENS = ("tokens", "global_batch")
+_NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "card",
+          "gpus": "cards", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
+          "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
+          "activation_checkpointing": "recomputation"}  # fmt: skip
+
+
+def table(found: Replan, plan: Plan) -> Table:
+    """What was measured there, what is predicted there, and what is predicted here."""
+    there, before, promise = found.there, found.predicted_there, plan.prediction
+    memory = memory_of(plan.workload.gpu)
+    whole = promise.wall_clock.total_seconds
+    rows = (
+        _row(STEP_TIME, there.step_seconds, before.step_seconds if before else None, promise.step_seconds),
+        _row(
+            THROUGHPUT, there.tokens_per_second, before.tokens_per_second if before else None, promise.tokens_per_second
+        ),
+        _row(MFU, there.mfu, before.mfu if before else None, promise.mfu),
+        _row(memory, there.memory_bytes, before.peak_reserved_bytes if before else None, plan.chosen.device_bytes),
+        ("steps", _steps(there.steps_done, there.steps_planned), "", format_count(plan.run.steps)),
+        ("tokens", format_tokens(there.tokens) if there.tokens else "unknown", "", format_tokens(plan.chosen.tokens)),
+        _row(TIME, _seconds(there.spent_hours), _scaled(there.whole_hours, 3600), whole),
+        _row(COST, there.spent_usd, there.whole_usd, promise.cost_usd),
+        (LOSS.name, _loss(there), "", LOSS.of(promise.loss)),
+    )
+    here = f"{plan.workload.gpus} x {plan.workload.gpu}"
+    places = f"{there.gpus} x {there.gpu or 'unknown card'}"
+    columns = (Path(found.source).name, f"measured on {places}", "expected there", f"predicted on {here}")
+    return Table(columns=columns, rows=rows)
+
+
+def _row(quantity: Quantity, measured: float | None, there: Estimate | None, here: Estimate | None) -> tuple[str, ...]:
+    seen = "unknown" if measured is None else quantity.words(measured)
+    return quantity.name, seen, quantity.of(there) if there is not None else "", quantity.of(here)
+
+
+def _loss(there: There) -> str:
+    """The last evaluation's loss, else the last step's, which is said then."""
+    if there.eval_loss is not None:
+        return format_number(there.eval_loss)
+    return "unknown" if there.loss is None else f"{format_number(there.loss)} (training)"
+
+
+def _seconds(hours: float | None) -> float | None:
+    return None if hours is None else hours * 3600
+
+
+def _scaled(estimate: Estimate | None, factor: float) -> Estimate | None:
+    return None if estimate is None else estimate.scaled(factor)
+
+
+def _steps(done: float | None, planned: float | None) -> str:
+    if done is None:
+        return "unknown"
+    return format_count(done) + (f" of {format_count(planned)}" if planned is not None and planned > done else "")
+
+
+def sentences(found: Replan) -> tuple[str, ...]:
+    """What was kept, what changed, what the speed rests on, and what had to be assumed of the run."""
+    kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
+    changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
+    assumed = (f"assumed of the run: {text}" for text in found.unsure)
+    return (f"kept: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
+
+
+def in_words(knob: Knob) -> str:
+    """A setting that differs, as in "cards 8 → 2"."""
+    return f"{name_of(knob)} {value(knob.name, knob.there)} → {value(knob.name, knob.here)}"
+
+
+def name_of(knob: Knob) -> str:
+    """What a setting is called."""
+    return _NAMES.get(knob.name, knob.name.replace("_", " "))
+
+
+def value(name: str, given: Any) -> str:
+    """A setting's value as people write it."""
+    if given is None:
+        return "unknown"
+    if isinstance(given, bool):
+        return "on" if given else "off"
+    if name in _TOKENS:
+        return format_tokens(given)
+    if name.endswith("_bytes"):
+        return format_bytes(given)
+    return format_number(given) if isinstance(given, float) else str(given)

@@ -1,0 +1,386 @@
+"""The same run elsewhere: what a run or a log says was trained, as options of a plan, and both beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from advisor.calibrate.learnt import FEWEST_STEPS, SeenRun, has_seen, profile_after
+from advisor.errors import AdvisorError
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case
+from advisor.findings.curves import curve
+from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
+from advisor.findings.workload_of import infer
+from advisor.hardware.catalog import require_gpu
+from advisor.predict.batch import predict_batch
+from advisor.readers import own_log
+from advisor.readers.run_table import RunTable
+from advisor.records import Estimate, Plan, Prediction, Workload
+from advisor.runs.reference_kernel import reference_seconds
+from advisor.store.run_folder import is_run_folder, read_run_config, run_id
+from advisor.store.store import Store
+from advisor.units import format_number, format_seconds, format_tokens
+from advisor.workflows.analysis import Analysis, Given
+from advisor.workflows.analyze import analyze, located
+from advisor.workflows.goal import PlanOptions
+from trainer.schema import RunConfig
+
+_SAME_BATCH = 0.02
+_UNKNOWN_CARD = "cpu"  # takes the card's place where only the model is asked for
+# Options of a plan that say what a log may lack, by the names of FACTS
+_FACTS = {
+    "family": "family", "depth": "depth", "width": "width", "heads": "heads", "kv_heads": "kv_heads",
+    "ffn_width": "ffn_width", "seq_len": "seq_len", "vocab_size": "vocab_size", "micro_batch": "micro_batch",
+    "global_batch": "step_tokens", "precision": "precision", "parameters": "parameters",
+}  # fmt: skip
+_SIZES = ("depth", "width", "heads", "kv_heads", "ffn_width")
+_OTHER_SIZE = {"depth", "model", "parameters"}  # options that name another model than the run's
+_OTHER_LENGTH = {"tokens", "ratio", "epochs", "inference_tokens"}  # options that settle the tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A run that is to be planned again."""
+
+    source: str  # as typed
+    analysis: Analysis
+    workload: Workload  # its card is "cpu" where `card_known` is False
+    card_known: bool
+    step_tokens: int  # as its log states them, else the workload's
+    tokens: int | None  # of all planned steps
+    unsure: tuple[str, ...]  # what of the workload had to be assumed
+    seen: SeenRun | None  # what it says of speed; None: nothing, and `unseen` says why
+    unseen: str = ""
+    config: RunConfig | None = None  # of a run of ours
+
+    @property
+    def case(self) -> Case:
+        return self.analysis.case
+
+
+@dataclass(frozen=True, kw_only=True)
+class There:
+    """What the run came to where it was. None: its log does not say."""
+
+    gpu: str | None
+    gpus: int
+    steps_done: float | None
+    steps_planned: float | None
+    tokens: float | None  # of all planned steps
+    step_seconds: float | None
+    tokens_per_second: float | None
+    mfu: float | None
+    memory_bytes: float | None  # the most that one device held
+    spent_hours: float | None
+    spent_usd: float | None
+    whole_hours: Estimate | None  # of all its steps, by its own pace
+    whole_usd: Estimate | None
+    usd_per_hour: float | None
+    loss: float | None  # the last that was printed
+    eval_loss: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One setting, there and here."""
+
+    name: str
+    there: Any
+    here: Any
+
+    @property
+    def kept(self) -> bool:
+        return bool(self.there == self.here)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replan:
+    """A plan beside the run that it repeats."""
+
+    source: str
+    there: There
+    predicted_there: Prediction | None  # of its own card, by what is believed without it
+    workload: Workload
+    knobs: tuple[Knob, ...]
+    speed: str  # what the run's own speed did to the plan's, in words
+    unsure: tuple[str, ...]
+
+
+def given_of(was: str | None, config: Path | None) -> Given:
+    """What is stated beside a run: its cards, as "h100:8", and its configuration. Raises AdvisorError (exit 2)."""
+    if was is None:
+        return Given(config=config)
+    name, _, count = was.partition(":")
+    if count and not (count.isdigit() and int(count)):
+        raise AdvisorError(f"--was {was}: {count!r} is no number of cards", "write it as h100:8", exit_code=2)
+    key = name if name == "cpu" else require_gpu(name).key
+    return Given(config=config, gpu=key, gpus=int(count) if count else 1)
+
+
+def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -> Origin:
+    """The run that a path or a name stands for, read and judged; `typed` are options that say what its log lacks.
+
+    Raises AdvisorError when it cannot be read, and (exit 2) names the options where it is not known what was trained.
+    """
+    path = located(Path(text), store)
+    analysis = analyze(path, given, store)
+    run = analysis.run
+    lacking = {fact: typed[option] for option, fact in _FACTS.items() if option in typed and fact not in run.facts}
+    own = is_run_folder(path) or run.format == own_log.NAME
+    inferred = infer(run, lacking) if lacking or analysis.case.workload is None else None
+    workload, unsure = analysis.case.workload, analysis.case.unsure
+    known = workload is not None
+    if inferred is not None:
+        known = inferred.gpu is not None
+        asked = inferred if known else infer(run, {**lacking, "gpu": _UNKNOWN_CARD})
+        workload, unsure = asked.workload, asked.unsure
+        if workload is None:
+            raise _not_known(text, asked.missing)
+    assert workload is not None
+    each = round(step_tokens(analysis.case) or workload.step_tokens)
+    seen, why = _seen(analysis.case, workload, known, own, path)
+    if seen is not None and abs(workload.step_tokens / each - 1) > _SAME_BATCH:
+        seen, why = (
+            None,
+            (
+                f"batch and cards give {format_tokens(workload.step_tokens)} tokens a step, its log "
+                f"{format_tokens(each)}: "
+                "which of them is wrong is not known, so its speed is not used"
+            ),
+        )
+    return Origin(
+        source=text,
+        analysis=analysis,
+        workload=workload,
+        card_known=known,
+        step_tokens=each,
+        tokens=_tokens(analysis.case, each),
+        unsure=tuple(word for word in unsure if "--gpu)" not in word),
+        seen=seen,
+        unseen=why,
+        config=read_run_config(path) if is_run_folder(path) else None,
+    )
+
+
+def _not_known(text: str, missing: tuple[str, ...]) -> AdvisorError:
+    """Which options say what a log does not."""
+    supply = {
+        "context length": "--seq-len 2048",
+        "shape": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+        "family": "--family gpt2 --depth 12 --width 768 --heads 12 --vocab-size 50304",
+        "vocabulary": "--vocab-size 50304",
+        "batch": "--global-batch 512k",
+    }
+    options = dict.fromkeys(o for words in missing for name, o in supply.items() if name in words)
+    hint = "give its configuration, --config FILE" + (f", or say it: {' '.join(options)}" if options else "")
+    return AdvisorError(f"{text} does not say {'; '.join(missing)}", hint, exit_code=2)
+
+
+def _tokens(case: Case, each: int) -> int | None:
+    """Tokens of all steps that were planned, else of those that were done."""
+    steps = planned_steps(case) or steps_done(case.run)
+    return round(steps * each) if steps else None
+
+
+def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tuple[SeenRun | None, str]:
+    """What the run says of the speed of its software, or why nothing."""
+    times, run = run_metrics.step_times(case), case.run
+    seconds, timed = run_metrics.step_seconds(case), round(len(times.steady_seconds) * times.stride) if times else 0
+    if not known:
+        return None, "its log does not name its card, so its speed says nothing of another"
+    if seconds is None:
+        return None, "its log has no step times"
+    if timed < FEWEST_STEPS:
+        return None, f"{timed} timed steps after the warm-up are too few for its step time, {FEWEST_STEPS} are needed"
+    identity = run_id(path) if is_run_folder(path) else path.stem
+    return SeenRun(
+        run_id=identity,
+        own=own,
+        workload=work,
+        step_seconds=seconds,
+        steps=timed,
+        reference_seconds=reference_seconds(run),
+    ), ""
+
+
+def options_of(origin: Origin, typed: Mapping[str, Any]) -> PlanOptions:
+    """The run as options of a plan: what was typed goes before what it had. Raises AdvisorError (exit 2)."""
+    work, kept = origin.workload, _kept(origin, typed)
+    if "gpu" not in typed and not typed.get("own"):
+        if not origin.card_known:
+            hint = "say what it ran on, --was h100:8, or where it shall run, --gpu l4"
+            raise AdvisorError(f"{origin.source} does not name its card", hint, exit_code=2)
+        kept |= {"gpu": work.gpu}
+    same_card = typed.get("gpu", work.gpu) == work.gpu and origin.card_known
+    if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":
+        kept |= {"gpus": (work.gpus,)}
+    if same_card and origin.case.notes.get("price") == "stated" and (usd := price(origin.case)) is not None:
+        kept |= {"prices": (repr(usd / work.gpus),)}
+    return PlanOptions(**{**kept, **typed})
+
+
+def _kept(origin: Origin, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run had that no option replaces: model, tokens, global batch, precision, data."""
+    work, shape = origin.workload, origin.workload.shape
+    kept: dict[str, Any] = {"global_batch": origin.step_tokens, "optimizer": work.optimizer}
+    kept |= {"seq_len": shape.seq_len, "vocab_size": shape.vocab_size}
+    if origin.card_known or "precision" in origin.case.run.facts:
+        kept |= {"precision": work.precision, "compile": work.compile}
+    if "model" not in typed:
+        kept["family"] = shape.family
+    if not _OTHER_SIZE & typed.keys():
+        kept |= {name: getattr(shape, name) for name in _SIZES}
+    if not _OTHER_LENGTH & typed.keys():
+        if origin.tokens is None:
+            missing = f"{origin.source} does not say how many steps it has"
+            raise AdvisorError(missing, "say how much is to be trained: --tokens 500M", exit_code=2)
+        kept["tokens"] = origin.tokens
+    data = origin.config.data.path if origin.config else None
+    if data and Path(data).is_dir() and not {"data", "data_tokens"} & typed.keys():
+        kept["data"] = Path(data)
+    return {name: value for name, value in kept.items() if name not in typed}
+
+
+def as_it_was(plan: Plan, origin: Origin) -> Plan:
+    """The plan with the optimizer, schedule and seed of a run of ours, where its steps and batch are the same."""
+    config, run = origin.config, plan.run
+    if config is None or config.optimizer.name != run.optimizer.name or config.steps != run.steps:
+        return plan
+    if plan.workload.step_tokens != origin.step_tokens:
+        return plan
+    same = replace(run, optimizer=config.optimizer, schedule=config.schedule, seed=config.seed)
+    return replace(plan, run=same)
+
+
+def current_run(origin: Origin | None, plan: Plan) -> Workload | None:
+    """The run's own configuration where the plan is on the very same cards; None elsewhere, or without a run."""
+    if origin is None or not origin.card_known:
+        return None
+    work = origin.workload
+    same = (work.gpu, work.gpus, work.shape) == (plan.workload.gpu, plan.workload.gpus, plan.workload.shape)
+    return work if same else None
+
+
+def side_by_side(origin: Origin, plan: Plan, store: Store) -> Replan:
+    """The run and the plan of it, knob by knob; what was measured there beside what is believed of either place."""
+    work = origin.workload
+    predicted, words = _predicted_there(origin, store), origin.unseen
+    if origin.seen is not None:
+        words = _speed(origin.seen, predicted, plan, store)
+    return Replan(
+        source=origin.source,
+        there=_there(origin),
+        predicted_there=predicted,
+        workload=work,
+        knobs=knobs(
+            work,
+            plan.workload,
+            (origin.tokens, origin.step_tokens),
+            (plan.chosen.tokens, plan.workload.step_tokens),
+            card_known=origin.card_known,
+            precision_known=origin.card_known or "precision" in origin.case.run.facts,
+        ),
+        speed=words,
+        unsure=origin.unsure,
+    )
+
+
+def _predicted_there(origin: Origin, store: Store) -> Prediction | None:
+    """What its own card should have done, as far as that is known without it."""
+    work = origin.workload
+    if not origin.card_known:
+        return None
+    try:
+        profile = profile_after(
+            None, work.gpu, store, family=work.shape.family, precision=work.precision, compile=work.compile
+        )
+    except AdvisorError:
+        return None  # a CPU that was never calibrated
+    return predict_batch(profile, [work])[0]
+
+
+def _speed(seen: SeenRun, predicted: Prediction | None, plan: Plan, store: Store) -> str:
+    """What the run's measured speed is, against the prediction without it, and whether the plan rests on it."""
+    work, expected = plan.workload, predicted.step_seconds if predicted else None
+    text = f"{seen.run_id} took {format_seconds(seen.step_seconds)} a step there"
+    if expected is not None:
+        ratio = seen.step_seconds / expected.value
+        text += f", {format_number(ratio)} times what is predicted without it"
+        if not 1 / run_metrics.BROKEN_FACTOR < ratio < run_metrics.BROKEN_FACTOR:
+            text += " (no shape or batch explains so much: `advisor analyze` says what may have held it back)"
+    profile = profile_after(
+        seen,
+        work.gpu,
+        store,
+        family=work.shape.family,
+        precision=work.precision,
+        compile=work.compile,
+        power_cap_watts=plan.goal.power_cap_watts,
+    )
+    rests = "the plan's speed rests on it, too" if has_seen(profile, seen) else "the plan's speed does not rest on it"
+    return f"{text}; {rests}"
+
+
+def knobs(
+    there: Workload,
+    here: Workload,
+    tokens_there: tuple[float | None, float],
+    tokens_here: tuple[float | None, float],
+    *,
+    card_known: bool = True,
+    precision_known: bool = True,
+) -> tuple[Knob, ...]:
+    """Every setting of two runs by its name, the model's sizes first; `tokens_…` are of the run and of a step."""
+    shape = tuple(
+        Knob(name=field.name, there=getattr(there.shape, field.name), here=getattr(here.shape, field.name))
+        for field in fields(there.shape)
+    )
+    names = ("optimizer", "compile", "gpus", "micro_batch", "grad_accum", "sharding")
+    rest = tuple(Knob(name=name, there=getattr(there, name), here=getattr(here, name)) for name in names)
+    return (
+        *shape,
+        Knob(name="precision", there=there.precision if precision_known else None, here=here.precision),
+        Knob(name="tokens", there=tokens_there[0], here=tokens_here[0]),
+        Knob(name="global_batch", there=tokens_there[1], here=tokens_here[1]),
+        Knob(name="gpu", there=there.gpu if card_known else None, here=here.gpu),
+        *rest,
+        Knob(name="activation_checkpointing", there=there.activation_checkpointing, here=here.activation_checkpointing),
+    )
+
+
+def _there(origin: Origin) -> There:
+    case, outlook, found = origin.case, origin.analysis.forecast, origin.analysis
+    losses, evals = curve(case.run, "loss").value, curve(case.run, "eval_loss").value
+    done, planned = steps_done(case.run), planned_steps(case)
+    over = not outlook.rest_hours or outlook.rest_hours.value == 0
+    return There(
+        gpu=origin.workload.gpu if origin.card_known else None,
+        gpus=origin.workload.gpus,
+        steps_done=done,
+        steps_planned=planned,
+        tokens=origin.tokens,
+        step_seconds=run_metrics.step_seconds(case),
+        tokens_per_second=found.tokens_per_second,
+        mfu=found.mfu,
+        memory_bytes=_most_memory(case.run, run_metrics.memory_used_share(case)),
+        spent_hours=found.spent_hours,
+        spent_usd=found.spent_usd,
+        whole_hours=None if over else outlook.total_hours,
+        whole_usd=None if over else outlook.total_usd,
+        usd_per_hour=price(case),
+        loss=float(losses[-1]) if len(losses) else None,
+        eval_loss=float(evals[-1]) if len(evals) else None,
+    )
+
+
+def _most_memory(run: RunTable, used: tuple[float | None, float | None]) -> float | None:
+    """The most bytes that a device held; of a CPU, its process."""
+    share, size = used
+    if share is not None and size is not None:
+        return share * size
+    names = ("reserved_bytes", "memory_bytes", "resident_bytes")
+    held = [float(values.max()) for name in names if len(values := series.finite(run.column(name)))]
+    return held[0] if held else None
