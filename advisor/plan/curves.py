@@ -159,6 +159,18 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
     return tuple(points)
 
 
+def largest_context(profile: Profile, workload: Workload) -> int | None:
+    """The longest context, doubling from 128, at which one sequence a device fits; None where none does."""
+    longest = None
+    for power in range(7, 21):
+        shape = replace(workload.shape, seq_len=2**power)
+        held = memory_bill(profile, replace(workload, shape=shape, micro_batch=1, grad_accum=1))
+        if held is None or not fits(held.total, profile.device_memory_bytes):
+            break
+        longest = 2**power
+    return longest
+
+
 def limit_to_draw(profile: Profile, points: Sequence[MemoryPoint]) -> int | None:
     """The device's memory in bytes where it is near enough to the curve to leave room for the parts; else None."""
     limit = profile.device_memory_bytes

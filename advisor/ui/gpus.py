@@ -1,27 +1,35 @@
-"""Page GPUs: the catalog with prices and their age, and what training the shape at hand costs on each card."""
+"""Page GPUs: will a model fit, how fast on which card, at what price; the catalog with prices and their age."""
 
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import streamlit as st
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.hardware.catalog import load_gpus, require_gpu
 from advisor.hardware.live_prices import refresh_prices
 from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
+from advisor.laws.flops import parameters
+from advisor.plan import curves
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.plan.goal import VOCAB_SIZE
+from advisor.plan.models import named_models
 from advisor.plan.offers import ANY
-from advisor.records import Goal
+from advisor.predict.profile import Profile
+from advisor.records import Goal, Workload
 from advisor.report import charts
 from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, refreshed_words, training_row
 from advisor.ui import loaders, plan
+from advisor.ui.plan_tabs import memory_bars
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
-from advisor.units import DAY, format_estimate, format_rate, format_seconds, format_usd_rate
+from advisor.units import DAY, format_count, format_estimate, format_rate, format_seconds, format_usd_rate
+from advisor.workflows.goal import shape_of_config
+from trainer.schema import ModelShape
 
 QUERY: Final = "query-params"
 LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -32,7 +40,7 @@ NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Mem
 
 def page() -> None:
     """Choose a model, then compare cards."""
-    st.header("GPUs", anchor=False)
+    st.header("Will it fit, and how fast?", anchor=False)
     _prices(datetime.date.today())
     goal = _controls()
     rows = _market(goal, (*loaders.store_stamp(), _asked_at()))
@@ -57,7 +65,7 @@ def page() -> None:
         "their prices are."
     )
     if picked and picked[0] < len(shown):
-        _one(shown[picked[0]].spec, goal, today)
+        _one(shown[picked[0]], goal, today)
 
 
 def _asked_at() -> int:
@@ -92,23 +100,29 @@ def _prices(today: datetime.date) -> None:
 
 
 def _controls() -> Goal:
-    columns = st.columns(5)
-    family = columns[0].selectbox(
-        "Model family", list(DEPTHS), key="card_family", bind=QUERY, help="The shape that would be trained."
+    """The model whose training is asked about, and how it is rented."""
+    columns = st.columns((2, 2, 1, 1, 1, 1.5))
+    named = {model.name: model.shape for model in named_models()}
+    name = columns[0].selectbox(
+        "Published model", list(named), index=None, key="card_model", bind=QUERY, placeholder="none",
+        help="Or a family and a depth, or a config.json below.",
+    )  # fmt: skip
+    family = columns[1].selectbox(
+        "Model family", list(DEPTHS), key="card_family", bind=QUERY, help="Whose proportions a depth has."
     )
-    depth = columns[1].number_input(
+    depth = columns[2].number_input(
         "Depth", 1, 200, DEPTHS[family], key=f"{family}_depth", bind=QUERY, help="Transformer blocks."
     )
-    seq_len = columns[2].selectbox(
+    seq_len = columns[3].selectbox(
         "Context length", LENGTHS, index=2, key="card_seq", bind=QUERY, help="Tokens per sequence."
     )
-    gpus = columns[3].selectbox(
-        "GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help="Data parallel, rented together."
+    gpus = columns[4].selectbox(
+        "GPUs", [1, 2, 4, 8], key="card_gpus", bind=QUERY, help="Data parallel, rented together; sharded where needed."
     )
-    provider = columns[4].selectbox(
+    provider = columns[5].selectbox(
         "Provider", ["any", *provider_names()], key="card_provider", bind=QUERY, help="Whose prices."
     )
-    return Goal(
+    goal = Goal(
         gpu=ANY,
         family=family,
         depth=int(depth),
@@ -117,6 +131,33 @@ def _controls() -> Goal:
         gpus=gpus,
         providers=() if provider == "any" else (provider,),
     )
+    shape = _pasted(seq_len) or (named[name] if name else None)
+    return goal if shape is None else _of_shape(goal, shape)
+
+
+def _of_shape(goal: Goal, shape: ModelShape) -> Goal:
+    """The goal for one shape, at the goal's own context length."""
+    sizes = {name: getattr(shape, name) for name in ("family", "depth", "width", "heads", "kv_heads", "ffn_width")}
+    return replace(goal, **sizes, vocab_size=shape.vocab_size)
+
+
+def _pasted(seq_len: int) -> ModelShape | None:
+    """The shape that a pasted config.json describes; None without one."""
+    with st.expander("Or the config.json of a model", icon=":material/data_object:"):
+        text = st.text_area(
+            "config.json", key="card_config", persist_state="session", height=140,
+            placeholder='{"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 22, …}',
+            help="As Hugging Face has it, in a model's files. Decoders of GPT-2's and Llama's kind.",
+        )  # fmt: skip
+        if not text.strip():
+            return None
+        shape, beside = shape_of_config(text, seq_len)
+        st.caption(
+            f"{shape.family} of depth {shape.depth}, width {shape.width}, {shape.heads} heads ({shape.kv_heads} for "
+            f"keys and values), FFN {shape.ffn_width}, vocabulary {shape.vocab_size}: "
+            f"{format_count(parameters(shape))} parameters. {beside}"
+        )
+        return shape
 
 
 @st.cache_data(max_entries=64, show_spinner="predicting every card")
@@ -165,11 +206,17 @@ def _chart(rows: list[CardRow]) -> None:
         )
 
 
-def _one(spec: GpuSpec, goal: Goal, today: datetime.date) -> None:
+def _one(row: CardRow, goal: Goal, today: datetime.date) -> None:
+    spec = row.spec
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(spec.key, anchor=False)
         if st.button("Plan on this", icon=":material/arrow_forward:", key="plan-on-this", type="primary"):
-            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params={"gpu": spec.key})
+            asked = {"gpu": spec.key} | ({"model": name} if (name := st.session_state.get("card_model")) else {})
+            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params=asked)
+    if row.prediction is not None:
+        _fits(loaders.profile(spec.key, family=goal.family), row.prediction.workload)
+    elif row.problem:
+        st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
     left, right = side_by_side("gpu", (2, 3))
     with left:
         pairs(card_facts(require_gpu(spec.key)), ("Specification", " "))
@@ -182,3 +229,24 @@ def _one(spec: GpuSpec, goal: Goal, today: datetime.date) -> None:
             st.info(f"{nobodys.source.capitalize()}; give your own price on the page Plan.")
         if notes := offer_notes(entries, goal.gpus):
             st.caption(plain("  \n".join(notes)))
+
+
+def _fits(profile: Profile, workload: Workload) -> None:
+    """What of the model fits the card: the largest batch and context, and memory by part."""
+    points = [point for point in curves.memory(profile, workload) if point.fits]
+    context = curves.largest_context(profile, workload)
+    how = "" if workload.activation_checkpointing == "none" else f", {workload.activation_checkpointing} recomputation"
+    how += ", sharded" if workload.sharding == "full" else ""
+    columns = st.container(key="pair-fits").columns(3)
+    columns[0].metric(
+        "Micro-batch of a plan", f"{workload.micro_batch} x {workload.shape.seq_len}", help="Its own best."
+    )
+    columns[1].metric(
+        "Largest micro-batch tried that fits", str(max((p.micro_batch for p in points), default=0)),
+        help="Of those that a plan of this global batch would try, at this context.",
+    )  # fmt: skip
+    columns[2].metric(
+        "Longest context that fits", format_count(context) if context else "none", help="One sequence per GPU."
+    )
+    memory_bars(profile, workload)
+    st.caption(f"Memory of one {plain(profile.key)} at the peak of a step by micro-batch{how}; grey: 80 % interval.")

@@ -10,7 +10,7 @@ import streamlit as st
 from advisor.plan import curves
 from advisor.plan.spending import largest_first
 from advisor.predict.profile import Profile
-from advisor.records import Goal, Plan
+from advisor.records import Goal, Plan, Workload
 from advisor.report import charts
 from advisor.report import plan as report
 from advisor.report import search as runs
@@ -98,7 +98,17 @@ def _throughput(shown: Plan, own: Profile) -> None:
 
 
 def _memory(shown: Plan, own: Profile) -> None:
-    points = curves.memory(own, shown.workload)
+    memory_bars(own, shown.workload)
+    st.caption(
+        f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.run.model.seq_len}; the plan's "
+        f"micro-batch is {shown.run.micro_batch}; {_has(own)}. Grey: the 80 % interval of the sum, whose high end must "
+        "fit with a margin of 3 %. Overhead: workspaces, the allocator's holes, the driver's context."
+    )
+
+
+def memory_bars(own: Profile, workload: Workload) -> None:
+    """What one device holds at each micro-batch, part by part, and its limit."""
+    points = curves.memory(own, workload)
     rows = [
         {"micro_batch": p.micro_batch, "part": part, "order": order, "value": curves.gib(size),
          "label": format_bytes(size)}
@@ -110,15 +120,13 @@ def _memory(shown: Plan, own: Profile) -> None:
          "label": format_estimate(p.total, format_bytes)}
         for p in points
     ]  # fmt: skip
-    has = f"{own.key} has {format_bytes(own.device_memory_bytes)}"
     drawn = curves.limit_to_draw(own, points)
-    limit = (curves.gib(drawn), has) if drawn is not None else None
+    limit = (curves.gib(drawn), _has(own)) if drawn is not None else None
     st.altair_chart(plan_charts.memory(rows, ends, parts=curves.MEMORY_PARTS, limit=limit), width="stretch")
-    st.caption(
-        f"At the peak of a step, at depth {shown.chosen.depth} and context {shown.run.model.seq_len}; the plan's "
-        f"micro-batch is {shown.run.micro_batch}; {has}. Grey: the 80 % interval of the sum, whose high end must "
-        "fit with a margin of 3 %. Overhead: workspaces, the allocator's holes, the driver's context."
-    )
+
+
+def _has(own: Profile) -> str:
+    return f"{own.key} has {format_bytes(own.device_memory_bytes)}"
 
 
 def _loss(goal: Goal, shown: Plan, own: Profile) -> None:

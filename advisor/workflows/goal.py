@@ -12,9 +12,12 @@ from advisor.hardware.here import device_key
 from advisor.plan.models import require_model
 from advisor.plan.offers import ANY, OWN, usual_counts
 from advisor.plan.ranges import check_ranges
+from advisor.readers.bounded import parse_json
+from advisor.readers.config_names import facts_of_settings
 from advisor.records import Goal, GpuPrice, OwnMachine
 from advisor.units import parse_usd
 from advisor.workflows.machines import read_machines
+from trainer.schema import ConfigError, ModelShape, make_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,3 +225,37 @@ def _refuse_two_sizes_of_data(options: PlanOptions) -> None:
     if options.epochs and not (options.data or options.data_tokens):
         hint = "say of how much data: --data FOLDER, or --data-tokens 3B"
         raise AdvisorError("--epochs without data: a synthetic stream has no end", hint, exit_code=2)
+
+
+# what Llama's matrices are called elsewhere; biases of queries and keys are too small to matter
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_LIKE_LLAMA = ("llama", "mistral", "qwen2")
+
+
+def shape_of_config(text: str, seq_len: int) -> tuple[ModelShape, str]:
+    """The shape that a model's config.json describes, at a context length, and what it says that is not counted.
+
+    Raises AdvisorError (exit 2) for what is no such file, and for a model of another kind than the trainer builds.
+    """
+    raw = parse_json(text, "config.json")
+    facts = facts_of_settings(raw) if isinstance(raw, dict) else {}
+    named = str(facts.get("family", "")).lower()
+    family = "llama" if named in _LIKE_LLAMA else named
+    example = "Llama, Mistral, Qwen2 and GPT-2 are known; or give a family and a depth"
+    if family not in ("llama", "gpt2") or not facts.get("depth"):
+        raise AdvisorError(f"config.json describes no model that is known here ({named or 'no model_type'})", example,
+                           exit_code=2)  # fmt: skip
+    if any(isinstance(raw.get(name), int) and raw[name] > 1 for name in _EXPERTS):
+        raise AdvisorError("config.json is of a mixture of experts, which is not predicted", example, exit_code=2)
+    sizes = {name: facts.get(name) for name in ("width", "heads", "kv_heads", "ffn_width")}
+    width, heads, head = sizes["width"], sizes["heads"], raw.get("head_dim")
+    if head and width and heads and head * heads != width:
+        raise AdvisorError(f"its heads of {head} are not the width {width} over {heads} heads", example, exit_code=2)
+    try:
+        shape = make_shape(
+            family, depth=facts["depth"], vocab_size=facts.get("vocab_size") or 0, seq_len=seq_len, **sizes
+        )
+    except ConfigError as error:
+        raise AdvisorError(f"config.json: {error}", example, exit_code=2) from error
+    tied = family == "llama" and raw.get("tie_word_embeddings") is True
+    return shape, "Its head shares the embedding's weights; both are counted." if tied else ""

@@ -111,11 +111,12 @@ def test_gpus_rank_by_what_training_costs(advisor_home):
 )
 def test_a_card_that_is_ticked_says_who_rents_it(advisor_home, card, gpus, said):
     script = (
-        "import datetime\nfrom advisor.hardware.catalog import require_gpu\nfrom advisor.records import Goal\n"
-        "from advisor.ui import gpus\n"
-        f"gpus._one(require_gpu({card!r}), Goal(gpu='any', gpus={gpus}), datetime.date(2026, 11, 21))\n"
+        "import datetime\nfrom dataclasses import replace\nfrom advisor.ui import gpus\n"
+        f"goal = replace(gpus._controls(), gpus={gpus})\n"
+        f"row = next(row for row in gpus._market(goal, ()) if row.spec.key == {card!r})\n"
+        "gpus._one(row, goal, datetime.date(2026, 11, 21))\n"
     )
-    at = AppTest.from_string(script, default_timeout=30).run()
+    at = AppTest.from_string(script, default_timeout=60).run()
     assert not at.exception and said in words(at)
     assert bool([t for t in at.table if "provider" in t.value]) == (gpus == 8)
 

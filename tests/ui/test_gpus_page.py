@@ -1,0 +1,80 @@
+"""Page GPUs: whether a model fits a card, named, pasted or by its depth, and how fast it trains there."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.errors import AdvisorError
+from advisor.workflows.goal import shape_of_config
+
+# TinyLlama's sizes: 1.1 B parameters as published
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
+
+
+def app() -> AppTest:
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import gpus\nguarded(gpus.page)()\n"
+    return AppTest.from_string(script, default_timeout=120)
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def test_a_pasted_config_is_predicted_on_every_card():
+    at = app().run()
+    at.text_area(key="card_config").set_value(json.dumps(CONFIG)).run()
+    assert not at.exception and not at.error
+    # 2 x 32000 x 2048 + 22 x (2 x 2048^2 + 2 x 2048 x 256 + 3 x 2048 x 5632 + 2 x 2048) + 2048 = 1,100,048,384
+    assert "llama of depth 22" in words(at) and "1,100,048,384" in words(at).replace("1.1 B", "1,100,048,384")
+    cards = list(at.dataframe[0].value["GPU"])
+    assert "h100-80gb-sxm" in cards
+    assert "v100-16gb-sxm2" not in cards and "v100-32gb-sxm2" in cards  # its state alone is 17.6 GB
+
+
+def test_a_ticked_card_says_the_largest_batch_and_context():
+    script = (
+        "import datetime\nfrom advisor.ui import gpus\n"
+        "goal = gpus._controls()\nrows = gpus._market(goal, ())\n"
+        "gpus._one(next(r for r in rows if r.spec.key == 'l4'), goal, datetime.date(2026, 11, 23))\n"
+    )
+    at = AppTest.from_string(script, default_timeout=120)
+    at.query_params["card_model"] = "gpt2"
+    at.run()
+    assert not at.exception
+    found = {metric.label: metric.value for metric in at.metric}
+    context = int(found["Longest context that fits"].replace(",", "").replace(" ", "").replace("\u202f", ""))
+    assert 2048 <= context <= 2**20 and context & (context - 1) == 0
+    assert int(found["Largest micro-batch tried that fits"]) >= int(found["Micro-batch of a plan"].split(" x ")[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model_type": "bert"}, "no model that is known here"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"head_dim": 128}, "heads of 128"),
+        ({"num_attention_heads": 31}, "heads"),
+    ],
+)
+def test_what_the_trainer_does_not_build_is_refused(change, said):
+    with pytest.raises(AdvisorError, match=said) as refused:
+        shape_of_config(json.dumps(CONFIG | change), 2048)
+    assert refused.value.exit_code == 2 and refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '"x"', '{"model_type": "llama"}', '{"num_hidden_layers": -3}']
+)
+def test_what_is_no_config_is_one_sentence(text):
+    with pytest.raises(AdvisorError):
+        shape_of_config(text, 2048)
