@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,9 +16,11 @@ from advisor.findings.chart_data import Point, points, rate_points
 from advisor.findings.make_case import make_case
 from advisor.predict.trajectory import Trajectory, plan_trajectory
 from advisor.records import Plan
+from advisor.redact import hide_secrets
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.runs.devices import Device, read_devices
+from advisor.store.run_folder import STDOUT
 from advisor.trainers.known import trainer_of_run
 from advisor.ui import loaders
 from advisor.ui.analyze import dearest_first, finding_card, nothing_found
@@ -37,6 +40,7 @@ from advisor.workflows.analyze import analyze
 JUDGE_SECONDS = 15.0  # the analysis of a long log takes a second: no need of one at every look
 SMALL_LOG_BYTES = 2**20  # a larger log is drawn anew once it has grown by this much
 FINDINGS_SHOWN = 3
+TAIL_LINES, TAIL_BYTES = 40, 16 * 2**10
 _STEP = Axis(field="step", title="step")
 GAUGES: dict[str, Callable[[float], str]] = {
     "watts": format_watts,
@@ -186,3 +190,18 @@ def _judged(folder: str, ended: int | None) -> Analysis | None:
         return analyze(Path(folder), Given(), loaders.store())
     except AdvisorError:
         return None
+
+
+def printed_last(folder: Path) -> None:
+    """The newest lines of what the run printed, its attempts one after the other."""
+    path = folder / STDOUT
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = text.splitlines()[1 if size > TAIL_BYTES else 0 :][-TAIL_LINES:]
+    if lines:
+        with st.expander("What it printed last", icon=":material/terminal:"):
+            st.code(hide_secrets("\n".join(lines)), language=None, wrap_lines=True)

@@ -99,6 +99,7 @@ def _judge(folder: Path, is_running: bool) -> None:
     """The findings so far, in a part of the page that is drawn anew at its own, slower pace."""
     st.subheader("Findings", anchor=False)
     live.findings(folder, not is_running)
+    live.printed_last(folder)
 
 
 def _numbers(progress: Progress, plan: Plan | None) -> None:

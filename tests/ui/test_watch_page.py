@@ -21,7 +21,7 @@ from advisor.records import Goal
 from advisor.runs.devices import read_devices
 from advisor.store.folders import example_run
 from advisor.store.plan_files import dump_plan, load_plan
-from advisor.store.run_folder import PLAN, run_row
+from advisor.store.run_folder import PLAN, STDOUT, run_row
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.launch import launch, stop
@@ -100,6 +100,16 @@ def test_two_servers_launch_a_plan_once(store, tmp_path):
     assert sorted(server.returncode for server in servers) == [0, 1]
     assert "AdvisorError" in "".join(errors)
     assert len(store.runs()) == 1
+
+
+def test_what_a_run_printed_last_is_shown(store):
+    folder = example_in(store)
+    (folder / STDOUT).write_text("".join(f"line {number} {'x' * 500}\n" for number in range(100)))
+    at = app("watch").run()
+    assert not at.exception
+    shown = next(code.value for code in at.code if code.value.endswith("x" * 500)).splitlines()
+    assert shown[-1].startswith("line 99 ") and 20 < len(shown) <= 40
+    assert all(line.startswith("line ") for line in shown)  # none is cut
 
 
 def test_a_plan_for_a_card_that_is_not_here_can_be_run_elsewhere(store):
