@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.curves import rate_curve
+from advisor.findings.curves import Curve, rate_curve
 from advisor.findings.run_facts import number
 from advisor.laws.annealing import learning_rate_shares, planned_shares
+from advisor.readers.own_log import NAME as OWN_LOG
 
 _FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one
 _FINALS = (0.0, 0.1)  # shares of the peak that schedules end at, where nothing says it
@@ -25,6 +26,7 @@ class Schedule:
     warmup_steps: int
     shares: np.ndarray
     declared: bool = True  # False: one of those that fit the rates seen
+    first_step: int = 0  # as the log counts it: the step whose share is the first
 
 
 def kind_of(words: str) -> str | None:
@@ -45,13 +47,13 @@ def schedules_of(case: Case, steps: int) -> list[Schedule]:
     Empty where nothing is declared and no known schedule fits.
     """
     declared = _declared(case, steps)
-    if declared is not None and _fits(declared.shares, case):
-        return [declared]
+    if declared is not None and (placed := _placed(declared, case)) is not None:
+        return [placed]
     rates = rate_curve(case.run)
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
         return []
     warmup = int(number(case.run.facts, "warmup_steps") or _warmup_seen(rates.step, rates.value))
-    return [s for s in _known(steps, warmup) if _fits(s.shares, case)]
+    return [placed for s in _known(steps, warmup) if (placed := _placed(s, case)) is not None]
 
 
 def _declared(case: Case, steps: int) -> Schedule | None:
@@ -90,12 +92,23 @@ def _known(steps: int, warmup: int) -> list[Schedule]:
     return schedules
 
 
-def _fits(values: np.ndarray, case: Case) -> bool:
-    """Whether the rates printed so far are those of the schedule, each as a share of the largest."""
+def _placed(schedule: Schedule, case: Case) -> Schedule | None:
+    """The schedule with the step that it begins at in the log, if the rates printed so far are its own; else None.
+
+    Logs that count from 1 print the schedule's first rate there or, where it was stepped before, its second.
+    """
     rates = rate_curve(case.run)
+    firsts = [1] if case.run.format == OWN_LOG else [0, 1] if len(rates) and rates.step.min() >= 1 else [0]
     if len(rates) < _LEAST_SEEN or rates.value.max() <= 0:
-        return True  # nothing speaks against it
-    place = np.clip(rates.step.astype(int), 0, len(values) - 1)
+        return replace(schedule, first_step=firsts[0])  # nothing speaks against it
+    gaps = [_gap(schedule.shares, rates, first) for first in firsts]
+    best = int(np.argmin(gaps))
+    return replace(schedule, first_step=firsts[best]) if gaps[best] < _FITS else None
+
+
+def _gap(values: np.ndarray, rates: Curve, first: int) -> float:
+    """Mean distance of the rates printed from the schedule's, both as shares of their largest so far."""
+    place = np.clip(rates.step.astype(int) - first, 0, len(values) - 1)
     shares = rates.value / rates.value.max()
     expected = values[place] / max(values[: place.max() + 1].max(), 1e-12)
-    return float(np.mean(np.abs(shares - expected))) < _FITS
+    return float(np.mean(np.abs(shares - expected)))
