@@ -67,8 +67,10 @@ def spent_seconds(case: Case) -> float | None:
     timed = float(times.seconds.sum()) if times is not None and times.source != FROM_CLOCK else 0.0
     timed = max(timed, _sum_of_epochs(case) or 0.0)
     by_clock = next((seconds for seconds in _clocks(case, timed) if seconds > 0), None)
-    summed = by_clock or _sum_of_steps(case, times) or _sum_of_epochs(case)
-    return summed or _spoken_seconds(case) or _watched_seconds(case)
+    spoken = _spoken_seconds(case)
+    if by_clock is None and (of_steps := _sum_of_steps(case, times)):
+        return max(of_steps, spoken or 0.0)  # between its steps an epoch loads and evaluates: its own time is more
+    return by_clock or _sum_of_epochs(case) or spoken or _watched_seconds(case)
 
 
 def _clocks(case: Case, timed: float) -> Iterator[float]:

@@ -22,6 +22,7 @@ _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|c
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _TRAINING = re.compile(rb"(?i)\btrain|\blearning\b")
 _BAR = re.compile(rb"\d{1,3}%[^\r\n\[%]{0,120} \d{1,12}/(?P<total>\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
+_OPEN_BAR = re.compile(rb"(?<!\d)\d{1,12}it \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d),")
 _LABEL = 60  # bytes before a bar that say what it counts
 _BESIDE = re.compile(
     rb"(?i)load|download|generat|filter|\bmap|token|check|fetch|index|convert|extract|prepar|process|build|cach|shard"
@@ -119,13 +120,14 @@ def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) ->
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:
     """The bar that ran the longest, where it is none of what is done before or beside a training."""
     found: dict[bytes, tuple[int, int]] = {}
-    for match in _BAR.finditer(head):
-        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
-        longest, rows = found.get(match["total"], (0, 0))
+    for match in (*_BAR.finditer(head), *_OPEN_BAR.finditer(head)):
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[-3:])
+        after = b"it [" if match.re is _OPEN_BAR else b"/" + match["total"] + b" ["
+        longest, rows = found.get(after, (0, 0))
         label = re.split(rb"[\r\n]", head[max(0, match.start() - _LABEL) : match.start()])[-1]
         if _BESIDE.search(label) is None:
-            found[match["total"]] = max(longest, 3600 * hours + 60 * minutes + seconds), rows + 1
-    total, (longest, rows) = max(found.items(), key=lambda one: one[1], default=(b"", (0, 0)))
+            found[after] = max(longest, 3600 * hours + 60 * minutes + seconds), rows + 1
+    needs, (longest, rows) = max(found.items(), key=lambda one: one[1], default=(b"", (0, 0)))
     if rows < FEWEST or longest < SHORTEST_BAR:
         return None
-    return LearntProgress(required=("step",), needs=b"/" + total + b" ["), rows
+    return LearntProgress(required=("step",), needs=needs), rows

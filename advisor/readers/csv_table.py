@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from advisor.readers.telemetry_table import is_telemetry
 
 NAME = "csv"
 _SUFFIXES = (".csv", ".tsv")
+_SAID = re.compile(r"=\s{0,3}[-+]?\d")  # `loss=4.1, acc=0.9`: a record, no header
 _AXES = ("step", "epoch", "tokens", "elapsed_seconds", "unix_seconds")
 
 
@@ -30,6 +32,8 @@ def score(head: bytes, path: Path) -> float:
         return 0.0
     if not dialect.header:
         return 0.3 if is_table_path(path) else 0.0
+    if any(_SAID.search(name) for name in dialect.header):
+        return 0.0
     found = recognised(dialect.header)
     losses = "loss" in found or "eval_loss" in found
     if losses and any(axis in found for axis in _AXES):

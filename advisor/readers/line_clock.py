@@ -75,7 +75,9 @@ _LEFT = re.compile(
     rb"(?i)\b(?:eta|remaining)(?:[_ ](?:time|seconds|secs?|s))?[\"']?\s{0,4}[:=]?\s{0,4}[\"']?(?:(\d{1,4}) days?,? )?"
     rb"(?:(\d{1,4}(?::\d\d){1,2})|(\d{1,12}(?:\.\d{1,20})?(?:e-?\d{1,3})?) ?(s|secs?|m|mins?|h|hours?|ms|us)?)(?![\w:])"
 )
-_BAR = re.compile(rb"(?<!\d)(\d{1,12})/(\d{1,12}) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
+_BAR = re.compile(
+    rb"(?<!\d)(\d{1,12})(?:/(\d{1,12})|it) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)(?:<|, )"
+)
 
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
@@ -293,12 +295,12 @@ class _Bars:
 
 
 def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
-    found: dict[bytes, _Bars] = {}
+    found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
         for match in _BAR.finditer(text):
             done, total, days, hours, minutes, seconds = match.groups()
             now = int(days or 0) * _DAY + int(hours or 0) * 3600.0 + int(minutes) * 60.0 + int(seconds)
-            bar = found.setdefault(total, _Bars(total=int(total)))
+            bar = found.setdefault(total, _Bars(total=int(total or 0)))
             # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last

@@ -309,6 +309,8 @@ def nan_share(table: RunTable, phase: int | None = None) -> float:
     """The share of the last losses that are not finite."""
     flags = table.column("loss_is_nan")[_rows(table, phase) if phase is not None else slice(None)]
     printed = flags[~np.isnan(flags)][-LAST_LOSSES:]
+    if 2 < len(printed) < LAST_LOSSES and printed[-2:].all():
+        return 1.0  # of a few rows, those of epochs, two in a row do not heal
     return float((printed > 0).mean()) if len(printed) else 0.0
 
 

@@ -49,13 +49,14 @@ _NAMED = (
     rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
     rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?" + _UNIT + rb"(?! ?[=:]))?" + _END
 )
-_CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)<"
+_CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)(?:<|,(?= {1,3}[\d.?]{1,12}(?:s/it|it/s)))"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
 _TOOK = (  # | 457.0s |, (263s) or at the end
     rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?(?P<long>s|sec|secs|seconds|m|min|h)(?![\w/])"
     rb"(?=\s*(?:[|)\]]|$))"
 )
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
+_OPEN = rb"(?<![\w./:-])(?P<open>\d+)it(?= \[\d)"  # 120it [00:40, 3.01it/s]: a bar without an end
 _ORDINAL = (  # 第 3 轮, 第3/10步
     rb"\xe7\xac\xac ?(?P<nth>\d+)(?: ?/ ?(?P<of>\d+))? ?"
     rb"(?P<measure>\xe8\xbd\xae|\xe4\xb8\xaa ?epoch|\xe6\xad\xa5|\xe6\xac\xa1)"
@@ -73,7 +74,9 @@ _LEAD = (
 )
 _SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
 _SLOT = re.compile(
-    b"|".join((_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _BEHIND, _NAMED, _BARE_RATE, _TOOK, _PART))
+    b"|".join(
+        (_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _BEHIND, _NAMED, _BARE_RATE, _TOOK, _PART, _OPEN)
+    )
 )
 # a table of two columns, one name and one number a line
 _TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
@@ -155,7 +158,7 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
         return Slot(name="time", start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
     if match["before"] is not None:
         return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
-    for lead in ("lead", "first", "inside"):
+    for lead in ("lead", "first", "inside", "open"):
         if match[lead] is not None:
             return Slot(name=COUNTED, start=match.start(lead), end=match.end(lead))
     if match["part"] is not None:

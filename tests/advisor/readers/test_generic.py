@@ -362,3 +362,32 @@ def test_a_loss_beside_episodes_is_an_agents(tmp_path):
     table = read_run(written(tmp_path, lines))
     assert "policy" in table.facts["loss_unit"]
     assert table.first_loss == pytest.approx(2.333)
+
+
+def test_a_bar_whose_end_is_not_known(tmp_path):
+    bars = [f"{s}it [{s // 60:02d}:{s % 60:02d},  1.00s/it]" for s in range(60, 241, 20)]
+    table = read_run(written(tmp_path, ["training the encoder", "\r".join(bars)]))
+    assert (table.first_step, table.last_step) == (60, 240)
+    assert spent_seconds(make_case(table)) == 240
+
+
+def test_bars_with_losses_are_no_table(tmp_path):
+    bars = [f"Epochs:  {n}%|##   | {n}/100 [00:{n}<03:10, 1.2s/it, t_loss={loss(n):.3f}, f1=0.9]" for n in (30, 40, 50)]
+    table = read_run(written(tmp_path, ["\r".join([*bars, "Epochs:   0%|   | 0/100 [00:00<?, ?it/s]"])], "run.txt"))
+    assert (table.first_loss, table.last_loss) == (round(loss(30), 3), round(loss(50), 3))
+
+
+def test_two_epochs_without_a_number_in_the_end_are_a_run_that_diverged(tmp_path):
+    lines = [f"Epoch {e}, Loss: {'nan' if e > 4 else loss(e)}" for e in range(1, 7)]
+    assert read_run(written(tmp_path, lines)).status is Status.DIVERGED
+    assert read_run(written(tmp_path, lines[:5], "once.log")).status is Status.INCOMPLETE
+
+
+def test_an_epochs_own_time_holds_what_lies_between_its_steps(tmp_path):
+    lines = []
+    for epoch in (1, 2):
+        lines += [
+            f"Epoch {epoch} | Batch {b}/300 | Time/Batch(ms) 100.0 | Train Loss {3 - b / 900}" for b in (100, 200)
+        ]
+        lines.append(f"Epoch {epoch} | Time 90.5 sec | Train Loss 2.5 | Valid Loss 2.25")
+    assert spent_seconds(make_case(read_run(written(tmp_path, lines)))) == pytest.approx(181)
