@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from advisor.findings.savings import spent_seconds
 from advisor.readers.generic import NAME
 from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
 from advisor.readers.run_table import Status
+from advisor.readers.slots import slots
 
 SHARED = Path(__file__).resolve().parents[4] / "shared"
 STEPS = range(0, 500, 100)
@@ -391,3 +393,10 @@ def test_an_epochs_own_time_holds_what_lies_between_its_steps(tmp_path):
         ]
         lines.append(f"Epoch {epoch} | Time 90.5 sec | Train Loss 2.5 | Valid Loss 2.25")
     assert spent_seconds(make_case(read_run(written(tmp_path, lines)))) == pytest.approx(181)
+
+
+def test_thousands_of_blanks_between_a_name_and_nothing_take_no_time():
+    began = time.process_time()
+    for start in (b"loss", b"loss is", b"step -"):
+        assert slots(start + b" " * 4000) == []
+    assert time.process_time() - began < 1  # seconds; nine before
