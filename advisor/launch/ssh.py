@@ -227,7 +227,9 @@ def _packed(folder: Path) -> bytes:
 
 def _send_data(host: str, here: Path, name: str) -> None:
     """Send what is not there yet of a token folder; what was cut off goes on where it was."""
-    for file in sorted(FILES, key=lambda name: name == META_FILE):  # the metadata last: it vouches for the rest
+    # one of two tokenizers, masks of conversations only; the metadata last: it vouches for the rest
+    present = [file for file in FILES if (here / file).exists()]
+    for file in sorted(present, key=lambda file: file == META_FILE):
         path, there = here / file, f"data/{name}/{file}"
         size = int(_marked(_remote(host, SIZE, there))[0][0])
         if size >= path.stat().st_size:

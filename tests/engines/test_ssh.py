@@ -143,7 +143,8 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, 
     plan = small_plan(steps=30)
     run = replace(plan.run, data=DataConfig(path=str(tokens)), model=replace(plan.run.model, vocab_size=size))
     plan = replace(plan, run=run)
-    [offer] = beforehand(store, plan, parse_place(HERE), Limits(max_hours=1))
+    warning, offer = beforehand(store, plan, parse_place(HERE), Limits(max_hours=1))
+    assert "no checkpoint is written on the way" in warning
     assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), Limits()))
     assert offer.startswith("there: no NVIDIA card; ") and "Python 3." in offer
     folder = start(plan)
