@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from trainer.banner import banner
 from trainer.checkpointing import Checkpoints, checkpoint_folder
 from trainer.data import open_tokens
 from trainer.device import DeviceContext, describe_device, is_out_of_memory, reset_peak_memory, resolve_device
@@ -100,7 +101,10 @@ class _Session:
         self.checkpoints = Checkpoints(self.trainer, guard, self.pace)
         self.witness = _Witness(context, journal) if world.is_main and not context.is_cuda else None
         self.compile_bill = _CompileBill(journal) if config.compile else None
-        journal.write("header", **self._header(tokens.meta))
+        header = self._header(tokens.meta)
+        journal.write("header", **header)
+        for line in banner(header):
+            journal.say(line)
         self._say_where_it_begins(warnings)
         if taken is not None:
             journal.message("info", f"begins with the weights of {config.init_from} after step {taken}")

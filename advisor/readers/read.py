@@ -29,6 +29,7 @@ from advisor.readers import (
     nanochat,
     nanogpt,
     olmo,
+    own_screen,
     parameter_golf,
     rust_progress,
     stable_baselines,
@@ -65,6 +66,7 @@ class Reader(Protocol):
 LINE_FORMATS = (
     nanochat.FORMAT,
     nanogpt.FORMAT,
+    own_screen.FORMAT,
     build_nanogpt.FORMAT,
     parameter_golf.FORMAT,
     modded_nanogpt.FORMAT,
