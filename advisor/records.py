@@ -220,6 +220,7 @@ class Goal:
     precision: str = "auto"
     compile: bool | None = None
     activation_checkpointing: str | None = None  # None: none, more only where nothing else fits
+    sharding: str | None = None  # none | full; None: whole where it fits
     optimizer: str = "adamw"
     sure: bool = False  # keep the intervals' high ends within budget and deadline, not only the expected values
     grid_grams_per_kwh: float | None = None  # CO2 equivalent; None: the world's mean

@@ -130,6 +130,11 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     type=click.Choice(("none", "selective", "full")),
     help="Default: where nothing else fits.",
 )
+@click.option(
+    "--sharding",
+    type=click.Choice(("none", "full")),
+    help="full: each of several GPUs holds a share of the model (FSDP). Default: where it does not fit whole.",
+)
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--measure", is_flag=True, help="Run one more burst at the chosen configuration.")
 @click.option(

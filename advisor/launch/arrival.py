@@ -9,7 +9,7 @@ from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.launch.guards import guarded, make_guards
 from advisor.records import Plan
-from advisor.run_records import ArrivalRecord
+from advisor.run_records import ArrivalRecord, LaunchRecord
 from advisor.store.disk import bad_fields, read_json, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import (
@@ -83,22 +83,35 @@ def settle(run_dir: Path, store: Store, *, over: bool) -> str | None:
     Gives why a run that is `over` was not begun; None: it was, or nobody says. What came is data: the new plan keeps
     this folder's name, data and price, and its limits are reckoned from those that were given here.
     """
-    record = read_arrival(run_dir)
     launch = read_launch(run_dir)
     if launch is None or launch.arriving is None:
         return None
-    begun = (run_dir / LOG).exists()
+    begun, problem = (run_dir / LOG).exists(), None
     if not launch.arriving.told and (over or begun):
         launch = replace(launch, arriving=replace(launch.arriving, told=True))
-        if record is not None:
-            _enter(run_dir, store)
-            if (config := _settle_plan(run_dir, record)) is not None:
-                guards = make_guards(config, usd_per_hour=launch.usd_per_hour)
-                hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
-                launch = replace(launch, guards=replace(guards, max_hours=hours))
+        try:
+            launch = _settled(run_dir, store, launch)
+        except AdvisorError as error:  # the run goes on whatever came of it, and is not asked for it again
+            problem = f"what came of its arrival cannot be used: {error.message}"
         write_launch(run_dir, launch)
-    stopped = over and not begun and record is not None and not record.goes_on
-    return f"stopped on arrival: {record.reason}" if stopped and record is not None else None
+    if problem is not None or not over or begun:
+        return problem
+    record = read_arrival(run_dir)
+    return f"stopped on arrival: {record.reason}" if record is not None and not record.goes_on else None
+
+
+def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
+    """The launch record with the limits that are left, once calibration and plan are in their places."""
+    record = read_arrival(run_dir)
+    if record is None:
+        return launch
+    _enter(run_dir, store)
+    config = _settle_plan(run_dir, record)
+    if config is None:
+        return launch
+    guards = make_guards(config, usd_per_hour=launch.usd_per_hour)
+    hours = None if config.stop.max_seconds is None else config.stop.max_seconds / HOUR
+    return replace(launch, guards=replace(guards, max_hours=hours))
 
 
 def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:

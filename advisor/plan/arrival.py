@@ -29,6 +29,7 @@ def what_is_left(plan: Plan, gpu: str, *, spent_seconds: float, may_change_depth
         _there(plan, gpu),
         micro_batch=asked.micro_batch,
         activation_checkpointing=asked.activation_checkpointing,
+        sharding=asked.sharding,
         budget_usd=None if asked.budget_usd is None else asked.budget_usd - spent_usd,
         deadline_seconds=None if asked.deadline_seconds is None else asked.deadline_seconds - spent_seconds,
         sure=asked.sure or (limited and asked.tokens is None),

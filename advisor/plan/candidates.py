@@ -23,6 +23,7 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
 from advisor.plan.goal import Brief
+from advisor.plan.kinds import KINDS, SHARDED, Kind
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
@@ -40,18 +41,6 @@ OVERSHOOT = math.sqrt(2)  # a micro-batch may exceed the recommended batch by th
 # of the tokens or a thousand times as many; among all kinds a depth that suits the limits is a candidate on some
 # device, and `choose.search` looks further where the choice lies at the edge.
 USUAL_WINDOW, WIDEST_WINDOW = (-4, 3), (-25, 14)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """How a configuration saves memory. None: checkpointing as asked for, or as it was calibrated."""
-
-    checkpointing: str | None
-    sharding: str
-
-
-# In the order in which they are taken where they are alike in size: what costs least first.
-KINDS = tuple(Kind(checkpointing=c, sharding=s) for s in ("none", "full") for c in (None, "selective", "full"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,15 +209,17 @@ def first_window(devices: Sequence[Device]) -> Window:
 
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
-    layouts = {0: _layout(device, window, every_micro_batch)}
-    memories = {0: _memory(device, layouts[0], 0, tables)}
-    for kind in _savings(device):
+    whole = _layout(device, window, every_micro_batch)
+    shared = (whole.gpus > 1) & (device.brief.goal.sharding == "full")
+    layouts = {kind: whole.rows(rows) for kind, rows in ((0, ~shared), (SHARDED, shared)) if rows.any()}
+    memories = {kind: _memory(device, layout, kind, tables) for kind, layout in layouts.items()}
+    for plain, kind in [(base, kind) for base in layouts for kind in _savings(device, base)]:
         # where plain rows do not fit: elsewhere to recompute only costs time, and to shard where any of them fits
-        tight = ~fits(memories[0], device.profile.device_memory_bytes)
-        if KINDS[kind].sharding == "full":
-            tight &= _hopeless(layouts[0], tight)
+        tight = ~fits(memories[plain], device.profile.device_memory_bytes)
+        if KINDS[kind].sharding != KINDS[plain].sharding:
+            tight &= _hopeless(layouts[plain], tight)
         if tight.any():
-            layouts[kind] = layouts[0].rows(tight)
+            layouts[kind] = layouts[plain].rows(tight)
             memories[kind] = _memory(device, layouts[kind], kind, tables)
     masks = _batch_rule(device, layouts, memories)
     parts = []
@@ -240,13 +231,14 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     return _joined(parts[0].machines, parts)
 
 
-def _savings(device: Device) -> list[int]:
-    """The kinds of saving memory that may be tried."""
-    profile, pinned = device.profile, device.brief.goal.activation_checkpointing
+def _savings(device: Device, plain: int) -> list[int]:
+    """The kinds of saving memory that may be tried beyond a plain one; sharding only where it is not pinned."""
+    profile, goal = device.profile, device.brief.goal
     if profile.device_type != "cuda":
         return []
-    free = pinned is None and profile.activation_checkpointing == "none"
-    return [n for n, kind in enumerate(KINDS) if n > 0 and (free or kind.checkpointing is None)]
+    free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
+    kinds = [n for n, kind in enumerate(KINDS) if n > plain and (free or kind.checkpointing is None)]
+    return [n for n in kinds if goal.sharding is None or KINDS[n].sharding == KINDS[plain].sharding]
 
 
 def _hopeless(layout: _Layout, tight: np.ndarray) -> np.ndarray:

@@ -65,6 +65,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--global-batch": _number(goal.global_batch_tokens),
         "--precision": _unless(goal.precision, "auto"),
         "--activation-checkpointing": goal.activation_checkpointing,
+        "--sharding": goal.sharding,
         "--optimizer": _unless(goal.optimizer, "adamw"),
     }
 

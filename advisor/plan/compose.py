@@ -96,6 +96,7 @@ def as_measured_goal(plan: Plan) -> Goal:
         micro_batch=workload.micro_batch,
         global_batch_tokens=workload.step_tokens,
         activation_checkpointing=workload.activation_checkpointing,
+        sharding=workload.sharding if workload.gpus > 1 else None,
         tokens=goal.tokens if limited else plan.chosen.tokens,
         ratio=goal.ratio if limited and goal.tokens is None else None,
     )

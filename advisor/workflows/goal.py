@@ -53,6 +53,7 @@ class PlanOptions:
     precision: str = "auto"
     compile: bool | None = None
     activation_checkpointing: str | None = None
+    sharding: str | None = None  # none | full
     optimizer: str = "adamw"
     model: str | None = None  # by its name in profiles/models.yaml
     parameters: int | None = None
@@ -76,6 +77,9 @@ def goal_from(options: PlanOptions) -> Goal:
     numbers = tuple(options.gpus or usual_counts(gpu, own))
     if alone is not None and (gpu in (ANY, OWN) or len(keys) > 1):
         raise AdvisorError("--price without a card is for one card only", "say of which: --price l4=0.50", exit_code=2)
+    if options.sharding == "full" and max(numbers) == 1:
+        message = "--sharding full shares a model out over several GPUs, and there is one"
+        raise AdvisorError(message, "say how many: --gpus 8", exit_code=2)
     goal = Goal(
         gpu=gpu,
         gpus=numbers[0],
@@ -97,6 +101,7 @@ def goal_from(options: PlanOptions) -> Goal:
         precision=options.precision,
         compile=options.compile,
         activation_checkpointing=options.activation_checkpointing,
+        sharding=options.sharding,
         optimizer=options.optimizer,
         sure=options.sure,
         inference_tokens=options.inference_tokens,

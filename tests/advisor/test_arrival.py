@@ -147,6 +147,14 @@ def test_a_calibration_of_another_cpu_is_none_of_this_one(come_home, recorded):
     assert store.list_calibrations() == [] and read_launch(folder).arriving.told
 
 
+def test_a_damaged_answer_stops_no_look_and_changes_nothing(come_home):
+    store, folder, plan = come_home
+    (folder / PLAN_AFTER).write_text("goal: {}")
+    assert "cannot be used" in settle(folder, store, over=False)
+    assert load_plan(folder / "plan.yaml") == plan and read_launch(folder).arriving.told
+    assert settle(folder, store, over=False) is None
+
+
 def test_a_run_that_stops_on_arrival_says_why(come_home):
     store, folder, plan = come_home
     (folder / LOG_NAME).unlink()

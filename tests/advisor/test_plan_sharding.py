@@ -11,9 +11,11 @@ from advisor.calibrate.profiles import prior_profile
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
+from advisor.plan.command import plan_command
 from advisor.predict.batch import predict_batch
 from advisor.records import Goal, Plan
 from advisor.report.plan import sentence
+from tests.advisor.plans import goal_of
 from trainer.schema import config_from_dict, to_dict
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -53,3 +55,25 @@ def test_one_card_alone_has_nobody_to_share_with():
 def test_a_pinned_recomputation_is_kept_with_sharding():
     workload = plan(13e9, activation_checkpointing="full").workload
     assert (workload.sharding, workload.activation_checkpointing) == ("full", "full")
+
+
+def test_a_pinned_sharding_is_kept_whether_it_is_needed_or_not():
+    """1.5B fits whole on a card, 7B does not."""
+    found = plan(1.5e9, sharding="full")
+    assert (found.workload.sharding, found.run.sharding) == ("full", "full")
+    whole = replace(found.workload, sharding="none")
+    shared, copied = (p.peak_reserved_bytes.value for p in predict_batch(PROFILE, [found.workload, whole]))
+    assert plan(1.5e9).workload.sharding == "none" and shared < copied
+    with pytest.raises(AdvisorError, match="memory"):
+        plan(7e9, sharding="none")
+    assert plan(7e9, sharding="full").workload == plan(7e9).workload
+    assert "--sharding full" in plan_command(found.goal)
+
+
+def test_a_pinned_sharding_leaves_one_card_whole():
+    """Among several counts, one card has nobody to share with."""
+    words = ["--gpu", "h100-80gb-sxm", "--params", "1.5B", "--tokens", "2B", "--sharding", "full", "--gpus"]
+    goal = goal_of([*words, "1,8"])
+    assert goal.sharding == "full" and goal.counts == (1, 8)
+    with pytest.raises(AdvisorError, match="shares a model out over several GPUs"):
+        goal_of([*words, "1"])

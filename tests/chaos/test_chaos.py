@@ -12,8 +12,7 @@ import signal
 import socket
 import statistics
 import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,33 +20,18 @@ import pytest
 
 from advisor.predict.wallclock import lost_share
 from tests.chaos.attempt import start
+from tests.chaos.tally import EVERY, KILLS, TALLY
 from tests.trainer.small import config
 from tests.trainer.test_data import write_folder
 from trainer.checkpoint_files import list_checkpoints, verify
 from trainer.runlog import LOG_NAME, load_run_log, read_records
 from trainer.schema import CheckpointConfig, DataConfig, EvalConfig, Outcome, StopConfig
 
-KILLS = int(os.environ.get("ADVISOR_CHAOS_KILLS", "40"))
-REPORT = os.environ.get("ADVISOR_CHAOS_REPORT")
-EVERY = 5  # steps between checkpoints
 SETTINGS = config(
     steps=120,
     eval=EvalConfig(tokens=256, every_steps=12),
     checkpoint=CheckpointConfig(every_steps=EVERY, every_seconds=None, keep=2, background=False),
 )
-
-
-@dataclass
-class Tally:
-    kills: int = 0
-    completed: int = 0
-    after: Counter = field(default_factory=Counter)  # the last record before a kill
-    again: list[int] = field(default_factory=list)  # steps done twice, by kill
-    budgets: list[tuple[float, float, int]] = field(default_factory=list)  # limit, used, kills
-    restarts: tuple[int, int, float, float] = (0, 0, 0.0, 0.0)  # runs, kills, seconds expected and used
-
-
-TALLY = Tally()
 
 
 @pytest.fixture(scope="module")
@@ -66,15 +50,6 @@ def attempt_seconds(undisturbed, tmp_path_factory) -> float:
     began = time.monotonic()
     start(SETTINGS, tmp_path_factory.mktemp("timed")).join(120)
     return time.monotonic() - began
-
-
-@pytest.fixture(scope="module", autouse=True)
-def report(request):
-    """The page states what the tests assert: it is written when all of them passed."""
-    failed = request.session.testsfailed
-    yield
-    if REPORT and request.session.testsfailed == failed:
-        Path(REPORT).write_text(_page(), encoding="utf-8")
 
 
 def curve(log):
@@ -376,32 +351,3 @@ def _stop_after(folder: Path, step: int) -> None:
         assert process.is_alive()
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-
-
-def _page() -> str:
-    again = TALLY.again or [0]
-    over = max((used - limit for limit, used, _ in TALLY.budgets), default=0.0)
-    kinds = ", ".join(f"{count} after a record of kind `{kind}`" for kind, count in TALLY.after.most_common())
-    runs, killed, expected, used = TALLY.restarts
-    budgets = f"{len(TALLY.budgets)}, {sum(kills for *_, kills in TALLY.budgets)}"
-    return f"""# Reliability
-
-Written by `make chaos`: runs of a small model on a CPU that were killed (SIGKILL) at random moments, damaged and moved.
-
-| what | figure |
-|---|---|
-| kills | {TALLY.kills} ({kinds}) |
-| runs that ended with exactly the losses of an undisturbed run | {TALLY.completed} of {TALLY.completed} |
-| attempts that resumed from the newest durable checkpoint | all |
-| checkpoints under their name that were not whole | 0 |
-| steps done again after a kill, mean | {statistics.mean(again):.1f}, {(EVERY - 1) / 2:.1f} expected |
-| budgets, kills of their runs | {budgets} |
-| seconds of {runs} runs, interrupted {killed} times | {used:.0f}, {expected:.0f} by the model that plans use |
-| most that a budget was exceeded by, the starter's clock | {max(0.0, over):.2f} s |
-
-Checkpoints were written every {EVERY} steps. Damaged ones (a flipped bit, half a file, a missing one) are passed over
-for the one before; logs cut anywhere or with a flipped bit are gone on with; a full disk and a folder that becomes
-read-only cost the checkpoint and nothing else; a data file that shrinks ends the run in words, and restored it goes on;
-a second trainer in a folder is refused; a folder may be moved while its run goes on; a clock that is set changes
-neither budget nor losses: each is a test of `tests/chaos`.
-"""
