@@ -210,8 +210,14 @@ def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[st
     return dict(job.files) | inside, copies
 
 
-def engine_says(words: Sequence[str], *, given: bytes = b"", inside: Path | None = None,
-                variables: Mapping[str, str] | None = None, seconds: float = COMMAND_SECONDS) -> bytes:  # fmt: skip
+def engine_says(
+    words: Sequence[str],
+    *,
+    given: bytes = b"",
+    inside: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+    seconds: float | None = COMMAND_SECONDS,
+) -> bytes:
     """What an engine's command prints; Unreachable, with its own last words, when it fails or takes too long."""
     done = engine_run(words, given=given, inside=inside, variables=variables, seconds=seconds)
     if done.returncode:

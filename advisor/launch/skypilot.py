@@ -19,11 +19,20 @@ import yaml
 
 from advisor.errors import AdvisorError
 from advisor.launch.backend import Job, LaunchRequest
-from advisor.launch.export.cloud import LOG_LINE, SKY, bucket, skypilot
-from advisor.launch.remote import COMMAND_SECONDS, JOB, RemoteBackend, Unreachable, bundle, engine_run, exported
+from advisor.launch.export.cloud import SKY, bucket, skypilot
+from advisor.launch.remote import (
+    COMMAND_SECONDS,
+    JOB,
+    RemoteBackend,
+    Unreachable,
+    bundle,
+    engine_run,
+    engine_says,
+    exported,
+)
+from advisor.launch.sky_log import follow
 from advisor.launch.state import RunState
-from advisor.store.disk import disk_errors, write_atomic
-from advisor.store.run_folder import LOG, PLAN, STDOUT
+from advisor.store.run_folder import CHECKPOINTS, PLAN
 from advisor.units import format_usd_rate
 
 # sky.jobs.ManagedJobStatus of 0.14; what is not among these is over
@@ -31,6 +40,7 @@ WAITS = {"PENDING", "SUBMITTED", "STARTING", "RECOVERING"}
 RUNS = {"RUNNING", "WINDING_DOWN", "CANCELLING"}
 TOLD_BY_LOG = {"SUCCEEDED", "FAILED"}  # of these ends the log says more
 LOG_STATUS = (0, 100, 101)  # of `sky jobs logs`: the job succeeded, failed, goes on (its --help)
+_COPY = {"S3": ("aws", "s3", "sync", "--only-show-errors"), "GCS": ("gcloud", "storage", "rsync", "--recursive")}
 DATA_AT = "/data"
 SAME_PRICE = 0.005
 _INSTALL = "pip install 'training-advisor[skypilot]', or name another environment's by ADVISOR_SKY=PATH/sky"
@@ -40,7 +50,7 @@ class SkyBackend(RemoteBackend):
     """Submits the exported task as a managed job, which recovers from preemption and gives its machines back."""
 
     engine = "skypilot"
-    look_seconds = 60.0  # a look brings all that the job has printed
+    look_seconds = 60.0  # each asks the job's machine, by way of SkyPilot's controller
 
     def dryrun(self, job: Job) -> LaunchRequest:
         """`sky jobs launch task.yaml` in the export; bucket and job are named after the run."""
@@ -84,8 +94,8 @@ class SkyBackend(RemoteBackend):
         status, reason = job["status"], job.get("failure_reason")
         if status in WAITS:
             return RunState.QUEUED, f"SkyPilot says {_words(status)}"
-        words = ("jobs", "logs", "--no-follow", str(job["job_id"]))
-        bring(run_dir, _run((*_sky(), *words), fine=LOG_STATUS))
+        words = (*_sky(), "jobs", "logs", "--no-follow", str(job["job_id"]))
+        follow(run_dir, lambda lines: _run((*words, "--tail", str(lines)), fine=LOG_STATUS), over=status not in RUNS)
         if status in RUNS:
             return RunState.RUNNING, None
         said = None if status in TOLD_BY_LOG else f"SkyPilot says {_words(status)}"
@@ -101,9 +111,29 @@ class SkyBackend(RemoteBackend):
         sky_says("jobs", "cancel", "--yes", "--name", run)
 
     def fetch(self, run_dir: Path) -> str:
-        """Where the checkpoints are: in a bucket of the user's, which their cloud's own command copies."""
+        """Copy the checkpoints from the run's bucket, by the command of the cloud that it is in."""
         name = bucket(self._id(run_dir))
-        return f"checkpoints are in the bucket {name} (sky storage ls); as in: aws s3 sync s3://{name} {run_dir}"
+        command = copy_command(sky_says("storage", "ls", "--verbose"), name, run_dir / CHECKPOINTS)
+        (run_dir / CHECKPOINTS).mkdir(exist_ok=True)
+        engine_says(command, seconds=None)
+        return f"checkpoints of the bucket {name} are in {run_dir / CHECKPOINTS}"
+
+
+def copy_command(listed: str, name: str, folder: Path) -> tuple[str, ...]:
+    """What copies a bucket's checkpoints to a folder, by SkyPilot's list of buckets.
+
+    AdvisorError for a bucket that it does not list, and for one in a store whose command is not known here.
+    """
+    rows = [line.split() for line in listed.splitlines()]
+    found = next((row for row in rows if row and row[0] == name), None)
+    if found is None:
+        raise AdvisorError(f"SkyPilot lists no bucket {name}", "see: sky storage ls")
+    for store, words in _COPY.items():
+        if store in found:
+            scheme = store.lower().replace("gcs", "gs")
+            return (*words, f"{scheme}://{name}/{CHECKPOINTS}", str(folder))
+    raise AdvisorError(f"the bucket {name} is in a store that is not known here: {' '.join(found)}",
+                       f"copy {CHECKPOINTS}/ from it to {folder} by hand")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,24 +227,6 @@ def offers_of(catalog: Mapping[str, list[dict[str, Any]]], task: Asked) -> list[
         for row in catalog.get(task.card, [])
         if row["accelerator_count"] == task.a_node and row[name] and math.isfinite(row[name])
     ]
-
-
-def bring(run_dir: Path, printed: str) -> None:
-    """Keep what a job has printed so far: the lines of its log, and the rest.
-
-    A machine that has only just begun has printed less than is here already: then nothing changes.
-    """
-    log: list[str] = []
-    rest: list[str] = []
-    for line in printed.splitlines():
-        _, mark, words = line.partition(LOG_LINE)  # SkyPilot puts task and node before each line
-        (log if mark else rest).append(words or line)
-    for name, lines in ((LOG, log), (STDOUT, rest)):
-        text, path = "".join(f"{line}\n" for line in lines), run_dir / name
-        with disk_errors("read", path):
-            size = path.stat().st_size if path.exists() else 0
-        if len(text.encode()) > size:
-            write_atomic(path, text)
 
 
 def _offers(place: str, task: Asked) -> list[Offer]:

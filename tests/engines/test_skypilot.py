@@ -18,10 +18,13 @@ import pytest
 import yaml
 
 from advisor.errors import AdvisorError
-from advisor.launch import skypilot
+from advisor.launch import sky_log, skypilot
 from advisor.launch.engines import describe, parse_place
 from advisor.launch.export.cloud import LOG_LINE
+from advisor.launch.folders import write_files
+from advisor.launch.sky_log import LAST_LINES, bring, follow
 from advisor.launch.state import RunState
+from advisor.store.run_folder import write_launch
 from advisor.store.store import Store
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch
 from tests.advisor.plans import small_plan
@@ -139,7 +142,17 @@ def test_its_library_reads_the_task_and_knows_the_states_we_know(engines_python,
     assert set(going_on) == skypilot.WAITS | skypilot.RUNS
 
 
-def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path):
+def printing(lines, asked):
+    """A job that has printed these lines, and notes how many are asked for."""
+
+    def last_lines(count):
+        asked.append(count)
+        return "".join(lines[-count:] if count else lines)
+
+    return last_lines
+
+
+def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path, monkeypatch):
     """By bash, as SkyPilot would on the machine it rents, with what it puts before each line."""
     plan = replace(rented(), workload=replace(rented().workload, gpus=1))
     started = dry_run(store, plan, tmp_path / "here", place=parse_place("skypilot"))
@@ -154,9 +167,63 @@ def test_the_log_that_comes_home_is_the_log_that_was_written(store, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
     lines = [f"(run, pid=7) {line}\n" for line in done.stdout.splitlines()]
     home = tmp_path / "here"
-    skypilot.bring(home, "".join(lines))
+    bring(home, "".join(lines), over=True)
     assert (home / "log.jsonl").read_bytes() == (there / "log.jsonl").read_bytes()
     assert load_run_log(home / "log.jsonl").final["outcome"] == "completed"
     assert LOG_LINE not in (home / "stdout.log").read_text()
-    skypilot.bring(home, "".join(lines[:2]))  # a machine that has only just begun again
+    whole = (home / "stdout.log").read_text()
+    bring(home, "".join(lines[:2]), over=False)  # a machine that has only just begun again
     assert (home / "log.jsonl").read_bytes() == (there / "log.jsonl").read_bytes()
+    # the same in looks at a job that goes on, and each asks only for what is new
+    looks = tmp_path / "looks"
+    looks.mkdir()
+    first = next(place for place, line in enumerate(lines) if LOG_LINE in line)
+    for until in (3, first + 3, first + 3, first + 8, len(lines)):
+        asked, had = [], (looks / "log.jsonl").exists()
+        follow(looks, printing(lines[:until], asked), over=until == len(lines))
+        assert asked == [LAST_LINES if had else 0] and had == (until > first + 3 or asked != [0])
+    assert (looks / "log.jsonl").read_bytes() == (there / "log.jsonl").read_bytes()
+    assert (looks / "stdout.log").read_text() == whole
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    bring(cut, "".join(lines[: first + 1]), over=False)
+    asked = []
+    monkeypatch.setattr(sky_log, "LAST_LINES", 2)  # fewer than came since
+    follow(cut, printing(lines, asked), over=True)
+    assert asked[:2] == [2, 16] and (cut / "log.jsonl").read_bytes() == (there / "log.jsonl").read_bytes()
+
+
+_LISTED = """
+from sky.schemas.api.responses import StorageRecord
+from sky.data.storage import StoreType
+from sky.client.cli import table_utils as table
+from sky.utils.status_lib import StorageStatus
+rows = [StorageRecord(name=name, launched_at=1, store=[store], last_use="sky jobs launch S3-like task.yaml",
+                      status=StorageStatus.READY) for name, store in
+        (("run-a", StoreType.S3), ("run-b", StoreType.GCS), ("run-c", StoreType.AZURE))]
+print(table.format_storage_table(rows, show_all=True))
+"""
+
+
+def test_checkpoints_are_copied_by_the_command_of_the_cloud_that_has_the_bucket(engines_python, tmp_path):
+    """As SkyPilot itself lists its buckets."""
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HOME": str(tmp_path)}
+    done = subprocess.run([engines_python, "-c", _LISTED], capture_output=True, text=True, env=alone)
+    assert done.returncode == 0, done.stderr[-2000:]
+    listed, here = done.stdout, tmp_path / "checkpoints"
+    assert skypilot.copy_command(listed, "run-a", here) == (
+        "aws", "s3", "sync", "--only-show-errors", "s3://run-a/checkpoints", str(here),
+    )  # fmt: skip
+    assert skypilot.copy_command(listed, "run-b", here)[-2:] == ("gs://run-b/checkpoints", str(here))
+    with pytest.raises(AdvisorError, match="in a store that is not known here"):
+        skypilot.copy_command(listed, "run-c", here)
+    with pytest.raises(AdvisorError, match="lists no bucket run-d"):
+        skypilot.copy_command(listed, "run-d", here)
+
+
+def test_a_bucket_that_skypilot_does_not_have_is_said(sky, store, tmp_path):
+    request = dry_run(store, rented(), tmp_path / "run", place=parse_place("skypilot:lambda"))
+    write_files(replace(request, copies={}))
+    write_launch(request.folder, request.record)
+    with pytest.raises(AdvisorError, match="SkyPilot lists no bucket .*-run"):
+        skypilot.SkyBackend(store).fetch(request.folder)
