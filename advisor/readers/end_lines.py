@@ -72,14 +72,15 @@ END_RULES = (
         r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|at|after|!|\.|$)"
         r"|(?:[Tt]rigger(?:ed|ing)|[Pp]erform(?:ed|ing)) early[- ]?stop|EARLY STOP|^\W*[Ee]arly[- ]?stop(?:ped"
         r"|ping)?\W*$"
-        r"|[Ee]poch \S+ ?: early stopping|(?:触发|激活)?早停(?:触发|机制触发|，|,|！|!|于|在)|提前停止",
+        r"|[Ee]poch \S+ ?: early stopping|\bearly stop(?:ped|ping)? after \d+ (?:epochs|steps|iterations|rounds)\b"
+        r"|(?:触发|激活)?早停(?:触发|机制触发|，|,|！|!|于|在)|提前停止",
     ),
     rule(
         "finished",
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
-        "|id not meet early stopping|aximum iterations ("
+        "|id not meet early stopping|aximum iterations (|odel trained|ompleted all"
         "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
         "|one. |one, |one: |FINISHED|Finished|All done|all done"
         "|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습|reinamento"
@@ -100,7 +101,8 @@ END_RULES = (
         r"|train_runtime['\"]?\s*[:=]\s*['\"]?(?:<DURATION>|(?P<seconds__2>[\d.]+))"
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
         r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)(?:\W*$|[.!,:;] [Bb]est(?:\b|_))"
-        r"|^\W*(?:Finished|Done|Completed) in <DURATION>"
+        r"|^\W*(?:Finished|Done|Completed) in <DURATION>|(?:^|[-:\]] )Model trained\W*$"
+        r"|^\W*Completed all \d+ (?:\w+ )?(?:rounds|epochs|steps|iterations) in <DURATION>"
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"
         r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
         r"|[Aa]ddestramento (?:completat|terminat)o|[Pp]elatihan (?:telah )?selesai|[Ee]ğitim tamamlandı"

@@ -30,7 +30,7 @@ _COUNTERS = {
 _PERIOD = re.compile(r"(s|sec|secs|seconds?|ms)/(?:it|iter|iters|iteration|step|batch)")
 _FREQUENCY = re.compile(r"(?:it|iters?|iterations?|steps?|batch(?:es)?)/s\w*")
 _SCORE = re.compile(rb"(?i)acc|score|reward|return|f1|auc|bleu|ppl|perplexity|bpb|bpc|time|sec|%")
-_OWN_DATA, _HELD_DATA = ("train", "training", "learn"), ("val", "valid", "validation", "dev", "test")
+_OWN_DATA, _HELD_DATA = ("train", "training", "learn"), ("val", "valid", "validation", "dev", "test", "heldout")
 _RANK = re.compile(rb"^[^\d]{0,40}[Rr]ank[ _:=]?(?P<rank>\d+)")
 
 
@@ -217,6 +217,8 @@ class LearntRow(LearntRule):
         out: list[Found] = []
         for column, reading in read.items():
             target = self.targets_of.get(column, reading.target)
+            if target == "elapsed_seconds" and column == "seconds":
+                target = reading.target.replace("seconds", target, 1)  # in the unit that it is printed in
             if target and (not self.only or column in self.only):
                 out += founds(reading, target)
         if not out:

@@ -49,6 +49,7 @@ _NAMED = (
     rb"[\"'(\[#*]{0,3}\s{0,64}(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
     rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
     rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?" + _UNIT + rb"(?! ?[=:]))?" + _END
+    + rb"(?! (?:epoch|step|iter)[,:;|])"  # INFO - 1 epoch, loss: 0.2
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)(?:<|,(?= {1,3}[\d.?]{1,12}(?:s/it|it/s)))"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
@@ -63,7 +64,11 @@ _ORDINAL = (  # 第 3 轮, 第3/10步
     rb"(?P<measure>\xe8\xbd\xae|\xe4\xb8\xaa ?epoch|\xe6\xad\xa5|\xe6\xac\xa1)"
 )
 _JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<number>\d+)" + _END
-_BEHIND = rb"(?<![\w.:/-])(?P<before>\d+)(?P<behind>epoch|step|iter)(?![\w/])"  # 3epoch:train:1-50batch
+# 3epoch:train:1-50batch, | 12 epoch, loss: 0.2
+_BEHIND = (
+    rb"(?:(?<![\w.:/-])(?=\d+[a-z])|(?:^|(?<=[-|,:\]] ))(?=\d+ [a-z]+[,:;|]))(?P<before>\d+) ?"
+    rb"(?P<behind>epoch|step|iter)(?![\w/])"
+)
 _OUTER = (  # [3][ 50/100], [3,  50]
     rb"\[ *(?P<outer>\d+)(?:/(?P<outers>\d+))?(?:\] {0,2}\[ *|(?<=^\[\d),\s+|(?<=^\[\d\d),\s+)"
 )

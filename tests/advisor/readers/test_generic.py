@@ -400,3 +400,29 @@ def test_thousands_of_blanks_between_a_name_and_nothing_take_no_time():
     for start in (b"loss", b"loss is", b"step -"):
         assert slots(start + b" " * 4000) == []
     assert time.process_time() - began < 1  # seconds; nine before
+
+
+def test_minutes_since_the_start_at_a_lines_end_are_minutes(tmp_path):
+    lines = [f"step {10 * n}/900  loss {9 - n / 10:.4f}  lr 3.00e-05  |g| 0.83  {0.2 * n:.1f}m" for n in range(1, 13)]
+    run = read_run(written(tmp_path, lines))
+    assert run.column("elapsed_seconds").tolist() == pytest.approx([12.0 * n for n in range(1, 13)])
+
+
+def test_train_beside_heldout_is_the_loss(tmp_path):
+    lines = [f"[fit] epoch {n:3d}/40  train={35 / n:.4f}  heldout={40 / n:.4f}  lr=1.50e-04" for n in range(1, 9)]
+    run = read_run(written(tmp_path, [*lines, "[fit] early stop after 8 epochs (no improvement for 6)"]))
+    assert run.column("loss").tolist() == pytest.approx([35 / n for n in range(1, 9)], abs=1e-4)
+    assert run.column("eval_loss")[-1] == pytest.approx(5.0)
+    assert run.status is Status.COMPLETED
+
+
+def test_a_counter_may_stand_before_its_name(tmp_path):
+    lines = [
+        f"2020-04-27 {9 + n:02d}:00:00,525 - root - INFO - {n} epoch, loss: {1 / n:.4f}, lr: 0.1" for n in range(1, 9)
+    ]
+    run = read_run(written(tmp_path, [*lines, "2020-04-27 18:00:00,689 - root - INFO - Model trained"]))
+    assert (run.first_step, run.last_step) == (1, 8) and run.status is Status.COMPLETED
+
+
+def test_a_pause_of_five_epoch_is_no_counter():
+    assert not [slot for slot in slots(b"after 5 epoch of warm-up the loss is read") if slot.name == "epoch"]
