@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import Curve, curve, main_rows, spread, tail, trailing_median
+from advisor.findings.curves import Curve, curve, main_rows, spread, trailing_median
 from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import number, planned_steps
 from advisor.findings.series import stretches
@@ -214,9 +214,10 @@ def _turned(losses: Curve) -> tuple[float, float, int] | None:
     window = max(5, len(values) // 50)
     level = trailing_median(values, window)
     low = int(np.argmin(level))
-    best, end = float(level[low]), float(np.median(tail(values, share=0.02)))
+    best, end = float(level[low]), float(level[-1])  # of as many rows: fewer scatter more
     fall = max(0.0, float(level[: max(1, low + 1)].max()) - best)
-    noise = spread(values[window:] - level[window:])
+    # a row is part of the median beside it, which makes the distance small: neighbours differ by the whole noise
+    noise = max(spread(values[window:] - level[window:]), spread(np.diff(values)) / 2**0.5)
     lasts = len(values) - low > max(5, _RISE_LASTS * len(values))
     far = end - best > max(_RISE * noise, _RISE_SHARE * fall, 0.05 * abs(best))
     return (best, end, low) if far and lasts else None

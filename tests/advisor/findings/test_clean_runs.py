@@ -103,3 +103,12 @@ def test_damage_is_seen_where_the_clean_run_is_silent(damage):
     damage(columns)
     findings, _ = judge(dataclasses.replace(case, run=dataclasses.replace(case.run, columns=columns)))
     assert any(finding.severity is not Severity.NOTE for finding in findings)
+
+
+@pytest.mark.parametrize(("rows", "seed"), [(40, 248), (150, 249)])
+def test_the_last_rows_of_a_noisy_fine_tune_are_no_divergence(rows, seed):
+    small = Clean(
+        task="fine-tune", schedule="cosine", pace="even", rows=40, noise=0.05, every=10, evaluated=False, seed=0
+    )
+    findings, _ = judge(clean_case(dataclasses.replace(small, rows=rows, seed=seed)))
+    assert [finding.code for finding in findings if finding.severity is not Severity.NOTE] == []
