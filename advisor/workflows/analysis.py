@@ -227,7 +227,7 @@ def _places(case: Case, store: Store) -> list[Place]:
         if key == case.workload.gpu or offer is None:
             continue
         profile = load_profile(key, store, family=case.workload.shape.family)
-        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=offer.usd_per_gpu_hour))
+        places.append(Place(profile=profile, gpus=1, usd_per_gpu_hour=offer.usd_per_hour))
     return places
 
 

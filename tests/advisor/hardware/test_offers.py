@@ -53,7 +53,7 @@ def test_an_offer_is_whole_machines():
         row = offer.row
         assert row.gpu == gpu and offer.rented == row.gpu_count * offer.machines >= gpus
         assert offer.usd_per_hour == pytest.approx(offer.machines * row.on_demand_usd_per_hour)
-        assert offer.usd_per_gpu_hour == pytest.approx(offer.usd_per_hour / gpus)
+        assert offer.usd_per_gpu_hour == pytest.approx(offer.usd_per_hour / offer.rented)
         assert row.provider in offer.source and row.instance_type in offer.source
         better = [
             other
@@ -75,7 +75,10 @@ def test_sixteen_v100_are_two_nodes():
 def test_idle_gpus_are_paid_for():
     one = cheapest_offer("v100-32gb-sxm2", 1)
     assert one.row.gpu_count == one.rented == 8
-    assert one.usd_per_gpu_hour == pytest.approx(8 * cheapest_offer("v100-32gb-sxm2", 8).usd_per_gpu_hour)
+    eight = cheapest_offer("v100-32gb-sxm2", 8)
+    assert one.usd_per_hour == eight.usd_per_hour
+    # a GPU-hour of the list, not the whole node's price under a GPU's name
+    assert one.usd_per_gpu_hour == eight.usd_per_gpu_hour == pytest.approx(eight.usd_per_hour / 8)
 
 
 def test_prices_by_provider_and_unknown():
