@@ -74,6 +74,19 @@ def read_spent(folder: Path, on_message: Callable[[str], None] = lambda _: None)
     return _with_attempts(booked if booked.attempts else saved, known)
 
 
+def write_spent(folder: Path, spent: Spent) -> None:
+    """Replace `budget.json`, on disk when this returns; raises OSError."""
+    fields = {"schema": SCHEMA, **to_dict(spent)}
+    text = json.dumps({**fields, "sha256": _digest(fields)}, indent=1)
+    path = folder / BUDGET_NAME
+    partial = path.with_name(f".{BUDGET_NAME}.partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
 def with_log(spent: Spent, log: RunLog) -> Spent:
     """Adds the attempts that only the log knows, and what it measured beyond the count."""
     known = {attempt.session: attempt for attempt in spent.attempts}
@@ -185,15 +198,7 @@ class Budget:
         )
 
     def _write(self, own_seconds: float) -> None:
-        fields = {"schema": SCHEMA, **to_dict(self._spent(own_seconds))}
-        text = json.dumps({**fields, "sha256": _digest(fields)}, indent=1)
-        path = self._place() / BUDGET_NAME
-        partial = path.with_name(f".{BUDGET_NAME}.partial")
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # in a thread of its own: the loop does not wait
-        os.replace(partial, path)
+        write_spent(self._place(), self._spent(own_seconds))  # in a thread of its own: the loop does not wait
 
 
 def _price(stop: StopConfig) -> float | None:

@@ -3,11 +3,15 @@
 It starts in the folder of the job, with the plan and the configuration that were handed over, and leaves in the run
 folder what `launch/arrival` settles at home, and the configuration that the trainer is to be started with. Exit status
 0: go on; bundle.STOPS: do not. It measures once: a second start of the job does not pay for it again.
+
+What it takes is deducted once: from the limits of a run that goes on at once, else by the budget of the run folder,
+which counts it as an attempt that whoever resumes the run later has made.
 """
 
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 import time
 from dataclasses import replace
@@ -26,6 +30,7 @@ from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import PLAN, read_run_config
 from advisor.store.store import Store
 from advisor.workflows.arrive import Arrival, arrive, calibration_seconds
+from trainer.budget import Attempt, Spent, write_spent
 from trainer.schema import RunConfig, dump_config
 
 BEGAN = "arrival-began"  # in the run folder: it was tried
@@ -44,7 +49,9 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
         run.mkdir(parents=True, exist_ok=True)
         first = not (run / BEGAN).exists()
         (run / BEGAN).touch()
+    longest = _LONGEST * (seconds or calibration_seconds(plan))
     if first:
+        _count(run, longest, plan, config)  # ahead: of one that is cut off nobody says more
         try:
             arrival = arrive(here, Store(job / STORE, profiles_folder() / "calibrations"), seconds=seconds,
                              may_change_depth=may_change_depth, stop_if_over=stop_if_over)  # fmt: skip
@@ -52,7 +59,6 @@ def arrive_there(job: Path, run: Path, *, may_change_depth: bool, stop_if_over: 
             arrival = _unmeasured(here, _age(), f"{error.message}; the plan stays")
         arrival = replace(arrival, seconds=round(_age(), 2))
     else:
-        longest = _LONGEST * (seconds or calibration_seconds(plan))
         arrival = _unmeasured(here, longest, "its calibration was cut off and is not paid for again; the plan stays")
     return _leave(arrival, plan, config, run)
 
@@ -72,7 +78,17 @@ def _leave(arrival: Arrival, plan: Plan, config: RunConfig, run: Path) -> Arriva
                 run / PLAN_AFTER, dump_plan(replace(after, goal=goal, run=replace(after.run, data=plan.run.data)))
             )
     replace(arrival, before=plan, after=after, record=record).write(run)  # the record last
+    _count(run, 0.0 if record.goes_on else record.seconds, plan, config)
     return record
+
+
+def _count(run: Path, seconds: float, plan: Plan, config: RunConfig) -> None:
+    """Let the run's budget say that so much was used before its first step."""
+    price = plan.usd_per_hour if config.stop.usd_per_hour is None else config.stop.usd_per_hour
+    attempt = Attempt(session="arrival", host=socket.gethostname(), began=time.time() - seconds,
+                      seconds=round(seconds, 3), usd_per_hour=price, ended=True)  # fmt: skip
+    with disk_errors("write the budget to", run):
+        write_spent(run, Spent(attempts=(attempt,) if seconds else ()))
 
 
 def _unmeasured(plan: Plan, seconds: float, reason: str) -> Arrival:

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from advisor.calibrate.quality import quality_of
+from advisor.errors import AdvisorError
 from advisor.hardware.here import cpu_name
 from advisor.launch.arrival import PLAN_AFTER, settle
 from advisor.launch.engines import parse_place
 from advisor.launch.folders import write_files
+from advisor.launch.jobs import resumed_job
+from advisor.launch.state import RunState, RunStatus
 from advisor.plan.arrival import same_work, what_is_left
 from advisor.run_records import ArrivalRecord, Arriving
 from advisor.store.calibration import Calibration, Verdict, calibration_to_dict
@@ -29,6 +32,7 @@ from advisor.workflows.arrive_there import arrive_there
 from advisor.workflows.launch import Limits, dry_run
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import SIZES, guess, measured_here, planned, slowed
+from trainer.budget import Budget, read_spent
 from trainer.runlog import LOG_NAME, load_run_log
 from trainer.schema import DataConfig, Outcome, StopConfig, dump_config, load_config
 
@@ -187,6 +191,48 @@ def test_an_arrival_that_takes_all_that_was_given_does_not_go_on(recorded, tmp_p
     (run / "arrival-began").touch()
     record = arrive_there(job, run, may_change_depth=False, stop_if_over=None)
     assert not record.goes_on and "took all that was given" in record.reason and not (run / "plan-after.yaml").exists()
+
+
+def test_a_run_that_goes_on_after_its_stop_on_arrival_has_paid_for_that(recorded, tmp_path):
+    """180 s were cut off or measured in vain: whoever resumes the run has so much less, at its price."""
+    words = ("--depth", "4", "--deadline", "2h", "--price", "0.5")
+    plan, store = planned(tmp_path / "a", recorded, *words), Store(tmp_path / "home")
+    limits = Limits(max_hours=170 / 3600)
+    request = dry_run(store, plan, place=parse_place("ssh:there"), limits=limits, arriving=Arriving())
+    folder, job = request.folder, request.folder / "job"
+    write_files(replace(request, copies={}))
+    write_launch(folder, request.record)
+    (folder / "arrival-began").touch()
+    assert not arrive_there(job, folder, may_change_depth=False, stop_if_over=None).goes_on
+    settle(folder, store, over=True)
+    status = RunStatus(state=RunState.NEVER_STARTED)
+    with pytest.raises(AdvisorError, match="has used 180 s of the 170 s"):
+        resumed_job(folder, status)
+    with pytest.raises(AdvisorError, match=r"has used \$0.03 of the \$0.02"):
+        resumed_job(folder, status, max_usd=0.02)
+    job_again = resumed_job(folder, status, max_hours=1.0)
+    budget = Budget(lambda: folder, job_again.config.stop, read_spent(folder))
+    assert budget.seconds_left() == pytest.approx(3600 - 180, abs=1.0)
+
+
+def test_an_arrival_that_is_cut_off_has_been_counted(recorded, tmp_path, monkeypatch):
+    """Whoever resumes the run here starts it without measuring again, and knows what was used; one that its engine
+    starts again deducts it from the limits instead, once."""
+    plan, job, run = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h"), tmp_path / "job", tmp_path / "run"
+    job.mkdir()
+    (job / "plan.yaml").write_text(dump_plan(plan))
+    (job / "run.yaml").write_text(dump_config(plan.run))
+
+    def cut_off(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("advisor.workflows.arrive_there.arrive", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        arrive_there(job, run, may_change_depth=False, stop_if_over=None)
+    assert read_spent(run).seconds == 1.5 * 120
+    assert arrive_there(job, run, may_change_depth=False, stop_if_over=None).goes_on
+    assert read_spent(run).seconds == 0.0
+    assert load_config(run / "run-after.yaml").stop.max_seconds == pytest.approx(7200 - 180)
 
 
 # --- on this machine -------------------------------------------------------------------------------------------------
