@@ -2,8 +2,9 @@
 
 FOLDER holds the logs and a MANIFEST.csv with the truth of each, written down by hand before any reader saw it: first
 and last step and loss, rows, how the run ended, hours; what a manifest has no column for is not asked. Every log counts
-once. `--wrong` names what is not right, log by log; without it only the totals are printed, so that a half kept to
-check with can be scored without being opened.
+once: an answer is right, wrong, or not given (silent); one wrong value makes the values of its log wrong. `--wrong`
+names what is not right, log by log; without it only the totals are printed, so that a half kept to check with can be
+scored without being opened.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import math
 import re
 import tempfile
 from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from advisor.errors import AdvisorError
@@ -48,19 +51,28 @@ def judged(folder: Path, row: dict[str, str], store: Store) -> tuple[Analysis | 
         return None, str(error)
 
 
-def checks(row: dict[str, str], analysis: Analysis | None, refusal: str) -> dict[str, str | None]:
-    """What was asked of one log: None where it is right, else what was found in place of what."""
+class Mark(StrEnum):
+    RIGHT = "right"
+    SILENT = "silent"  # no answer is given
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One answer about one log, judged; in words what was found in place of what where it is not right."""
+
+    mark: Mark
+    words: str = ""
+
+
+def checks(row: dict[str, str], analysis: Analysis | None, refusal: str) -> dict[str, Check]:
+    """What was asked of one log, each answer judged."""
     if analysis is None:
-        return {"read": refusal} | {name: "not read" for name in _asked(row)}
+        return {"read": Check(Mark.SILENT, refusal)} | {name: Check(Mark.SILENT, "not read") for name in _asked(row)}
     run = analysis.run
-    found: dict[str, str | None] = {"read": None if read_something(run) else "no row, no reading, no event"}
-    for name in _asked(row):
-        found[name] = _values(row, run) if name == "values" else None
-    if "hours" in found:
-        found["hours"] = _hours(row, analysis)
-    if "status" in found and run.status not in STATUS[row["status"]]:
-        found["status"] = f"{run.status} for {row['status']}: {run.status_reason}"
-    return found
+    read = Check(Mark.RIGHT) if read_something(run) else Check(Mark.SILENT, "no row, no reading, no event")
+    answers = {"values": _values, "status": _status, "hours": _hours}
+    return {"read": read} | {name: answers[name](row, analysis) for name in _asked(row)}
 
 
 def read_something(run: RunTable) -> bool:
@@ -73,13 +85,22 @@ def _asked(row: dict[str, str]) -> list[str]:
     return ["values"] * values + ["status"] * bool(row.get("status")) + ["hours"] * bool(hours)
 
 
-def _values(row: dict[str, str], run: RunTable) -> str | None:
-    wrong, found = [], _ends(run)
+def _values(row: dict[str, str], analysis: Analysis) -> Check:
+    off, found, mark = [], _ends(analysis.run), Mark.SILENT
     for name in ("first_step", "last_step", "first_loss", "last_loss"):
         text, value = row[f"expected_{name}"], found[name]
         if _VALUE.fullmatch(text) and not _same(text, value):  # `1:20`, `epoch=0` name a place in other words
-            wrong.append(f"{name} {value} for {text}")
-    return "; ".join(wrong) or None
+            off.append(f"{name} {value} for {text}")
+            mark = mark if value is None else Mark.WRONG
+    return Check(mark, "; ".join(off)) if off else Check(Mark.RIGHT)
+
+
+def _status(row: dict[str, str], analysis: Analysis) -> Check:
+    run = analysis.run
+    if run.status in STATUS[row["status"]]:
+        return Check(Mark.RIGHT)
+    mark = Mark.SILENT if run.status is Status.UNKNOWN else Mark.WRONG
+    return Check(mark, f"{run.status} for {row['status']}: {run.status_reason}")
 
 
 def _ends(run: RunTable) -> dict[str, float | None]:
@@ -101,31 +122,42 @@ def _same(text: str, value: float | None) -> bool:
     return math.isnan(value) if math.isnan(expected) else math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _hours(row: dict[str, str], analysis: Analysis) -> str | None:
+def _hours(row: dict[str, str], analysis: Analysis) -> Check:
     match = _NUMBER.search(row["hours"])
     expected = float(match[0]) if match else math.nan
     hours = analysis.spent_hours
     if row["hours"].startswith("last run") and analysis.run_seconds:  # stated of that one alone
         last = analysis.run_seconds[-1]
         hours = None if last is None else last / 3600
-    right = hours is not None and abs(hours - expected) <= HOURS_OFF * expected
-    return None if right else f"{hours} for {row['hours']}"
+    if hours is None:
+        return Check(Mark.SILENT, f"no hours for {row['hours']}")
+    right = abs(hours - expected) <= HOURS_OFF * expected
+    return Check(Mark.RIGHT) if right else Check(Mark.WRONG, f"{hours} for {row['hours']}")
+
+
+def _asked_in_all(name: str, marks: Counter[tuple[str, Mark]]) -> int:
+    return sum(marks[name, mark] for mark in Mark)
+
+
+def _totals(name: str, marks: Counter[tuple[str, Mark]]) -> str:
+    asked = _asked_in_all(name, marks)
+    shares = (f"{marks[name, mark]} {mark} ({marks[name, mark] / asked:.0%})" for mark in Mark)
+    return f"{name}, of {asked}: {', '.join(shares)}"
 
 
 def report(folder: Path, show_wrong: bool) -> list[str]:
     """Totals over a folder's manifest; with `show_wrong` each log and what is not right of it before them."""
     with (folder / "MANIFEST.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    asked, right, loud = Counter[str](), Counter[str](), Counter[str]()
+    marks, loud = Counter[tuple[str, Mark]](), Counter[str]()
     lines = []
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
         for row in rows:
             analysis, refusal = judged(folder, row, store)
             found = checks(row, analysis, refusal)
-            asked.update(list(found))
-            right.update(name for name, wrong in found.items() if wrong is None)
-            wrong = [f"  {name}: {words}" for name, words in found.items() if words is not None]
+            marks.update((name, check.mark) for name, check in found.items())
+            wrong = [f"  {name} {c.mark}: {c.words}" for name, c in found.items() if c.mark is not Mark.RIGHT]
             findings = analysis.findings if analysis and row.get("healthy") == "yes" else ()
             for finding in findings:
                 if finding.severity is not Severity.NOTE:
@@ -134,7 +166,7 @@ def report(folder: Path, show_wrong: bool) -> list[str]:
             if wrong and show_wrong:
                 lines += [f"{row['file']} ({row['framework']}; {row.get('phases_runs', '')})", *wrong]
     healthy = sum(row.get("healthy") == "yes" for row in rows)
-    lines += [f"{name}: {right[name]} of {count} ({right[name] / count:.0%})" for name, count in asked.items()]
+    lines += [_totals(name, marks) for name in ("read", "values", "status", "hours") if _asked_in_all(name, marks)]
     return [*lines, f"healthy: {healthy} logs, {loud[Severity.ERROR]} errors, {loud[Severity.WARNING]} warnings"]
 
 
