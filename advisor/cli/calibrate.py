@@ -10,6 +10,8 @@ import click
 
 from advisor import units
 from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
+from advisor.errors import AdvisorError
+from advisor.launch.engines import parse_place
 from advisor.report import render
 from advisor.report.calibration import consequence
 
@@ -43,16 +45,40 @@ if TYPE_CHECKING:
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--price", type=Number(min=0), help="Dollars per hour of this machine, to say what the calibration cost.")
 @click.option("--fresh", is_flag=True, help="Start over even if an interrupted calibration could be continued.")
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="ENGINE:NAME",
+    help="Measure elsewhere instead: slurm:PARTITION,PARTITION,... or ssh:HOST. May be repeated.",
+)
+@click.option("--account", help="Slurm's.")
+@click.option("--qos", help="Slurm's.")
+@click.option("--constraint", help="Slurm's, as in h100.")
+@click.option("--detach", is_flag=True, help="With --on: return at once; the same command shows later what came of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(as_json: bool, **options: Any) -> None:
-    """Measure this device: ceilings first, then training bursts where they narrow the decision most."""
+def command(on: tuple[str, ...], account: str | None, qos: str | None, constraint: str | None, detach: bool,
+            as_json: bool, **options: Any) -> int:  # fmt: skip
+    """Measure this device: ceilings first, then training bursts where they narrow the decision most.
+
+    With --on each place is measured by a job of its own, and what comes home is kept as what was measured here.
+    """
     from advisor.workflows.calibrate import CalibrationOptions
 
+    if on:
+        from advisor.cli.measuring import measure
+
+        places = [parse_place(text, account=account, qos=qos, constraint=constraint) for text in on]
+        return measure(CalibrationOptions(**options), places, detach=detach, as_json=as_json)
+    if given := [name for name, value in (("--account", account), ("--qos", qos), ("--constraint", constraint),
+                                          ("--detach", detach)) if value]:  # fmt: skip
+        raise AdvisorError(f"{', '.join(given)} is for a calibration elsewhere", "say where: --on slurm:PARTITION",
+                           exit_code=2)  # fmt: skip
     done = run(CalibrationOptions(**options))
     if as_json:
         render.print_json(summarise(done))
     else:
         show(done)
+    return 0
 
 
 def run(options: CalibrationOptions) -> Calibrated:

@@ -14,7 +14,7 @@ from advisor.cli.params import FILE, NEW_FOLDER, SHARE, USD, Number
 from advisor.errors import AdvisorError
 from advisor.launch.backend import LaunchRequest
 from advisor.launch.cards import parse_gpu_ids
-from advisor.launch.engines import parse_place
+from advisor.launch.engines import MEASURED_THERE, parse_place
 from advisor.launch.guards import parse_loss_stop
 from advisor.plan.stages import with_gates
 from advisor.records import Plan
@@ -31,7 +31,6 @@ from trainer.schema import RunConfig
 if TYPE_CHECKING:
     from advisor.workflows.arrive import Arrival
 
-MEASURED_THERE = ("slurm", "ssh")  # engines whose jobs can be measured where they arrive
 STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as it is: --no-calibrate"
 
 

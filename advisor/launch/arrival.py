@@ -10,6 +10,7 @@ from advisor.hardware.here import cpu_name
 from advisor.launch.guards import guarded, make_guards
 from advisor.records import Plan
 from advisor.run_records import ArrivalRecord, LaunchRecord
+from advisor.store.calibration import Calibration
 from advisor.store.disk import bad_fields, read_json, write_atomic
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import (
@@ -105,7 +106,8 @@ def _settled(run_dir: Path, store: Store, launch: LaunchRecord) -> LaunchRecord:
     record = read_arrival(run_dir)
     if record is None:
         return launch
-    _enter(run_dir, store)
+    if (run_dir / CALIBRATION).exists():
+        enter(load_calibration(run_dir / CALIBRATION), store)
     config = _settle_plan(run_dir, record)
     if config is None:
         return launch
@@ -129,11 +131,9 @@ def _settle_plan(run_dir: Path, record: ArrivalRecord) -> RunConfig | None:
     return config
 
 
-def _enter(run_dir: Path, store: Store) -> None:
+def enter(calibration: Calibration, store: Store) -> bool:
     """Keep a calibration that came home, but none of another CPU: all CPUs go by one name, and this one is here."""
-    path = run_dir / CALIBRATION
-    if not path.exists():
-        return
-    calibration = load_calibration(path)
-    if calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name():
+    kept = calibration.settings.gpu != "cpu" or calibration.device.name == cpu_name()
+    if kept:
         store.save_calibration(calibration)
+    return kept

@@ -29,6 +29,17 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """A calibration of one place elsewhere, for any backend of one."""
+
+    folder: Path
+    gpu: str  # the card that is expected there; "auto": whatever is
+    asked: str  # what `workflows/calibrate_there` reads
+    seconds: float  # that it may take
+    record: LaunchRecord  # without command and handle
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
     """What a backend would do: enough for a person to read it, and to do it by hand."""
 

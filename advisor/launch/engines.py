@@ -49,6 +49,7 @@ PLACES = {
     "ssh": re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@-]*"),
     "skypilot": re.compile(r"(?:[A-Za-z0-9*][A-Za-z0-9_.*/,-]*[A-Za-z0-9*])?"),
 }
+MEASURED_THERE = ("slurm", "ssh")  # whose machines can be measured by a job
 EXPORTED = ("dstack", "trainjob", "jobset", "dockerfile", "torchrun")
 _BY_FOLDER = (LocalBackend.engine, ReplayBackend.engine)  # engines whose id of a run is its folder
 

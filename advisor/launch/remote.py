@@ -14,7 +14,7 @@ import advisor
 import trainer
 from advisor.errors import AdvisorError
 from advisor.launch.arrival import settle
-from advisor.launch.backend import Job, LaunchRequest, id_of
+from advisor.launch.backend import Job, LaunchRequest, Measuring, id_of
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
 from advisor.launch.folders import not_ended, note_stop, printed, runs_of, write_files
@@ -80,12 +80,25 @@ class RemoteBackend(ABC):
     def kill(self, run_dir: Path, run: str) -> None:
         """End it without a checkpoint. Unreachable."""
 
-    def submit(self, request: LaunchRequest) -> str:
+    def measuring(self, asked: Measuring) -> LaunchRequest:
+        """What calibrates its machine, and the command that hands that over."""
+        raise NotImplementedError(self.engine)  # of engines.MEASURED_THERE
+
+    def starts_at(self, request: LaunchRequest) -> str | None:
+        """When it would start, by the engine's own estimate; None: it gives none."""
+        return None
+
+    def waits_in_vain(self, words: str | None) -> bool:
+        """Whether what the engine says of a job that is queued means that it will never start it."""
+        return False
+
+    def submit(self, request: LaunchRequest, *, is_run: bool = True) -> str:
         """Write the export, hand it over, and write down what became of it, in an order that loses no run."""
         folder, record = request.folder, request.record
         write_files(request)
         write_launch(folder, record)
-        self.store.register_run(run_row(folder))
+        if is_run:
+            self.store.register_run(run_row(folder))
         seen = Sighting(state=RunState.UNJUDGED, unix_seconds=0.0, log_bytes=log_bytes(folder),
                         words="whoever handed it over did not come back")  # fmt: skip
         write_sighting(folder, seen)
@@ -99,12 +112,16 @@ class RemoteBackend(ABC):
         return handle
 
     def describe(self, run_dir: Path) -> RunStatus:
-        """From the folder, after a look at the engine if the last one is old; one look at a time."""
+        """From the folder, after a look at the engine if the last one is old."""
+        self.look_if_due(run_dir)
+        return run_status(run_dir)
+
+    def look_if_due(self, run_dir: Path) -> None:
+        """Ask the engine if the last answer is old; one look at a time."""
         if self._is_due(run_dir):
             with waiting_lock(run_dir / ".look.lock"):
                 if self._is_due(run_dir):  # nobody else has looked meanwhile
                     self.look(run_dir)
-        return run_status(run_dir)
 
     def look(self, run_dir: Path) -> None:
         """Ask the engine now, and keep its answer."""
@@ -203,11 +220,17 @@ def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[st
     files = {name: text for name, text in (common_files(export) | dict(own)).items() if not name.startswith("trainer/")}
     inside = {f"{JOB}/{name}": text for name, text in files.items()}
     copies = {f"{JOB}/trainer": Path(trainer.__path__[0])}
-    if export.arriving is not None:  # planned again there, by this very version
-        copies |= {f"{JOB}/advisor": Path(advisor.__path__[0])}
-        if Path(advisor.__path__[0]) not in profiles_folder().parents:
-            copies |= {f"{JOB}/profiles": profiles_folder()}
+    if export.arriving is not None:  # planned again there
+        copies = sources()
     return dict(job.files) | inside, copies
+
+
+def sources() -> dict[str, Path]:
+    """Trainer, advisor and profiles of this very version: what measures a machine elsewhere."""
+    copies = {f"{JOB}/{package.__name__}": Path(package.__path__[0]) for package in (trainer, advisor)}
+    if Path(advisor.__path__[0]) not in profiles_folder().parents:
+        copies |= {f"{JOB}/profiles": profiles_folder()}
+    return copies
 
 
 def engine_says(

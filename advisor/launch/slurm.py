@@ -9,21 +9,27 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.launch.backend import Job, LaunchRequest
-from advisor.launch.export.slurm import SCRIPT, STOP_ASKED, slurm
-from advisor.launch.remote import JOB, RemoteBackend, Unreachable, bundle, engine_run, engine_says, exported
+from advisor.launch.backend import Job, LaunchRequest, Measuring
+from advisor.launch.export.slurm import SCRIPT, STOP_ASKED, calibration_script, slurm
+from advisor.launch.measuring import COMMAND, limit_seconds, measuring_files
+from advisor.launch.remote import JOB, RemoteBackend, Unreachable, bundle, engine_run, engine_says, exported, sources
 from advisor.launch.state import RunState
+from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import STDOUT
 
 # squeue(1), JOB STATE CODES; what is not among these is over
 _WAITS = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNS = {"CONFIGURING", "RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+
+# squeue(1), JOB REASON CODES; sbatch --test-only says nothing of these unless the site sets EnforcePartLimits
+_NEVER = {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS"}
 
 
 class SlurmBackend(RemoteBackend):
@@ -35,24 +41,39 @@ class SlurmBackend(RemoteBackend):
         """`sbatch job.sbatch` in the export, with the run folder as its output and this Python as its own."""
         export = exported(job)
         files, copies = bundle(job, export, slurm(export))
-        command = ("sbatch", "--parsable", f"--output={job.folder / STDOUT}", SCRIPT)
+        return self._request(job.folder, job.record, files, copies)
+
+    def measuring(self, asked: Measuring) -> LaunchRequest:
+        """The same of a job that calibrates: a card of it where the partition has any, else a node."""
+        place = asked.record.place
+        cards = asked.gpu != "cpu" and (asked.gpu != "auto" or _has_cards(place.name))
+        script = calibration_script(place, cards=int(cards), limit_seconds=limit_seconds(asked), command=COMMAND)
+        files = {**measuring_files(asked), f"{JOB}/{SCRIPT}": script}
+        return self._request(asked.folder, asked.record, files, sources())
+
+    def _request(
+        self, folder: Path, record: LaunchRecord, files: Mapping[str, str], copies: Mapping[str, Path]
+    ) -> LaunchRequest:
+        command = ("sbatch", "--parsable", f"--output={folder / STDOUT}", SCRIPT)
         return LaunchRequest(
-            folder=job.folder,
+            folder=folder,
             command=command,
-            environment={"RUN": str(job.folder), "PYTHON": os.environ.get("PYTHON", sys.executable)},
+            environment={"RUN": str(folder), "PYTHON": os.environ.get("PYTHON", sys.executable)},
             files=files,
             copies=copies,
             inside=JOB,
-            record=replace(job.record, command=command, handle=f"{self.engine}://", pid=None, process_started=None),
+            record=replace(record, command=command, handle=f"{self.engine}://", pid=None, process_started=None),
         )
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """When it would start, by `sbatch --test-only`; AdvisorError with Slurm's words where it would not be taken."""
-        done = engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
-        said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
-        if done.returncode:
-            raise AdvisorError(f"Slurm would not take it: {'; '.join(said)}", "see the partitions: sinfo")
+        said = _tested(request)
         return [f"Slurm: {re.sub(r'^Job [0-9]+ ', 'it would be ', line)}" for line in said if " to start at " in line]
+
+    def starts_at(self, request: LaunchRequest) -> str | None:
+        """The same in Slurm's own form, 2026-11-23T06:40:00."""
+        found = re.search(r" to start at (\S+)", "\n".join(_tested(request)))
+        return None if found is None else found[1]
 
     def hand_over(self, request: LaunchRequest) -> str:
         """Submit it; the id is CLUSTER/JOB."""
@@ -63,6 +84,10 @@ class SlurmBackend(RemoteBackend):
         if not number.isdigit():
             raise AdvisorError(f"sbatch gave no job number: {said.strip()!r}", "see the queue: squeue --me")
         return f"{cluster or _cluster()}/{number}"
+
+    def waits_in_vain(self, words: str | None) -> bool:
+        """By the reason that squeue gives: where limits are not enforced, what exceeds them is taken, and waits."""
+        return words is not None and words.partition(",")[0] in _NEVER
 
     def find(self, run_dir: Path) -> str | None:
         """The job in the queue that was submitted from this folder."""
@@ -102,6 +127,23 @@ class SlurmBackend(RemoteBackend):
     def kill(self, run_dir: Path, run: str) -> None:
         """Slurm's own end: SIGTERM, and SIGKILL after the site's KillWait."""
         engine_says(("scancel", _number(run)))
+
+
+def _tested(request: LaunchRequest) -> list[str]:
+    """What `sbatch --test-only` says, line by line."""
+    done = engine_run(("sbatch", "--test-only"), given=request.files[f"{JOB}/{SCRIPT}"].encode())
+    said = [line.removeprefix("sbatch: ") for line in done.stderr.decode("utf-8", "replace").splitlines()]
+    if done.returncode:
+        raise AdvisorError(f"Slurm would not take it: {'; '.join(said)}", "see the partitions: sinfo")
+    return said
+
+
+def _has_cards(partition: str | None) -> bool:
+    """Whether a partition (None: the default one) has nodes with GPUs, as its administrator named them."""
+    said = engine_says(("sinfo", "--noheader", "--format=%P|%G", *([f"--partition={partition}"] if partition else [])))
+    rows = [line.partition("|") for line in said.decode().splitlines()]
+    return any(kinds.startswith("gpu") or ",gpu" in kinds
+               for name, _, kinds in rows if partition or name.endswith("*"))  # fmt: skip
 
 
 def _number(run: str) -> str:

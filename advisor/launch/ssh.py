@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -21,9 +21,19 @@ from typing import IO
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.arrival import PLAN_BEFORE, is_awaited
-from advisor.launch.backend import Job, LaunchRequest
+from advisor.launch.backend import Job, LaunchRequest, Measuring
 from advisor.launch.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
-from advisor.launch.remote import COMMAND_SECONDS, JOB, RemoteBackend, Unreachable, bundle, engine_run, exported
+from advisor.launch.measuring import measuring_files
+from advisor.launch.remote import (
+    COMMAND_SECONDS,
+    JOB,
+    RemoteBackend,
+    Unreachable,
+    bundle,
+    engine_run,
+    exported,
+    sources,
+)
 from advisor.launch.ssh_scripts import (
     APPEND,
     ARRIVED,
@@ -41,22 +51,14 @@ from advisor.launch.ssh_scripts import (
     start_script,
 )
 from advisor.launch.state import RunState
+from advisor.run_records import LaunchRecord
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, LOG, PLAN, SIGHTING, STDOUT, read_run_config
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
 PART_BYTES = 8 * 2**20  # of a file that grows, in one look
-_OURS = {
-    CONFIG,
-    PLAN,
-    PLAN_BEFORE,
-    LAUNCH,
-    SIGHTING,
-    LOG,
-    STDOUT,
-    JOB,
-    CHECKPOINTS,
-}  # what comes home replaces none of these
+# what comes home replaces none of these
+_OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, LOG, STDOUT, JOB, CHECKPOINTS}
 _QUIET = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
@@ -72,13 +74,23 @@ class SshBackend(RemoteBackend):
         export = exported(job, data_at=f"../../data/{data}" if data else None)
         files, copies = bundle(job, export, {})
         files[f"{JOB}/requirements.txt"] += "".join(pinned(ARRIVAL_PACKAGES))  # always: all runs share an environment
+        sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data else []
+        return self._request(job.folder, job.record, files, copies, sent)
+
+    def measuring(self, asked: Measuring) -> LaunchRequest:
+        """The same for a calibration, in the same environment."""
+        return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
+
+    def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
+                 sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
+        """`sent`: what goes there beside the export, each a folder there and the options of its tar."""
         text = files[f"{JOB}/{SETUP}"] + files[f"{JOB}/requirements.txt"]
-        files[f"{JOB}/start.sh"] = start_script(hashlib.sha256(text.encode()).hexdigest()[:12])
-        run = f"{job.record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', job.record.id)}"
-        command = ("sh", "-c", " && ".join(_by_hand(run, job, data)))
-        record = replace(job.record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
-        return LaunchRequest(folder=job.folder, command=command, environment={}, files=files, copies=copies,
-                             inside=JOB, record=record)  # fmt: skip
+        start = start_script(hashlib.sha256(text.encode()).hexdigest()[:12])
+        run = f"{record.place.name}/{re.sub(r'[^A-Za-z0-9._-]', '-', record.id)}"
+        command = ("sh", "-c", " && ".join(_by_hand(run, sent)))
+        record = replace(record, command=command, handle=f"{self.engine}://{run}", pid=None, process_started=None)
+        return LaunchRequest(folder=folder, command=command, environment={}, copies=copies, inside=JOB, record=record,
+                             files={**files, f"{JOB}/start.sh": start})  # fmt: skip
 
     def offer(self, request: LaunchRequest) -> list[str]:
         """The cards, disk and Python that are there; AdvisorError for all that is missing at once."""
@@ -102,7 +114,7 @@ class SshBackend(RemoteBackend):
         run = request.record.handle.partition("://")[2]
         host = _host(run)
         _remote(host, UNPACK, f"runs/{_id(run)}", given=_packed(request.folder / JOB), seconds=None)
-        if (there := read_run_config(request.folder / JOB).data.path) is not None:
+        if f"{JOB}/{CONFIG}" in request.files and (there := read_run_config(request.folder / JOB).data.path):
             here = read_run_config(request.folder).data.path
             _send_data(host, Path(here or ""), Path(there).name)
         _remote(host, START, _id(run))
@@ -163,9 +175,8 @@ def _ssh(run: str) -> tuple[str, ...]:
     return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *_QUIET, "--", _host(run))
 
 
-def _by_hand(run: str, job: Job, data: str | None) -> list[str]:
+def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:
     """Lines of a shell, to be typed in the export: data and export are sent, and the run is started."""
-    sent = [(f"data/{data}", ["-C", str(job.config.data.path)])] if data else []
     lines = []
     for there, options in [*sent, (f"runs/{_id(run)}", [])]:
         folder = f'"$HOME/{ROOT}/{there}"'

@@ -69,8 +69,13 @@ def calibrate(
         settings = resolve(options, worker.start().device, meta)
         on_start(settings)
         calibration = run_bursts(settings, worker, store, load_memory_model(), on_event, resume=not options.fresh)
+    return judged(calibration, store)
+
+
+def judged(calibration: Calibration, store: Store) -> Calibrated:
+    """What a calibration says, with what runs on its card have taught since."""
     held = hold_each_out(calibration)
-    profile = profile_of(calibration, store.observations(settings.gpu))
+    profile = profile_of(calibration, store.observations(calibration.settings.gpu))
     return Calibrated(calibration=calibration, profile=profile, held_out=held)
 
 

@@ -91,6 +91,8 @@ SchedulerParameters=sched_interval=1,requeue_delay=1
 ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
 PartitionName=debug Nodes={host} Default=YES State=UP
+PartitionName=other Nodes={host} State=UP
+PartitionName=short Nodes={host} MaxTime=1 State=UP
 """
     )
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}

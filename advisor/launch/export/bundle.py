@@ -75,30 +75,30 @@ def common_files(job: ExportJob) -> dict[str, str]:
         CONFIG: dump_config(job.config),
         PLAN: dump_plan(job.plan),
         "requirements.txt": "".join(pinned(PACKAGES)),
-        SETUP: setup_script(job),
+        SETUP: setup_script(job.spec),
         RUN: run_script(job),
         **sources,
     }
 
 
-def torch_install(job: ExportJob) -> str:
+def torch_install(spec: GpuSpec | None) -> str:
     """The arguments of pip that install a PyTorch with kernels for the card, of a release that the trainer runs on."""
-    wheels = wheels_for(job.spec) if job.spec is not None and runs_trainer(job.spec) else ()
+    wheels = wheels_for(spec) if spec is not None and runs_trainer(spec) else ()
     usable = [wheel for wheel in wheels if wheel.torch == trainer_release()] or list(wheels)
     if not usable or (usable[0].is_default and usable[0].torch == trainer_release()):
         return f"'torch=={trainer_release()}.*'"
     return usable[0].install.removeprefix("pip install ")
 
 
-def setup_script(job: ExportJob) -> str:
-    """Makes `.venv` beside the export, once."""
+def setup_script(spec: GpuSpec | None) -> str:
+    """Makes `.venv` beside the export, once; None: for a CPU, or whatever card is there."""
     return f"""#!/usr/bin/env bash
 # Makes the environment of this run in .venv, once: bash {SETUP}
 set -euo pipefail
 cd "$(dirname "$0")"
 [ -x .venv/bin/python ] && exit 0
 "${{BASE_PYTHON:-python3}}" -m venv .venv.new
-.venv.new/bin/python -m pip install --quiet {torch_install(job)}
+.venv.new/bin/python -m pip install --quiet {torch_install(spec)}
 .venv.new/bin/python -m pip install --quiet --requirement requirements.txt
 mv .venv.new .venv  # a broken install leaves no .venv
 """

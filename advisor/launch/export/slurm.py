@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import math
+
 from advisor.launch.export.bundle import CONFIG_AFTER, SETUP, STOPS, ExportJob, arrival_words
+from advisor.run_records import Place
 from advisor.store.run_folder import CONFIG
 
 SCRIPT = "job.sbatch"
 # sbatch(1), --signal: it "may be sent up to 60 seconds earlier than specified": a short limit would begin with it
 EARLY_SECONDS = 60
+_HERE = (
+    "PYTHON=${PYTHON:-$PWD/.venv/bin/python}",
+    'export RUN=${RUN:-$PWD/run} PYTHON PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
+)
 STOP_ASKED = "stop-asked"  # in the run folder: the run is to end, and not to be queued again
 
 
 def slurm(job: ExportJob) -> dict[str, str]:
     """`job.sbatch`: one task a GPU, so that Slurm's own signal reaches the trainer's processes."""
-    asked = {
-        "partition": job.partition, "account": job.account, "qos": job.qos, "constraint": job.constraint,
-    }  # fmt: skip
+    place = Place(name=job.partition, account=job.account, qos=job.qos, constraint=job.constraint)
     options = [
         f"--job-name={job.name}",
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.gpus_per_node}",
-        *([f"--gpus-per-node={job.gpus_per_node}", "--cpus-per-task=4"] if job.spec else ["--exclusive"]),
+        *_cards(job.gpus_per_node if job.spec else 0),
         f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
         f"--signal=TERM@{job.grace_seconds}",
         "--requeue",
         "--open-mode=append",
         "--output=%x-%j.out",
         f"--comment=advisor:{job.plan.id}",
-        *(f"--{name}={value}" for name, value in asked.items() if value),
+        *_asked(place),
     ]
     return {
         SCRIPT: "\n".join([
@@ -36,8 +41,7 @@ def slurm(job: ExportJob) -> dict[str, str]:
             f"# Slurm signals {job.grace_seconds} s before the limit: the run saves, ends, and is queued again.",
             "set -uo pipefail",
             'cd "$SLURM_SUBMIT_DIR"',
-            'PYTHON=${PYTHON:-$PWD/.venv/bin/python}',
-            'export RUN=${RUN:-$PWD/run} PYTHON PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
+            *_HERE,
             'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
             'mkdir -p "$RUN"',
@@ -57,6 +61,36 @@ def slurm(job: ExportJob) -> dict[str, str]:
             "",
         ])
     }  # fmt: skip
+
+
+def calibration_script(place: Place, *, cards: int, limit_seconds: float, command: str) -> str:
+    """`job.sbatch` of a calibration: one task that runs `command`; preempted, it is queued again and goes on."""
+    options = [
+        f"--job-name=calibrate-{place.name or 'default'}",
+        "--nodes=1",
+        "--ntasks=1",
+        *_cards(cards),
+        f"--time={slurm_time(math.ceil(limit_seconds))}",
+        "--requeue",
+        "--open-mode=append",
+        "--output=%x-%j.out",
+        *_asked(place),
+    ]
+    lines = ["#!/usr/bin/env bash", *(f"#SBATCH {it}" for it in options), 'cd "$SLURM_SUBMIT_DIR"', *_HERE]
+    return "\n".join([*lines, f'exec "$PYTHON" {command}', ""])
+
+
+def _cards(count: int) -> list[str]:
+    """Options for so many cards a node; a CPU is measured, and trains, with nobody beside."""
+    return [f"--gpus-per-node={count}", "--cpus-per-task=4"] if count else ["--exclusive"]
+
+
+def _asked(place: Place) -> list[str]:
+    """Options that the user gave."""
+    asked = {
+        "partition": place.name, "account": place.account, "qos": place.qos, "constraint": place.constraint,
+    }  # fmt: skip
+    return [f"--{name}={value}" for name, value in asked.items() if value]
 
 
 def _measured_first(job: ExportJob) -> list[str]:

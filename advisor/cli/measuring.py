@@ -1,0 +1,68 @@
+"""The live view of calibrations elsewhere, and their table: `advisor calibrate --on`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from advisor.cli.calibrate import summarise
+from advisor.report.elsewhere import elsewhere_table
+from advisor.report.render import print_json, remark, show
+from advisor.report.table import on_console
+from advisor.run_records import Place
+from advisor.store.store import Store, default_store
+from advisor.workflows.calibrate import CalibrationOptions
+from advisor.workflows.calibrate_elsewhere import Measured, begin, look, several
+
+LOOK_SECONDS = 1.0
+
+
+def measure(options: CalibrationOptions, places: Sequence[Place], *, detach: bool, as_json: bool) -> int:
+    """Calibrate each place, wait for all unless detached, and show one table; exit code 1 where any failed."""
+    store, now = default_store(), datetime.now(UTC)
+    found = [begin(options, place, store, now) for place in several(places, options)]
+    for one in found:
+        remark(line(one))
+    try:
+        found = found if detach else _followed(found, store)
+    except KeyboardInterrupt:
+        remark("left; what was handed over goes on. The same command shows what came of it")
+        found = [look(one, store) for one in found]
+    if as_json:
+        print_json({"places": [_document(one) for one in found]})
+    else:
+        table = elsewhere_table(found)
+        show(on_console(table), *table.notes)
+    return 1 if any(one.is_over and one.calibrated is None for one in found) else 0
+
+
+def line(one: Measured) -> str:
+    """How the calibration of a place stands."""
+    said = "measured" if one.calibrated is not None else "failed" if one.is_over else one.state
+    starts = f"it would start at {one.starts_at}" if one.starts_at and not one.is_over else None
+    return ": ".join([one.name, ", ".join(filter(None, (said, starts, one.words)))])
+
+
+def _followed(found: Sequence[Measured], store: Store) -> list[Measured]:
+    told = [line(one) for one in found]
+    while not all(one.is_over for one in found):
+        time.sleep(LOOK_SECONDS)
+        found = [look(one, store) for one in found]
+        for one, before in zip(found, told, strict=True):
+            if line(one) != before:
+                remark(line(one))
+        told = [line(one) for one in found]
+    return list(found)
+
+
+def _document(one: Measured) -> dict[str, Any]:
+    return {
+        "place": one.name,
+        "state": one.state,
+        "words": one.words,
+        "starts_at": one.starts_at,
+        "kept": one.kept,
+        "calibrated": None if one.calibrated is None else summarise(one.calibrated),
+    }

@@ -1,0 +1,154 @@
+"""Places elsewhere, each calibrated by a job of its own: that one fails changes nothing for the others.
+
+A place has one calibration at a time, in the store's `measuring/PLACE`: whoever asks for it again joins it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.calibrate.detect import CPU_DEFAULTS, CUDA_DEFAULTS
+from advisor.errors import AdvisorError
+from advisor.launch.arrival import CALIBRATION, enter
+from advisor.launch.backend import Measuring, id_of
+from advisor.launch.engines import MEASURED_THERE, backend_of, handle_of
+from advisor.launch.process import waiting_lock
+from advisor.launch.remote import RemoteBackend
+from advisor.launch.state import RunState, goes_on, last_sighting, last_words, this_host
+from advisor.run_records import LaunchRecord, Place
+from advisor.store.disk import disk_errors
+from advisor.store.store import Store, load_calibration
+from advisor.workflows.calibrate import Calibrated, CalibrationOptions, judged
+from advisor.workflows.calibrate_there import asked_text
+
+COLLECTED = "collected"  # in the folder: its calibration has been told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """How the calibration of one place stands."""
+
+    place: Place
+    folder: Path
+    state: str  # of RunState; finished: it was measured, or failed
+    words: str | None = None  # of the engine, or why it failed
+    starts_at: str | None = None  # by the engine's estimate before it was handed over
+    calibrated: Calibrated | None = None
+    kept: bool = False  # in the store: not of another CPU
+
+    @property
+    def name(self) -> str:
+        return self.place.engine if self.place.name is None else f"{self.place.engine}:{self.place.name}"
+
+    @property
+    def is_over(self) -> bool:
+        return not goes_on(self.state)
+
+
+def several(places: Sequence[Place], options: CalibrationOptions) -> list[Place]:
+    """Each place by itself: a job of Slurm that names several partitions starts in the one that is free first.
+
+    Raises AdvisorError (exit 2) for what nobody elsewhere can be asked.
+    """
+    if other := [place.engine for place in places if place.engine not in MEASURED_THERE]:
+        hint = "calibrate on that machine itself: advisor calibrate"
+        raise AdvisorError(f"--on {other[0]}: its machines are not calibrated from here", hint, exit_code=2)
+    if options.data is not None:
+        hint = "leave out --data; --vocab-size says what decides the speed"
+        raise AdvisorError("elsewhere a machine is calibrated with synthetic tokens", hint, exit_code=2)
+    found: dict[Place, None] = {}
+    for place in places:
+        names = place.name.split(",") if place.engine == "slurm" and place.name else [place.name]
+        found |= {replace(place, name=name): None for name in names if name != ""}
+    return list(found)
+
+
+def begin(options: CalibrationOptions, place: Place, store: Store, now: datetime) -> Measured:
+    """Hand over the calibration of a place, or join the one that goes on there; a failure is its answer."""
+    backend = _backend(place, store)
+    folder = store.home / "measuring" / f"{place.engine}-{place.name or 'default'}"
+    with disk_errors("make the folder", folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with waiting_lock(folder.with_name(f".{folder.name}.lock")):
+        if _is_under_way(folder):
+            return look(Measured(place=place, folder=folder, state=RunState.QUEUED), store)
+        with disk_errors("empty", folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        try:
+            request = backend.measuring(_asked(options, place, folder, now))
+            backend.offer(request)
+            starts_at = backend.starts_at(request)
+            backend.submit(request, is_run=False)
+        except AdvisorError as error:
+            (folder / COLLECTED).touch()
+            return Measured(place=place, folder=folder, state=RunState.FINISHED, words=error.message)
+    return Measured(place=place, folder=folder, state=RunState.QUEUED, starts_at=starts_at)
+
+
+def look(measured: Measured, store: Store) -> Measured:
+    """How it stands now; once it is over, what it found is in the store."""
+    if measured.is_over:
+        return measured
+    folder = measured.folder
+    backend = _backend(measured.place, store)
+    backend.look_if_due(folder)
+    seen = last_sighting(folder)
+    if seen is not None and goes_on(seen.state) and backend.waits_in_vain(seen.words):
+        backend.kill(folder, id_of(handle_of(folder)))
+        (folder / COLLECTED).touch()
+        return replace(measured, state=RunState.FINISHED, words=f"it would never start: {seen.words}")
+    state, words = (seen.state, seen.words) if seen is not None else (RunState.FINISHED, "it was never handed over")
+    if goes_on(state):
+        return replace(measured, state=state, words=words)
+    (folder / COLLECTED).touch()
+    try:
+        return _collected(replace(measured, state=state), store, words)
+    except AdvisorError as error:  # of what came from there
+        return replace(measured, state=state, words=error.message)
+
+
+def _collected(measured: Measured, store: Store, words: str | None) -> Measured:
+    path = measured.folder / CALIBRATION
+    if not path.exists():
+        said = [words, last_words(measured.folder)]
+        return replace(measured, words="; ".join(filter(None, said)) or "it ended without a word")
+    calibration = load_calibration(path)
+    # two cards of a kind that began in the same second are two calibrations
+    calibration = replace(calibration, id=f"{calibration.id}-{measured.folder.name}")
+    kept = enter(calibration, store)
+    return replace(measured, words=None, calibrated=judged(calibration, store), kept=kept)
+
+
+def _is_under_way(folder: Path) -> bool:
+    """Whether a calibration was handed over from a folder whose answer nobody has been told."""
+    return last_sighting(folder) is not None and not (folder / COLLECTED).exists()
+
+
+def _backend(place: Place, store: Store) -> RemoteBackend:
+    backend = backend_of(place.engine, store)
+    assert isinstance(backend, RemoteBackend)  # of MEASURED_THERE
+    return backend
+
+
+def _asked(options: CalibrationOptions, place: Place, folder: Path, now: datetime) -> Measuring:
+    usual = CPU_DEFAULTS if options.gpu == "cpu" else CUDA_DEFAULTS
+    record = LaunchRecord(
+        id=f"calibration-{folder.name}-{now:%Y%m%d-%H%M%S}",
+        name="calibration",
+        attempt=1,
+        launched_at=now.astimezone(UTC).isoformat(timespec="milliseconds"),
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=(),
+        usd_per_hour=options.price,
+        device_key=None if options.gpu in ("auto", "cpu") else options.gpu,
+        place=place,
+    )
+    seconds = options.budget_seconds or usual.budget_seconds
+    return Measuring(folder=folder, gpu=options.gpu, asked=asked_text(options), seconds=seconds, record=record)

@@ -1,0 +1,52 @@
+"""What a calibration elsewhere is asked for, before any engine is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from advisor.launch.engines import parse_place
+from advisor.records import Kernels
+from advisor.workflows.calibrate import CalibrationOptions
+from advisor.workflows.calibrate_elsewhere import several
+from advisor.workflows.calibrate_there import asked_text, options_of
+
+
+def test_partitions_that_are_named_together_are_places_of_their_own():
+    """Slurm would start one job in whichever is free first."""
+    places = [
+        parse_place("slurm:h100,l40s", account="me"),
+        parse_place("ssh:there"),
+        parse_place("slurm:h100", account="me"),
+    ]
+    found = several(places, CalibrationOptions())
+    assert [(place.engine, place.name, place.account) for place in found] == [
+        ("slurm", "h100", "me"), ("slurm", "l40s", "me"), ("ssh", "there", None)]  # fmt: skip
+    assert [place.name for place in several([parse_place("slurm")], CalibrationOptions())] == [None]
+
+
+def test_the_other_side_is_asked_for_the_same():
+    options = CalibrationOptions(
+        gpu="cpu", depths=(1, 2), seq_len=64, price=0.5, kernels=Kernels(tf32=False), fresh=True
+    )
+    there = options_of(json.loads(asked_text(options)))
+    assert there == CalibrationOptions(gpu="cpu", depths=[1, 2], seq_len=64, price=0.5, kernels=Kernels(tf32=False))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "slurm:a", "--on", "skypilot"], "not calibrated from here"),
+        (["--on", "local"], "not calibrated from here"),
+        (["--on", "ssh:there", "--data", "."], "synthetic tokens"),
+        (["--on", "ssh:-oProxyCommand=x"], "no place"),
+        (["--detach"], "--detach is for a calibration elsewhere"),
+        (["--qos", "high"], "--qos is for a calibration elsewhere"),
+    ],
+)
+def test_what_nobody_elsewhere_can_be_asked_is_refused_before_anything_is_handed_over(call, advisor_home, words, said):
+    code, out, err = call("calibrate", *words)
+    assert (code, out) == (2, "") and said in err, err
+    assert not Path(advisor_home, "measuring").exists()
