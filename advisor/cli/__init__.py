@@ -44,6 +44,7 @@ VERBS = {
         Verb(name="quickstart", section=START, help="Calibrate, plan, train and compare on this machine, in minutes."),
         Verb(name="app", section=START, help="The same in the browser: plan, launch, watch, compare, explore."),
         Verb(name="calibrate", section=MEASURE, help="Measure this device with short bursts and fit its model."),
+        Verb(name="adopt", section=MEASURE, help="Calibrate and plan any other training command, as it is."),
         Verb(name="tune", section=MEASURE, help="Measure which settings make a run faster here, and by how much."),
         Verb(name="predict", section=MEASURE, help="Predict step time, throughput and memory of one configuration."),
         Verb(name="plan", section=MEASURE, help="Recommend depth, batch and tokens for a goal."),

@@ -18,7 +18,8 @@ from advisor.report.arrival import table
 from advisor.report.progress import closing_lines, line
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.report.table import on_console
-from advisor.runs.follow import RunFollower
+from advisor.runs.adopted import AdoptedProgress
+from advisor.runs.follow import follower
 from advisor.runs.progress import Progress
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, read_launch
@@ -29,7 +30,7 @@ LOOK_SECONDS = 1.0
 PLAIN_SECONDS = 30.0  # between lines where stderr is not a terminal
 
 
-def follow(run_dir: Path, store: Store) -> Progress | None:
+def follow(run_dir: Path, store: Store) -> Progress | AdoptedProgress | None:
     """Show a run on stderr until it ends; None when the person leaves with Ctrl-C, and the run goes on."""
     try:
         return _follow(run_dir, store)
@@ -38,13 +39,13 @@ def follow(run_dir: Path, store: Store) -> Progress | None:
         return None
 
 
-def _follow(run_dir: Path, store: Store) -> Progress:
-    follower = RunFollower(run_dir, store)
+def _follow(run_dir: Path, store: Store) -> Progress | AdoptedProgress:
+    following = follower(run_dir, store)
     console = error_console()
     printed, told = -math.inf, False
     with Live(console=console, transient=True, auto_refresh=False) as live:
         while True:
-            progress = follower.look()
+            progress = following.look()
             told = told or tell_arrival(run_dir)
             if not goes_on(progress.state):
                 settle(run_dir)
@@ -71,11 +72,11 @@ def tell_arrival(run_dir: Path) -> bool:
     return True
 
 
-def finish(progress: Progress | None, run_dir: Path, store: Store, *, as_json: bool) -> int:
+def finish(progress: Progress | AdoptedProgress | None, run_dir: Path, store: Store, *, as_json: bool) -> int:
     """Say how a followed run ended and give the exit code: 0 completed, stopped or left running, 1 otherwise."""
     if progress is None:
         if as_json:
-            print_json({"run_dir": run_dir, "progress": RunFollower(run_dir, store).look()})
+            print_json({"run_dir": run_dir, "progress": follower(run_dir, store).look()})
         return 0
     if as_json:
         print_json({"run_dir": run_dir, "progress": progress})
@@ -85,7 +86,7 @@ def finish(progress: Progress | None, run_dir: Path, store: Store, *, as_json: b
     return 0 if good else 1
 
 
-def _bar(progress: Progress) -> Table:
+def _bar(progress: Progress | AdoptedProgress) -> Table:
     bar = Table.grid()  # a bar alone does not end its line
     bar.add_row(ProgressBar(total=progress.steps, completed=progress.step, width=60))
     return bar

@@ -22,6 +22,8 @@ from advisor.report.arrival import table
 from advisor.report.render import error_console, print_json, remark, show
 from advisor.report.table import on_console
 from advisor.run_records import Arriving, Place
+from advisor.store.adopted import is_adopted_plan, load_adopted_plan
+from advisor.store.disk import read_yaml
 from advisor.store.store import Store, default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits, Started, read_source
@@ -100,6 +102,21 @@ def command(
     Elsewhere: slurm takes the run folder from a file system that the cluster shares; ssh sends export and data to a
     host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
+    if is_adopted_plan(read_yaml(plan, "plan")):
+        given = (
+            on != "local",
+            max_usd,
+            max_hours,
+            stop_loss,
+            gates,
+            first,
+            may_change,
+            stop_if_over,
+            gpu_ids,
+            check,
+            dry_run,
+        )
+        return _adopted(plan, run_dir, refused=any(given), detach=detach, as_json=as_json)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store, source = default_store(), _with_gates(read_source(plan), gates, plan)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
@@ -122,6 +139,17 @@ def command(
     if arrival is not None:
         arrival.write(started.run_dir)
     return after_start(store, started, detach=detach, as_json=as_json)
+
+
+def _adopted(plan: Path, run_dir: Path | None, *, refused: bool, detach: bool, as_json: bool) -> int:
+    """The plan of an adopted command: it starts here, within the limits that it was planned for."""
+    from advisor.workflows.adopt import launch_adopted
+
+    if refused:
+        hint = "its limits are the plan's: advisor adopt --name NAME --deadline …; elsewhere, adopt it on that machine"
+        raise AdvisorError("an adopted command is launched on this machine, as it was planned", hint, exit_code=2)
+    store = default_store()
+    return after_start(store, launch_adopted(store, load_adopted_plan(plan), run_dir), detach=detach, as_json=as_json)
 
 
 def _arriving(

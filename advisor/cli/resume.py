@@ -6,7 +6,9 @@ import click
 
 from advisor.cli.launch import after_start
 from advisor.cli.params import USD, Number
+from advisor.errors import AdvisorError
 from advisor.launch.guards import parse_loss_stop
+from advisor.runs.adopted import is_adopted
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 from advisor.workflows.launch import Limits
@@ -38,5 +40,15 @@ def command(
     store = default_store()
     loss = None if not stop_loss else [parse_loss_stop(text) for text in stop_loss if text != "none"]
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=loss)
-    started = flow.resume(store, store.find_run(run), limits=limits, usd_per_hour=price)
+    run_dir = store.find_run(run)
+    if is_adopted(run_dir):
+        if loss is not None or price is not None:
+            raise AdvisorError(
+                "an adopted command has no --stop-loss, and keeps its price", "--max-hours or --max-usd", exit_code=2
+            )
+        from advisor.workflows.adopt import resume_adopted  # scipy: resuming another run starts without it
+
+        started = resume_adopted(store, run_dir, max_usd, max_hours)
+    else:
+        started = flow.resume(store, run_dir, limits=limits, usd_per_hour=price)
     return after_start(store, started, detach=detach, as_json=as_json)

@@ -7,7 +7,7 @@ import click
 from advisor.cli.following import finish
 from advisor.cli.params import SECONDS
 from advisor.report.render import remark
-from advisor.runs.follow import RunFollower
+from advisor.runs.follow import follower
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 
@@ -24,11 +24,11 @@ def command(run: str, timeout: float, force: bool, as_json: bool) -> int:
     """
     store = default_store()
     run_dir = store.find_run(run)
-    if RunFollower(run_dir, store).look().outcome is None:
+    if follower(run_dir, store).look().outcome is None:
         remark(f"asking {run_dir.name} to stop")
     else:
         remark(f"{run_dir.name} is over already: nothing to stop")
     flow.stop(store, run_dir, timeout_seconds=timeout, force=force)
-    progress = RunFollower(run_dir, store).look()
+    progress = follower(run_dir, store).look()
     finish(progress, run_dir, store, as_json=as_json)
     return 0  # it is not running any more, which is what was asked for

@@ -6,7 +6,7 @@ import click
 
 from advisor.cli.following import finish, follow
 from advisor.report.render import remark
-from advisor.runs.follow import RunFollower
+from advisor.runs.follow import follower
 from advisor.store.store import default_store
 from advisor.workflows import launch as flow
 
@@ -23,7 +23,7 @@ def command(run: str, once: bool, fetch: bool, as_json: bool) -> int:
     """
     store = default_store()
     run_dir = store.find_run(run)
-    progress = RunFollower(run_dir, store).look() if once or as_json else follow(run_dir, store)
+    progress = follower(run_dir, store).look() if once or as_json else follow(run_dir, store)
     if fetch and progress is not None:
         remark(flow.fetch(store, run_dir))
     return finish(progress, run_dir, store, as_json=as_json)

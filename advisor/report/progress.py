@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from advisor.launch.state import RunState, goes_on
+from advisor.report import adopted_progress
+from advisor.runs.adopted import AdoptedProgress
 from advisor.runs.progress import Progress
 from advisor.units import (
     format_count,
@@ -27,8 +29,10 @@ NEXT = {
 }
 
 
-def line(progress: Progress) -> str:
+def line(progress: Progress | AdoptedProgress) -> str:
     """A run that goes on, on one line: steps, loss, tokens/s, time left and dollars; or what it waits for."""
+    if isinstance(progress, AdoptedProgress):
+        return adopted_progress.progress_line(progress)
     if progress.state != RunState.RUNNING:
         because = f": {progress.reason}" if progress.reason else ""
         seen = f"; last heard of at step {format_count(progress.step)}" if progress.step else ""
@@ -51,8 +55,10 @@ def line(progress: Progress) -> str:
     return "   ".join(parts)
 
 
-def closing_lines(progress: Progress, run_dir: Path) -> list[str]:
+def closing_lines(progress: Progress | AdoptedProgress, run_dir: Path) -> list[str]:
     """How a run stands, in words, with the next command."""
+    if isinstance(progress, AdoptedProgress):
+        return adopted_progress.closing_lines(progress, run_dir)
     if goes_on(progress.state):
         return [line(progress), f"next: advisor watch {run_dir}"]
     if progress.state == RunState.NEVER_STARTED:

@@ -12,7 +12,10 @@ from advisor.launch.engines import describe
 from advisor.records import Plan
 from advisor.run_records import RunRow
 from advisor.runs.account import account
+from advisor.runs.adopted import AdoptedProgress, is_adopted, look
 from advisor.runs.progress import History, Progress, make_progress
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import (
     CONFIG,
@@ -102,6 +105,22 @@ class RunFollower:
             ) from error
 
 
+class AdoptedFollower:
+    """The same of a run of an adopted command."""
+
+    def __init__(self, run_dir: Path):
+        self.run_dir = run_dir
+
+    def look(self, now: float | None = None) -> AdoptedProgress:
+        """The run's progress at this moment. Raises AdvisorError when the folder is damaged."""
+        return look(self.run_dir, time.time() if now is None else now)
+
+
+def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
+    """What follows the run of a folder."""
+    return AdoptedFollower(run_dir) if is_adopted(run_dir) else RunFollower(run_dir, store)
+
+
 def _spent(run_dir: Path) -> Spent:
     """What the run's budget counts; nothing where it has not come home."""
     with disk_errors("read the budget in", run_dir):
@@ -143,7 +162,10 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
         return replace(base, problem="its folder is gone")
     try:
         status = describe(folder, store)
-        planned, usd = read_run_config(folder).steps, _booked_usd(folder)
+        if is_adopted(folder):
+            planned, usd = load_adopted_plan(folder / ADOPTED_PLAN).steps, look(folder, time.time()).usd_so_far
+        else:
+            planned, usd = read_run_config(folder).steps, _booked_usd(folder)
     except AdvisorError as error:
         return replace(base, state="damaged", problem=error.message)
     return replace(base, state=status.state.value, outcome=status.outcome.value if status.outcome else None,

@@ -7,9 +7,10 @@ from pathlib import Path
 from advisor.errors import AdvisorError
 from advisor.store.run_folder import read_launch
 from advisor.trainers.adapter import Trainer
+from advisor.trainers.adopted import ADOPTED
 from advisor.trainers.own import OWN
 
-TRAINERS: dict[str, Trainer] = {OWN.name: OWN}
+TRAINERS: dict[str, Trainer] = {OWN.name: OWN, ADOPTED.name: ADOPTED}
 
 
 def trainer_of(name: str) -> Trainer:

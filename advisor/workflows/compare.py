@@ -20,9 +20,13 @@ from advisor.readers.run_table import RunTable
 from advisor.readers.sidecars import with_plan
 from advisor.records import Plan, Workload
 from advisor.run_records import LaunchRecord
+from advisor.runs.adopted import is_adopted
+from advisor.runs.adopted_scores import score_adopted, with_run
 from advisor.runs.energy import run_kwh
 from advisor.runs.ledger_rows import score_rows
 from advisor.runs.scoring import ScoredRun, score_run
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
+from advisor.store.adopted import adopted_names, load_adopted, load_adopted_plan, save_adopted
 from advisor.store.calibration import MeasuredRun
 from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch, read_run_plan, run_id
@@ -67,6 +71,8 @@ def review(store: Store, text: str, *, record: bool | None, plan: Path | None = 
     """
     path, ours = _find(store, text)
     promised = _plan_beside(path) or (load_plan(plan) if plan else None)
+    if ours and is_adopted(path):
+        return _adopted(store, path, record)
     reviewed = _own(path, promised) if ours else _other(path, promised)
     if record is False:
         return reviewed
@@ -97,6 +103,26 @@ def _find(store: Store, text: str) -> tuple[Path, bool]:
 def _plan_beside(path: Path) -> Plan | None:
     folder = path if path.is_dir() else path.parent
     return read_run_plan(folder) if (folder / PLAN).is_file() else None
+
+
+def _adopted(store: Store, run_dir: Path, record: bool | None) -> Reviewed:
+    """The run of an adopted command: its scores enter the ledger under device and command, its pace that command."""
+    run, plan = _read_launched(run_dir), load_adopted_plan(run_dir / ADOPTED_PLAN)
+    case, scored = score_adopted(run, plan, run_id=run_id(run_dir))
+    reviewed = Reviewed(path=run_dir, case=case, scored=scored)
+    if record is False or scored.outcome is None:
+        return replace(reviewed, not_recorded="it has not ended" if scored.outcome is None else None)
+    if record is None and scored.run_id in store.taken_back():
+        return replace(reviewed, not_recorded="it was taken back; --record enters it again")
+    short = _too_short(reviewed)
+    if short is not None and not scored.complete:
+        return replace(reviewed, not_recorded=short)
+    store.record_scores(scored.run_id, score_rows(scored, datetime.now(UTC).isoformat(timespec="seconds")))
+    step = scored.actual("step_seconds")
+    if short is not None or step is None or plan.trainer not in adopted_names(store.home):
+        return replace(reviewed, recorded=True, not_learnt=short or "its command is not adopted here any more")
+    save_adopted(store.home, with_run(load_adopted(store.home, plan.trainer), plan, run, step))
+    return replace(reviewed, recorded=True)
 
 
 def _own(run_dir: Path, plan: Plan | None) -> Reviewed:

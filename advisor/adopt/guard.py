@@ -1,0 +1,132 @@
+"""`python -m advisor.adopt.guard FOLDER`: the process of an adopted run.
+
+It starts the command with the probe on, writes what the probe sees into the run's log, ends the command when its time
+or money is up, and ends as the command did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+from advisor.adopt.command import with_values
+from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
+from advisor.store.adopted import PLAN, AdoptedPlan, load_adopted_plan
+from advisor.store.run_folder import read_launch
+from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
+from trainer.schema import Outcome
+
+_POLL_SECONDS = 0.2
+_LEAST_GRACE = 10.0  # from SIGTERM to SIGKILL, at least
+_GRACE_FACTOR = 3.0  # of what its end took when it was adopted
+
+
+class Guard:
+    """One attempt at an adopted run."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.plan = folder, load_adopted_plan(folder / PLAN)
+        self.log = AdoptedLog(folder)
+        self.began = time.time()
+        self.used_before = spent_seconds(folder)
+        self.asked: str | None = None  # why it is being ended
+        self.asked_at = 0.0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Start the command, watch it to its end, and give its exit code (128 + the signal that ended it)."""
+        attempt = self.log.attempts() + 1
+        scratch = self.folder / PROBE_FOLDER / f"{attempt:03}"
+        scratch.mkdir(parents=True, exist_ok=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked_to_stop)
+        arguments, variables = _command(self.plan, self.folder, attempt)
+        self.log.header(self.plan, attempt, self.began, arguments)
+        environment = {**os.environ, **variables}
+        environment |= probe_variables(scratch, 3, environment)
+        try:
+            self.process = subprocess.Popen(arguments, cwd=self.plan.folder, env=environment, start_new_session=True)
+        except OSError as error:
+            self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began)
+            return 127
+        return self._watch(self.process, ProbeFolder(scratch))
+
+    def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder) -> int:
+        while process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            self._log(probed)
+            self._enforce(process)
+        self._log(probed)
+        code = process.returncode
+        self.log.final(*self._ended(code), self.began)
+        return code if code >= 0 else 128 - code
+
+    def _log(self, probed: ProbeFolder) -> None:
+        probed.read_on()
+        if (process := probed.first) is not None:
+            peaks = {name: peak for name in MEMORY if (peak := probed.peak(name)) is not None}
+            self.log.steps(process.moments, process.durations, peaks)
+
+    def _enforce(self, process: subprocess.Popen[bytes]) -> None:
+        """End the command when its limit is reached, and kill it when it does not end."""
+        limit = self.plan.max_seconds
+        if (
+            self.asked is None
+            and limit is not None
+            and self.used_before + time.time() - self.began >= limit - self._ending
+        ):
+            self._end(
+                f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
+            )
+        if self.asked is not None and time.time() - self.asked_at > max(_LEAST_GRACE, _GRACE_FACTOR * self._ending):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    @property
+    def _ending(self) -> float:
+        """Seconds that its end may take."""
+        return self.plan.ending_seconds.high if self.plan.ending_seconds is not None else 0.0
+
+    def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        self._end(f"received {signal.Signals(number).name}")
+
+    def _end(self, why: str) -> None:
+        if self.asked is not None or self.process is None:
+            return
+        self.asked, self.asked_at = why, time.time()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+
+    def _ended(self, code: int) -> tuple[Outcome, str]:
+        if self.asked is not None:
+            return Outcome.STOPPED, self.asked
+        if code == 0:
+            return Outcome.COMPLETED, "the command ended by itself"
+        if code == -signal.SIGKILL:
+            return Outcome.OUT_OF_MEMORY, "killed (SIGKILL), as the kernel does when memory runs out"
+        return Outcome.FAILED, f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+
+
+def _command(plan: AdoptedPlan, folder: Path, attempt: int) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The planned command, with what makes it go on where it was started before."""
+    ready = with_values(plan.command, recipe_of(folder), plan.values, folder)
+    again = plan.resume_args if attempt > 1 else ()
+    return (*ready.arguments, *again), {v.name: v.value for v in plan.environment} | ready.variables
+
+
+def main(folder: str) -> int:
+    """Run the plan of a run folder."""
+    path = Path(folder)
+    assert read_launch(path) is not None  # the launcher writes it first
+    return Guard(path).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""What a program's own help says of its options, and which of them are the knobs that every trainer has. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from advisor.adopt.command import number_of, value_of
+from advisor.store.adopted import Knob, Recipe
+
+# canonical name → what programs call it, the surest first; compared without case, dashes and what stands before a dot
+NAMES: dict[str, tuple[str, ...]] = {
+    "micro_batch": (
+        *("per_device_train_batch_size", "device_train_microbatch_size", "micro_batch_size", "device_batch_size"),
+        *("microbatch_size", "micro_batch", "microbatch", "local_batch_size", "train_batch_size", "batch_size"),
+        *("batchsize", "bsz", "bs", "batch"),
+    ),
+    "grad_accum": (
+        *("gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches", "grad_accumulation_steps"),
+        *("accumulation_steps", "gradient_accumulation", "grad_accum", "accum_steps", "accum_iter", "update_freq"),
+        *("accumulate", "accum"),
+    ),
+    "seq_len": (
+        *("max_seq_length", "max_seq_len", "sequence_length", "seq_length", "seq_len", "block_size", "context_length"),
+        *("sequence_len", "max_length", "context_size", "context_len", "ctx_len", "n_ctx", "context", "seqlen"),
+    ),
+    "steps": (
+        *("max_steps", "max_train_steps", "num_train_steps", "total_steps", "train_steps", "num_steps", "n_steps"),
+        *("max_iters", "num_iterations", "train_iters", "max_iterations", "iterations", "num_iters", "iters", "steps"),
+    ),
+    "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "epoch"),
+    "depth": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers"),
+}
+SWITCHED_OFF = {  # in bursts, where a number means "every so many steps"
+    "log_every": ("logging_steps", "log_interval", "log_every_n_steps", "log_every", "log_freq"),
+    "save_every": (
+        "save_steps",
+        "save_interval",
+        "save_every",
+        "checkpoint_interval",
+        "checkpoint_every",
+        "ckpt_interval",
+    ),
+    "eval_every": ("eval_steps", "eval_interval", "eval_every", "val_interval", "val_every", "validation_interval"),
+}
+NEVER = "1000000000"
+_OPTION = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)")
+_DEFAULT = re.compile(r"[\[(]default:? *['\"]?([^\s'\")\]]+)")
+_FRAME = "│┃|"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of a program's help."""
+
+    names: tuple[str, ...]
+    takes_value: bool
+    default: str | None
+    stands_for: tuple[str, ...] = ()  # what the help calls its value: argparse's name of the variable
+
+    @property
+    def key(self) -> str:
+        """The name to set it by: the longest."""
+        return max(self.names, key=len)
+
+
+def read_options(text: str) -> list[Option]:
+    """The options of a help text: argparse's, jsonargparse's, click's, tyro's.
+
+    A line whose first word is an option begins one; its words up to the next belong to it.
+    """
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        clean = line.strip().strip(_FRAME).strip()
+        if clean.startswith("-") and _OPTION.match(clean):
+            blocks.append([clean])
+        elif blocks and clean:
+            blocks[-1].append(clean)
+    return [option for block in blocks if (option := _option(block)) is not None]
+
+
+def _option(block: Sequence[str]) -> Option | None:
+    head = re.split(r" {2,}", block[0])[0]
+    names = tuple(dict.fromkeys(_OPTION.findall(head)))
+    if not any(name.startswith("--") for name in names):
+        return None
+    default = _DEFAULT.search(" ".join(block))
+    left = _OPTION.sub("", head).replace(",", " ").replace("=", " ").strip()
+    stands_for = tuple(dict.fromkeys(word.lower() for word in left.split() if word.isupper() and "_" in word))
+    return Option(
+        names=tuple(name for name in names if name.startswith("--")),
+        stands_for=stands_for,
+        takes_value=bool(left),
+        default=default[1] if default else None,
+    )
+
+
+def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
+    """The recipe that a program's help and its own command suggest; knobs it does not find are left out."""
+    options = read_options(text)
+    given = [
+        Option(names=(word.split("=")[0],), takes_value=True, default=None) for word in command if word.startswith("--")
+    ]
+    known = {_plain(n) for option in options for n in option.names}
+    options += [option for option in given if _plain(option.key) not in known]
+    knobs = [knob for canonical in NAMES if (knob := _find(canonical, NAMES[canonical], options, command)) is not None]
+    for canonical, names in SWITCHED_OFF.items():
+        if (knob := _find(canonical, names, options, command)) is not None:
+            knobs.append(
+                Knob(name=canonical, key=knob.key, how=knob.how, in_bursts="1" if canonical == "log_every" else NEVER)
+            )
+    return Recipe(name=name, knobs=tuple(knobs))
+
+
+def _find(canonical: str, names: Sequence[str], options: Iterable[Option], command: Sequence[str]) -> Knob | None:
+    with_value = [option for option in options if option.takes_value]
+    by_name = {word: option for option in with_value for word in option.stands_for}
+    by_name |= {_plain(n): option for option in with_value for n in option.names}
+    option = next((by_name[name] for name in names if name in by_name), None)
+    if option is None:
+        return None
+    spelled = next((n for n in option.names if any(w == n or w.startswith(f"{n}=") for w in command)), option.key)
+    equals = any(word.startswith(f"{spelled}=") for word in command)
+    knob = Knob(name=canonical, key=spelled, how="equals" if equals else "option")
+    value = number_of(command, Recipe(name=""), knob)
+    if value is None and value_of(command, knob) is None and option.default is not None:
+        value = _number(option.default)
+    return Knob(name=canonical, key=spelled, how=knob.how, value=value)
+
+
+def _plain(option: str) -> str:
+    return option.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,281 @@
+"""From an adopted command and a limit to the run to start: micro-batch, steps, time, dollars, memory. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from advisor.adopt.empirical import Batch, Fitted, fit_memory, fit_time
+from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times
+from advisor.errors import AdvisorError
+from advisor.laws.intervals import Z80
+from advisor.predict.micro_batch import Tries, one_micro_batch
+from advisor.records import Basis, Estimate, worst_basis
+from advisor.store.adopted import Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
+from advisor.units import format_estimate, format_seconds, format_usd
+
+_FARTHEST = 2.0  # times what was measured: beyond that nothing is planned
+_ONCE_MORE = (
+    1.15  # factor by which start-up and end differ between runs; arbitrary, imports come from a cache or a disk
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdoptedGoal:
+    """What is wanted of an adopted command. None: not said; with nothing said it does the steps of its own command."""
+
+    deadline_seconds: float | None = None
+    budget_usd: float | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    rows: int | None = None  # samples, where tokens mean nothing
+    usd_per_hour: float | None = None
+    memory_bytes: float | None = None  # that may be filled; None: not limited
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way to split the global batch."""
+
+    batch: Batch
+    settings: tuple[Setting, ...]
+    step_seconds: Estimate
+    memory_bytes: Estimate | None
+
+
+def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str) -> AdoptedPlan:
+    """The plan of a run that keeps the command's own global batch; raises AdvisorError where nothing fits.
+
+    The high ends of the intervals are kept within deadline and budget: a run that a limit ends has not decayed its
+    learning rate.
+    """
+    base = adopted.bursts[0]
+    options = batch_options(adopted)
+    chosen = _choose(options, goal)
+    startup = _once_more([b.startup_seconds for b in adopted.bursts if b.startup_seconds is not None])
+    endings = [b.ending_seconds for b in adopted.bursts if b.ending_seconds is not None]
+    ending = _once_more(endings) if endings else None
+    assert startup is not None  # the base burst has steps
+    fixed = startup if ending is None else _sum(startup, ending)
+    limit = _limit_seconds(goal)
+    rows, tokens = _per_step(base, adopted.gpus)
+    steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
+    total = _sum(fixed, chosen.step_seconds.scaled(steps))
+    _refuse_too_long(total, limit, goal)
+    steps_knob = adopted.works("steps")
+    settings = (*chosen.settings, *((Setting(name="steps", value=steps),) if steps_knob else ()))
+    cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
+    return AdoptedPlan(
+        id=plan_id,
+        created=created,
+        trainer=adopted.name,
+        command=adopted.command,
+        folder=adopted.folder,
+        environment=adopted.environment,
+        resume_args=adopted.recipe.resume_args,
+        values=settings,
+        device_key=adopted.device_key,
+        gpus=adopted.gpus,
+        shape=_shape(base, chosen.batch),
+        steps=steps,
+        steps_are_set=steps_knob,
+        rows_per_step=rows,
+        tokens_per_step=tokens,
+        startup_seconds=startup,
+        step_seconds=chosen.step_seconds,
+        ending_seconds=ending,
+        total_seconds=total,
+        usd_per_hour=goal.usd_per_hour,
+        cost_usd=cost,
+        memory_bytes=chosen.memory_bytes,
+        memory_kind=memory_kind(adopted.bursts),
+        max_seconds=limit,
+        max_usd=goal.budget_usd,
+        reasons=(why, _why_this_batch(adopted, options, chosen)),
+        warnings=tuple(_warnings(adopted, goal, ending, steps_knob)),
+        software=f"torch {adopted.torch}" if adopted.torch else None,
+    )
+
+
+def time_of(adopted: Adopted) -> Fitted:
+    """What is known of a command's step time; raises AdvisorError where no burst was steady."""
+    seen = seen_times(adopted.bursts)
+    if not seen:
+        raise AdvisorError(
+            "no burst had steady steps whose batch could be seen", "adopt it again with more time: --budget-seconds"
+        )
+    return fit_time(seen)
+
+
+def batch_options(adopted: Adopted) -> list[Option]:
+    """Every split of the command's global batch that its knobs can set, not far from what was measured."""
+    time, memory_seen = time_of(adopted), seen_memory(adopted.bursts)
+    memory = fit_memory(memory_seen) if memory_seen else None
+    base = batch_of(adopted.bursts[0])
+    assert base is not None  # what was timed was seen
+
+    def option(batch: Batch, settings: tuple[Setting, ...]) -> Option:
+        return Option(batch=batch, settings=settings, step_seconds=time.estimate(batch),
+                      memory_bytes=memory.estimate(batch) if memory else None)  # fmt: skip
+
+    options = [option(base, ())]
+    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
+    if not (
+        micro and micro.value and accum and accum.value and adopted.works("micro_batch") and adopted.works("grad_accum")
+    ):
+        return options
+    together = round(base.rows * base.calls)
+    most = max(batch.rows for batch in time.seen) * _FARTHEST
+    least = min(batch.rows for batch in time.seen)
+    for rows in range(1, together + 1):
+        if together % rows or rows == base.rows or not least <= rows <= most:
+            continue
+        settings = (
+            Setting(name="micro_batch", value=micro.value * rows / base.rows),
+            Setting(name="grad_accum", value=accum.value * (together / rows) / base.calls),
+        )
+        if all(float(setting.value).is_integer() for setting in settings):
+            options.append(option(replace(base, rows=float(rows), calls=float(together // rows)), settings))
+    return options
+
+
+def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
+    """By the house's rule for micro-batches; raises AdvisorError where none fits the memory."""
+    room = goal.memory_bytes
+    fits = np.array([room is None or o.memory_bytes is None or o.memory_bytes.high <= room for o in options])
+    if not fits.any():
+        raise AdvisorError(
+            "no split of its batch fits the memory",
+            "a smaller batch, or a shorter sequence, in the command itself",
+            exit_code=3,
+        )
+    n = len(options)
+    tries = Tries(
+        setting=np.zeros(n, dtype=int),
+        target=np.zeros(n, dtype=int),
+        micro_batch=np.array([round(o.batch.rows) for o in options]),
+        grad_accum=np.array([round(o.batch.calls) for o in options]),
+        kind=np.zeros(n, dtype=int),
+        rate=np.array([1 / o.step_seconds.value for o in options]),
+        memory=np.array([o.memory_bytes.high if o.memory_bytes else 0.0 for o in options]),
+    )
+    best = options[int(np.flatnonzero(one_micro_batch(tries, fits))[0])]
+    own = options[0]
+    # what cannot be told from the user's own choice is no reason to change it
+    return own if fits[0] and best.step_seconds.high >= own.step_seconds.value else best
+
+
+def _limit_seconds(goal: AdoptedGoal) -> float | None:
+    limits = [goal.deadline_seconds] if goal.deadline_seconds is not None else []
+    if goal.budget_usd is not None:
+        if not goal.usd_per_hour:
+            raise AdvisorError("a budget needs a price", "--price DOLLARS_PER_HOUR of this machine", exit_code=2)
+        limits.append(goal.budget_usd / goal.usd_per_hour * 3600)
+    return min(limits, default=None)
+
+
+def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float, float | None]:
+    """Rows and tokens of one step of all processes."""
+    assert base.shape is not None
+    tokens = base.shape.tokens
+    return base.shape.rows * base.shape.calls * gpus, tokens * gpus if tokens is not None else None
+
+
+def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape:
+    assert base.shape is not None
+    return replace(base.shape, rows=batch.rows, calls=round(batch.calls))
+
+
+def _steps(
+    adopted: Adopted,
+    goal: AdoptedGoal,
+    step: Estimate,
+    fixed: Estimate,
+    limit: float | None,
+    rows: float,
+    tokens: float | None,
+) -> tuple[int, str]:
+    """How many steps, and why so many."""
+    if goal.steps is not None:
+        return goal.steps, f"{goal.steps:,} steps were asked for"
+    if goal.tokens is not None:
+        if tokens is None:
+            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
+        steps = math.ceil(goal.tokens / tokens)
+        return steps, f"{goal.tokens:,} tokens are {steps:,} steps of {tokens:,.0f}"
+    if goal.rows is not None:
+        steps = math.ceil(goal.rows / rows)
+        return steps, f"{goal.rows:,} samples are {steps:,} steps of {rows:,.0f}"
+    if limit is not None:
+        steps = math.floor((limit - fixed.high) / step.high)
+        if steps < 1:
+            least = format_seconds(fixed.high + step.high)
+            raise AdvisorError(
+                f"not one step ends within {format_seconds(limit)}",
+                f"start, one step and the end take up to {least}",
+                exit_code=3,
+            )
+        return steps, f"as many steps as surely end within {format_seconds(limit)}"
+    knob = adopted.recipe.knob("steps")
+    if knob is not None and knob.value:
+        return int(knob.value), f"{knob.key} {knob.value:g} is what the command says"
+    raise AdvisorError(
+        "how long is it to train?", "--deadline 3h, --budget with --price, --steps, --tokens or --samples", exit_code=2
+    )
+
+
+def _refuse_too_long(total: Estimate, limit: float | None, goal: AdoptedGoal) -> None:
+    if limit is None or total.value <= limit:
+        return
+    what = (
+        format_usd(goal.budget_usd)
+        if goal.budget_usd is not None and goal.deadline_seconds is None
+        else format_seconds(limit)
+    )
+    raise AdvisorError(
+        f"it takes {format_estimate(total, format_seconds)}, more than {what}",
+        "fewer steps, or leave them open: the limit alone says how many",
+        exit_code=3,
+    )
+
+
+def _once_more(seconds: Sequence[float]) -> Estimate | None:
+    """What took this long before takes as long again, about."""
+    if not seconds:
+        return None
+    value = statistics.median(seconds)
+    spread = max(_ONCE_MORE, math.exp(Z80 * statistics.pstdev([math.log(s) for s in seconds]))) if value > 0 else 1.0
+    return Estimate(value=value, low=value / spread, high=value * spread, basis=Basis.MEASURED)
+
+
+def _sum(one: Estimate, other: Estimate) -> Estimate:
+    """The sum of two: their errors come from the same machine, so that the ends are added."""
+    return Estimate(value=one.value + other.value, low=one.low + other.low, high=one.high + other.high,
+                    basis=worst_basis(one.basis, other.basis))  # fmt: skip
+
+
+def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option) -> str:
+    if len(options) == 1:
+        words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != "works"]
+        return f"its batch stays as it is: {words[0] if words else 'it has no knobs for micro-batch and accumulation'}"
+    if not chosen.settings:
+        return f"its own micro-batch stays: none of {len(options)} splits of its global batch is surely faster"
+    faster = 1 - chosen.step_seconds.value / options[0].step_seconds.value
+    return f"a micro-batch of {chosen.batch.rows:g} takes {faster:.0%} off a step at the same global batch"
+
+
+def _warnings(adopted: Adopted, goal: AdoptedGoal, ending: Estimate | None, steps_knob: bool) -> list[str]:
+    said = [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
+    if not steps_knob:
+        said.append(
+            "nothing sets its number of steps: it is ended by SIGTERM when its time is up, and its learning rate may "
+            "not have decayed"
+        )
+    if ending is None:
+        said.append("what saving at its end takes was not seen, and is not in its time")
+    said.append("evaluations and checkpoints on the way are in its time only as far as its own bursts met them")
+    return said

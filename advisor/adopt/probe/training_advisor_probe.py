@@ -1,0 +1,197 @@
+"""Writes down what each optimizer step of a training program took, from inside it, without a change to its code.
+
+PyTorch (2.5 and later) calls `autoload` at the end of `import torch`, since this folder is on PYTHONPATH and names it
+in the entry point group `torch.backends`. Records go to `probe-PID.jsonl` in the folder that TRAINING_ADVISOR_PROBE
+names, one JSON object a line; without that variable, or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, nothing is hooked.
+
+Standard library only: it runs in the user's environment. Whatever fails in here ends the probe, never the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from typing import Any
+
+Record = dict[str, Any]
+FOLDER, SHAPES = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
+FLUSH_SECONDS = 0.25  # between writes: the work of a write is shared by the steps of this time
+
+
+def autoload() -> None:
+    """Hook the steps of every optimizer of this process, if anybody asked for it."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return
+    try:
+        import torch
+
+        Probe(torch, folder, int(os.environ.get(SHAPES) or 0))
+    except Exception as error:
+        _tell(error)
+
+
+def _tell(error: Exception) -> None:
+    """One line on the program's standard error: the only trace that a failing probe leaves."""
+    print(f"training-advisor's probe ended: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+class Probe:
+    """The records of one process; its file is made at the first optimizer step."""
+
+    def __init__(self, torch: Any, folder: str, shapes: int):
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self.torch, self.folder, self.pid = torch, folder, os.getpid()
+        self.file: Any = None
+        self.lines: list[Record] = []
+        self.written = 0.0
+        self.optimizers: dict[int, int] = {}
+        self.events: list[tuple[Record, Any]] = []
+        self.shapes_left = shapes
+        self.calls: dict[int, list[tuple[int, int | None, int | None]]] = {}
+        self.handle: Any = None
+        self.steps_handle = register_optimizer_step_post_hook(self.after_step)
+        if shapes:
+            from torch.nn.modules.module import register_module_forward_pre_hook
+
+            self.handle = register_module_forward_pre_hook(self.before_forward)
+        atexit.register(self.at_exit)
+
+    # Called by PyTorch
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            if os.getpid() == self.pid:
+                self.note_step(optimizer)
+        except Exception as error:
+            self.give_up(error)
+
+    def before_forward(self, module: Any, args: Any) -> None:
+        try:
+            if module.training and args:
+                self.note_call(module, args[0])
+        except Exception as error:
+            self.give_up(error)
+
+    def at_exit(self) -> None:
+        try:
+            if os.getpid() == self.pid and self.file is not None:
+                self.lines += [record for record, _ in self.events]
+                self.write()
+        except Exception as error:
+            _tell(error)
+
+    # The records
+
+    def note_step(self, optimizer: Any) -> None:
+        known = self.optimizers.get(id(optimizer))
+        if known is None:
+            known = self.optimizers[id(optimizer)] = len(self.optimizers)
+            self.note_optimizer(optimizer, known)
+        now = time.time()
+        record = {"kind": "step", "optimizer": known, "time": now}
+        if self.torch.cuda.is_available() and self.torch.cuda.is_initialized():
+            self.time_on_card(record)
+        else:
+            self.lines.append(record)
+        if self.handle is not None:
+            self.note_shape(known)
+        if now - self.written >= FLUSH_SECONDS or now < self.written:
+            self.write()
+
+    def note_optimizer(self, optimizer: Any, number: int) -> None:
+        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        elements = sum(p.numel() for p in {id(p): p for p in tensors}.values())
+        name = type(optimizer).__name__
+        self.lines.append({"kind": "optimizer", "optimizer": number, "name": name, "elements": elements})
+
+    def time_on_card(self, record: Record) -> None:
+        """Between the events of two steps lies what the card took; they are read when it has passed them."""
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.events.append((record, event))
+        while len(self.events) > 1 and self.events[1][1].query():
+            before, after = self.events[0], self.events[1]
+            after[0]["card_seconds"] = before[1].elapsed_time(after[1]) / 1000
+            self.lines.append(self.events.pop(0)[0])
+
+    def note_call(self, module: Any, value: Any) -> None:
+        """Rows and length of what the model is given: the first module that gets a tensor, and every embedding."""
+        if not isinstance(value, self.torch.Tensor) or value.dim() == 0:
+            return
+        whole = not value.is_floating_point() and value.dim() == 2
+        embedding = whole and isinstance(module, self.torch.nn.Embedding)
+        if self.calls and id(module) not in self.calls and not embedding:
+            return
+        calls = self.calls.setdefault(id(module), [])
+        length = value.shape[1] if whole else None
+        calls.append((value.shape[0], length, value.numel() if whole else None))
+
+    def note_shape(self, number: int) -> None:
+        """Of one step: the module that saw most of it says how many micro-batches there were, and of what shape."""
+        if self.calls:
+            calls = max(self.calls.values(), key=lambda c: (len(c), sum(n or 0 for _, _, n in c), c[0][0]))
+            self.lines.append(
+                {
+                    "kind": "shape",
+                    "optimizer": number,
+                    "calls": len(calls),
+                    "rows": [rows for rows, _, _ in calls],
+                    "lengths": [length for _, length, _ in calls],
+                    "tokens": [tokens for _, _, tokens in calls],
+                }
+            )
+            self.calls.clear()
+            self.shapes_left -= 1
+        if self.shapes_left <= 0 and self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+    def note_memory(self) -> None:
+        record = {"kind": "memory", "time": time.time()}
+        cuda = self.torch.cuda
+        if cuda.is_available() and cuda.is_initialized():
+            record["allocated_peak_bytes"] = cuda.max_memory_allocated()
+            record["reserved_peak_bytes"] = cuda.max_memory_reserved()
+        if sys.platform.startswith("linux"):
+            import resource
+
+            record["resident_peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.lines.append(record)
+
+    # The file
+
+    def write(self) -> None:
+        self.written = time.time()
+        self.note_memory()
+        if self.file is None:
+            self.file = open(os.path.join(self.folder, f"probe-{self.pid}.jsonl"), "a", encoding="utf-8")  # noqa: SIM115 - open while the program lives
+            self.file.write(json.dumps(self.header()) + "\n")
+        self.file.write("".join(json.dumps(line) + "\n" for line in self.lines))
+        self.file.flush()
+        self.lines = []
+
+    def header(self) -> Record:
+        cuda = self.torch.cuda
+        return {
+            "kind": "process",
+            "pid": self.pid,
+            "rank": int(os.environ.get("RANK") or 0),
+            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "torch": str(self.torch.__version__),
+            "python": sys.version.split()[0],
+            "threads": self.torch.get_num_threads(),
+            "card": cuda.get_device_name() if cuda.is_available() and cuda.is_initialized() else None,
+        }
+
+    def give_up(self, error: Exception) -> None:
+        """Take the hooks away, and say why."""
+        self.steps_handle.remove()
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+        _tell(error)

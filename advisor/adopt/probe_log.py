@@ -1,0 +1,130 @@
+"""What the probe wrote from inside a program: its steps, what the model was given, what it held."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from advisor.store.adopted import BatchShape
+from advisor.store.disk import disk_errors
+
+VARIABLE, SHAPES_VARIABLE = "TRAINING_ADVISOR_PROBE", "TRAINING_ADVISOR_PROBE_SHAPES"
+MEMORY = ("allocated_peak_bytes", "reserved_peak_bytes", "resident_peak_bytes")
+HERE = Path(__file__).resolve().parent / "probe"
+
+
+def probe_variables(folder: Path, shapes: int, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a program's environment must hold for the probe to be loaded and to write into `folder`.
+
+    `shapes` is of how many steps to note what the model is given.
+    """
+    before = inherited.get("PYTHONPATH")
+    path = f"{HERE}:{before}" if before else str(HERE)
+    return {VARIABLE: str(folder), SHAPES_VARIABLE: str(shapes), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(kw_only=True)
+class ProbedProcess:
+    """The records of one process, in their order."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    optimizers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by optimizer
+    shapes: list[dict[str, Any]] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)  # the newest
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Note one record; kinds of other versions are passed over."""
+        kind = record.get("kind")
+        if kind == "process":
+            self.header = record
+        elif kind == "optimizer":
+            self.optimizers[record["optimizer"]] = record
+        elif kind == "step":
+            self.steps.setdefault(record["optimizer"], []).append(record)
+        elif kind == "shape":
+            self.shapes.append(record)
+        elif kind == "memory":
+            self.memory = record
+
+    @property
+    def main(self) -> int | None:
+        """The optimizer whose steps are the program's: the one with the most tensors' elements."""
+        stepped = [number for number in self.optimizers if self.steps.get(number)]
+        return max(stepped, key=lambda number: self.optimizers[number]["elements"], default=None)
+
+    @property
+    def moments(self) -> list[float]:
+        """Unix seconds at which each of its optimizer steps ended."""
+        return [] if self.main is None else [record["time"] for record in self.steps[self.main]]
+
+    @property
+    def durations(self) -> list[float]:
+        """Seconds from each step's end to the next one's; by the card's own clock where it has told them."""
+        if self.main is None:
+            return []
+        records = self.steps[self.main]
+        clock = [later["time"] - earlier["time"] for earlier, later in zip(records, records[1:], strict=False)]
+        cards = [record.get("card_seconds") for record in records[:-1]]
+        return [seconds if on_card is None else on_card for seconds, on_card in zip(clock, cards, strict=True)]
+
+    @property
+    def shape(self) -> BatchShape | None:
+        """What the model was given in a step; None: nothing was seen."""
+        seen = [shape for shape in self.shapes if shape["rows"]]
+        if not seen:
+            return None
+        lengths = [n for shape in seen for n in shape["lengths"] if n is not None]
+        tokens = [sum(shape["tokens"]) for shape in seen if None not in shape["tokens"]]
+        return BatchShape(
+            rows=statistics.median(max(shape["rows"]) for shape in seen),
+            calls=round(statistics.median(shape["calls"] for shape in seen)),
+            length=statistics.mean(lengths) if lengths else None,
+            tokens=statistics.mean(tokens) if tokens else None,
+        )
+
+
+class ProbeFolder:
+    """The files of all processes of one program, read on as they grow."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._offsets: dict[Path, int] = {}
+        self._processes: dict[Path, ProbedProcess] = {}
+
+    def read_on(self) -> None:
+        """Take in what was written since; a line that is being written waits."""
+        for path in sorted(self.folder.glob("probe-*.jsonl")):
+            process = self._processes.setdefault(path, ProbedProcess())
+            for record in self._new_records(path):
+                process.add(record)
+
+    def _new_records(self, path: Path) -> Iterable[dict[str, Any]]:
+        with disk_errors("read", path), open(path, "rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    @property
+    def processes(self) -> list[ProbedProcess]:
+        """Those that trained, by rank."""
+        trained = [process for process in self._processes.values() if process.main is not None]
+        return sorted(trained, key=lambda process: process.header.get("rank", 0))
+
+    @property
+    def first(self) -> ProbedProcess | None:
+        """The process whose steps stand for the program's: rank 0; None: none has trained."""
+        return next(iter(self.processes), None)
+
+    def peak(self, name: str) -> int | None:
+        """The most of a kind of memory: of the fullest card, or of all processes of the host together."""
+        seen = [process.memory[name] for process in self.processes if process.memory.get(name) is not None]
+        if not seen:
+            return None
+        return sum(seen) if name == "resident_peak_bytes" else max(seen)

@@ -1,0 +1,116 @@
+"""Whether a knob does what its name says: two bursts that differ in it, and what the model was given in each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from advisor.store.adopted import AdoptedBurst, BatchShape, KnobVerdict, Recipe
+
+WORKS, DEAD, CAPPED, SWAPPED, UNTESTED = "works", "dead", "capped", "swapped", "untested"
+_GRAVITY = (WORKS, CAPPED, SWAPPED, DEAD)  # a knob is what the worst of its tests says
+_SAME = 0.02  # relative: rows and calls are whole numbers, lengths may be padded by one
+_SEEN = {"micro_batch": "rows", "grad_accum": "calls", "seq_len": "length"}
+_WORDS = {
+    "rows": "the sequences of a micro-batch",
+    "calls": "the micro-batches of a step",
+    "length": "the tokens of a sequence",
+}
+
+
+def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst]) -> tuple[KnobVerdict, ...]:
+    """What became of each knob that bursts can vary, by all bursts in which it was set to something else."""
+    found = [_verdict(name, recipe, base, others) for name in _SEEN if recipe.knob(name) is not None]
+    if recipe.knob("steps") is not None:
+        found.append(_steps(others))
+    return tuple(found)
+
+
+def end_to_end(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> bool:
+    """Whether the rows of a micro-batch are laid end to end in one: TRL's packing does so, without padding.
+
+    Told by a burst that differs in the micro-batch alone: one row as before, longer or shorter by the very ratio.
+    """
+    knob, before = recipe.knob("micro_batch"), base.shape
+    if knob is None or knob.value in (None, 1) or before is None or before.rows != 1 or before.length is None:
+        return False
+    alone = [b for b in others if b.value("micro_batch") not in (None, knob.value) and len(b.values) == 1 and b.shape]
+    return bool(alone) and all(_longer(b, knob.value, before.length) for b in alone)
+
+
+def _longer(burst: AdoptedBurst, value: float | None, length: float) -> bool:
+    shape, asked = burst.shape, burst.value("micro_batch")
+    if shape is None or shape.length is None or not asked or not value:
+        return False
+    return shape.rows == 1 and abs(shape.length / length / (asked / value) - 1) <= _SAME
+
+
+def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
+    """A burst whose rows were laid end to end, with its batch as it was asked for."""
+    knob, shape = recipe.knob("micro_batch"), burst.shape
+    rows = burst.value("micro_batch") or (knob.value if knob is not None else None)
+    if shape is None or shape.length is None or shape.rows != 1 or not rows:
+        return burst
+    return replace(burst, shape=replace(shape, rows=rows, length=shape.length / rows))
+
+
+def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+    judged = [one for burst in others if (one := _one(name, recipe, base, burst)) is not None]
+    if not judged:
+        return KnobVerdict(name=name, verdict=UNTESTED, words="no burst that differs in it came to steps")
+    return max(judged, key=lambda verdict: _GRAVITY.index(verdict.verdict))
+
+
+def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
+    """What one burst says of a knob; None: it was not set there, or nothing was seen."""
+    knob, value = recipe.knob(name), burst.value(name)
+    if knob is None or knob.value is None or value in (None, knob.value) or base.shape is None or burst.shape is None:
+        return None
+    assert value is not None
+    expected, seen = value / knob.value, _SEEN[name]
+    changes = _changes(base.shape, burst.shape)
+    mine = changes[seen]
+    if mine is None:
+        return None
+    if abs(mine / expected - 1) <= _SAME:
+        return KnobVerdict(name=name, verdict=WORKS, words=f"{knob.key} changes {_WORDS[seen]}")
+    if abs(mine - 1) > _SAME:
+        was, came = getattr(base.shape, seen), getattr(burst.shape, seen)
+        words = f"{knob.key} {value:g} should give {was * expected:g} of {_WORDS[seen]}, {came:g} came"
+        return KnobVerdict(name=name, verdict=CAPPED, words=words)
+    set_too = {_SEEN[n] for n in _SEEN if n != name and burst.value(n) not in (None, _value(recipe, n))}
+    moved = [
+        what for what, change in changes.items() if what not in {seen, *set_too} and change and abs(change - 1) > _SAME
+    ]
+    if moved:
+        words = f"{knob.key} changes {_WORDS[moved[0]]}, not {_WORDS[seen]}"
+        return KnobVerdict(name=name, verdict=SWAPPED, words=words)
+    words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave the same steps"
+    return KnobVerdict(name=name, verdict=DEAD, words=words)
+
+
+def _value(recipe: Recipe, name: str) -> float | None:
+    knob = recipe.knob(name)
+    return knob.value if knob is not None else None
+
+
+def _changes(before: BatchShape, after: BatchShape) -> dict[str, float | None]:
+    length = after.length / before.length if before.length and after.length else None
+    return {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
+
+
+def _steps(others: Iterable[AdoptedBurst]) -> KnobVerdict:
+    """The number of steps: a run that was to end by itself did just so many."""
+    tried = [(value, burst) for burst in others if (value := burst.value("steps")) is not None]
+    if not tried:
+        return KnobVerdict(name="steps", verdict=UNTESTED, words="no burst was left to end by itself")
+    value, burst = tried[-1]
+    if burst.outcome == "completed" and burst.steps == value:
+        return KnobVerdict(name="steps", verdict=WORKS, words=f"it ends by itself after {burst.steps} steps, as asked")
+    if burst.outcome == "completed":
+        words = f"{value:g} steps were asked for, it ended after {burst.steps}"
+        return KnobVerdict(name="steps", verdict=CAPPED, words=words)
+    if burst.steps > value:
+        words = f"{value:g} steps were asked for, it had done {burst.steps} when it was ended"
+        return KnobVerdict(name="steps", verdict=DEAD, words=words)
+    return KnobVerdict(name="steps", verdict=UNTESTED, words=burst.reason or "its run did not come to its end")

@@ -1,0 +1,209 @@
+"""An adoption from start to end: the command as it is, then bursts that differ in what its knobs set.
+
+Effects: child processes, in a scratch folder that goes with them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.adopt.burst import BurstLimits, run_burst
+from advisor.adopt.command import for_burst
+from advisor.adopt.empirical import Batch, Seen
+from advisor.adopt.self_test import DEAD, SWAPPED, cut_apart, end_to_end, verdicts
+from advisor.errors import AdvisorError
+from advisor.store.adopted import AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
+
+_REHEARSAL_STEPS = 8  # of the run that is left to end by itself
+_UNENDING = 1_000_000.0
+_FIRST_SHARE = 0.5  # of the time, that the command as it is may take
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What is adopted: how it is typed, where, with what beside it."""
+
+    arguments: tuple[str, ...]
+    folder: Path
+    environment: Mapping[str, str]  # all of it
+    recipe: Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What an adoption found."""
+
+    recipe: Recipe  # with the values of the command itself
+    bursts: tuple[AdoptedBurst, ...]  # the first: the command as it is
+    verdicts: tuple[KnobVerdict, ...]
+
+    @property
+    def torch(self) -> str | None:
+        """The PyTorch that it trained with."""
+        return self.bursts[0].torch
+
+    @property
+    def processes(self) -> int:
+        """How many processes trained together."""
+        return self.bursts[0].processes
+
+
+def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, float], None]) -> Session:
+    """Measure a command within about `budget_seconds`. `on_event` is told what comes next, and the seconds gone.
+
+    Raises AdvisorError where the command does not train, or its steps cannot be seen.
+    """
+    began = time.monotonic()
+
+    def left() -> float:
+        return budget_seconds - (time.monotonic() - began)
+
+    on_event("the command as it is", 0.0)
+    base = _burst(command, (), _FIRST_SHARE * budget_seconds)
+    _refuse_without_steps(command, base)
+    command = replace(command, recipe=with_base_values(command.recipe, base))
+    bursts = [base]
+    for settings, to_its_end in tries(command.recipe):
+        told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
+        if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
+            continue  # what it sets is known to do nothing, or something else
+        if left() < _expected(bursts):
+            break
+        on_event(f"burst {len(bursts) + 1}: {in_words(settings, command.recipe)}", time.monotonic() - began)
+        bursts.append(_burst(command, settings, left(), to_its_end))
+    return _session(command.recipe, bursts)
+
+
+def _session(recipe: Recipe, bursts: Sequence[AdoptedBurst]) -> Session:
+    """What so many bursts say."""
+    if end_to_end(recipe, bursts[0], bursts[1:]):
+        bursts = [cut_apart(recipe, burst) for burst in bursts]
+    return Session(recipe=recipe, bursts=tuple(bursts), verdicts=verdicts(recipe, bursts[0], bursts[1:]))
+
+
+def _expected(bursts: Sequence[AdoptedBurst]) -> float:
+    """Seconds of one more burst."""
+    return statistics.median(burst.seconds for burst in bursts)
+
+
+def _burst(
+    command: Command, settings: Sequence[Setting], most_seconds: float, to_its_end: bool = False
+) -> AdoptedBurst:
+    with tempfile.TemporaryDirectory(prefix="adopt-") as name:
+        scratch = Path(name)
+        asked = settings if to_its_end else (*_unending(command.recipe), *settings)
+        ready = for_burst(command.arguments, command.recipe, asked, scratch)
+        limits = BurstLimits(most_seconds=most_seconds, to_its_end=to_its_end)
+        return run_burst(ready, settings, command.folder, scratch, limits, command.environment)
+
+
+def _unending(recipe: Recipe) -> tuple[Setting, ...]:
+    """More steps than a burst does, where the command itself says how many: it is ended when it has said enough."""
+    knob = recipe.knob("steps")
+    return _one("steps", _UNENDING) if knob is not None and knob.value is not None else ()
+
+
+def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
+    if base.measured and base.steady:
+        return
+    if base.outcome == "failed":
+        raise AdvisorError(f"the command fails as it is: {base.reason}", "it must train before it can be adopted")
+    if base.outcome in ("completed", "stopped", "timed_out") and base.steps == 0:
+        raise AdvisorError(
+            f"not one optimizer step was seen in {base.seconds:.0f} s ({base.outcome.replace('_', ' ')})",
+            "steps are seen from inside by PyTorch 2.5 or later; a container, sudo or python -I hides them. "
+            "More time: --budget-seconds",
+        )
+    raise AdvisorError(
+        f"its steps did not become steady ({base.outcome.replace('_', ' ')}: {base.reason or f'{base.steps} steps'})",
+        "give it more time: --budget-seconds; or a command that does at least ten steps",
+    )
+
+
+def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
+    """The recipe with what the command itself sets: as it says, else as the model was seen to be given."""
+    shape = base.shape
+    seen = {"micro_batch": shape.rows, "grad_accum": shape.calls, "seq_len": shape.length} if shape is not None else {}
+
+    def settled(knob: Knob) -> Knob:
+        return knob if knob.value is not None else replace(knob, value=seen.get(knob.name))
+
+    return replace(recipe, knobs=tuple(settled(knob) for knob in recipe.knobs))
+
+
+def tries(recipe: Recipe) -> Iterator[tuple[tuple[Setting, ...], bool]]:
+    """What to try, the most telling first, and whether the run is left to end by itself.
+
+    Each knob alone, both ways, the command again, then two at once.
+    """
+    micro, accum, seq = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len"))
+    alone = [
+        *([_one("micro_batch", 2 * micro)] if micro else []),
+        *([_one("grad_accum", 2 * accum)] if accum else []),
+        *([_one("seq_len", seq // 2)] if seq and seq >= 16 else []),
+        *([_one("micro_batch", micro // 2)] if micro and micro > 1 else []),
+    ]
+    yield from ((settings, False) for settings in alone)
+    if recipe.knob("steps") is not None:
+        yield _one("steps", _REHEARSAL_STEPS), True
+    yield (), False
+    if micro and seq and seq >= 16:
+        yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False
+    if micro and accum and micro > 1:
+        yield (*_one("micro_batch", micro // 2), *_one("grad_accum", 2 * accum)), False
+    if micro and micro > 3:
+        yield _one("micro_batch", micro // 4), False
+    if micro:
+        yield _one("micro_batch", 4 * micro), False
+    yield (), False
+
+
+def _one(name: str, value: float) -> tuple[Setting, ...]:
+    return (Setting(name=name, value=value),)
+
+
+def _base(recipe: Recipe, name: str) -> int | None:
+    knob = recipe.knob(name)
+    return None if knob is None or knob.value is None or knob.value < 1 else math.floor(knob.value)
+
+
+def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
+    """What a burst sets, as it is typed."""
+    words = [f"{knob.key} {setting.value:g}" for setting in settings if (knob := recipe.knob(setting.name)) is not None]
+    return ", ".join(words) if words else "the command once more"
+
+
+def batch_of(burst: AdoptedBurst) -> Batch | None:
+    """What a burst's steps were given, as it was seen; None: it was not."""
+    shape = burst.shape
+    return None if shape is None else Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0)
+
+
+def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
+    """The median step of each burst that has steady ones."""
+    return [
+        Seen(batch=batch, value=statistics.median(burst.step_seconds))
+        for burst in bursts
+        if burst.measured and burst.steady and (batch := batch_of(burst)) is not None
+    ]
+
+
+def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
+    """Which counter the bursts' memory is of: PyTorch's own of a card, else that of the processes."""
+    return "allocated" if any(burst.allocated_peak_bytes for burst in bursts) else "resident"
+
+
+def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
+    """The peak memory of each burst that came to steady steps."""
+    name = f"{memory_kind(bursts)}_peak_bytes"
+    return [
+        Seen(batch=batch, value=float(bytes_))
+        for burst in bursts
+        if burst.measured and (bytes_ := getattr(burst, name)) and (batch := batch_of(burst)) is not None
+    ]

@@ -1,0 +1,96 @@
+"""`advisor adopt`: calibrate and plan any command that trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from advisor.cli.params import DEADLINE, NEW_FILE, SIZE, TOKENS, USD, Number
+from advisor.errors import AdvisorError
+from advisor.report import render
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, metavar="[-- CMD...]", type=click.UNPROCESSED)
+@click.option("--name", help="What to call it; without CMD: which adopted command to plan for.")
+@click.option("--knob", "knobs", multiple=True, metavar="KNOB=OPTION",
+              help="How it is told: micro_batch=--bsz; bsz= for bsz=VALUE, $BSZ for a variable.")  # fmt: skip
+@click.option("--budget-seconds", type=Number(min=20), default=240.0, show_default=True, help="For the bursts.")
+@click.option("--deadline", type=DEADLINE, help="Plan as many steps as end by then: 3min, 8h, 18:00.")
+@click.option("--budget", type=USD, help="Plan as many steps as this pays for, at --price.")
+@click.option("--price", type=USD, help="Dollars per hour of this machine.")
+@click.option("--steps", type=SIZE, help="Plan so many optimizer steps.")
+@click.option("--tokens", type=TOKENS, help="Plan so many tokens.")
+@click.option("--samples", type=TOKENS, help="Plan so many samples, where tokens mean nothing.")
+@click.option("--out", type=NEW_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    words: tuple[str, ...],
+    name: str | None,
+    knobs: tuple[str, ...],
+    budget_seconds: float,
+    deadline: float | None,
+    budget: float | None,
+    price: float | None,
+    steps: int | None,
+    tokens: int | None,
+    samples: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Calibrate CMD, any command that trains with PyTorch, by short bursts on this machine, and plan a run of it.
+
+    Its knobs (micro-batch, accumulation, sequence length, steps) are found in its help or in the recipe of a known
+    trainer, and each is tested: a knob that does nothing is said to be dead. Nothing of CMD is changed and nothing
+    installed: its steps are seen by a probe that PyTorch loads. Then: advisor launch PLAN, watch, stop, resume and
+    compare as for any run.
+    """
+    from advisor.adopt.plan import AdoptedGoal, batch_options
+    from advisor.report import adoption as report
+    from advisor.report.table import on_console
+    from advisor.store.adopted import load_adopted
+    from advisor.store.store import default_store
+    from advisor.workflows.adopt import adopt_command, adoption_of, plan_adopted, save_plan
+
+    store = default_store()
+    if words:
+        with render.progress("starting", budget_seconds) as shown:
+            done = adopt_command(store, words, name=name, knobs=_knobs(knobs), budget_seconds=budget_seconds,
+                                 on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
+    elif name is None:
+        raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
+    else:
+        done = adoption_of(load_adopted(store.home, name))
+    adopted = done.adopted
+    if not as_json:
+        render.show(
+            on_console(report.knobs_table(adopted)),
+            on_console(report.bursts_table(adopted)),
+            *report.adoption_lines(done),
+        )
+    wanted = (deadline, budget, steps, tokens, samples)
+    knob = adopted.recipe.knob("steps")
+    if all(limit is None for limit in wanted) and (knob is None or knob.value is None):
+        plan, path = None, None
+    else:
+        goal = AdoptedGoal(
+            deadline_seconds=deadline, budget_usd=budget, steps=steps, tokens=tokens, rows=samples, usd_per_hour=price
+        )
+        plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
+        save_plan(plan, path)
+    if as_json:
+        render.print_json(report.document(done, plan, path))
+    elif plan is None:
+        render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
+    else:
+        options = report.options_table(batch_options(adopted), plan)
+        render.show("", on_console(options), *report.plan_lines(plan, adopted.recipe), "")
+        render.show(f"next: advisor launch {path}")
+
+
+def _knobs(given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [text.split("=", 1) for text in given]
+    if bad := next((text for text, pair in zip(given, pairs, strict=True) if len(pair) != 2 or not all(pair)), None):
+        raise AdvisorError(f"--knob {bad!r} is not KNOB=OPTION", "like --knob micro_batch=--bsz", exit_code=2)
+    return {pair[0]: pair[1] for pair in pairs}

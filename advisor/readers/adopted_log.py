@@ -1,0 +1,65 @@
+"""The steps that the probe saw of an adopted run, as a run's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor.readers.run_table import Attempt, Phase, RunTable, Status
+
+NAME = "adopted"
+_STATUS = {"completed": Status.COMPLETED, "stopped": Status.STOPPED, "out_of_memory": Status.OUT_OF_MEMORY,
+           "failed": Status.CRASHED}  # fmt: skip
+_MEMORY = {"memory_bytes": "allocated_peak_bytes", "reserved_bytes": "reserved_peak_bytes",
+           "resident_bytes": "resident_peak_bytes"}  # fmt: skip
+
+
+def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> RunTable:
+    """The table of a run's attempts; each is a list of records, its header first."""
+    steps = [record for attempt in attempts for record in attempt if record["kind"] == "step"]
+    columns = {
+        "step": _column([record["step"] for record in steps]),
+        "unix_seconds": _column([record["time"] for record in steps]),
+        "seconds": _column([record["seconds"] for record in steps]),
+        **{name: _column([record.get(key) for record in steps]) for name, key in _MEMORY.items()},
+    }
+    ends = [attempt[-1] for attempt in attempts if attempt[-1]["kind"] == "final"]
+    over = ends[-1] if ends and attempts[-1][-1] is ends[-1] else None
+    return RunTable(
+        source=str(folder),
+        format=NAME,
+        framework=None,
+        columns=columns,
+        provenance={
+            "step": "counted by the probe",
+            "seconds": "between optimizer steps, by the probe",
+            "memory_bytes": "allocated, by the probe",
+        },  # fmt: skip
+        phases=(Phase(name="", first_row=0, last_row=len(steps) - 1),) if steps else (),
+        status=_STATUS[over["outcome"]] if over else Status.INCOMPLETE,
+        status_reason=over["reason"] if over else "its log has no end",
+        attempts=tuple(_attempt(list(attempt)) for attempt in attempts),
+        rows=len(steps),
+        first_step=steps[0]["step"] if steps else None,
+        last_step=steps[-1]["step"] if steps else None,
+    )
+
+
+def _column(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def _attempt(records: list[dict[str, Any]]) -> Attempt:
+    first = next((record for record in records if record["kind"] == "step"), None)
+    final = records[-1] if records[-1]["kind"] == "final" else {}
+    began = records[0]["time"]
+    return Attempt(
+        resumed_from_step=0,
+        startup_seconds=first["time"] - began if first else None,
+        seconds=records[-1]["time"] - began,
+        outcome=final.get("outcome"),
+        reason=final.get("reason"),
+    )

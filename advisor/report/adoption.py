@@ -1,0 +1,130 @@
+"""An adopted command and its plan, in words and rows. No arithmetic but of shares to percents."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from advisor.adopt.plan import Option
+from advisor.adopt.session import batch_of, in_words
+from advisor.report.table import Table
+from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
+from advisor.units import (
+    format_bytes,
+    format_count,
+    format_estimate,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from advisor.workflows.adopt import Adoption
+from trainer.schema import to_dict
+
+
+def knobs_table(adopted: Adopted) -> Table:
+    """What each knob is, what the command sets it to, and whether it does what its name says."""
+    told = {verdict.name: verdict for verdict in adopted.verdicts}
+    rows = []
+    for knob in adopted.recipe.knobs:
+        verdict = told.get(knob.name)
+        value = "" if knob.value is None else f"{knob.value:g}"
+        judged = verdict.verdict if verdict else f"{knob.in_bursts} in bursts" if knob.in_bursts else "not tried"
+        rows.append((knob.name.replace("_", " "), knob.key, value, judged, verdict.words if verdict else ""))
+    return Table(
+        columns=("knob", "set by", "its value", "test", "what was seen"), rows=tuple(rows), numbers=("its value",)
+    )
+
+
+def bursts_table(adopted: Adopted) -> Table:
+    """Every burst, as it went."""
+    rows = [_burst_row(burst, adopted.recipe, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
+    columns = ("burst", "calls x rows x length", "step", "memory", "took", "outcome")
+    return Table(columns=columns, rows=tuple(rows), numbers=("step", "memory", "took"))
+
+
+def _burst_row(burst: AdoptedBurst, recipe: Recipe, *, first: bool) -> tuple[str, ...]:
+    batch, memory = batch_of(burst), burst.allocated_peak_bytes or burst.resident_peak_bytes
+    how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
+    return (
+        "the command as it is" if first else in_words(burst.values, recipe),
+        "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
+        format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
+        format_bytes(memory) if memory else "",
+        format_seconds(burst.seconds) if burst.seconds else "",
+        f"{how}: {burst.reason}" if burst.reason else how,
+    )
+
+
+def adoption_lines(done: Adoption) -> Iterator[str]:
+    """What was found, in a few lines."""
+    adopted, held = done.adopted, done.held_out
+    base = adopted.bursts[0]
+    size = f", {format_count(base.elements)} trained parameters" if base.elements else ""
+    many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
+    yield (
+        f"{adopted.name}: {adopted.device_key}, PyTorch {adopted.torch}{size}{many}; {len(adopted.bursts)} bursts in "
+        f"{format_seconds(adopted.seconds)}; it starts in {format_seconds(base.startup_seconds)}"
+    )
+    if held is None:
+        yield "how right its step times are predicted cannot be told: fewer than four batches were measured"
+    else:
+        yield (
+            f"each batch predicted from the others: median error {format_percent(held.median)}, "
+            f"{sum(held.inside)} of {len(held.inside)} inside their intervals"
+        )
+    yield from (f"note: {note}" for note in adopted.recipe.notes)
+
+
+def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
+    """The ways to split the global batch."""
+    rows = [
+        (f"{o.batch.rows:g}", f"{o.batch.calls:g}", format_estimate(o.step_seconds, format_seconds),
+         format_estimate(o.memory_bytes, format_bytes) if o.memory_bytes else "", o.step_seconds.basis.value)
+        for o in options
+    ]  # fmt: skip
+    mine = tuple(
+        i for i, o in enumerate(options) if o.batch.rows == chosen.shape.rows and o.batch.calls == chosen.shape.calls
+    )
+    columns = ("micro-batch", "micro-batches a step", "step", "memory", "basis")
+    return Table(columns=columns, rows=tuple(rows), numbers=columns[:2], chosen=mine)
+
+
+def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
+    """The plan in words."""
+    total = format_estimate(plan.total_seconds, format_seconds)
+    yield f"plan {plan.id}: {format_count(plan.steps)} steps, {total} in all"
+    step = format_estimate(plan.step_seconds, format_seconds)
+    parts = [f"start-up {format_estimate(plan.startup_seconds, format_seconds)}"]
+    parts.append(f"a step {step} ({plan.step_seconds.basis.value})")
+    if plan.ending_seconds is not None:
+        parts.append(f"end {format_estimate(plan.ending_seconds, format_seconds)}")
+    yield ", ".join(parts)
+    if plan.cost_usd is not None:
+        yield f"cost {format_estimate(plan.cost_usd, format_usd)}"
+    if plan.memory_bytes is not None:
+        kind = "allocated" if plan.memory_kind == "allocated" else "memory of its processes"
+        yield f"peak memory {format_estimate(plan.memory_bytes, format_bytes)} ({kind})"
+    if plan.tokens_per_step:
+        tokens = format_tokens(plan.tokens_per_step * plan.steps)
+        yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {tokens} in all"
+    else:
+        yield f"{plan.rows_per_step:,.0f} samples a step, {plan.rows_per_step * plan.steps:,.0f} in all"
+    yield from (f"why: {reason}" for reason in plan.reasons)
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+    yield f"it runs: {shlex.join(plan.command)}{_set(plan, recipe)}"
+
+
+def _set(plan: AdoptedPlan, recipe: Recipe) -> str:
+    return f"   with {in_words(plan.values, recipe)}" if plan.values else ""
+
+
+def document(done: Adoption, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
+    """The same for JSON."""
+    held = done.held_out
+    found = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors)} if held else None
+    planned = to_dict(plan) if plan is not None else None
+    return {"adopted": to_dict(done.adopted), "held_out": found, "plan": planned, "plan_file": path}

@@ -1,0 +1,121 @@
+"""An adopted run against its plan, and what its command learns from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from advisor.findings import run_metrics, series
+from advisor.findings.case import Case
+from advisor.findings.make_case import make_case
+from advisor.readers.run_table import RunTable
+from advisor.records import Estimate
+from advisor.runs.scoring import Cause, Score, ScoredRun
+from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan
+from trainer.schema import Outcome
+
+
+def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str) -> tuple[Case, ScoredRun]:
+    """Set an adopted run against its plan, by the same measures as any other run."""
+    case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
+    step, wall = run_metrics.step_seconds(case), run_metrics.lifetime_seconds(run)
+    steps = int(run.last_step) if run.last_step is not None else None
+    outcome = run.attempts[-1].outcome if run.attempts else None
+    complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
+    rate = plan.tokens_per_step / step if plan.tokens_per_step and step else None
+    scores = (
+        Score(quantity="step_seconds", predicted=plan.step_seconds, actual=step),
+        Score(quantity="tokens_per_second", predicted=_rate(plan), actual=rate),
+        Score(quantity=f"peak_{_counter(plan)}_bytes", predicted=plan.memory_bytes, actual=_most(run, plan)),
+        Score(quantity="wall_clock_seconds", predicted=plan.total_seconds, actual=wall if complete else None),
+        Score(quantity="cost_usd", predicted=plan.cost_usd, actual=_cost(wall, plan) if complete else None),
+    )
+    gap = wall - plan.total_seconds.value if wall is not None else None
+    return case, ScoredRun(
+        run_id=run_id,
+        device_key=f"{plan.device_key}, {plan.trainer}",
+        outcome=outcome,
+        reason=run.attempts[-1].reason if run.attempts else None,
+        attempts=len(run.attempts),
+        steps=steps,
+        steps_planned=plan.steps,
+        complete=complete,
+        departures=(),
+        scores=scores,
+        reference_seconds=None,
+        drift_factor=None,
+        gap_seconds=gap,
+        causes=tuple(_causes(run, plan, gap, step, steps)) if gap is not None and step and steps else (),
+    )
+
+
+def _counter(plan: AdoptedPlan) -> str:
+    """A CPU's memory is that of its processes: what our own trainer's runs call reserved."""
+    return "allocated" if plan.memory_kind == "allocated" else "reserved"
+
+
+def _rate(plan: AdoptedPlan) -> Estimate | None:
+    if not plan.tokens_per_step:
+        return None
+    step = plan.step_seconds
+    return Estimate(value=plan.tokens_per_step / step.value, low=plan.tokens_per_step / step.high,
+                    high=plan.tokens_per_step / step.low, basis=step.basis)  # fmt: skip
+
+
+def _most(run: RunTable, plan: AdoptedPlan) -> float | None:
+    values = series.finite(run.column("memory_bytes" if plan.memory_kind == "allocated" else "resident_bytes"))
+    return float(values.max()) if len(values) else None
+
+
+def _cost(wall: float | None, plan: AdoptedPlan) -> float | None:
+    return None if wall is None or plan.usd_per_hour is None else wall / 3600 * plan.usd_per_hour
+
+
+def _causes(run: RunTable, plan: AdoptedPlan, gap: float, step: float, steps: int) -> Iterator[Cause]:
+    """Parts of the gap that sum to it."""
+    planned = plan.step_seconds.value
+    startup = sum(attempt.startup_seconds or 0.0 for attempt in run.attempts)
+    stepped = float(series.finite(run.column("seconds")).sum())
+    typical = (steps - 1) * step
+    causes = [
+        Cause(
+            name="steps slower",
+            seconds=typical - (steps - 1) * planned,
+            note=f"{steps} steps at {planned:.4g} s predicted",
+        ),
+        Cause(
+            name="stalls", seconds=stepped - typical, note="steps beyond the median: evaluations, checkpoints, pauses"
+        ),
+        Cause(
+            name="start-up", seconds=startup - plan.startup_seconds.value - planned, note="until the first step's end"
+        ),
+        Cause(
+            name="steps not run", seconds=(steps - plan.steps) * planned, note=f"{plan.steps - steps} of {plan.steps}"
+        ),
+    ]
+    yield from causes
+    yield Cause(
+        name="unexplained",
+        seconds=gap - sum(cause.seconds for cause in causes),
+        note="saving at its end, and what else the probe does not see",
+    )
+
+
+def with_run(adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: float) -> Adopted:
+    """The command with what a finished run of it measured, once."""
+    started = float(run.column("unix_seconds")[0])
+    if any(burst.source == WHOLE_RUN and burst.started == started for burst in adopted.bursts):
+        return adopted
+    burst = AdoptedBurst(
+        values=tuple(setting for setting in plan.values if setting.name != "steps"),
+        outcome=Outcome.COMPLETED,
+        source=WHOLE_RUN,
+        step_seconds=(step_seconds,),
+        shape=plan.shape,
+        steps=len(run),
+        startup_seconds=run.attempts[0].startup_seconds,
+        started=started,
+        torch=adopted.torch,
+        processes=adopted.gpus,
+    )
+    return replace(adopted, bursts=(*adopted.bursts, burst))

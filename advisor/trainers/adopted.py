@@ -1,0 +1,150 @@
+"""Training commands of others, adopted: the guard of a run writes its log, `steps.jsonl`, from what the probe sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from advisor.errors import AdvisorError
+from advisor.store.adopted import AdoptedPlan, Recipe
+from advisor.store.disk import bad_fields, disk_errors, read_yaml
+from advisor.trainers.adapter import LogEnd
+from trainer.schema import ConfigError, Outcome, RunConfig, record_from_dict
+
+if TYPE_CHECKING:
+    from advisor.readers.run_table import RunTable
+
+LOG, RECIPE, PROBE_FOLDER = "steps.jsonl", "recipe.yaml", "probe"
+NAME = "adopted"
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe that an adopted run was launched with; raises AdvisorError."""
+    path = folder / RECIPE
+    try:
+        return record_from_dict(Recipe, read_yaml(path, "recipe"))
+    except ConfigError as error:
+        raise bad_fields("recipe", path, error, "launch the plan again") from error
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run's log, without a last line that is being written; raises AdvisorError for a damaged one."""
+    path = folder / LOG
+    if not path.exists():
+        return []
+    with disk_errors("read", path):
+        lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise AdvisorError(f"the log {path} is damaged: {error}", "remove that line of it") from error
+
+
+class AdoptedLog:
+    """The log of an adopted run, while its guard writes it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self._told = folder, 0
+
+    def attempts(self) -> int:
+        """How often the run was started before."""
+        return sum(record["kind"] == "header" for record in read_log(self.folder))
+
+    def header(self, plan: AdoptedPlan, attempt: int, began: float, command: Sequence[str]) -> None:
+        """A new attempt."""
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer}
+        self._write([{"kind": "header", "time": began, "attempt": attempt, **who, "command": list(command)}])
+
+    def steps(self, moments: Sequence[float], durations: Sequence[float], memory: Mapping[str, int]) -> None:
+        """What came since: when each step of this attempt ended, how long it took (the first: unknown), the memory."""
+        new = range(self._told, len(moments))
+        self._told = len(moments)
+        took = (None, *durations)
+        self._write([{"kind": "step", "time": moments[i], "step": i + 1, "seconds": took[i], **memory} for i in new])
+
+    def final(self, outcome: Outcome, reason: str, began: float) -> None:
+        """The end of this attempt."""
+        now = time.time()
+        self._write([{"kind": "final", "time": now, "outcome": outcome.value, "reason": reason, "seconds": now - began,
+                      "step": self._told}])  # fmt: skip
+
+    def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if records:
+            with open(self.folder / LOG, "a", encoding="utf-8") as file:
+                file.write("".join(json.dumps(record) + "\n" for record in records))
+
+
+def spent_seconds(folder: Path) -> float:
+    """What the attempts that are over lived, up to their last word."""
+    return sum(attempt[-1]["time"] - attempt[0]["time"] for attempt in attempts_of(read_log(folder)))
+
+
+def attempts_of(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The records of each attempt, its header first."""
+    attempts: list[list[dict[str, Any]]] = []
+    for record in records:
+        if record["kind"] == "header":
+            attempts.append([])
+        if attempts:
+            attempts[-1].append(record)
+    return attempts
+
+
+class AdoptedTrainer:
+    """Any command, run by `advisor.adopt.guard`."""
+
+    name = NAME
+    log_name = LOG
+
+    def files(self, config: RunConfig) -> Mapping[str, str]:
+        """None: an adopted plan is no configuration of our trainer."""
+        return {}
+
+    def command(self, folder: Path, gpus: int) -> tuple[str, ...]:
+        """The guard, which starts the command."""
+        return (sys.executable, "-m", "advisor.adopt.guard", str(folder))
+
+    def read_log(self, folder: Path) -> RunTable:
+        """Its steps as the probe saw them."""
+        from advisor.readers.adopted_log import adopted_run  # numpy: launching and listing start without it
+
+        return adopted_run(folder, attempts_of(read_log(folder)))
+
+    def log_end(self, folder: Path) -> LogEnd | None:
+        """From the newest attempt."""
+        attempts = attempts_of(read_log(folder))
+        if not attempts:
+            return None
+        header, last = attempts[-1][0], attempts[-1][-1]
+        final = last if last["kind"] == "final" else {}
+        return LogEnd(
+            unix_seconds=last["time"],
+            attempt=header["attempt"],
+            outcome=Outcome(final["outcome"]) if final else None,
+            reason=final.get("reason"),
+            step=last.get("step"),
+            host=header["host"],
+            pid=header["pid"],
+            process_started=header["time"],
+        )
+
+    def used_seconds(self, folder: Path) -> float:
+        """What all attempts lived."""
+        return spent_seconds(folder)
+
+    def used_usd(self, folder: Path, usd_per_hour: float) -> float:
+        """The same at the run's price."""
+        return spent_seconds(folder) / 3600 * usd_per_hour
+
+    def burst_worker(self, device: str) -> tuple[str, ...] | None:
+        """None: `advisor adopt` measures it."""
+        return None
+
+
+ADOPTED = AdoptedTrainer()

@@ -1,0 +1,278 @@
+"""Somebody's own training command: measured, planned, launched, gone on with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from advisor.adopt.empirical import HeldOut, fit_time, leave_one_out
+from advisor.adopt.help_text import NAMES, draft_recipe
+from advisor.adopt.known import by_command, by_help
+from advisor.adopt.plan import AdoptedGoal, make_plan
+from advisor.adopt.session import Command, adopt, seen_times
+from advisor.errors import AdvisorError, close_matches
+from advisor.hardware.catalog import find_gpu
+from advisor.hardware.here import device_key
+from advisor.launch.backend import LaunchRequest
+from advisor.launch.engines import describe
+from advisor.launch.local import LocalBackend
+from advisor.launch.process import folder_lock, python_variables
+from advisor.launch.state import RunState, check_not_running, this_host
+from advisor.run_records import Guards, LaunchRecord
+from advisor.store.adopted import (
+    PLAN,
+    Adopted,
+    AdoptedPlan,
+    Knob,
+    Recipe,
+    dump_adopted_plan,
+    load_adopted,
+    load_adopted_plan,
+    save_adopted,
+)
+from advisor.store.disk import disk_errors, dump_yaml, write_atomic
+from advisor.store.run_folder import read_launch
+from advisor.store.store import Store
+from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
+from advisor.workflows.launch import Started
+from trainer.schema import Outcome, to_dict
+
+BUDGET_SECONDS = 240.0
+_HELP_SECONDS = 120.0  # imports come before a program reads its arguments
+_FREE_SHARE = 0.9  # of a machine's free memory, that a run may fill
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """An adopted command, and how well its own bursts are predicted from each other (None: too few)."""
+
+    adopted: Adopted
+    held_out: HeldOut | None
+
+
+def adopt_command(
+    store: Store,
+    command: Sequence[str],
+    *,
+    name: str | None = None,
+    knobs: Mapping[str, str] | None = None,
+    budget_seconds: float = BUDGET_SECONDS,
+    on_event: Callable[[str, float], None] = lambda text, seconds: None,
+) -> Adoption:
+    """Find a command's knobs, measure it, and keep both in the store under `name`.
+
+    `knobs` are options that the user named, by canonical name. Raises AdvisorError where the command does not train,
+    its steps cannot be seen, or a knob is none.
+    """
+    began = time.monotonic()
+    on_event("its options", 0.0)
+    recipe = with_named(recipe_of_command(command), knobs or {})
+    session = adopt(
+        Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe),
+        budget_seconds,
+        on_event,
+    )
+    base = session.bursts[0]
+    adopted = Adopted(
+        name=_file_name(name or _name_of(command)),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=tuple(command),
+        folder=str(Path.cwd()),
+        recipe=session.recipe,
+        device_key=device_key("auto") if base.allocated_peak_bytes else "cpu",
+        torch=session.torch,
+        gpus=session.processes,
+        verdicts=session.verdicts,
+        bursts=session.bursts,
+        seconds=round(time.monotonic() - began, 2),
+    )
+    save_adopted(store.home, adopted)
+    return adoption_of(adopted)
+
+
+def adoption_of(adopted: Adopted) -> Adoption:
+    """What was adopted, with how well its bursts are predicted."""
+    return Adoption(adopted=adopted, held_out=leave_one_out(seen_times(adopted.bursts), fit_time))
+
+
+def recipe_of_command(command: Sequence[str]) -> Recipe:
+    """The shipped recipe of a known trainer, else one drafted from the program's own help."""
+    known = by_command(command)
+    if known is not None:
+        return known
+    text = _help(command)
+    return by_help(text, command) or draft_recipe(_name_of(command), text, command)
+
+
+def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
+    """The recipe with knobs that the user named: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
+    for name, key in knobs.items():
+        if name not in NAMES:
+            near = close_matches(name, NAMES)
+            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or NAMES)}?", exit_code=2)
+        how = "env" if key.startswith("$") else "equals" if key.endswith("=") else "option"
+        knob = Knob(name=name, key=key.strip("$="), how=how)
+        recipe = replace(recipe, knobs=(*(k for k in recipe.knobs if k.name != name), knob))
+    return recipe
+
+
+def plan_adopted(adopted: Adopted, goal: AdoptedGoal) -> AdoptedPlan:
+    """The run to start; raises AdvisorError where nothing fits."""
+    now = datetime.now(UTC)
+    limited = replace(goal, memory_bytes=goal.memory_bytes or _room(adopted))
+    return make_plan(
+        adopted, limited, plan_id=f"{adopted.name}-{now:%Y%m%d-%H%M%S}", created=now.isoformat(timespec="seconds")
+    )
+
+
+def _room(adopted: Adopted) -> float | None:
+    """Bytes that a run may fill: the card's memory, or what this machine has free."""
+    if adopted.device_key == "cpu":
+        return psutil.virtual_memory().available * _FREE_SHARE
+    spec = find_gpu(adopted.device_key)
+    return spec.memory_bytes * _FREE_SHARE if spec is not None else None
+
+
+def launch_adopted(store: Store, plan: AdoptedPlan, run_dir: Path | None = None) -> Started:
+    """Start the plan of an adopted command on this machine, in a run folder of its own."""
+    now = datetime.now(UTC)
+    if run_dir is not None:
+        folder = run_dir.expanduser().resolve()
+        with disk_errors("make the run folder", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = store.new_run_folder(plan.trainer, now)
+    with folder_lock(folder):
+        if (folder / PLAN).exists():
+            raise AdvisorError(f"{folder} holds a run already", f"go on with it: advisor resume {folder}")
+        recipe = load_adopted(store.home, plan.trainer).recipe
+        return _submit(store, folder, plan, recipe, _record(plan, folder, now, attempt=1))
+
+
+def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours: float | None) -> Started:
+    """Start the command of an adopted run again; new limits replace the old ones."""
+    status = describe(folder, store)
+    check_not_running(folder, status)
+    if status.outcome is Outcome.COMPLETED:
+        raise AdvisorError(f"{folder} has completed: nothing to resume", f"advisor compare {folder}")
+    plan, before = load_adopted_plan(folder / PLAN), read_launch(folder)
+    assert before is not None  # an adopted run is known by its launch record
+    if max_usd is not None or max_hours is not None:
+        plan = replace(plan, max_usd=max_usd, max_seconds=_limit(plan, max_usd, max_hours))
+    used = spent_seconds(folder)
+    if plan.max_seconds is not None and used >= plan.max_seconds:
+        message = f"{folder} has used {used:.0f} s of the {plan.max_seconds:.0f} s it was given"
+        more = 2 * plan.max_seconds / 3600
+        raise AdvisorError(message, f"give it more: advisor resume {folder} --max-hours {more:.3g}")
+    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
+    record = _record(plan, folder, datetime.now(UTC), attempt=attempt)
+    recipe = load_adopted(store.home, plan.trainer).recipe
+    started = _submit(store, folder, plan, recipe, replace(record, id=before.id))
+    if plan.resume_args:
+        return started
+    return replace(
+        started, warnings=("nothing is known that makes this program go on: it starts again at its first step",)
+    )
+
+
+def _limit(plan: AdoptedPlan, max_usd: float | None, max_hours: float | None) -> float | None:
+    if max_usd is not None and not plan.usd_per_hour:
+        raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--max-hours", exit_code=2)
+    limits = [max_hours * 3600] if max_hours is not None else []
+    limits += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
+    return min(limits, default=None)
+
+
+def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int) -> LaunchRecord:
+    return LaunchRecord(
+        id=folder.name,
+        name=plan.trainer,
+        attempt=attempt,
+        launched_at=now.isoformat(timespec="milliseconds"),
+        host=this_host(),
+        pid=None,
+        process_started=None,
+        command=ADOPTED.command(folder, plan.gpus),
+        gpus=plan.gpus,
+        usd_per_hour=plan.usd_per_hour,
+        guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds),
+        plan_id=plan.id,
+        device_key=plan.device_key,
+        handle=f"local://{folder}",
+        trainer=ADOPTED.name,
+    )
+
+
+def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
+    request = LaunchRequest(
+        folder=folder,
+        command=record.command,
+        environment=python_variables(),
+        files={PLAN: dump_adopted_plan(plan), RECIPE: dump_yaml(to_dict(recipe))},
+        record=record,
+        cards=0 if plan.device_key == "cpu" else plan.gpus,
+    )
+    LocalBackend(store).submit(request)
+    started = read_launch(folder)
+    assert started is not None  # the backend has just written it
+    return Started(run_dir=folder, launch=started, warnings=plan.warnings)
+
+
+def save_plan(plan: AdoptedPlan, path: Path) -> None:
+    """Write a plan for `advisor launch`."""
+    write_atomic(path, dump_adopted_plan(plan))
+
+
+def _help(command: Sequence[str]) -> str:
+    """What a program says of its options: its command up to the program, with --help; empty where it has no help."""
+    if shutil.which(command[0]) is None:
+        raise AdvisorError(
+            f"there is no program {command[0]!r}", "the command after -- is started as it is typed", exit_code=2
+        )
+    program = _program(command)
+    try:
+        done = subprocess.run(
+            [*program, "--help"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_HELP_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        return ""  # a program that trains whatever it is told has no options to find
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _program(command: Sequence[str]) -> list[str]:
+    """The command up to what is started: a script, a module, or the first word with its verbs."""
+    for place, word in enumerate(command):
+        if word.endswith(".py"):
+            return list(command[: place + 1])
+        if word == "-m" and place + 1 < len(command):
+            return list(command[: place + 2])
+    words = list(command[1:])
+    verbs = words[
+        : next((i for i, word in enumerate(words) if word.startswith("-") or "=" in word or "." in word), len(words))
+    ]
+    return [command[0], *verbs]
+
+
+def _name_of(command: Sequence[str]) -> str:
+    """What to call a command: its script, or its program and verbs."""
+    last = [Path(word).stem for word in _program(command) if not _PYTHON.fullmatch(Path(word).name) and word != "-m"]
+    return _file_name("-".join(last[-2:])) or "training"
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "training"

@@ -1,0 +1,164 @@
+"""A script that nobody has seen, adopted, planned, launched, compared, by the command line and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+SCRIPT = Path(__file__).parent / "never_seen.py"
+THREE_STEPS = """import torch
+w = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([w], lr=0.1)
+for _ in range(3):
+    (w * w).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+def advisor(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parents[3]
+    environment = {**os.environ, "ADVISOR_HOME": str(home), "PYTHONPATH": str(root), **variables}
+    command = [sys.executable, "-m", "advisor", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, cwd=home.parent)
+
+
+def document(home: Path, *words: str, **variables: str) -> dict:
+    done = advisor(home, *words, "--json", **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def adopt(home: Path, *words: str, seconds: int = 60, **variables: str) -> dict:
+    words = ("adopt", "--json", "--budget-seconds", str(seconds), *words)
+    done = advisor(home, *words, "--", sys.executable, str(SCRIPT), **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def told(found: dict) -> dict[str, str]:
+    return {verdict["name"]: verdict["verdict"] for verdict in found["adopted"]["verdicts"]}
+
+
+def test_from_a_bare_script_to_its_score(home):
+    found = adopt(home, "--deadline", "25s", "--price", "3.6")
+    assert told(found) == dict.fromkeys(("micro_batch", "grad_accum", "seq_len", "steps"), "works")
+    base = found["adopted"]["bursts"][0]
+    # the script sleeps 20 microseconds a token: 4 x 32 of them
+    assert sorted(base["step_seconds"])[len(base["step_seconds"]) // 2] >= 4 * 32 * 2e-5
+    plan = found["plan"]
+    assert plan["steps_are_set"] and plan["max_seconds"] == 25.0 and plan["total_seconds"]["high"] <= 25.0
+    assert plan["cost_usd"]["value"] == pytest.approx(plan["total_seconds"]["value"] / 1000)
+
+    launched = advisor(home, "launch", str(home.parent / found["plan_file"]))
+    assert launched.returncode == 0 and "completed" in launched.stdout, launched.stderr
+    compared = document(home, "compare", "latest")
+    assert compared["outcome"] == "completed" and compared["steps"] == plan["steps"]
+    assert compared["wall_clock_seconds"]["actual"] < 27
+    assert compared["step_seconds"]["actual"] == pytest.approx(plan["step_seconds"]["value"], rel=0.5)
+    assert compared["recorded"] and compared["causes"]
+    assert sum(cause["seconds"] for cause in compared["causes"]) == pytest.approx(compared["gap_seconds"])
+    # the command has learnt from its run, once
+    assert advisor(home, "compare", "latest").returncode == 0
+    kept = yaml.safe_load((home / "adopted" / "never_seen.yaml").read_text())
+    assert [burst["source"] for burst in kept["bursts"]].count("run") == 1
+    (listed,) = document(home, "runs")["runs"]
+    assert (listed["step"], listed["steps"], listed["outcome"]) == (plan["steps"], plan["steps"], "completed")
+    again = advisor(home, "adopt", "--name", "never_seen", "--steps", "5", "--json")
+    assert json.loads(again.stdout)["plan"]["steps"] == 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lie", ["dead", "capped", "swapped"])
+def test_planted_faults_are_found(home, lie):
+    found = adopt(home, "--steps", "10", LIE=lie)
+    assert told(found)["micro_batch"] == lie, found["adopted"]["verdicts"]
+    assert not {setting["name"] for setting in found["plan"]["values"]} & {"micro_batch", "grad_accum"}
+
+
+@pytest.fixture
+def launched(home):
+    """A run of five steps planned, launched with other limits by its own files."""
+    adopt(home, "--steps", "1000000", seconds=30)
+
+    def start(**changes) -> Path:
+        path = home.parent / "never_seen-plan.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+        return Path(document(home, "launch", str(path), "--detach")["run_dir"])
+
+    return start
+
+
+def records(folder: Path) -> list[dict]:
+    path = folder / "steps.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(what, seconds: float = 60.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (found := what()) is not None:
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it did not come")
+
+
+def last(folder: Path, kind: str):
+    return next((record for record in reversed(records(folder)) if record["kind"] == kind), None)
+
+
+def test_limits_stops_and_crashes(home, launched):
+    limited = launched(max_seconds=8.0)
+    final = wait_for(lambda: last(limited, "final"))
+    assert final["outcome"] == "stopped" and "limit of 8 s" in final["reason"] and final["seconds"] < 10
+    assert "saved and gone" in (limited / "stdout.log").read_text()
+    refused = advisor(home, "resume", str(limited), "--detach")
+    assert refused.returncode == 1 and "it was given" in refused.stderr
+
+    going = launched(max_seconds=None)
+    wait_for(lambda: last(going, "step"))
+    assert "planned" in advisor(home, "watch", str(going), "--once").stdout
+    stopped = advisor(home, "stop", str(going))
+    assert stopped.returncode == 0 and "stopped: received SIGTERM" in stopped.stdout
+    assert "saved and gone" in (going / "stdout.log").read_text()
+    resumed = advisor(home, "resume", str(going), "--detach")
+    assert resumed.returncode == 0 and "starts again at its first step" in resumed.stderr
+    wait_for(lambda: (r := last(going, "header")) and r["attempt"] == 2 or None)
+    pid = wait_for(lambda: last(going, "step") and json.loads((going / "run.json").read_text())["pid"])
+    os.kill(pid, signal.SIGTERM)
+
+    crashed = launched(command=[sys.executable, str(SCRIPT), "--crash-at", "20"], values=[])
+    final = wait_for(lambda: last(crashed, "final"))
+    assert (final["outcome"], final["reason"], final["step"]) == ("failed", "exit code 1", 19)
+    output = (crashed / "stdout.log").read_text()
+    assert "the user's own mistake" in output and "training_advisor_probe" not in output
+    assert advisor(home, "watch", str(crashed), "--once").returncode == 1
+
+
+def test_wrong_words(home):
+    script = (sys.executable, str(SCRIPT))
+    for words, said, code in (
+        (("adopt",), "which command?", 2),
+        (("adopt", "--name", "nothing"), "no adopted command is called 'nothing'", 2),
+        (("adopt", "--", "no-such-program"), "there is no program 'no-such-program'", 2),
+        (("adopt", "--knob", "micro_batch", "--", *script), "is not KNOB=OPTION", 2),
+        (("adopt", "--knob", "micro-batch=--b", "--", *script), "did you mean micro_batch", 2),
+        (("adopt", "--", *script, "--crash-at", "1"), "the command fails as it is: exit code 1: RuntimeError", 1),
+        (("adopt", "--", sys.executable, "-c", "print('hello')"), "not one optimizer step was seen", 1),
+        (("adopt", "--", sys.executable, "-c", THREE_STEPS), "did not become steady (completed: 3 steps)", 1),
+    ):
+        done = advisor(home, *words)
+        assert done.returncode == code and said in done.stderr, (words, done.stderr)
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,160 @@
+"""Knobs found in help texts, and commands with other values of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.adopt.command import for_burst, number_of, set_argument, value_of, with_values
+from advisor.adopt.help_text import draft_recipe, read_options
+from advisor.adopt.known import by_command, by_help, shipped_recipes
+from advisor.errors import AdvisorError
+from advisor.store.adopted import Knob, Recipe, Setting
+
+ARGPARSE = """usage: train.py [-h] [-b N] [--grad-accum-steps N] [--ctx CONTEXT_LENGTH]
+
+options:
+  -h, --help            show this help message and exit
+  -b N, --batch-size N  sequences of a
+                        micro-batch (default: 16)
+  --grad-accum-steps N
+  --ctx CONTEXT_LENGTH  tokens of a sequence (default: 1_024)
+  --max-iters N, --iterations N
+                        (default: 600000)
+  --compile             torch.compile
+  --save-interval N     (default: 500)
+"""
+CLICK = """Usage: train.py [OPTIONS]
+
+Options:
+  --micro-batch-size INTEGER  rows  [default: 8]
+  --max-steps INTEGER
+  --help                      Show this message and exit.
+"""
+TYRO = """usage: train.py [-h] [--optim.lr FLOAT] [--data.seq-len INT]
+╭─ options ─────────────────────────────────────────╮
+│ -h, --help              show this help message    │
+│ --data.seq-len INT      (default: 2048)           │
+│ --data.local-batch-size INT                       │
+│                         per device (default: 4)   │
+╰───────────────────────────────────────────────────╯
+"""
+JSONARGPARSE = """usage: main.py [options] fit [-h] [--trainer.max_steps MAX_STEPS]
+  --trainer.accumulate_grad_batches ACCUMULATE_GRAD_BATCHES
+                        Accumulates gradients over k batches (type: int, default: 1)
+  --trainer.max_steps MAX_STEPS
+                        Stop training after this number of steps. (type: int, default: -1)
+  --data.batch_size BATCH_SIZE
+                        (type: int, default: 32)
+"""
+
+
+def knobs(text: str, *command: str) -> dict[str, tuple[str, float | None]]:
+    return {knob.name: (knob.key, knob.value) for knob in draft_recipe("x", text, command).knobs}
+
+
+def test_knobs_of_argparse():
+    found = knobs(ARGPARSE, "python", "train.py", "--iterations=50")
+    assert found == {
+        "micro_batch": ("--batch-size", 16),
+        "grad_accum": ("--grad-accum-steps", None),
+        "seq_len": ("--ctx", 1024),
+        "steps": ("--iterations", 50),
+        "save_every": ("--save-interval", None),
+    }
+
+
+def test_knobs_of_click_tyro_and_jsonargparse():
+    assert knobs(CLICK) == {"micro_batch": ("--micro-batch-size", 8), "steps": ("--max-steps", None)}
+    assert knobs(TYRO) == {"micro_batch": ("--data.local-batch-size", 4), "seq_len": ("--data.seq-len", 2048)}
+    found = knobs(JSONARGPARSE)
+    assert found["grad_accum"][0] == "--trainer.accumulate_grad_batches"
+    assert found["micro_batch"] == ("--data.batch_size", None) or found["micro_batch"] == ("--data.batch_size", 32)
+    assert found["steps"][0] == "--trainer.max_steps"
+
+
+def test_a_program_without_help_is_known_by_what_it_is_given():
+    assert knobs("", "python", "x.py", "--batch_size=4", "--lr", "0.1") == {"micro_batch": ("--batch_size", 4)}
+    assert draft_recipe("x", "", ("python", "x.py", "--batch_size=4")).knobs[0].how == "equals"
+
+
+@given(st.text(max_size=300))
+def test_any_help_is_read(text):
+    for option in read_options(text):
+        assert all(name.startswith("--") for name in option.names)
+
+
+OPTION, EQUALS = Knob(name="micro_batch", key="--b"), Knob(name="micro_batch", key="--b", how="equals")
+WORD = Knob(name="micro_batch", key="b", how="word")
+
+
+@pytest.mark.parametrize(
+    ("knob", "before", "after"),
+    [
+        (OPTION, ["x", "--b", "1", "--c", "2"], ["x", "--b", "8", "--c", "2"]),
+        (OPTION, ["x", "--b=1"], ["x", "--b=8"]),
+        (OPTION, ["x", "--bb", "1"], ["x", "--bb", "1", "--b", "8"]),
+        (EQUALS, ["x"], ["x", "--b=8"]),
+        (WORD, ["x", "b=1", "y"], ["x", "b=8", "y"]),
+        (Knob(name="c", key="--flag", flag=True), ["x"], ["x", "--flag"]),
+        (Knob(name="c", key="--flag", flag=True), ["x", "--flag", "y"], ["x", "--flag", "y"]),
+    ],
+)
+def test_options_are_replaced_where_they_stand(knob, before, after):
+    assert set_argument(before, knob, "8") == after
+
+
+@given(st.lists(st.sampled_from(["--b", "--b=3", "5", "--other", "y"]), max_size=6), st.integers(1, 10**6))
+def test_what_is_set_is_what_is_read(words, number):
+    arguments = set_argument(["x", *words, "z"], OPTION, str(number))
+    assert value_of(arguments, OPTION) == str(number)
+
+
+def test_a_field_of_a_json_option():
+    knob = Knob(name="depth", key="--kw", inside="num_hidden_layers")
+    arguments = set_argument(["x", "--kw", '{"a": 1, "num_hidden_layers": 12}'], knob, "2")
+    assert json.loads(arguments[2]) == {"a": 1, "num_hidden_layers": 2}
+    assert json.loads(set_argument(["x"], knob, "2")[2]) == {"num_hidden_layers": 2}
+    assert number_of(arguments, Recipe(name=""), knob) == 2
+
+
+def test_a_key_of_a_configuration_file(tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text("train: {micro_batch: 4, lr: 0.1}\n")
+    recipe = Recipe(name="x", knobs=(Knob(name="micro_batch", key="train.micro_batch", how="file"),))
+    scratch = tmp_path / "scratch"
+    ready = with_values(("run", str(config)), recipe, [Setting(name="micro_batch", value=8)], scratch)
+    assert ready.arguments == ("run", str(scratch / "c.yaml"))
+    assert yaml.safe_load((scratch / "c.yaml").read_text()) == {"train": {"micro_batch": 8, "lr": 0.1}}
+    assert config.read_text() == "train: {micro_batch: 4, lr: 0.1}\n"
+    assert number_of(("run", str(config)), recipe, recipe.knobs[0]) == 4
+    with pytest.raises(AdvisorError, match="names none"):
+        with_values(("run",), recipe, [Setting(name="micro_batch", value=8)], scratch)
+
+
+def test_a_variable_and_what_bursts_switch_off(tmp_path):
+    knobs = (Knob(name="micro_batch", key="BSZ", how="env"), Knob(name="save_every", key="--save", in_bursts="never"))
+    recipe = Recipe(name="x", knobs=knobs, burst_args=("--quiet",))
+    ready = for_burst(("run", "--save", "10"), recipe, [Setting(name="micro_batch", value=8)], tmp_path)
+    assert ready.arguments == ("run", "--save", "never", "--quiet") and ready.variables == {"BSZ": "8"}
+    with pytest.raises(AdvisorError, match="no known knob for seq_len"):
+        with_values(("run",), recipe, [Setting(name="seq_len", value=8)], tmp_path)
+
+
+def test_shipped_recipes_are_found_by_their_commands():
+    assert by_command(("/v/bin/trl", "sft", "--per_device_train_batch_size", "2")).knob("micro_batch").value == 2
+    assert by_command(("python", "-m", "trl.scripts.sft")).name == "trl-sft"
+    assert by_command(("litgpt", "pretrain", "pythia-14m")).name == "litgpt-pretrain"
+    assert by_command(("litgpt", "pretrain", "pythia-14m")).knob("steps") is None  # litgpt#2193
+    assert by_command(("python", "train.py", "--block_size=64")).knob("seq_len").value == 64
+    assert by_command(("python", "my_script.py")) is None
+    help_of_trainer = "  --per_device_train_batch_size X\n  --save_strategy {no,steps}\n"
+    assert by_help(help_of_trainer, ("python", "run_clm.py")).name == "hf-trainer"
+    assert by_help(ARGPARSE, ("python", "train.py")) is None
+    for shipped in shipped_recipes():
+        assert shipped.detect or shipped.detect_help
+        assert len({knob.name for knob in shipped.recipe.knobs}) == len(shipped.recipe.knobs)

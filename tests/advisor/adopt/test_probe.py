@@ -1,0 +1,102 @@
+"""The probe inside real programs: every step, nothing else, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.adopt.probe_log import ProbeFolder, probe_variables
+
+SCRIPT = Path(__file__).parent / "never_seen.py"
+
+
+def run(tmp_path: Path, *arguments: str, shapes: int = 3, folder: Path | None = None, **variables: str):
+    environment = {**os.environ, **variables}
+    environment |= probe_variables(folder or tmp_path, shapes, environment)
+    command = [sys.executable, str(SCRIPT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+
+
+def read(folder: Path) -> ProbeFolder:
+    probed = ProbeFolder(folder)
+    probed.read_on()
+    return probed
+
+
+def test_every_step_is_seen_with_its_batch_and_its_time(tmp_path):
+    done = run(tmp_path, "--num-iters", "40", "--accum-iter", "2", "--bsz", "8")
+    assert done.returncode == 0, done.stderr
+    (process,) = read(tmp_path).processes
+    assert len(process.moments) == 40 and len(process.durations) == 39
+    shape = process.shape
+    assert (shape.rows, shape.calls, shape.length, shape.tokens) == (8, 2, 32, 2 * 8 * 32)
+    # 64 x 32 embedded, 32 x 128 and 128 x 64 with their biases
+    assert process.optimizers[process.main]["elements"] == 64 * 32 + 32 * 128 + 128 + 128 * 64 + 64
+    printed = [float(seconds) for seconds in re.findall(r"seconds ([\d.]+)", done.stdout)]
+    gaps = [abs(seen / said - 1) for seen, said in zip(process.durations, printed, strict=True)]
+    assert statistics.median(gaps) < 0.01
+    assert sum(process.durations) == pytest.approx(sum(printed), rel=0.01)
+
+
+def test_it_is_off_without_its_variable_and_by_pytorchs_own_switch(tmp_path):
+    assert run(tmp_path, "--num-iters", "2", TORCH_DEVICE_BACKEND_AUTOLOAD="0").returncode == 0
+    assert list(tmp_path.glob("probe-*")) == []
+    environment = {**os.environ, **probe_variables(tmp_path, 3, os.environ)}
+    del environment["TRAINING_ADVISOR_PROBE"]
+    command = [sys.executable, str(SCRIPT), "--num-iters", "2"]
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=120).returncode == 0
+    assert list(tmp_path.glob("probe-*")) == []
+
+
+def test_a_users_crash_is_theirs(tmp_path):
+    alone = subprocess.run(
+        [sys.executable, str(SCRIPT), "--crash-at", "5"], capture_output=True, text=True, timeout=120
+    )
+    probed = run(tmp_path, "--crash-at", "5")
+    assert probed.returncode == alone.returncode == 1
+    assert probed.stderr == alone.stderr and "the user's own mistake" in probed.stderr
+    assert "training_advisor_probe" not in probed.stderr
+    assert len(read(tmp_path).first.moments) == 4  # written as the program ends, crash or not
+
+
+def test_a_probe_that_cannot_write_ends_and_the_program_goes_on(tmp_path):
+    done = run(tmp_path, "--num-iters", "5", folder=tmp_path / "gone")
+    assert done.returncode == 0 and done.stdout.count("iter ") == 5
+    assert done.stderr.count("training-advisor's probe ended: FileNotFoundError") == 1
+
+
+def test_processes_that_do_not_train_leave_nothing(tmp_path):
+    environment = {**os.environ, **probe_variables(tmp_path, 3, os.environ)}
+    subprocess.run(
+        [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)"], env=environment, check=True, timeout=120
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_being_written_waits(tmp_path):
+    path = tmp_path / "probe-1.jsonl"
+    path.write_text('{"kind": "process", "pid": 1}\n{"kind": "optimizer", "optimizer": 0, "elements": 3}\n{"kind": "st')
+    probed = read(tmp_path)
+    assert probed.first is None
+    with path.open("a") as file:
+        file.write('ep", "optimizer": 0, "time": 5.0}\n{"kind": "later version"}\n')
+    probed.read_on()
+    assert probed.first.moments == [5.0]
+
+
+def test_the_optimizer_with_most_elements_counts_the_steps(tmp_path):
+    lines = [
+        '{"kind": "optimizer", "optimizer": 0, "elements": 10}',
+        '{"kind": "optimizer", "optimizer": 1, "elements": 1000}',
+        *(f'{{"kind": "step", "optimizer": {i % 2}, "time": {i / 2 + (i % 2) / 100}}}' for i in range(10)),
+    ]
+    (tmp_path / "probe-1.jsonl").write_text("\n".join(lines) + "\n")
+    process = read(tmp_path).first
+    assert process.main == 1 and len(process.moments) == 5
+    assert process.durations == pytest.approx([1.0] * 4)
