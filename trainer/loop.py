@@ -300,8 +300,9 @@ class Trainer:
 
     def _averaged(self, loss: Tensor, norm: Tensor) -> Tensor:
         """Loss, norm and wishes, averaged over the processes in one exchange."""
-        wishes = self.wishes
-        values = torch.stack((loss, norm, *loss.new_tensor((wishes.stop, wishes.save, wishes.written))))
+        wishes = (self.wishes.stop, self.wishes.save, self.wishes.written)
+        # filled there: a tensor made of Python's numbers would go to the card by a copy that waits for all its work
+        values = torch.stack((loss, norm, *(loss.new_full((), wish) for wish in wishes)))
         if self.world.size > 1:
             dist.all_reduce(values)
             values /= self.world.size

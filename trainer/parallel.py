@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer.compiled import keep_compiled_code
 from trainer.device import DeviceContext
 from trainer.model import Transformer, build_model, initialise
 from trainer.schema import RunConfig
@@ -64,6 +65,7 @@ def build(config: RunConfig, context: DeviceContext, world: World) -> Transforme
         model = build_model(config.model, activation_checkpointing=config.activation_checkpointing)
     model.loss_chunk_tokens = config.loss_chunk_tokens
     if config.compile:
+        keep_compiled_code()
         model.compile_blocks()
     if split:
         _split(model, context, world)

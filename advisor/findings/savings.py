@@ -87,7 +87,8 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     if declared and (part is None or part.starts == 1):  # of several processes the last sums up itself alone
         yield max(declared, of_rows)
     yield max(of_rows, 0.0 if clock in (BAR, SPOKEN) else of_lines)
-    yield max(elapsed, timed) if (elapsed := _elapsed(case)) else 0.0
+    # a column of what bars had counted at their ends begins anew with each, and need not fall
+    yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if (elapsed := _elapsed(case)) else 0.0
     yield of_lines if clock == BAR else 0.0
     yield declared
 

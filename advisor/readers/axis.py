@@ -34,7 +34,7 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     `borrowed` says of which rules the step is that of the record before ("previous") or after ("next"), or of a bar.
     """
     step = records.column("step")
-    if np.isfinite(step).any():
+    if np.isfinite(step).any() and not _stands_still(step, records):
         for rule in (rule for rule, side in borrowed.items() if side == BAR):
             step = _moved_on(step, records, rule)
         step = _of_training(step, records)
@@ -48,6 +48,14 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
         if np.isfinite(values).any():
             return Axis(values=values, unique=name == "tokens", printed=False)
     return Axis(values=np.full(len(records), np.nan), unique=False, printed=False)
+
+
+def _stands_still(step: np.ndarray, records: Records) -> bool:
+    """Whether the number called a step is the same in every epoch, as of a bar drawn at its end: it counts none."""
+    epoch = records.column("epoch")
+    at = (records.kind == TRAIN) & np.isfinite(step) & np.isfinite(epoch)
+    still = at.any() and np.ptp(step[at]) == 0 and not np.any((records.kind == TRAIN) & np.isfinite(step) & ~at)
+    return bool(still and np.sum(at) == len(np.unique(epoch[at])) > 1)
 
 
 def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import dataclasses
 import mmap
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -159,7 +159,7 @@ def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, seve
             not several and own is not None and own < PARTIAL * seconds
         )  # the total of an epoch, an evaluation, the last process
         return dataclasses.replace(run, clock_seconds=seconds, clock=STAMPS, declared_seconds=None if partial else own)
-    by_bar = max((bar.seconds for bar in bars), default=0.0)
+    by_bar = _seconds_of(bars)
     # parts of a run would not add up, and of a file of many runs it would take long
     spoken = spoken_seconds(parts[0][1]) if len(parts) == 1 and len(data) <= MOST_SPOKEN_BYTES else None
     if spoken and by_bar < PARTIAL * spoken:
@@ -170,7 +170,14 @@ def _timed(run: RunPart, data: bytes | mmap.mmap, span: tuple[int, int], *, seve
 def _by_its_bar(run: RunPart, bars: Sequence[_Bars], span: tuple[int, int]) -> RunPart:
     """The run with how far its longest bar came, where nothing else says how it ended: one bar, there to the end."""
     bar = max(bars, key=lambda bar: bar.seconds, default=None)
-    if run.phase is None or bar is None or bar.before or not bar.total or run.status is not Status.INCOMPLETE:
+    if (
+        run.phase is None
+        or bar is None
+        or bar.before
+        or bar.several
+        or not bar.total
+        or run.status is not Status.INCOMPLETE
+    ):
         return run
     if NO_END not in run.status_reason or bar.end < span[0] + COVERED * (span[1] - span[0]):
         return run
@@ -288,13 +295,31 @@ class _Bars:
     before: float = 0.0  # seconds of those that ended before the present one began
     last: float = 0.0  # of the present one
     end: int = 0  # byte behind the last of them
+    turns: list[float] = field(default_factory=list)  # seconds of those printed at their end, other lines between them
+    ends: int = 0  # how often one was printed at its end
+    drawn: bool = False  # one was printed on its way: what is printed at the end may be the same one again
+
+    @property
+    def several(self) -> bool:
+        return not self.drawn and self.ends > 1
 
     @property
     def seconds(self) -> float:
-        return self.before + self.last
+        return self.before + self.last if self.drawn else max(self.before + self.last, sum(self.turns))
+
+
+def _seconds_of(bars: Sequence[_Bars]) -> float:
+    """What the longest bars count, and with them those drawn behind each of them; bars within theirs come before it."""
+    longest = max(bars, key=lambda bar: bar.seconds, default=None)
+    if longest is None:
+        return 0.0
+    behind = bars[bars.index(longest) + 1 :] if not longest.drawn and len(longest.turns) > 1 else ()
+    also = (bar for bar in behind if not bar.drawn and len(bar.turns) == len(longest.turns))
+    return longest.seconds + sum(bar.seconds for bar in also)
 
 
 def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
+    """The bars by their totals, in the order in which each total is first printed."""
     found: dict[bytes | None, _Bars] = {}
     for at, text in parts:
         for match in _BAR.finditer(text):
@@ -304,5 +329,13 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
             # ranks draw theirs in turn, a little apart: a bar that begins anew is far behind
             if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last
+            bar.ends, bar.drawn = bar.ends + (done == total), bar.drawn or done != total
+            if done == total and (not bar.turns or _other_lines(text[max(0, bar.end - at) : match.start()])):
+                bar.turns.append(now)
             bar.last, bar.done, bar.end = now, int(done), at + match.end()
     return list(found.values())
+
+
+def _other_lines(between: bytes) -> bool:
+    """Whether there are lines between two bars: the rest of the one's and the beginning of the other's are none."""
+    return any(line.strip() for line in between.split(b"\n")[1:-1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from advisor.readers.last_row import at_the_end, ends_round
 from advisor.readers.plan_lines import Planned, planned_before
 from advisor.readers.records import has_loss
 from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.spoken_times import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
 
@@ -155,8 +157,15 @@ def _part(table: RunTable, segment: Segment, stretch: Stretch | None, events: Se
 
 
 def _declared(events: Sequence[Event]) -> float | None:
-    """Seconds that a run sums itself up to behind its last record; not what it says of each epoch."""
+    """Seconds that a run sums itself up to behind its last record; what it says of each epoch is added.
+
+    A total that was said after other records too, and did not rise from one to the next, is that of an epoch.
+    """
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
+    after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind == "total_time"}
+    each = list(after.values())
+    if len(each) > 1 and any(b <= a for a, b in pairwise(each)) and each[-1] < GREW * max(each[:-1]):
+        return sum(each)
     last = [event.numbers["seconds"] for event in said if event.numbers.get("rows_after") == 0]
     return max(last, default=None)
 

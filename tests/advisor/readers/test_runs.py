@@ -112,6 +112,49 @@ def test_a_bars_clock_is_added_where_it_begins_anew(tmp_path):
     assert (run.runs[0].clock_seconds, run.runs[0].clock) == (90, BAR)
 
 
+def epochs_of_bars(seconds: list[tuple[int, int]]) -> str:
+    """Of each epoch a bar of its training and one of its evaluation, drawn at their ends alone."""
+    shown = "Epoch   box_loss   cls_loss\n{e}/100  1.9  2.5  512: 100%|##| 265/265 [00:{a:02d}<00:00, 9it/s]\n"
+    shown += "        Class  Images: 100%|##| 39/39 [00:{b:02d}<00:00, 9it/s]\n          all    1229   0.{e}\n"
+    return "".join(shown.format(e=epoch, a=a, b=b) for epoch, (a, b) in enumerate(seconds, 1))
+
+
+def test_bars_printed_at_their_ends_are_one_each_and_those_behind_them_count(tmp_path):
+    run = read(tmp_path, epochs_of_bars([(50, 12), (51, 11), (50, 13)]) + steps(1, 4))
+    assert (run.runs[0].clock_seconds, run.runs[0].clock) == (151 + 36, BAR)
+
+
+def test_bars_of_several_epochs_at_their_ends_end_no_run(tmp_path):
+    shown = "Epoch {e}\n100%|##| 50/50 [00:20<00:00, 2.5it/s]\ntrain loss: {v}\n"
+    run = read(tmp_path, "".join(shown.format(e=e, v=2 - e / 10) for e in range(1, 5)))
+    assert run.runs[0].status is not Status.COMPLETED
+    assert (run.runs[0].first_loss, run.runs[0].last_loss, run.runs[0].last_step) == (1.9, 1.6, 4)  # epochs, no steps
+    assert run.runs[0].clock_seconds == 80
+
+
+def test_bars_in_a_row_end_no_run_and_each_has_its_own_time(tmp_path):
+    shown = "100%|##| 50/50 [00:2{e}<00:00, 2.5it/s, loss={v}]\nval loss {v}\n"
+    run = read(tmp_path, "".join(shown.format(e=e, v=2 - e / 10) for e in range(1, 5)))
+    assert run.runs[0].status is not Status.COMPLETED
+    assert spent_seconds(make_case(run)) == 21 + 22 + 23 + 24
+
+
+def test_one_bar_drawn_again_at_its_end_counts_once(tmp_path):
+    went = "".join(f"\r{10 * i}%|#| {i}/10 [00:{3 * i:02d}<00:03, loss={3 - i / 10}]" for i in range(11))
+    again = "saving\nevaluating\n100%|#| 10/10 [00:31<00:00, loss=2.0]\n"
+    run = read(tmp_path, went + "\n" + again)
+    assert run.runs[0].clock_seconds == 31
+
+
+def test_a_total_said_of_each_epoch_is_added_and_one_that_rises_is_not(tmp_path):
+    each = "[epoch:{e}/1200] [loss:{v}] [lr:0.009] [total time:0:02:2{e}]\n"
+    run = read(tmp_path, "".join(each.format(e=e, v=1 / e) for e in (1, 3, 2, 4)))
+    assert run.runs[0].declared_seconds == 4 * 140 + 10
+    rises = "[epoch:{e}/1200] [loss:{v}] [lr:0.009] [total time:0:0{e}:20]\n"
+    run = read(tmp_path, "".join(rises.format(e=e, v=1 / e) for e in (1, 2, 3, 4)))
+    assert run.runs[0].declared_seconds == 260
+
+
 def test_the_hours_of_a_log_are_those_of_its_runs_without_the_days_between(tmp_path):
     first = stamped("2024-03-01 10:00:00", "%Y-%m-%d %H:%M:%S", 3600)
     again = stamped("2024-03-09 10:00:00", "%Y-%m-%d %H:%M:%S", 7200)
