@@ -51,6 +51,11 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
     metavar="STEP[:LOSS]",
     help="Evaluate there and stop if the loss is above LOSS, as 10k:4.2, or above what is expected: 10k, 50%.",
 )
+@click.option(
+    "--notice",
+    metavar="FILE|URL",
+    help="Save and end when FILE appears, or URL of the machine itself answers: it is about to be taken away.",
+)
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
 @click.option("--again", is_flag=True, help="Start it beside a run of the same plan that is going on.")
 @click.option(
@@ -81,6 +86,7 @@ def command(
     max_hours: float | None,
     stop_loss: tuple[str, ...],
     gates: tuple[str, ...],
+    notice: str | None,
     detach: bool,
     again: bool,
     first: bool | None,
@@ -118,7 +124,8 @@ def command(
         )
         return _adopted(plan, run_dir, refused=any(given), detach=detach, as_json=as_json)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
-    store, source = default_store(), _with_gates(read_source(plan), gates, plan)
+    store = default_store()
+    source = flow.with_notice(_with_gates(read_source(plan), gates, plan), notice)
     place = parse_place(on, account=account, qos=qos, constraint=constraint, gpu_ids=parse_gpu_ids(gpu_ids))
     asked = Arriving(may_change_depth=may_change == "depth", stop_if_over=stop_if_over)
     arriving = _arriving(store, source, place, first, asked)

@@ -211,7 +211,8 @@ def _plan_again(plan: Plan, goal: Goal, store: Store, over: float | None) -> tup
         if error.exit_code != 3:
             raise
         return None, f"the goal can no longer be met: {error.message}"
-    stop = replace(after.run.stop, gates=tuple(gate for gate in plan.run.stop.gates if gate.step <= after.run.steps))
+    gates = tuple(gate for gate in plan.run.stop.gates if gate.step <= after.run.steps)
+    stop = replace(after.run.stop, gates=gates, notice=plan.run.stop.notice)
     return replace(after, id=plan.id, run=replace(after.run, stop=stop)), _why(plan, after, over)
 
 

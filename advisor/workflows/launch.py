@@ -55,6 +55,20 @@ def read_source(path: Path) -> Plan | RunConfig:
     return read_run_config(path) if "model" in raw and "run" not in raw else load_plan(path)
 
 
+def with_notice(source: Plan | RunConfig, notice: str | None) -> Plan | RunConfig:
+    """What to launch, told where the end of its machine is announced: a file, or an address of that machine itself."""
+    if notice is None:
+        return source
+    if "://" not in notice and not Path(notice).is_absolute():
+        hint = "name its whole path: a run starts in its own folder"
+        raise AdvisorError(f"--notice {notice}: that file may be anywhere", hint, exit_code=2)
+    config = source.run if isinstance(source, Plan) else source
+    config = replace(config, stop=replace(config.stop, notice=notice))
+    if problems := [problem for problem in config.problems() if problem.startswith("stop.notice")]:
+        raise AdvisorError(f"--notice {notice}: {problems[0]}", "let something there write a file", exit_code=2)
+    return replace(source, run=config) if isinstance(source, Plan) else config
+
+
 def launch(
     store: Store,
     source: Plan | RunConfig,

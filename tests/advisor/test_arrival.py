@@ -27,9 +27,9 @@ from advisor.store.disk import dump_yaml
 from advisor.store.plan_files import dump_plan, load_plan
 from advisor.store.run_folder import read_launch, read_run_config, write_launch
 from advisor.store.store import Store, load_calibration
-from advisor.workflows.arrive import LEAST_SECONDS, Arrival, arrive, calibration_seconds, is_unknown
+from advisor.workflows.arrive import LEAST_SECONDS, Arrival, _plan_again, arrive, calibration_seconds, is_unknown
 from advisor.workflows.arrive_there import arrive_there
-from advisor.workflows.launch import Limits, dry_run
+from advisor.workflows.launch import Limits, dry_run, with_notice
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import SIZES, guess, measured_here, planned, slowed
 from trainer.budget import Budget, read_spent
@@ -59,6 +59,14 @@ def test_what_is_left_is_planned_with_what_is_there(recorded, tmp_path, factor):
     same = recommend(same_work(before, "cpu"), store)
     assert same.run.steps == before.run.steps and same.run.micro_batch == before.run.micro_batch
     assert same.prediction.step_seconds.value == pytest.approx(before.prediction.step_seconds.value / factor, rel=0.1)
+
+
+def test_planned_again_it_still_knows_where_the_end_of_its_machine_is_announced(recorded, tmp_path):
+    before = planned(tmp_path, recorded, "--depth", "4", "--deadline", "2h")
+    before = with_notice(before, "http://127.0.0.1:80/spot")
+    goal = what_is_left(before, "cpu", spent_seconds=720.0, may_change_depth=False)
+    after, _ = _plan_again(before, goal, Store(tmp_path), 0.0)
+    assert after.run.steps < before.run.steps and after.run.stop.notice == "http://127.0.0.1:80/spot"
 
 
 def test_dollars_are_left_as_hours_are(recorded, tmp_path):

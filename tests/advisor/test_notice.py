@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
+
+import pytest
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
 from advisor.predict.notice import save_seconds, short_notice
+from advisor.store.store import Store
 from tests.advisor.plans import goal_of, guess, small_plan
 from trainer.schema import EvalConfig
 
@@ -39,3 +43,16 @@ def test_a_plan_on_a_machine_that_goes_too_fast_says_so():
     )
     assert any("30 s of notice" in warning for warning in spot.warnings)
     assert not any("notice" in warning for warning in own.warnings)
+
+
+def test_a_launch_is_told_where_the_end_of_its_machine_is_announced(call, tmp_path):
+    plan = Store(tmp_path).save_plan(small_plan())
+    code, out, _ = call("launch", str(plan), "--notice", "/run/spot", "--dry-run", "--json")
+    assert code == 0 and "notice: /run/spot" in json.loads(out)["files"]["run.yaml"]
+
+
+@pytest.mark.parametrize("where", ["spot", "http://169.254.169.254/latest", "ftp://127.0.0.1/x"])
+def test_what_nobody_may_be_asked_is_refused_before_the_start(call, tmp_path, where):
+    plan = Store(tmp_path).save_plan(small_plan())
+    code, out, err = call("launch", str(plan), "--notice", where, "--dry-run")
+    assert (code, out) == (2, "") and where in err, err

@@ -23,7 +23,7 @@ from trainer.schema import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 40.0  # that a run is given
-AT_LEAST = max(20, KILLS // 10)  # kills
+AT_LEAST = max(20, KILLS // 4)  # kills
 
 
 def advisor(home: Path, *words: object) -> subprocess.Popen[bytes]:
