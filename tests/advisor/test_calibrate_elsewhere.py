@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from advisor.launch.engines import parse_place
+from advisor.launch.engines import backend_of, parse_place
 from advisor.records import Kernels
+from advisor.store.store import Store
 from advisor.workflows.calibrate import CalibrationOptions
-from advisor.workflows.calibrate_elsewhere import several
+from advisor.workflows.calibrate_elsewhere import _asked, several
 from advisor.workflows.calibrate_there import asked_text, options_of
+from tests.advisor.test_security import SECRETS
 
 
 def test_partitions_that_are_named_together_are_places_of_their_own():
@@ -50,3 +53,13 @@ def test_what_nobody_elsewhere_can_be_asked_is_refused_before_anything_is_handed
     code, out, err = call("calibrate", *words)
     assert (code, out) == (2, "") and said in err, err
     assert not Path(advisor_home, "measuring").exists()
+
+
+def test_what_is_handed_over_has_nothing_of_the_environment(tmp_path, monkeypatch):
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    asked = _asked(CalibrationOptions(gpu="cpu"), parse_place("ssh:there"), tmp_path, datetime.now(UTC))
+    request = backend_of("ssh", Store(tmp_path / "home")).measuring(asked)
+    assert "job/calibrate.json" in request.files and "calibrate_there" in request.files["job/run.sh"]
+    handed_over = "\n".join([*request.files.values(), request.script, str(request.record)])
+    assert not any(secret in handed_over for secret in SECRETS.values())
