@@ -78,6 +78,7 @@ _LEFT = re.compile(
 _BAR = re.compile(
     rb"(?<!\d)(\d{1,12})(?:/(\d{1,12})|it) \[(?:(\d{1,4}) days?, )?(?:(\d{1,4}):)?(\d{1,4}):(\d\d)(?:<|, )"
 )
+_HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
@@ -295,7 +296,8 @@ class _Bars:
     before: float = 0.0  # seconds of those that ended before the present one began
     last: float = 0.0  # of the present one
     end: int = 0  # byte behind the last of them
-    turns: list[float] = field(default_factory=list)  # seconds of those printed at their end, other lines between them
+    turns: list[float] = field(default_factory=list)  # seconds of those printed at their end, other words before them
+    head: bytes = b""  # what stands before the last of those: the number of its epoch
     ends: int = 0  # how often one was printed at its end
     drawn: bool = False  # one was printed on its way: what is printed at the end may be the same one again
 
@@ -330,8 +332,11 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
             if now < bar.last / 2 or int(done) < bar.done / 2:
                 bar.before += bar.last
             bar.ends, bar.drawn = bar.ends + (done == total), bar.drawn or done != total
-            if done == total and (not bar.turns or _other_lines(text[max(0, bar.end - at) : match.start()])):
-                bar.turns.append(now)
+            if done == total:
+                head = _HEAD_OF_BAR.sub(b"", text[text.rfind(b"\n", 0, match.start()) + 1 : match.start()])
+                if not bar.turns or head != bar.head or _other_lines(text[max(0, bar.end - at) : match.start()]):
+                    bar.turns.append(now)
+                bar.head = head
             bar.last, bar.done, bar.end = now, int(done), at + match.end()
     return list(found.values())
 

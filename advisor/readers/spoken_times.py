@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+from advisor.readers.durations import duration_seconds
 from advisor.readers.names import SECONDS
 
 SPOKEN = "the times that it prints of its epochs"
@@ -32,9 +33,10 @@ _TOOK = re.compile(
     rb"|\bduration\W{0,3}|\b(?:finished|completed|done|trained) in\W{0,3}|\xe8\x80\x97\xe6\x97\xb6\W{0,6}"
     rb"|\xe7\x94\xa8\xe6\x97\xb6\W{0,6}|\bcost\W{0,3}|[(\[|]\s{0,2})"
     rb"(?:(?P<h>\d{1,3}):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)|(?P<value>\d{1,9}(?:\.\d{1,20})?)\s?"
-    rb"(?P<unit>ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|\xe7\xa7\x92|\xe5\x88\x86)?)(?![\w:./%])"
+    rb"(?P<unit>ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|\xe7\xa7\x92|\xe5\x88\x86)?"
+    rb"(?P<rest>(?:[ ,]{0,2}\d{1,2}(?:\.\d{1,20})?\s?(?:seconds?|secs?|s|minutes?|mins?|m)\b){0,2}))(?![\w:/%]|\.\d)"
 )
-_UNITS = {"\u79d2": 1.0, "\u5206": 60.0}
+_UNITS = {"\u79d2": 1.0, "\u5206": 60.0, "m": 60.0}
 _NAMES = re.compile(rb"(?i)\btime\b|took|elapsed|duration|cost|\xe8\x80\x97|\xe7\x94\xa8\xe6\x97\xb6| in\W*$")
 
 
@@ -61,7 +63,8 @@ def _seconds(match: re.Match[bytes]) -> float | None:
         b"." not in match["value"] or _NAMES.search(match[0][: match.start("value") - match.start()]) is None
     ):
         return None  # `(12)` is anything
-    return float(match["value"]) * (_UNITS.get(unit) or SECONDS.get(unit) or 1.0)
+    finer = duration_seconds(match["rest"].decode()) or 0.0  # 2m 30s
+    return float(match["value"]) * (_UNITS.get(unit) or SECONDS.get(unit) or 1.0) + finer
 
 
 def _of_series(spoken: Sequence[tuple[bytes, float]]) -> float | None:

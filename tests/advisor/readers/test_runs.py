@@ -139,6 +139,12 @@ def test_bars_in_a_row_end_no_run_and_each_has_its_own_time(tmp_path):
     assert spent_seconds(make_case(run)) == 21 + 22 + 23 + 24
 
 
+def test_bars_that_name_their_epochs_are_one_each(tmp_path):
+    shown = "Epoch {e}/10: 100%|##| 50/50 [00:20<00:00, 2.5it/s, loss={v}]\n"
+    run = read(tmp_path, "".join(shown.format(e=e, v=2 - e / 10) for e in range(1, 5)))
+    assert spent_seconds(make_case(run)) == 80
+
+
 def test_one_bar_drawn_again_at_its_end_counts_once(tmp_path):
     went = "".join(f"\r{10 * i}%|#| {i}/10 [00:{3 * i:02d}<00:03, loss={3 - i / 10}]" for i in range(11))
     again = "saving\nevaluating\n100%|#| 10/10 [00:31<00:00, loss=2.0]\n"

@@ -44,6 +44,12 @@ def test_a_duration_said_of_every_step_is_of_no_epoch() -> None:
     assert spoken_seconds(lines) is None
 
 
+def test_minutes_and_seconds_beside_them_are_one_duration() -> None:
+    lines = "\n".join(f"Epoch {n}/50 completed in 2m 30s. Loss: 0.{9 - n}" for n in range(1, 8)).encode()
+    assert spoken_seconds(lines) == 7 * 150
+    assert spoken_seconds(b"Epoch 1 took 1h 2m 3s\nEpoch 2 took 1 hour, 1 minute\n") == 3723 + 3660
+
+
 def test_hours_of_a_log_whose_epochs_alone_are_timed(tmp_path: Path) -> None:
     rows = [
         line
