@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
-from advisor.readers.axis import JOINED, Axis, axis_of, row_numbers, steps_by_epoch
+from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, steps_by_epoch
 from advisor.readers.card_columns import PREFIX, with_readings_of_rows
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
@@ -18,8 +18,6 @@ from advisor.readers.records import Records
 from advisor.readers.run_table import COLUMNS, ROW_NUMBERS, Event, Phase, RunTable
 from advisor.readers.runs import Cuts, ends_of, loss_rows, with_runs
 from advisor.readers.status import DECISIVE
-
-_ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 
 
 def assemble(
@@ -173,7 +171,7 @@ def _with_main_phase(table: RunTable, found: Attempts, axis: Axis) -> RunTable:
 def _of_all_epochs(facts: dict[str, Any], epoch_steps: float | None) -> dict[str, Any]:
     """Planned steps of the whole run, where the log prints those of one epoch; none where it does not say how many."""
     planned, epochs = _number(facts.get("planned_steps")), _number(facts.get("planned_epochs"))
-    if epoch_steps is None or planned is None or planned > _ONE_EPOCH * (epoch_steps + 1):
+    if epoch_steps is None or planned is None or planned > ONE_EPOCH * (epoch_steps + 1):
         return facts
     rest = {name: value for name, value in facts.items() if name != "planned_steps"}
     return rest if epochs is None else {**rest, "planned_steps": _whole(planned * epochs)}

@@ -13,6 +13,7 @@ from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
 _FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
+ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 BAR = "bar"  # whose step is not that of the loss beside it
 JOINED = "steps start again with every epoch: made cumulative"
 
@@ -103,7 +104,10 @@ def _joined(step: np.ndarray, records: Records) -> np.ndarray | None:
         return None
     cuts = np.flatnonzero(back)
     begins_at_zero = step[at[0]] == 0
-    offsets = np.cumsum(step[at][cuts] + (1 if begins_at_zero else 0))
+    # of how many is printed beside them where it is the same in all: the last ones need not be printed
+    of = records.column("planned_steps")[at]
+    told = np.ptp(of) == 0 and np.max(step[at]) <= of[0] <= ONE_EPOCH * np.max(step[at])
+    offsets = np.cumsum(of[cuts] if told else step[at][cuts] + (1 if begins_at_zero else 0))
     return step + np.concatenate(([0.0], offsets))[np.searchsorted(at[cuts + 1], np.arange(len(step)), side="right")]
 
 

@@ -84,7 +84,7 @@ END_RULES = (
         "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
         "|one. |one, |one: |FINISHED|Finished|All done|all done"
         "|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습|reinamento"
-        "|ddestramento|Pelatihan|pelatihan|ğitim|uấn luyện|inish train",
+        "|ddestramento|Pelatihan|pelatihan|ğitim|uấn luyện|inish train|finish",
         r"\[after training is done\]|^Did not meet early stopping|: Maximum iterations \(\d+\) reached"
         r"|^\W*(?:.*\] )?Optimization Done|Loss for final step:|Saved pipeline to output"
         r"|^Optimizer stripped from|^Results saved to \S|total average iteration time:|peak memory consumption: "
@@ -100,7 +100,7 @@ END_RULES = (
         r"|epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
         r"|train_runtime['\"]?\s*[:=]\s*['\"]?(?:<DURATION>|(?P<seconds__2>[\d.]+))"
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
-        r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|Finished)(?:\W*$|[.!,:;] [Bb]est(?:\b|_))"
+        r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|[Ff]inish(?:ed)?)(?:\W*$|[.!,:;] [Bb]est(?:\b|_))"
         r"|^\W*(?:Finished|Done|Completed) in <DURATION>|(?:^|[-:\]] )Model trained\W*$"
         r"|^\W*Completed all \d+ (?:\w+ )?(?:rounds|epochs|steps|iterations) in <DURATION>"
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"

@@ -39,7 +39,7 @@ _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that fai
 _NUMBERS = re.compile(r"[\d.,:]+")
 _FINAL = re.compile(r"\b[Ff]inal\b")
 NO_END = "the log ends without an end message"
-NO_PLAN = "how many {unit}s there were to be it does not say"
+NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
 
 
 def status_of(

@@ -37,3 +37,10 @@ def test_a_plan_of_the_whole_run_is_not_multiplied(tmp_path):
     path.write_text(lines("epoch {epoch}/4 step {step}/1200 loss {loss:.3f}", 4))
     run = read_run(path)
     assert run.columns["step"][-1] == 1200 and run.facts["planned_steps"] == 1200
+
+
+def test_steps_of_an_epoch_are_those_printed_beside_them_not_the_last_that_was(tmp_path):
+    shown = "[Epoch {e}/20] [Batch {b}/100] [loss: {v}]\n"
+    text = "".join(shown.format(e=e, b=b, v=3 - e - b / 100) for e in range(3) for b in range(0, 100, 25))
+    (tmp_path / "a.log").write_text(text)
+    assert read_run(tmp_path / "a.log").column("step").tolist() == list(range(0, 300, 25))
