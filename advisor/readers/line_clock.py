@@ -32,6 +32,7 @@ AGREE = 0.05  # of the longer of two clocks
 COVERED = 0.8  # of a run's bytes lie before its last stamp, or the stamps are of its start alone
 WHOLE_BYTES = 1 << 21  # of a run that are looked at entirely; of longer ones parts
 PART_BYTES = 1 << 15  # of the beginning and the end
+HEAD_BYTES = 200  # before a bar, in which its name stands: some logs are one line
 SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a run of months
 MOST_SPOKEN_BYTES = 1 << 22  # of a file whose lines' own words are looked at
 MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
@@ -333,7 +334,8 @@ def _bars(parts: Sequence[tuple[int, bytes]]) -> list[_Bars]:
                 bar.before += bar.last
             bar.ends, bar.drawn = bar.ends + (done == total), bar.drawn or done != total
             if done == total:
-                head = _HEAD_OF_BAR.sub(b"", text[text.rfind(b"\n", 0, match.start()) + 1 : match.start()])
+                before = text[max(0, match.start() - HEAD_BYTES) : match.start()]
+                head = _HEAD_OF_BAR.sub(b"", before.rpartition(b"\n")[2].rpartition(b"]")[2])
                 if not bar.turns or head != bar.head or _other_lines(text[max(0, bar.end - at) : match.start()]):
                     bar.turns.append(now)
                 bar.head = head

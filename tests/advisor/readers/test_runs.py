@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from advisor.findings.make_case import make_case
 from advisor.findings.savings import file_seconds, run_seconds, spent_seconds
-from advisor.readers.line_clock import BAR, STAMPS
+from advisor.readers.line_clock import BAR, STAMPS, _bars
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
 from advisor.readers.starts import Words, segments
@@ -143,6 +144,17 @@ def test_bars_that_name_their_epochs_are_one_each(tmp_path):
     shown = "Epoch {e}/10: 100%|##| 50/50 [00:20<00:00, 2.5it/s, loss={v}]\n"
     run = read(tmp_path, "".join(shown.format(e=e, v=2 - e / 10) for e in range(1, 5)))
     assert spent_seconds(make_case(run)) == 80
+
+
+def test_bars_that_fill_one_line_take_time_in_proportion(tmp_path):
+    line = b"Epoch: 100%|##| 5/5 [00:02<00:00, 9it/s, loss=1.0]"
+
+    def seconds(count: int) -> float:
+        began = time.process_time()
+        assert [bar.seconds for bar in _bars([(0, line * count)])] == [2]
+        return time.process_time() - began
+
+    assert seconds(20_000) < 10 * max(seconds(5_000), 0.005)  # in proportion 4, quadratic 16
 
 
 def test_one_bar_drawn_again_at_its_end_counts_once(tmp_path):
