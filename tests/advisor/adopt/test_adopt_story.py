@@ -8,10 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+
+from advisor.records import Basis, Estimate
+from advisor.store.adopted import (
+    Adopted,
+    AdoptedBurst,
+    AdoptedPlan,
+    BatchShape,
+    Knob,
+    Recipe,
+    Setting,
+    save_adopted,
+)
+from advisor.workflows.adopt import save_plan
 
 SCRIPT = Path(__file__).parent / "never_seen.py"
 THREE_STEPS = """import torch
@@ -88,14 +102,66 @@ def test_planted_faults_are_found(home, lie):
     assert not {setting["name"] for setting in found["plan"]["values"]} & {"micro_batch", "grad_accum"}
 
 
+COMMAND = (sys.executable, str(SCRIPT))
+
+
+def certain(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, basis=Basis.MEASURED)
+
+
 @pytest.fixture
 def launched(home):
-    """A run of five steps planned, launched with other limits by its own files."""
-    adopt(home, "--steps", "1000000", seconds=30)
+    """A run of the script by a plan written here: a million steps, unless a limit or a crash ends it."""
+    recipe = Recipe(name="never_seen", knobs=(Knob(name="steps", key="--num-iters"),))
+    shape = BatchShape(rows=4, calls=1, length=32, tokens=128)
+    burst = AdoptedBurst(values=(), outcome="stopped", step_seconds=(0.01,) * 8, shape=shape, startup_seconds=2.0)
+    kept = Adopted(
+        name="never_seen",
+        created="2026-11-23T00:00:00+00:00",
+        command=COMMAND,
+        folder=str(home.parent),
+        recipe=recipe,
+        device_key="cpu",
+        torch=None,
+        gpus=1,
+        verdicts=(),
+        bursts=(burst,),
+        seconds=1.0,
+    )
+    save_adopted(home, kept)
+    plan = AdoptedPlan(
+        id="p",
+        created=kept.created,
+        trainer=kept.name,
+        command=COMMAND,
+        folder=kept.folder,
+        environment=(),
+        resume_args=(),
+        values=(Setting(name="steps", value=1e6),),
+        device_key="cpu",
+        gpus=1,
+        shape=shape,
+        steps=10**6,
+        steps_are_set=True,
+        rows_per_step=4,
+        tokens_per_step=128,
+        startup_seconds=certain(2.0),
+        step_seconds=certain(0.01),
+        ending_seconds=certain(0.5),
+        total_seconds=certain(1e4),
+        usd_per_hour=None,
+        cost_usd=None,
+        memory_bytes=None,
+        memory_kind="resident",
+        max_seconds=None,
+        max_usd=None,
+        reasons=(),
+        warnings=(),
+    )
 
     def start(**changes) -> Path:
-        path = home.parent / "never_seen-plan.yaml"
-        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
+        path = home.parent / "plan.yaml"
+        save_plan(replace(plan, **changes), path)
         return Path(document(home, "launch", str(path), "--detach")["run_dir"])
 
     return start
@@ -139,7 +205,7 @@ def test_limits_stops_and_crashes(home, launched):
     pid = wait_for(lambda: last(going, "step") and json.loads((going / "run.json").read_text())["pid"])
     os.kill(pid, signal.SIGTERM)
 
-    crashed = launched(command=[sys.executable, str(SCRIPT), "--crash-at", "20"], values=[])
+    crashed = launched(command=(*COMMAND, "--crash-at", "20"))
     final = wait_for(lambda: last(crashed, "final"))
     assert (final["outcome"], final["reason"], final["step"]) == ("failed", "exit code 1", 19)
     output = (crashed / "stdout.log").read_text()
