@@ -47,6 +47,16 @@ def transformers_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def trainers_python() -> Path:
+    """The interpreter that has TRL and Lightning."""
+    chosen = Path(os.environ.get("ADVISOR_TRANSFORMERS_PYTHON", TRANSFORMERS))
+    known = chosen.exists() and subprocess.run([chosen, "-c", "import trl, lightning, torch"], capture_output=True)
+    if not known or known.returncode:
+        pytest.skip(f"{chosen} does not have trl and lightning: make engines")
+    return chosen
+
+
+@pytest.fixture(scope="session")
 def measured(tmp_path_factory) -> Calibration:
     """This CPU, measured for a minute: what a plan that is wrong by a factor is made from. Where the machine was too
     restless, a recording of one like it."""

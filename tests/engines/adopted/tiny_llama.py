@@ -1,0 +1,30 @@
+"""A tiny Llama, a tokenizer trained on generated text, and that text as a data set, all in the folder that is named."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from tokenizers import ByteLevelBPETokenizer
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+out, rng = Path(sys.argv[1]), random.Random(0)
+words = ["".join(rng.choice("abcdefghijklmnop") for _ in range(rng.randint(2, 7))) for _ in range(300)]
+texts = [" ".join(rng.choice(words) for _ in range(400)) for _ in range(400)]
+(out / "data").mkdir()
+(out / "data" / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+tokenizer = ByteLevelBPETokenizer()
+tokenizer.train_from_iterator(texts, vocab_size=512, special_tokens=["<s>", "</s>", "<pad>"])
+fast = PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer._tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+)
+fast.save_pretrained(out / "model")
+shape = LlamaConfig(
+    vocab_size=512,
+    hidden_size=64,
+    intermediate_size=172,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=512,
+)
+LlamaForCausalLM(shape).save_pretrained(out / "model")

@@ -1,0 +1,83 @@
+"""Trainers of others as they are: TRL, Hugging Face's Trainer, Lightning, a script in nanoGPT's manner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE, ROOT = Path(__file__).parent / "adopted", Path(__file__).resolve().parents[2]
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def advisor(folder: Path, *words: str) -> dict:
+    environment = {**os.environ, **OFFLINE, "ADVISOR_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "advisor", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def adopt(folder: Path, seconds: int, *words: str, plan: tuple[str, ...] = ("--steps", "20")) -> dict:
+    return advisor(folder, "adopt", "--json", "--budget-seconds", str(seconds), *plan, "--", *words)
+
+
+def verdicts(found: dict) -> dict[str, str]:
+    return {verdict["name"]: verdict["verdict"] for verdict in found["adopted"]["verdicts"]}
+
+
+def works(*names: str) -> dict[str, str]:
+    return dict.fromkeys(names, "works")
+
+
+def test_trl_from_its_command_to_a_score(trainers_python, tmp_path):
+    """Adopted, planned for three minutes, launched, compared."""
+    made = [trainers_python, HERE / "tiny_llama.py", tmp_path]
+    subprocess.run(made, check=True, capture_output=True, env={**os.environ, **OFFLINE}, timeout=300)
+    trl = ("-m", "trl.scripts.sft", "--model_name_or_path", "model", "--dataset_name", "data", "--packing")
+    sizes = ("--max_length", "128", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2")
+    rest = ("--output_dir", "out", "--bf16", "false")
+    found = adopt(tmp_path, 280, str(trainers_python), *trl, *sizes, *rest, plan=("--deadline", "3min"))
+    assert found["adopted"]["recipe"]["name"] == "trl-sft"
+    assert verdicts(found) == works("micro_batch", "grad_accum", "seq_len", "steps")
+    shape = found["adopted"]["bursts"][0]["shape"]
+    assert (shape["rows"], shape["calls"]) == (4, 2) and shape["length"] == pytest.approx(128, rel=0.02)
+    advisor(tmp_path, "launch", found["plan_file"], "--json")
+    scored = advisor(tmp_path, "compare", "latest", "--json")
+    assert (scored["outcome"], scored["steps"]) == ("completed", found["plan"]["steps"])
+    assert scored["wall_clock_seconds"]["actual"] <= 180
+
+
+def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
+    words = (
+        str(trainers_python),
+        str(HERE / "hf_script.py"),
+        "--output_dir",
+        "out",
+        "--per_device_train_batch_size",
+        "8",
+    )
+    found = adopt(tmp_path, 150, *words)
+    assert found["adopted"]["recipe"]["name"] == "hf-trainer"
+    told = verdicts(found)
+    assert told["micro_batch"] == told["grad_accum"] == "works", found["adopted"]["verdicts"]
+    assert found["adopted"]["bursts"][0]["shape"]["length"] == 64
+
+
+def test_a_plain_lightning_script(trainers_python, tmp_path):
+    """Its samples have no tokens."""
+    found = adopt(tmp_path, 120, str(trainers_python), str(HERE / "lightning_script.py"), plan=("--samples", "3200"))
+    assert verdicts(found) == works("micro_batch", "grad_accum", "steps")
+    assert found["plan"]["tokens_per_step"] is None
+    assert (found["plan"]["rows_per_step"], found["plan"]["steps"]) == (16, 200)
+
+
+def test_a_script_in_nanogpts_manner(tmp_path):
+    found = adopt(tmp_path, 90, sys.executable, str(HERE / "train.py"), "--gradient_accumulation_steps=4")
+    assert found["adopted"]["recipe"]["name"] == "nanogpt"
+    told = verdicts(found)
+    assert told["micro_batch"] == told["grad_accum"] == told["seq_len"] == "works", found["adopted"]["verdicts"]
