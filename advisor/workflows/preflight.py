@@ -18,12 +18,13 @@ from advisor.hardware.software_support import installed_problem
 from advisor.launch.cards import taken_by, visible_ids
 from advisor.launch.engines import PLACES, describe
 from advisor.launch.state import RunState, this_host
-from advisor.records import Plan, Workload
+from advisor.records import Plan
 from advisor.run_records import Place
 from advisor.store.disk import disk_errors
 from advisor.store.run_folder import is_run_folder, read_launch, read_run_config
 from advisor.store.store import Store
 from advisor.units import HOUR, format_bytes, format_seconds, format_tokens, format_usd
+from advisor.workflows.configured import workload_of_config
 from advisor.workflows.data import read_data
 from trainer.damage import damage
 from trainer.schema import RunConfig
@@ -236,17 +237,7 @@ def _expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
         profile = load_profile(key, store, family=source.model.family)
     except AdvisorError:  # nothing is known of this device: what is at stake is said in steps
         return None
-    usual = "fp32" if key == "cpu" else "bf16"
-    work = Workload(
-        shape=source.model,
-        micro_batch=source.micro_batch,
-        grad_accum=source.grad_accum,
-        gpu=key,
-        precision=usual if source.precision == "auto" else source.precision,
-        compile=source.compile,
-        activation_checkpointing=source.activation_checkpointing,
-        optimizer=source.optimizer.name,
-    )
+    work = workload_of_config(source, key)
     step = predict_batch(profile, [work])[0].step_seconds
     return source.steps * step.value if step is not None else None
 

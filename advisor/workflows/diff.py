@@ -1,0 +1,313 @@
+"""Two runs, plans, configurations or calibrations beside each other: what differs, and what each difference is
+predicted to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from advisor.calibrate.profiles import load_profile, profile_of
+from advisor.calibrate.session import base_workload
+from advisor.errors import AdvisorError
+from advisor.laws.flops import parameters
+from advisor.predict.batch import predict_batch
+from advisor.predict.loss import predict_loss
+from advisor.records import Estimate, Plan, PlanPrediction, Prediction, Workload
+from advisor.store.calibration import Calibration
+from advisor.store.disk import read_yaml
+from advisor.store.run_folder import CONFIG, is_run_folder, read_launch, read_run_config, read_run_plan
+from advisor.store.store import Store
+from advisor.workflows.compare import review
+from advisor.workflows.configured import workload_of_config
+from advisor.workflows.launch import read_source
+from trainer.schema import RunConfig, to_dict
+
+PLAN, RUN, CONFIGURATION, CALIBRATION = "plan", "run", "configuration", "calibration"
+# Fields of a workload that a law says something of, by the name of the setting that they come from
+_JUDGED = {
+    "precision": "precision",
+    "compile": "compile",
+    "activation_checkpointing": "activation_checkpointing",
+    "sharding": "sharding",
+    "optimizer.name": "optimizer",
+}
+_APART = ("seq_len", "vocab_size")  # of a model, each judged by itself
+_SILENT = {"name", "schema", "telemetry", "stop"}  # of no run's result
+_MEASURED = ("step_seconds", "tokens_per_second", "peak_reserved_bytes", "wall_clock_seconds", "cost_usd", "loss")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of two runs, planned or done."""
+
+    name: str
+    kind: str
+    config: RunConfig
+    workload: Workload
+    usd_per_hour: float | None  # of all devices; None: unknown
+    promised: PlanPrediction | None = None  # by its plan when that was made
+    measured: Mapping[str, float | None] | None = None  # of a run that trained, by the quantities of a score
+
+    @property
+    def tokens(self) -> int:
+        """Of all its steps."""
+        return self.config.steps * self.workload.step_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What is predicted of one run. None: cannot be said."""
+
+    step_seconds: Estimate | None
+    tokens_per_second: Estimate | None
+    peak_reserved_bytes: Estimate | None
+    steps_seconds: Estimate | None  # of its steps alone
+    steps_usd: Estimate | None
+    loss: Estimate | None
+    why_not: str = ""  # where nothing is predicted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One setting that differs, and what changing it alone, in the first run, is predicted to do."""
+
+    setting: str
+    one: Any
+    other: Any
+    promise: Promise | None  # None: no law judges it
+    unjudged: str = ""  # why not
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """Two runs beside each other."""
+
+    one: Side
+    other: Side
+    same: int  # settings that do not differ
+    differences: tuple[Difference, ...]
+    promises: tuple[Promise, Promise]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationDiff:
+    """Two calibrations: what was asked and found, and what each makes of the same configurations."""
+
+    one: Calibration
+    other: Calibration
+    settings: tuple[tuple[str, Any, Any], ...]  # those that differ, by name
+    steps: tuple[tuple[Workload, Estimate | None, Estimate | None], ...]
+
+
+def diff(store: Store, one: str, other: str, gpu: str | None = None) -> Diff | CalibrationDiff:
+    """Set two things beside each other; `gpu` is where bare configurations are to run.
+
+    Raises AdvisorError where one cannot be read, or they are of kinds that have nothing in common.
+    """
+    sides = (_read(store, one, gpu), _read(store, other, gpu))
+    a, b = sides
+    if isinstance(a, Calibration) and isinstance(b, Calibration):
+        return _calibrations(a, b)
+    if isinstance(a, Calibration) or isinstance(b, Calibration):
+        hint = "two runs, plans or configurations, or two calibrations"
+        raise AdvisorError(
+            "a calibration is of a device, the other is a run: they have nothing in common", hint, exit_code=2
+        )
+    return _runs(store, a, b)
+
+
+def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:
+    path = Path(text)
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        raw = read_yaml(path, "plan, configuration or calibration")
+        if "bursts" in raw or raw.get("kind") == CALIBRATION:
+            return store.load_calibration(path)
+        source = read_source(path)
+        return _planned(source, text, gpu)
+    if path.is_file():
+        message = f"{text} is no plan, configuration or calibration: those are YAML"
+        raise AdvisorError(message, f"a log beside another: advisor analyze {text} OTHER", exit_code=2)
+    if not path.exists() and any(entry.id == text for entry in store.list_calibrations()):
+        return store.load_calibration(text)
+    folder = path if path.is_dir() and is_run_folder(path) else store.find_run(text)
+    return _launched(store, folder)
+
+
+def _planned(source: Plan | RunConfig, name: str, gpu: str | None) -> Side:
+    if isinstance(source, Plan):
+        price, promised = source.usd_per_hour, source.prediction
+        return Side(
+            name=name, kind=PLAN, config=source.run, workload=source.workload, usd_per_hour=price, promised=promised
+        )
+    work = workload_of_config(source, gpu)
+    return Side(name=name, kind=CONFIGURATION, config=source, workload=work, usd_per_hour=source.stop.usd_per_hour)
+
+
+def _launched(store: Store, folder: Path) -> Side:
+    if not (folder / CONFIG).is_file():
+        raise AdvisorError(
+            f"{folder} has no {CONFIG}: it is no run of this trainer", "compare logs: advisor analyze A B", exit_code=2
+        )
+    plan, launch = read_run_plan(folder), read_launch(folder)
+    config = read_run_config(folder)
+    key = launch.device_key if launch is not None else None
+    gpus = launch.gpus if launch is not None else 1
+    work = workload_of_config(config, key, gpus)
+    if plan is not None:  # "auto" is what the plan took it for
+        work = replace(work, precision=plan.workload.precision)
+    price = launch.usd_per_hour if launch is not None else None
+    return Side(
+        name=folder.name,
+        kind=RUN,
+        config=config,
+        workload=work,
+        usd_per_hour=price,
+        promised=plan.prediction if plan is not None else None,
+        measured=_measured(store, folder),
+    )
+
+
+def _measured(store: Store, folder: Path) -> Mapping[str, float | None] | None:
+    """What a run came to; None where it has not come to a step."""
+    try:
+        scored = review(store, str(folder), record=False).scored
+    except AdvisorError:  # never started, or ended before its first step: there is nothing to set beside
+        return None
+    return {name: scored.actual(name) for name in _MEASURED}
+
+
+def _runs(store: Store, a: Side, b: Side) -> Diff:
+    one, other = flat(a), flat(b)
+    names = [name for name in {**one, **other} if name.split(".")[0] not in _SILENT]
+    different = [name for name in names if one.get(name) != other.get(name)]
+    return Diff(
+        one=a,
+        other=b,
+        same=len(names) - len(different),
+        differences=tuple(
+            _difference(store, a, b, name, one.get(name), other.get(name), different) for name in different
+        ),
+        promises=(promise(store, a), promise(store, b)),
+    )
+
+
+def flat(side: Side) -> dict[str, Any]:
+    """Every setting of a run by its dotted name; the device is that of the workload."""
+    settings = dict(_leaves(to_dict(side.config), ""))
+    settings |= {"precision": side.workload.precision, "gpu": side.workload.gpu, "gpus": side.workload.gpus}
+    settings.pop("device", None)
+    return settings
+
+
+def _leaves(raw: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _difference(store: Store, a: Side, b: Side, name: str, one: Any, other: Any, different: list[str]) -> Difference:
+    """One setting's difference; those of a group are judged together, at the first of them."""
+    first = next((n for n in different if _group(n) == _group(name)), name)
+    if first != name:
+        return Difference(setting=name, one=one, other=other, promise=None, unjudged=f"with {first}")
+    changed, why = _changed(a, b, name)
+    judged = promise(store, changed) if changed is not None else None
+    return Difference(setting=name, one=one, other=other, promise=judged, unjudged=why)
+
+
+def _group(name: str) -> str:
+    """Sizes make one model, and micro-batch and accumulation one batch: alone, one of them is no choice."""
+    if name in ("micro_batch", "grad_accum"):
+        return "batch"
+    return "sizes" if name.startswith("model.") and name.removeprefix("model.") not in _APART else name
+
+
+def _changed(a: Side, b: Side, name: str) -> tuple[Side | None, str]:
+    """The first run with this setting of the second, or this group of settings; or why that says nothing."""
+    work, shape = a.workload, a.workload.shape
+    other, group = b.workload, _group(name)
+    if name in ("gpu", "gpus"):
+        moved = replace(work, gpu=other.gpu) if name == "gpu" else replace(work, gpus=other.gpus)
+        return replace(a, workload=moved, usd_per_hour=b.usd_per_hour if name == "gpu" else _for(a, b)), ""
+    if name == "steps":
+        return replace(a, config=replace(a.config, steps=b.config.steps)), ""
+    if group == "batch":
+        return replace(a, workload=replace(work, micro_batch=other.micro_batch, grad_accum=other.grad_accum)), ""
+    if group == "sizes":
+        whole = replace(other.shape, **{field: getattr(shape, field) for field in _APART})
+        return replace(a, workload=replace(work, shape=whole)), ""
+    field = name.removeprefix("model.")
+    if field != name:
+        return replace(a, workload=replace(work, shape=replace(shape, **{field: getattr(other.shape, field)}))), ""
+    if name in _JUDGED:
+        field = _JUDGED[name]
+        return replace(a, workload=replace(work, **{field: getattr(other, field)})), ""
+    return None, _no_law(name)
+
+
+def _for(a: Side, b: Side) -> float | None:
+    """The first run's price on the second's number of devices."""
+    return None if a.usd_per_hour is None else a.usd_per_hour / a.workload.gpus * b.workload.gpus
+
+
+def _no_law(name: str) -> str:
+    if name in ("seed", "data.seed"):
+        return "another draw of the same run"
+    if name.startswith(("eval.", "checkpoint.")):
+        return "evaluations and checkpoints are beside the steps that are compared here"
+    if name.startswith(("optimizer.", "schedule.")):
+        return "what it does to the loss no law here says: train both, and compare them"
+    if name.startswith("data.") or name == "init_from":
+        return "losses on other data do not compare"
+    return "nothing here predicts what it does: advisor tune measures it"
+
+
+def promise(store: Store, side: Side) -> Promise:
+    """What is predicted of one run, by what is believed of its card now; else what its plan promised."""
+    work = side.workload
+    found: Prediction | PlanPrediction | None
+    why_not = ""
+    try:
+        profile = load_profile(
+            work.gpu, store, family=work.shape.family, precision=work.precision, compile=work.compile
+        )
+        found = predict_batch(profile, [work])[0]
+    except AdvisorError as error:
+        found, why_not = side.promised, error.message
+    seconds = found.step_seconds.scaled(side.config.steps) if found is not None and found.step_seconds else None
+    hourly = side.usd_per_hour
+    return Promise(
+        step_seconds=found.step_seconds if found is not None else None,
+        tokens_per_second=found.tokens_per_second if found is not None else None,
+        peak_reserved_bytes=found.peak_reserved_bytes if found is not None else None,
+        steps_seconds=seconds,
+        steps_usd=seconds.scaled(hourly / 3600) if seconds is not None and hourly is not None else None,
+        loss=predict_loss(int(parameters(work.shape)), side.tokens, None, work.shape.vocab_size),
+        why_not=why_not,
+    )
+
+
+def _calibrations(a: Calibration, b: Calibration) -> CalibrationDiff:
+    one, other = _told(a), _told(b)
+    settings = tuple((name, one[name], other[name]) for name in one if one[name] != other[name])
+    depths = sorted(set(a.settings.depths) & set(b.settings.depths)) or [min(a.settings.depths)]
+    workloads = [base_workload(a.settings, depth) for depth in depths]
+    found = [[p.step_seconds for p in predict_batch(profile_of(c), workloads)] for c in (a, b)]
+    return CalibrationDiff(one=a, other=b, settings=settings, steps=tuple(zip(workloads, *found, strict=True)))
+
+
+def _told(c: Calibration) -> dict[str, Any]:
+    """What was asked of a calibration and what it was made with."""
+    return {
+        "device": c.device.name or c.device_key,
+        "torch": c.environment.torch,
+        "python": c.environment.python,
+        "quality": c.quality.verdict if c.quality is not None else None,
+        "bursts": len(c.bursts),
+        **{f"settings.{name}": value for name, value in _leaves(to_dict(c.settings), "")},
+    }
