@@ -109,7 +109,7 @@ def notes(found: Diff) -> Iterator[str]:
         yield NOTHING
     for side, promise in zip((found.one, found.other), found.promises, strict=True):
         if promise.why_not and promise.step_seconds is not None:
-            yield f"of {side.name} stands what its plan promised, nothing is believed of its card here: {promise.why_not}"
+            yield f"of {side.name} its plan's promise stands: {promise.why_not}"
         elif promise.why_not:
             yield f"nothing is predicted of {side.name}: {promise.why_not}"
 

@@ -63,7 +63,11 @@ def test_an_effect_is_what_predict_says_of_the_changed_run(call, pair, advisor_h
 def test_the_batch_is_judged_whole_at_equal_effective_batch(call, pair):
     base, other = pair
     first, second = diff(call, base, other(micro_batch=16, grad_accum=2), "--gpu", CARD)["differences"]
-    assert (first["setting"], second["setting"], second["unjudged"]) == ("micro_batch", "grad_accum", "with micro_batch")
+    assert (first["setting"], second["setting"], second["unjudged"]) == (
+        "micro_batch",
+        "grad_accum",
+        "with micro_batch",
+    )
     assert first["alone"]["memory"] > 1.2 and 0.8 < first["alone"]["step"] < 1.05 and "loss" not in first["alone"]
 
 
@@ -96,7 +100,7 @@ def test_a_run_stands_beside_its_plan_with_what_was_measured(call, pair, tmp_pat
     code, out, err = call("diff", str(run / "plan.yaml"), str(run))
     assert code == 0, err
     assert "0 settings differ" in out and "run, measured" in out and "164 ms" in out
-    assert "of run stands what its plan promised" in out  # this machine was never calibrated
+    assert "of run its plan's promise stands" in out  # this machine was never calibrated
     assert "168 ms (160-177 ms)" in out  # the plan's own words
 
 
@@ -107,7 +111,9 @@ def test_two_plans_tell_what_the_card_does_to_time_and_cost(call, tmp_path):
         assert code == 0, err
     found = diff(call, tmp_path / "a.yaml", tmp_path / "h.yaml")
     (row,) = (row for row in found["differences"] if row["setting"] == "gpu")
-    assert row["alone"]["step"] < 0.8 and row["alone"]["cost"] == pytest.approx(row["alone"]["all steps"])  # equal price
+    assert row["alone"]["step"] < 0.8 and row["alone"]["cost"] == pytest.approx(
+        row["alone"]["all steps"]
+    )  # equal price
 
 
 def test_calibrations_are_set_against_each_other_at_the_same_work(call):
@@ -121,7 +127,12 @@ def test_calibrations_are_set_against_each_other_at_the_same_work(call):
 
 @pytest.mark.parametrize(
     ("other", "exit_code", "words"),
-    [("calibration", 2, "nothing in common"), ("missing", 2, "no run"), ("log", 2, "YAML"), ("nonsense", 1, "cannot be used")],
+    [
+        ("calibration", 2, "nothing in common"),
+        ("missing", 2, "no run"),
+        ("log", 2, "YAML"),
+        ("nonsense", 1, "cannot be used"),
+    ],
 )
 def test_what_cannot_be_compared_is_refused(call, pair, tmp_path, other, exit_code, words):
     base, _ = pair
