@@ -50,7 +50,7 @@ def cases(analyses):
 
 def advisor(*words, expect=0):
     done = subprocess.run([sys.executable, "-m", "advisor", *map(str, words)], cwd=ROOT, capture_output=True, text=True,
-                          timeout=60)  # fmt: skip
+                          timeout=300)  # fmt: skip
     assert done.returncode == expect, done.stdout + done.stderr
     return done
 

@@ -145,12 +145,12 @@ def test_an_interrupted_calibration_keeps_its_bursts_and_goes_on(tmp_path):
     command = [sys.executable, "-m", "advisor", "calibrate", *TINY]
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     store = Store(tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and not (store.list_calibrations() and _bursts(store)):
         time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     # 130, or the signal itself where it came while the interpreter was already leaving
-    assert process.wait(60) in (130, -signal.SIGINT)
+    assert process.wait(300) in (130, -signal.SIGINT)
     before = store.newest_calibration("cpu")
     assert before.status == "partial" and before.bursts
     assert before.quality and (len(before.bursts) > 3 or before.quality.reason.startswith("it was interrupted after"))
@@ -173,7 +173,7 @@ def test_a_worker_that_is_killed_is_out_of_memory_and_is_replaced():
         with pytest.raises(WorkerDied) as death:
             worker.burst(burst(), timeout=30)
         assert death.value.outcome == "out_of_memory"
-        assert worker.burst(burst(), timeout=60).outcome == "completed"
+        assert worker.burst(burst(), timeout=300).outcome == "completed"
         assert worker.pid != victim
 
 
@@ -181,9 +181,9 @@ def test_a_burst_that_cannot_run_is_an_outcome_and_the_worker_lives():
     with Worker("cpu") as worker:
         worker.start()
         first = worker.pid
-        answer = worker.burst(burst(data=DataConfig(path="/nowhere")), timeout=60)
+        answer = worker.burst(burst(data=DataConfig(path="/nowhere")), timeout=300)
         assert answer.outcome == "failed" and "/nowhere" in answer.reason
-        assert worker.burst(burst(), timeout=60).outcome == "completed"
+        assert worker.burst(burst(), timeout=300).outcome == "completed"
         assert worker.pid == first
 
 
@@ -192,9 +192,9 @@ def test_after_running_out_of_memory_another_worker_serves_at_once():
     with Worker("cpu") as worker:
         worker.start()
         first = worker.pid
-        answer = worker.burst(burst(model=rows_of_petabytes), timeout=60)
+        answer = worker.burst(burst(model=rows_of_petabytes), timeout=300)
         assert answer.outcome == "out_of_memory"
-        assert worker.burst(burst(), timeout=60).outcome == "completed"
+        assert worker.burst(burst(), timeout=300).outcome == "completed"
         assert worker.pid != first
 
 

@@ -45,7 +45,7 @@ def start(folder, settings, *, limit_bytes=None) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
-def wait_for_step(folder, step, process, seconds=60):
+def wait_for_step(folder, step, process, seconds=300):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "log.jsonl").exists():

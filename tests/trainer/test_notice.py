@@ -16,7 +16,7 @@ from trainer.stop_requests import Notice
 
 
 def check_stopped(folder, process, where: str) -> None:
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     log = load_run_log(folder / "log.jsonl")
     assert log.final["reason"] == f"received the notice of {where}"
@@ -35,7 +35,7 @@ def test_a_notice_file_saves_and_one_of_the_last_machine_does_not_stop_the_next(
     check_stopped(tmp_path, first, str(notice))
     done = load_run_log(tmp_path / "log.jsonl").final["step"]
     second = start(tmp_path, replace(settings, steps=done + 20))  # the file still lies there
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=300)
     assert second.returncode == 0 and load_run_log(tmp_path / "log.jsonl").final["outcome"] == "completed", output
 
 

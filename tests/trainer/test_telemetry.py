@@ -22,7 +22,7 @@ from trainer.telemetry_sources import (
     HOST_COLUMNS,
 )
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 180
 
 
 def wait_for(condition):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-START_SECONDS = 40.0
+START_SECONDS = 180.0
 
 
 def free_port() -> int:

@@ -33,7 +33,7 @@ LINES = "\n".join(
 
 def app() -> AppTest:
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import analyze\nguarded(analyze.page)()\n"
-    return AppTest.from_string(script, default_timeout=60)
+    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:

@@ -33,7 +33,7 @@ def test_a_port_that_is_taken_is_one_sentence():
         taken.listen()
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "advisor", "app", "--port", str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and f"port {port} of 127.0.0.1 cannot be used" in done.stderr
     assert "advisor app --port " in done.stderr and "the app is at" not in done.stderr
 

@@ -23,7 +23,7 @@ Training runs at 50 steps of 1,000 tokens in 10 seconds, that is 5,000 tokens pe
 
 def app() -> AppTest:
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import audit\nguarded(audit.page)()\n"
-    return AppTest.from_string(script, default_timeout=60)
+    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:

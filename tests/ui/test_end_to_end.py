@@ -35,7 +35,7 @@ PAGES = {
     "gpus": "gpus",
 }
 TABLE = ".dvn-scroller"  # of a table whose rows can be ticked
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 LOG = "\n".join(
     f"step {step:05d}/01000 ({step / 10:.2f}%) | loss: {3 + 300 / (step + 50):.6f} | lrm: 1.00 | dt: 250.00ms "
     "| tok/sec: 65,536 | mfu: 20.00"

@@ -22,7 +22,7 @@ CONFIG = {
 
 def app() -> AppTest:
     script = "from advisor.ui.frame import guarded\nfrom advisor.ui import gpus\nguarded(gpus.page)()\n"
-    return AppTest.from_string(script, default_timeout=120)
+    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:
@@ -47,7 +47,7 @@ def test_a_ticked_card_says_the_largest_batch_and_context():
         "goal = gpus._controls()\nrows = gpus._market(goal, ())\n"
         "gpus._one(next(r for r in rows if r.spec.key == 'l4'), goal, datetime.date(2026, 11, 23))\n"
     )
-    at = AppTest.from_string(script, default_timeout=120)
+    at = AppTest.from_string(script, default_timeout=180)
     at.query_params["card_model"] = "gpt2"
     at.run()
     assert not at.exception

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from tests.ui.serving import chromium, free_port, serving
 
-PATIENCE_MS = 90_000
+PATIENCE_MS = 180_000
 LOG = "\n".join(
     f"step {step:05d}/01000 | loss: {3 + 300 / (step + 50):.6f} | dt: 250.00ms | tok/sec: 65,536" for step in range(300)
 )
@@ -52,6 +52,18 @@ def go(page: Page, name: str) -> None:
     settled(page)
 
 
+def answer(page: Page, *, other_than: str | None = None, like: str | None = None) -> str:
+    """The plan in a sentence, waited for: on a busy machine a page answers long after it was asked."""
+    heading = page.locator("h4").first
+    heading.wait_for()
+    for _ in range(PATIENCE_MS // 250):
+        settled(page)
+        said = heading.inner_text()
+        if said != other_than and like in (None, said):
+            return said
+    raise AssertionError(f"after {PATIENCE_MS / 1000:.0f} s the page says {said!r}")
+
+
 def budget(page: Page) -> str:
     return page.get_by_role("textbox", name="Budget").input_value()
 
@@ -61,22 +73,18 @@ def test_the_goal_survives_other_pages_and_the_way_back(page, address):
     page.on("request", lambda asked: outside.append(asked.url) if not asked.url.startswith((address, "data:", "blob:",
             address.replace("http", "ws"))) else None)  # fmt: skip
     page.goto(f"{address}/")
-    page.wait_for_selector("h4")
-    settled(page)
+    before = answer(page)
     page.get_by_role("textbox", name="Budget").fill("$20")
     page.keyboard.press("Enter")
     page.wait_for_url("**budget=%2420**")
-    settled(page)
-    answer = page.locator("h4").first.inner_text()
+    said = answer(page, other_than=before)
     go(page, "GPUs")
     page.go_back()
-    page.wait_for_selector("h4")
-    settled(page)
-    assert budget(page) == "$20" and page.locator("h4").first.inner_text() == answer
+    answer(page, like=said)
+    assert budget(page) == "$20"
     go(page, "GPUs")
     go(page, "Plan")
-    page.wait_for_selector("h4")
-    settled(page)
+    answer(page, like=said)
     assert budget(page) == "$20" and "budget=%2420" in page.url
     assert outside == []
 

@@ -31,7 +31,7 @@ DEFAULT = Goal(gpu="any", counts=(1, 2, 4, 8), budget_usd=50.0, deadline_seconds
 
 
 def app(**query: str) -> AppTest:
-    at = AppTest.from_string(PAGE, default_timeout=60)
+    at = AppTest.from_string(PAGE, default_timeout=180)
     for name, value in query.items():
         at.query_params[name] = value
     return at
@@ -240,7 +240,7 @@ def test_a_machine_of_ones_own_and_the_first_budget_are_met_in_the_words_of_the_
 def test_a_link_names_the_choices_themselves_and_the_root_leads_to_the_plan():
     at = ok(app(objective="cost", tokens="1B", spot="any", gpu="l4").run())
     assert said_command(at).objective == "cost" and said_command(at).spot == "any"
-    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
+    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=180)
     frame.query_params.update({"objective": "cost", "tokens": "1B", "spot": "any", "gpu": "l4"})
     assert said_command(ok(frame.run())) == said_command(at)
 
@@ -250,7 +250,7 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
     assert "on this CPU" in sentence(at)
     assert ":green-badge[speed: interpolated]" in words(at)
     assert "this device's calibration" in words(at) and "calibrate --gpu cpu" not in words(at)
-    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=60)
+    frame = AppTest.from_file(str(ROOT / "streamlit_app.py"), default_timeout=180)
     frame.query_params.update({"gpu": "cpu", "budget": "", "deadline": "20 min"})
     ok(frame.run())
     launch = next(button for button in frame.button if button.label == "Launch…")

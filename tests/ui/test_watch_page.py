@@ -42,7 +42,7 @@ launch(default_store(), load_plan(sys.argv[1]))
 
 def app(page: str) -> AppTest:
     script = f"from advisor.ui.frame import guarded\nfrom advisor.ui import {page}\nguarded({page}.page)()\n"
-    return AppTest.from_string(script, default_timeout=60)
+    return AppTest.from_string(script, default_timeout=180)
 
 
 def words(at: AppTest) -> str:
@@ -96,7 +96,7 @@ def test_two_servers_launch_a_plan_once(store, tmp_path):
     command = [sys.executable, "-c", LAUNCH, str(path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "ADVISOR_HOME": str(store.home)}
     servers = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [server.communicate(timeout=60)[1] for server in servers]
+    errors = [server.communicate(timeout=300)[1] for server in servers]
     assert sorted(server.returncode for server in servers) == [0, 1]
     assert "AdvisorError" in "".join(errors)
     assert len(store.runs()) == 1

@@ -172,7 +172,7 @@ def records(folder: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(what, seconds: float = 60.0):
+def wait_for(what, seconds: float = 300.0):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (found := what()) is not None:

@@ -90,7 +90,7 @@ def launched(monkeypatch):
         monkeypatch.setitem(TRAINERS, trainer.name, trainer)
         plan = small_plan(steps=20, step_seconds=0.02)
         folder = launch(default_store(), plan, trainer=trainer).run_dir
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while run_status(folder).state is RunState.RUNNING:
             assert time.monotonic() < deadline
             time.sleep(0.02)
