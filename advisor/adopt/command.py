@@ -10,9 +10,9 @@ from typing import Any
 
 from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
-from advisor.store.disk import dump_yaml, read_json, read_yaml, write_atomic
+from advisor.store.disk import dump_yaml, read_json, read_toml, read_yaml, write_atomic
 
-_CONFIGS = (".yaml", ".yml", ".json")
+_CONFIGS = (".yaml", ".yml", ".json", ".toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,20 +102,25 @@ def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
 
 def number_of(arguments: Sequence[str], recipe: Recipe, knob: Knob) -> float | None:
     """The number that the command itself sets a knob to, in its arguments or its configuration file; None: none."""
-    if knob.how == "file":
-        path = config_of(arguments, recipe)
-        raw: Any = _read(path) if path is not None and path.exists() else {}
-        for name in knob.key.split("."):
-            raw = raw.get(name) if isinstance(raw, dict) else None
-        text = raw
-    else:
-        text = value_of(arguments, knob)
-        if text is not None and knob.inside is not None:
-            text = json.loads(text).get(knob.inside)
+    text = value_of(arguments, knob) if knob.how != "file" else None
+    if text is not None and knob.inside is not None:
+        text = json.loads(text).get(knob.inside)
+    keys = knob.key if knob.how == "file" else knob.in_file
+    if text is None and keys is not None:
+        text = _configured(arguments, recipe, keys)
     try:
         return float(str(text).replace("_", "")) if text is not None else None
     except ValueError:
         return None
+
+
+def _configured(arguments: Sequence[str], recipe: Recipe, keys: str) -> Any:
+    """What the command's configuration file has under these keys; None: no file, or nothing."""
+    path = config_of(arguments, recipe)
+    raw: Any = _read(path) if path is not None and path.exists() else {}
+    for name in keys.split("."):
+        raw = raw.get(name) if isinstance(raw, dict) else None
+    return raw
 
 
 def config_of(arguments: Sequence[str], recipe: Recipe) -> Path | None:
@@ -144,6 +149,10 @@ def _with_file(
     path = config_of(arguments, recipe)
     if path is None:
         raise AdvisorError(f"{recipe.name} is set by a configuration file, and the command names none")
+    if path.suffix == ".toml":
+        raise AdvisorError(
+            f"{path} is TOML, of which no changed copy can be written", "name options: --knob NAME=--OPTION"
+        )
     raw = _read(path)
     for key, value in values:
         *folders, last = key.split(".")
@@ -157,4 +166,5 @@ def _with_file(
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_json(path, "configuration") if path.suffix == ".json" else read_yaml(path, "configuration")
+    readers = {".json": read_json, ".toml": read_toml}
+    return readers.get(path.suffix, read_yaml)(path, "configuration")

@@ -31,8 +31,9 @@ def by_command(command: Sequence[str]) -> Recipe | None:
 
 
 def by_help(text: str, command: Sequence[str]) -> Recipe | None:
-    """The shipped recipe of a command by its program's help; None: no recipe knows it."""
-    return _first(text, command, lambda shipped: shipped.detect_help)
+    """The shipped recipe of a command by its program's help, without what that does not offer; None: none knows it."""
+    recipe = _first(text, command, lambda shipped: shipped.detect_help)
+    return recipe and replace(recipe, knobs=tuple(knob for knob in recipe.knobs if knob.key in text))
 
 
 def _first(text: str, command: Sequence[str], patterns: Callable[[Shipped], tuple[str, ...]]) -> Recipe | None:

@@ -44,6 +44,7 @@ class Knob:
     value: float | None = None  # of the user's own command; None: not known
     in_bursts: str | None = None  # what bursts set it to, as to switch it off; None: it is left alone
     flag: bool = False  # it takes no value: to be given, or not
+    in_file: str | None = None  # keys under which a configuration file has what the arguments do not say
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,16 @@ def read_json(path: str | Path, what: str) -> dict[str, Any]:
         hint = "mend that line, or remove the file"
         raise AdvisorError(f"the {what} {path} is not valid JSON: {error}", hint) from error
     return _mapping(raw, what, path)
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """Read a TOML file; raises AdvisorError when it is missing or torn."""
+    with disk_errors(f"read the {what}", path):
+        raw_bytes = Path(path).read_bytes()
+    try:
+        return tomllib.loads(raw_bytes.decode())
+    except ValueError as error:  # no UTF-8, no TOML
+        raise AdvisorError(f"the {what} {path} is not valid TOML: {error}", "mend that line") from error
 
 
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:

@@ -76,6 +76,17 @@ def test_a_plain_lightning_script(trainers_python, tmp_path):
     assert (found["plan"]["rows_per_step"], found["plan"]["steps"]) == (16, 200)
 
 
+def test_a_lightning_command_line_and_its_file(trainers_python, tmp_path):
+    (tmp_path / "fit.yaml").write_text("data: {batch_size: 64}\ntrainer: {max_steps: 100000, max_epochs: -1}\n")
+    script = (str(trainers_python), str(HERE / "lightning_cli.py"), "fit", "--config", "fit.yaml")
+    found = adopt(tmp_path, 280, *script, "--trainer.accumulate_grad_batches", "2")
+    assert found["adopted"]["recipe"]["name"] == "lightning-cli"
+    told = verdicts(found)
+    assert told["micro_batch"] == told["grad_accum"] == told["steps"] == "works", found["adopted"]["verdicts"]
+    shape = found["adopted"]["bursts"][0]["shape"]
+    assert (shape["rows"], shape["calls"]) == (64, 2)
+
+
 def test_a_script_in_nanogpts_manner(tmp_path):
     found = adopt(tmp_path, 90, sys.executable, str(HERE / "train.py"), "--gradient_accumulation_steps=4")
     assert found["adopted"]["recipe"]["name"] == "nanogpt"

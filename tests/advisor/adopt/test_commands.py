@@ -158,3 +158,75 @@ def test_shipped_recipes_are_found_by_their_commands():
     for shipped in shipped_recipes():
         assert shipped.detect or shipped.detect_help
         assert len({knob.name for knob in shipped.recipe.knobs}) == len(shipped.recipe.knobs)
+
+
+FOUNDRY = "max_seq_len: 1024\nmodel: {name: mpt_causal_lm, n_layers: 12}\ndevice_train_microbatch_size: 4\n"
+TITAN = "[training]\nlocal_batch_size = 16\nseq_len = 4096\nsteps = 500\n"
+KNOWN = [
+    (
+        ("torchrun", "--nproc-per-node=1", "-m", "scripts.base_train", "--depth=12", "--device-batch-size=8"),
+        "nanochat-base",
+        {"depth": 12, "micro_batch": 8, "seq_len": 2048},
+    ),
+    (
+        ("torchrun", "-m", "torchtitan.train", "--job.config_file", "c.toml", "--training.steps", "40"),
+        "torchtitan",
+        {"steps": 40, "micro_batch": 16, "seq_len": 4096},
+    ),
+    (("axolotl", "train", "c.yml", "--max-steps", "7"), "axolotl", {"steps": 7, "micro_batch": 3, "grad_accum": 1}),
+    (
+        ("composer", "train.py", "c.yaml", "max_seq_len=256"),
+        "llm-foundry",
+        {"seq_len": 256, "micro_batch": 4, "depth": 12},
+    ),
+    (
+        ("python", "main.py", "fit", "--config", "c.yaml", "--trainer.max_steps=9"),
+        "lightning-cli",
+        {"steps": 9, "micro_batch": 32, "grad_accum": 1},
+    ),
+]
+CONFIGS = {
+    "torchtitan": ("c.toml", TITAN),
+    "axolotl": ("c.yml", "micro_batch_size: 3\nsequence_len: 512\n"),
+    "llm-foundry": ("c.yaml", FOUNDRY),
+    "lightning-cli": ("c.yaml", "trainer: {max_epochs: 1}\ndata: {batch_size: 32}\n"),
+}
+
+
+@pytest.mark.parametrize(("command", "name", "values"), KNOWN, ids=[name for _, name, _ in KNOWN])
+def test_known_trainers_say_their_values_in_arguments_or_a_file(tmp_path, monkeypatch, command, name, values):
+    monkeypatch.chdir(tmp_path)
+    if name in CONFIGS:
+        file, text = CONFIGS[name]
+        (tmp_path / file).write_text(text)
+    recipe = by_command(command)
+    assert recipe.name == name
+    assert {knob.name: knob.value for knob in recipe.knobs if knob.name in values} == values
+
+
+def test_what_a_plan_sets_goes_behind_a_known_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(FOUNDRY)
+    command = ("composer", "train.py", "c.yaml")
+    ready = for_burst(command, by_command(command), [Setting(name="micro_batch", value=2)], tmp_path / "scratch")
+    assert ready.arguments[:4] == (*command, "device_train_microbatch_size=2")
+    assert {"eval_interval=0", "save_folder=null", "console_log_interval=1ba"} <= set(ready.arguments)
+    assert (tmp_path / "c.yaml").read_text() == FOUNDRY
+
+
+def test_example_scripts_around_accelerate_are_told_apart_by_their_help():
+    of_transformers = (
+        "--per_device_train_batch_size X\n --num_train_epochs\n --max_train_steps X\n --checkpointing_steps\n"
+    )
+    of_diffusers = "--train_batch_size X\n --max_train_steps X\n --checkpointing_steps X\n"
+    command = ("accelerate", "launch", "run_clm_no_trainer.py")
+    assert by_help(of_transformers, command).name == "accelerate-transformers"
+    assert by_help(of_diffusers, ("accelerate", "launch", "train_unconditional.py")).name == "accelerate-diffusers"
+
+
+@pytest.mark.parametrize("text", ["[training\n", "steps = = 4\n", "\x00"])
+def test_a_torn_configuration_is_named(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(AdvisorError, match=r"c\.toml is not valid TOML"):
+        by_command(("torchrun", "-m", "torchtitan.train", "--job.config_file", "c.toml"))
