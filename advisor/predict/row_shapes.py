@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from trainer.schema import ModelShape
 
 _COUNT_TOLERANCE = 0.06  # printed counts are rounded ("1.3e9"), and conventions differ
 _FFN_MULTIPLE = 64  # widths that real models use
+_LARGEST_GROUP = 512  # query heads to a key/value head that are tried: all there can be up to 1,536 heads
 _FAR_COUNT = 0.25  # a printed count further off than this is of another model
 _VOCABULARIES = ((32_000, 0.4), (50_304, 0.4), (128_256, 0.2))  # common ones, each with its weight
 
@@ -126,7 +128,8 @@ def _variants(values: Mapping[str, int], ffn_width: int) -> Iterator[tuple[Model
         yield shape, heads, count + table if family == "gpt2" else count - table
         if family == "nanochat":
             yield shape, heads, count + _value_tables(values["layers"]) * table
-    for kv_heads in (8, 4, 16, 2, 1, 32, *range(heads // 2, 2, -1)):  # of a llama, whose `count` is the last
+    rarer = (heads // group for group in range(2, min(heads // 3, _LARGEST_GROUP) + 1) if heads % group == 0)
+    for kv_heads in itertools.chain((8, 4, 16, 2, 1, 32), rarer):  # of a llama, whose `count` is the last
         if kv_heads < heads and heads % kv_heads == 0:
             fewer = count - (heads - kv_heads) * per_head
             yield shape, kv_heads, fewer

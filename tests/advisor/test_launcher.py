@@ -395,6 +395,7 @@ def test_how_many_steps_a_run_will_do_again_is_said(tmp_path):
 # With the trainer itself
 
 
+@pytest.mark.long
 def test_a_time_limit_stops_and_resuming_with_more_completes(store):
     launcher = Flow(store)
     folder = launcher.launch(small_plan(600), max_hours=0.5 / 3600).run_dir  # used up before the first step is done

@@ -210,7 +210,7 @@ def test_pinning_what_was_chosen_changes_nothing(plan: Plan):
     assert again.run.steps == pytest.approx(plan.run.steps, rel=0.02)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.floats(3.0, 3000.0),
     st.floats(1.05, 4.0),
@@ -223,7 +223,7 @@ def test_more_money_never_makes_the_score_worse(budget: float, factor: float, ke
     assert scores[1] <= scores[0] * 1.0001
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(1.0, 100.0), st.floats(1.05, 4.0), st.sampled_from(("l4", "a100-80gb-sxm", "rtx-4090")))
 def test_a_tighter_deadline_never_makes_settled_work_cheaper(hours: float, factor: float, key: str):
     profiles = [profile(key)]
@@ -232,7 +232,7 @@ def test_a_tighter_deadline_never_makes_settled_work_cheaper(hours: float, facto
     assert costs[1] <= costs[0] * 1.0001
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.floats(3.0, 300.0), st.permutations(("l4", "a100-80gb-sxm", "rtx-4090", "h100-80gb-sxm", "t4")))
 def test_another_card_to_choose_from_never_makes_the_score_worse(budget: float, keys: list[str]):
     goal = Goal(gpu=",".join(keys[:2]), budget_usd=budget, deadline_seconds=2 * 86400.0, counts=(1, 2, 4, 8))

@@ -172,6 +172,7 @@ def test_listing_runs_loads_neither_torch_nor_pandas():
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
+@pytest.mark.long
 def test_an_attempt_at_another_price_is_counted_at_that_price_by_every_command(plan):
     """$3.60 an hour, then $36: watch, runs, compare and the trainer's own budget say the same dollars."""
     folder = Path(document("launch", plan(ENDLESS), "--detach")["run_dir"])

@@ -131,7 +131,7 @@ def test_a_report_does_not_hand_on_what_a_log_gave_away(tmp_path):
     path = tmp_path / "train.log"
     path.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "advisor", "analyze", str(path)]
-    for form in ([], ["--json"], ["--md", str(tmp_path / "r.md")], ["--html", str(tmp_path / "r.html")]):
+    for form in (["--json"], ["--md", str(tmp_path / "r.md"), "--html", str(tmp_path / "r.html")]):
         done = subprocess.run([*command, *form], capture_output=True, text=True)
         assert SECRETS["WANDB_API_KEY"] not in done.stdout + done.stderr, form
     for report in ("r.md", "r.html"):

@@ -72,6 +72,7 @@ def test_a_hang_that_stops_every_thread_ends_the_process_too(tmp_path):
     assert code == AGAIN and "without a word" in words
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_takes_the_others_with_it(tmp_path):
     """The second hangs; the first waits for it in a collective, says so, and ends."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -142,6 +142,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_none_is_said(trained_run, tmp_p
     assert refusal.value.hint == f"go on with it: advisor resume {folder}"
 
 
+@pytest.mark.long
 def test_the_command_writes_what_the_process_says(trained_run, tmp_path):
     def sample(*words, given=None):
         command = [sys.executable, "-m", "advisor", "sample", *words, "--device", "cpu", "--temperature", "0"]
@@ -161,6 +162,7 @@ def test_the_command_writes_what_the_process_says(trained_run, tmp_path):
     assert bare.returncode == 1 and "has no run.yaml" in bare.stderr and "Traceback" not in bare.stderr
 
 
+@pytest.mark.long
 def test_synthetic_tokens_have_no_text(tmp_path):
     settings = config(steps=2)
     (tmp_path / "run.yaml").write_text(dump_config(settings))

@@ -93,6 +93,7 @@ def test_two_processes_with_half_the_model_each_equal_one_and_go_on_as_one(tmp_p
     assert_alike(again, whole)
 
 
+@pytest.mark.long
 def test_a_process_that_finds_its_file_damaged_makes_all_go_back(tmp_path):
     settings = config(processes=2, steps=6, checkpoint=CheckpointConfig(every_steps=2, keep=3))
     log = train(tmp_path, settings, 2)

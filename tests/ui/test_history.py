@@ -16,7 +16,10 @@ LOG = "\n".join(
     f"step {step:05d}/01000 | loss: {3 + 300 / (step + 50):.6f} | dt: 250.00ms | tok/sec: 65,536" for step in range(300)
 )
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium"),
+]
 
 
 @pytest.fixture(scope="module")

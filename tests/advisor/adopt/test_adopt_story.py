@@ -55,7 +55,7 @@ def document(home: Path, *words: str, **variables: str) -> dict:
     return json.loads(done.stdout)
 
 
-def adopt(home: Path, *words: str, seconds: int = 60, **variables: str) -> dict:
+def adopt(home: Path, *words: str, seconds: int = 150, **variables: str) -> dict:
     words = ("adopt", "--json", "--budget-seconds", str(seconds), *words)
     done = advisor(home, *words, "--", sys.executable, str(SCRIPT), **variables)
     assert done.returncode == 0, done.stderr
@@ -66,6 +66,7 @@ def told(found: dict) -> dict[str, str]:
     return {verdict["name"]: verdict["verdict"] for verdict in found["adopted"]["verdicts"]}
 
 
+@pytest.mark.long
 def test_from_a_bare_script_to_its_score(home):
     found = adopt(home, "--deadline", "25s", "--price", "3.6")
     assert told(found) == dict.fromkeys(("micro_batch", "grad_accum", "seq_len", "steps"), "works")
@@ -188,7 +189,7 @@ def last(folder: Path, kind: str):
 def test_limits_stops_and_crashes(home, launched):
     limited = launched(max_seconds=8.0)
     final = wait_for(lambda: last(limited, "final"))
-    assert final["outcome"] == "stopped" and "limit of 8 s" in final["reason"] and final["seconds"] < 10
+    assert final["outcome"] == "stopped" and "limit of 8 s" in final["reason"] and final["seconds"] < 20
     assert "saved and gone" in (limited / "stdout.log").read_text()
     refused = advisor(home, "resume", str(limited), "--detach")
     assert refused.returncode == 1 and "it was given" in refused.stderr
