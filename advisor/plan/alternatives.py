@@ -10,7 +10,7 @@ import numpy as np
 from advisor.plan.candidates import Candidates
 from advisor.plan.choose import ALIKE_USD, LEVEL, Selection, select, selection
 from advisor.plan.evaluate import Evaluated, Runs, Violation, runs_of
-from advisor.plan.explain import memory_needed
+from advisor.plan.explain import caught, memory_needed
 from advisor.plan.pareto import best_by_group, non_dominated, spread_out
 from advisor.plan.search_space import SearchSpace
 from advisor.plan.trial import Trial, make_trial, make_trials
@@ -223,5 +223,7 @@ def _what_rules_out(space: SearchSpace, trial: Trial) -> str:
         return f"too slow: {up_to}{time} of {format_seconds(limits.deadline_seconds)}"
     if trial.violation is Violation.SPOT:
         return "a spot machine: --spot any allows it"
+    if trial.violation is Violation.NOTICE:
+        return f"gone before it has saved: {caught(trial)}"
     assert trial.device_bytes is not None and trial.prediction.device_memory_bytes is not None
     return f"does not fit memory: {memory_needed(trial.device_bytes, trial.prediction.device_memory_bytes)}"

@@ -19,6 +19,7 @@ from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, en
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
 from advisor.predict.loss import allocation_score, expected_loss
+from advisor.predict.notice import NOTICE_SECONDS
 from advisor.predict.wallclock import (
     DOWNLOAD_BYTES_PER_SECOND,
     Checkpoints,
@@ -220,6 +221,22 @@ class Costs:
         order = np.argsort(self._groups, kind="stable")
         return order, np.nonzero(np.diff(self._groups[order], prepend=-1))[0]
 
+    def taken_before_saving(self, steps: np.ndarray) -> np.ndarray | None:
+        """Bool, shape (n, k): whether a machine's notice is shorter than saving may take, as `notice.save_seconds` has
+        it; None: no machine here has one that is known.
+        """
+        notice = _notices(self.candidates.machines)[self.candidates.offer]
+        rows = np.nonzero(notice < math.inf)[0]
+        if not len(rows):
+            return None
+        tokens = steps[rows] * self.step_tokens[rows]
+        _, batches = recipe.evaluation(steps[rows], tokens, self._micro_tokens[rows], self.validation_tokens)
+        evaluation = np.ceil(batches / self._gpus[rows]) * self.terms.forward.high[rows]
+        taken = np.zeros(steps.shape, dtype=bool)
+        needed = np.maximum(self.terms.step.high[rows], evaluation) + self.terms.write.high[rows]
+        taken[rows] = needed > notice[rows, None]
+        return taken
+
     def _eval_batches(self, steps: np.ndarray) -> np.ndarray:
         """Micro-batches of all evaluations on the busiest device."""
         every, batches = recipe.evaluation(steps, self.tokens(steps), self._micro_tokens, self.validation_tokens)
@@ -239,6 +256,12 @@ class _MachineTerms:
     download: EstimateArrays
     between_interruptions: EstimateArrays
     taken: np.ndarray  # bool: by somebody, with all that is on it
+
+
+@lru_cache(maxsize=4)
+def _notices(machines: Machines) -> np.ndarray:
+    """Seconds between each offer's notice and its end; infinity where there is none, or nobody says."""
+    return np.array([NOTICE_SECONDS.get(o.provider or "", math.inf) if o.spot else math.inf for o in machines.offers])
 
 
 @lru_cache(maxsize=4)

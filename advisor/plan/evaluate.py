@@ -34,9 +34,11 @@ class Violation(IntFlag):
     THIN = 8  # too few tokens per parameter, or too few steps
     BATCH = 16  # another global batch is nearer to what the laws recommend for these tokens
     SPOT = 32  # a machine that may be taken back, and the goal does not want one
+    NOTICE = 64  # a machine that is taken back before the run can save
 
 
 NOTHING = Violation(0)
+_MISSED = [int(v) for v in (Violation.MEMORY, Violation.TIME, Violation.MONEY, Violation.SPOT, Violation.NOTICE)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Evaluated:
 
     standing: Runs  # keep every rule; per offer those that no other beats in time, cost and score
     thin: Runs  # the same of those with nothing but thinness against them
-    missed: Runs  # exactly one of memory, time, money or spot against them, and not by far
+    missed: Runs  # exactly one of memory, time, money, spot or notice against them, and not by far
     candidates: int  # time, memory, cost, score and loss of all of these were computed
 
 
@@ -119,6 +121,8 @@ def runs_at(costs: Costs, places: np.ndarray, steps: np.ndarray, limits: Limits,
     violation += np.where(costs.batch_is_nearest(steps), 0, int(Violation.BATCH))
     if not spot:
         violation += np.where(part.of_offers("spot").astype(bool), int(Violation.SPOT), 0)[:, None]
+    if (taken := costs.taken_before_saving(steps)) is not None:
+        violation += np.where(taken, int(Violation.NOTICE), 0)
     columns = {"steps": steps, "seconds": seconds, "usd": usd, "score": costs.scores(steps),
                "loss": costs.losses(steps), "violation": violation, "overrun": np.maximum(late, dear)}  # fmt: skip
     flat = {name: np.broadcast_to(column, steps.shape).ravel() for name, column in columns.items()}
@@ -157,8 +161,7 @@ def _missed(candidates: Candidates, runs: Runs) -> Runs:
     usable = FIT_MARGIN * np.array([d.profile.device_memory_bytes or np.inf for d in candidates.devices])
     over = candidates.memory.high[runs.place] / usable[candidates.device[runs.place]]
     near = (runs.overrun <= _NEAR) & ~(over > _NEAR)  # what a CPU or an unknown card holds is over nothing
-    kinds = [int(kind) for kind in (Violation.MEMORY, Violation.TIME, Violation.MONEY, Violation.SPOT)]
-    return runs.rows(np.isin(runs.violation, kinds) & near)
+    return runs.rows(np.isin(runs.violation, _MISSED) & near)
 
 
 def _joined(parts: Sequence[Runs]) -> Runs:

@@ -18,6 +18,7 @@ from advisor.predict.comm import exposed_seconds
 from advisor.predict.intervals import known, reciprocal
 from advisor.predict.loss import effective_tokens
 from advisor.predict.micro_batch import ENOUGH
+from advisor.predict.notice import save_seconds, short_notice
 from advisor.predict.profile import FIT_MARGIN
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
 from advisor.records import Candidate, Estimate, Goal
@@ -95,9 +96,18 @@ def rejection(trial: Trial) -> str | None:
         return f"too slow: {format_estimate(bill.clock.total_seconds, format_seconds)} of waiting count as {waited}"
     if Violation.MONEY in violation:
         return f"over budget: {format_estimate(bill.usd, format_usd)} of {format_usd(brief.goal.budget_usd)}"
+    if Violation.NOTICE in violation:
+        return f"gone before it has saved: {caught(trial)}"
     if Violation.THIN in violation:
         return f"too slow: {format_number(trial.ratio)} of {format_number(brief.ratio)} tokens per parameter"
     return None
+
+
+def caught(trial: Trial) -> str | None:
+    """Why the machine of a run is taken away before it has saved; None: it is not."""
+    assert trial.prediction.step_seconds is not None
+    needed = save_seconds(trial.run, trial.bill.clock, trial.prediction.step_seconds)
+    return short_notice(trial.offer.provider, needed)
 
 
 def micro_batch_rejection(trial: Trial, chosen: Trial) -> str:

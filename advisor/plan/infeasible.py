@@ -9,6 +9,7 @@ import numpy as np
 from advisor.plan.costs import Costs
 from advisor.plan.evaluate import LEAST_STEPS
 from advisor.plan.search_space import SearchSpace
+from advisor.predict.notice import NOTICE_SECONDS
 from advisor.predict.profile import FIT_MARGIN
 from advisor.units import format_bytes, format_seconds, format_usd, format_usd_rate
 
@@ -19,6 +20,12 @@ def explain(space: SearchSpace) -> tuple[str, str]:
     if not len(places):
         return _memory(space)
     places, costs, steps = _least(space, places)
+    taken = costs.taken_before_saving(steps)
+    if taken is not None and taken.all():
+        return _notice(space, places, costs)
+    if taken is not None:
+        kept = ~taken.any(axis=1)
+        places, costs, steps = places[kept], Costs(space.candidates.rows(places[kept])), steps[kept]
     bills = costs.bills(steps)
     seconds, usd = space.limits.counted(bills.clock.total_seconds)[:, 0], space.limits.counted(bills.usd)[:, 0]
     late, dear = space.limits.overruns(seconds, usd)
@@ -78,6 +85,17 @@ def _least(space: SearchSpace, places: np.ndarray) -> tuple[np.ndarray, Costs, n
         return places, costs, np.full_like(costs.step_tokens, LEAST_STEPS)
     nearest = costs.batch_is_nearest(settled)[:, 0]
     return places[nearest], Costs(space.candidates.rows(places[nearest])), settled[nearest]
+
+
+def _notice(space: SearchSpace, places: np.ndarray, costs: Costs) -> tuple[str, str]:
+    needed = (costs.terms.step.high + costs.terms.write.high)[:, 0]
+    quickest = int(needed.argmin())
+    provider = space.offer(int(places[quickest])).provider or ""
+    message = (
+        f"no spot machine here saves before it is taken away: {_who(space, places[quickest], 'fastest')} needs up to "
+        f"{format_seconds(needed[quickest])} for a step and a checkpoint, {provider} gives {NOTICE_SECONDS[provider]} s"
+    )
+    return message, "machines that stay (--spot none), another --provider, or more cards a step (--gpus 16,32)"
 
 
 def _memory(space: SearchSpace) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from advisor.plan.explain import COUNTED, data_elsewhere, off_request
 from advisor.plan.goal import LONGEST_SECONDS, Brief
 from advisor.plan.trial import Trial
 from advisor.predict.loss import effective_tokens, loss_range_problem
-from advisor.predict.notice import save_seconds, short_notice
 from advisor.records import Basis
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
 
@@ -53,19 +52,9 @@ def warnings(chosen: Trial) -> Iterator[str]:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"
-    yield from _notice_warning(chosen)
     yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
     yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
-
-
-def _notice_warning(chosen: Trial) -> Iterator[str]:
-    """That a spot machine is taken away before the run has saved: no engine is given such a plan."""
-    step_seconds = chosen.prediction.step_seconds
-    if not chosen.offer.spot or step_seconds is None:
-        return
-    if problem := short_notice(chosen.offer.provider, save_seconds(chosen.run, chosen.bill.clock, step_seconds)):
-        yield f"{problem}: no engine is asked to run it, plan on demand (--spot none) or with another --provider"
 
 
 def _length_warning(brief: Brief, seconds: float) -> Iterator[str]:

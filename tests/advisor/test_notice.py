@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 import pytest
 
 from advisor.calibrate.profiles import prior_profile
+from advisor.errors import AdvisorError
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
-from advisor.predict.notice import save_seconds, short_notice
+from advisor.predict.notice import NOTICE_SECONDS, save_seconds, short_notice
 from advisor.store.store import Store
 from tests.advisor.plans import goal_of, guess, small_plan
 from trainer.schema import EvalConfig
@@ -34,15 +35,25 @@ def test_only_what_a_provider_states_is_too_short():
     assert "30 s of notice" in short_notice("gcp", 31.0) and "2 min" in short_notice("aws", 121.0)
 
 
-def test_a_plan_on_a_machine_that_goes_too_fast_says_so():
+def test_a_machine_that_goes_before_the_run_has_saved_is_not_planned_on():
+    """A step of this model on eight cards and its checkpoint take longer than Google's half minute."""
     words = "--gpu h100-80gb-sxm --gpus 8 --budget 5000 --depth 32 --provider gcp"
-    profile = prior_profile(require_gpu("h100-80gb-sxm"))
-    spot, own = (
-        bare_plan(goal_of(shlex.split(f"{words} --spot {kind}")), profile, now=datetime(2026, 11, 22, tzinfo=UTC))
-        for kind in ("only", "none")
-    )
-    assert any("30 s of notice" in warning for warning in spot.warnings)
-    assert not any("notice" in warning for warning in own.warnings)
+    profile, now = prior_profile(require_gpu("h100-80gb-sxm")), datetime(2026, 11, 22, tzinfo=UTC)
+    own = bare_plan(goal_of(shlex.split(f"{words} --spot none")), profile, now=now)
+    assert save_seconds(own.run, own.prediction.wall_clock, own.prediction.step_seconds) > NOTICE_SECONDS["gcp"]
+    with pytest.raises(AdvisorError, match=r"saves before it is taken away.* gcp gives 30 s") as refused:
+        bare_plan(goal_of(shlex.split(f"{words} --spot only")), profile, now=now)
+    assert "--spot none" in refused.value.hint
+    either = bare_plan(goal_of(shlex.split(f"{words} --spot any")), profile, now=now)
+    assert not either.spot
+
+
+def test_what_is_planned_on_spot_machines_saves_in_time():
+    profile, now = prior_profile(require_gpu("h100-80gb-sxm")), datetime(2026, 11, 22, tzinfo=UTC)
+    words = "--gpu h100-80gb-sxm --gpus 8 --budget 500 --depth 16 --provider gcp --spot only"
+    plan = bare_plan(goal_of(shlex.split(words)), profile, now=now)
+    needed = save_seconds(plan.run, plan.prediction.wall_clock, plan.prediction.step_seconds)
+    assert plan.spot and needed <= NOTICE_SECONDS["gcp"]
 
 
 def test_a_launch_is_told_where_the_end_of_its_machine_is_announced(call, tmp_path):
