@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from advisor.readers.foreign_names import ASCII_WORDS
 from advisor.readers.generic_lines import LearntRow, Reading, readings
 from advisor.readers.line_format import SETS, Found
 from advisor.readers.names import column_of, normalise
@@ -17,6 +18,7 @@ SHORTEST_BAR = 30  # seconds of a bar that may be a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
     rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d"
+    rb"|\b(?:" + "|".join(ASCII_WORDS).encode() + rb")\b"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}

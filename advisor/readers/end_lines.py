@@ -114,7 +114,8 @@ END_RULES = (
         "total_time",
         "otal time|otal training|otal elapsed|otal Time|TOTAL|otal run|otal wall|lapsed|xecution time|raining took"
         "|raining Time"
-        "|raining time|untime:|time taken|Time taken|ime cost|real\t|all time|耗时|用时|all-clock|allclock",
+        "|raining time|untime:|time taken|Time taken|ime cost|real\t|all time|耗时|用时|all-clock|allclock"
+        "| total)",
         r"(?:[Tt]otal|TOTAL|[Oo]verall|[Tt]rain(?:ing)?|[Ee]xecution|[Ww]all(?:-?clock)?|[Rr]un(?:ning)?)"
         r"(?: (?!eval|infer|test|valid|load|data|compil|sav|wait)(?:\w+ )?)?(?:[Ee]lapsed|ELAPSED|[Tt]ime|TIME"
         r"|[Dd]uration|[Rr]untime|[Tt]ook|[Ww]all-?clock)"
@@ -122,6 +123,7 @@ END_RULES = (
         r"|(?P<seconds__4>\d+\.\d+))\s*(?:\([^()]*\))?\W*$"
         r"|^\W*(?:[Ee]lapsed|[Ff]inished in|[Rr]untime|[Tt]ime (?:taken|elapsed"
         r"|cost))(?: time)?[^\d\n]{0,8}<DURATION>\s*\W*$"
+        r"|\(<DURATION> total\)\W*$"
         r"|^real\s+(?P<real_minutes>\d+)m(?P<real_seconds>[\d.]+)s"
         r"|总(?:训练|运行|共)?(?:耗时|用时|时间)[^\d\n]{0,6}<DURATION>",
     ),

@@ -23,13 +23,26 @@ _PARTS = (
     *(("에포크", "epoch"), ("에폭", "epoch"), ("스텝", "step"), ("학습", "train ")),
 )
 _WORDS = {
-    **dict.fromkeys(("perte", "pertes", "pérdida", "perdida", "perda", "verlust", "потери", "лосс", "kayıp"), "loss"),
-    **dict.fromkeys(("époque", "époques", "época", "epoche", "эпоха"), "epoch"),
-    **dict.fromkeys(("étape", "étapes", "paso", "pasos", "passo", "schritt", "шаг", "adım"), "step"),
-    **dict.fromkeys(("итерация", "iteración", "iteração", "itération"), "iteration"),
-    **dict.fromkeys(("entraînement", "entrenamiento", "treino", "обучение", "обучения", "eğitim"), "train"),
-    **dict.fromkeys(("validación", "validação", "validierung", "валидация", "валидации", "doğrulama"), "val"),
+    **dict.fromkeys(("perte", "pertes", "pérdida", "perdida", "perda", "perdita", "pierdere", "verlust"), "loss"),
+    **dict.fromkeys(
+        ("потери", "лосс", "ошибка", "kayıp", "verlies", "ztráta", "veszteség", "förlust", "tappio"), "loss"
+    ),
+    **dict.fromkeys(
+        ("époque", "époques", "época", "epoche", "epoca", "epocă", "эпоха", "epoka", "epok", "tijdperk"), "epoch"
+    ),
+    **dict.fromkeys(
+        ("étape", "étapes", "pas", "paso", "pasos", "passo", "schritt", "шаг", "adım", "krok", "stap"), "step"
+    ),
+    **dict.fromkeys(("steg", "lépés", "askel", "bước", "langkah"), "step"),
+    **dict.fromkeys(
+        ("итерация", "iteración", "iteração", "itération", "iterazione", "iterație", "iteracja"), "iteration"
+    ),
+    **dict.fromkeys(("entraînement", "entrenamiento", "treino", "addestramento", "antrenare", "trening"), "train"),
+    **dict.fromkeys(("обучение", "обучения", "eğitim"), "train"),
+    **dict.fromkeys(("validación", "validação", "validazione", "validare", "validierung", "walidacja"), "val"),
+    **dict.fromkeys(("валидация", "валидации", "doğrulama", "validatie"), "val"),
 }
+ASCII_WORDS = tuple(sorted(word for word in _WORDS if word.isascii()))
 _WORD = re.compile(r"[^\W\d_]+")
 
 

@@ -19,7 +19,8 @@ _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", "
 _STRONG = re.compile(
     rb"(?i)\b(?:start|starting|started|begin|beginning|resum\w+|launch\w*|initiat\w+) (?:of )?(?:the |a |model |full )?"
     rb"(?:\w{1,20} )?(?:pre-?|fine-?)?(?:train|tuning)\w*"
-    rb"|^[^\w\n]{0,8}(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
+    rb"|^[\W\d]{0,40}(?:info\b\W{1,8})?(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
+    rb"|\bepoch\W{0,3}\d{1,6}(?:/\d{1,6})?[^\n|%]{0,20}%\|"  # a bar of an epoch
     rb"|\btrainable param\w*|\bparams? to learn\b|\btotal params\b|\bmodel parameters\W|\bparameters count\W"
     rb"|^[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$",
     re.MULTILINE,
@@ -34,8 +35,15 @@ _OTHERS = tuple(
         rb"\bcuda\b|\bgpus?\b|\bdevice\b",
         rb"\bpytorch\b|\btorch\b|\btensorflow\b|\bkeras\b|\bwandb\b|\bw&b\b",
         rb"\bcheckpoints?\b|\bweights\b|\bpretrained\b",
+        rb"\btrain(?:ing)?\W{1,3}\d{1,3}%\|",
         rb"\b(?:model|layer|conv\w*|linear|dense)\b",
     )
+)
+_LIBRARY = re.compile(
+    rb"(?i)/(?:site|dist)-packages/(?:torch|torchvision|torchaudio|tensorflow|keras|jax|flax|paddle|mxnet|transformers"
+    rb"|lightning|pytorch_lightning|accelerate|deepspeed|diffusers|timm|peft|trl|datasets)/[^\n:]{1,200}\.py:\d"
+    rb"|^[\W\d]{0,40}(?:using|running on|selected) (?:device|gpu)\W{1,4}(?:cuda|cpu|mps|gpu|nvidia|tesla)\b",
+    re.MULTILINE,
 )
 _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 _CODE = re.compile(
@@ -53,6 +61,13 @@ def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
         return False
     signs = sum(sign.search(head) is not None for sign in _OTHERS)
     return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)
+
+
+def uses_a_library(head: bytes, path: Path) -> bool:
+    """Whether a file without records is what a program printed that uses a library of trainings: whatever it did, no
+    step of a training is in it.
+    """
+    return path.suffix.lower() not in _NO_LOGS and _LIBRARY.search(head) is not None
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:

@@ -426,3 +426,59 @@ def test_a_counter_may_stand_before_its_name(tmp_path):
 
 def test_a_pause_of_five_epoch_is_no_counter():
     assert not [slot for slot in slots(b"after 5 epoch of warm-up the loss is read") if slot.name == "epoch"]
+
+
+@pytest.mark.parametrize(
+    ("step", "loss"),
+    [("passo", "perdita"), ("stap", "verlies"), ("schritt", "verlust"), ("étape", "perte"), ("krok", "ztráta")],
+)
+def test_logs_in_other_languages_of_latin_letters(tmp_path, step, loss):
+    rows = [f"{step} {n:5d} | {loss} {4 - n / 500:.4f} | lr 1.0e-04 | {n / 4:7.1f}s" for n in range(0, 1001, 100)]
+    (tmp_path / "l.txt").write_text("\n".join(rows) + "\n")
+    table = read_run(tmp_path / "l.txt")
+    assert (table.first_step, table.last_step, table.first_loss, table.last_loss) == (0, 1000, 4.0, 2.0)
+
+
+def test_bare_columns_of_which_one_falls_are_a_run_and_others_are_data(tmp_path):
+    falling = "".join(f"{3 / (n + 1) + 0.4:.6f},{n * 2.5:.4f}\n" for n in range(30))
+    (tmp_path / "run.txt").write_text(falling)
+    table = read_run(tmp_path / "run.txt")
+    assert (table.rows, table.first_loss, table.last_loss) == (30, 3.4, 0.5)
+    assert any("column 1 taken as the loss" in note for note in table.notes)
+    (tmp_path / "data.txt").write_text("".join(f"{1 + n * 7 % 5 / 10:.3f},{n * 11 % 7:.3f}\n" for n in range(30)))
+    with pytest.raises(AdvisorError, match="nothing that looks like a training log"):
+        read_run(tmp_path / "data.txt")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "/opt/env/lib/python3.11/site-packages/transformers/models/x.py:17: UserWarning: install something",
+        "Using device: cuda:0",
+    ],
+)
+def test_a_log_with_a_librarys_words_alone_says_nothing_of_a_run(tmp_path, said):
+    (tmp_path / "out.log").write_text(f"nohup: ignoring input\n{said}\n")
+    table = read_run(tmp_path / "out.log")
+    assert (table.rows, table.status) == (0, Status.UNKNOWN) and "nothing in the log says" in table.status_reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-02 10:00:00,001 [INFO] reading the dataset\n2026-01-02 10:00:01,500 [INFO] Training model\n"
+        "2026-01-02 10:00:09,000 [INFO] class weights for the device\n",
+        "Epoch 3/90 train:  12%|#2        | 40/330 [00:11<01:21,  3.6it/s]",
+    ],
+)
+def test_a_training_begun_behind_a_stamp_or_under_a_bar_is_incomplete(tmp_path, text):
+    (tmp_path / "out.log").write_text(text)
+    table = read_run(tmp_path / "out.log")
+    assert table.status is Status.INCOMPLETE and not table.rows
+
+
+def test_a_total_in_brackets_behind_the_last_row_ends_the_run(tmp_path):
+    rows = [f"step {n} | loss {4 - n / 500:.4f}" for n in range(0, 1001, 100)]
+    (tmp_path / "l.log").write_text("\n".join(rows) + "\nsaved to out/model.npz  (414s total)\n")
+    table = read_run(tmp_path / "l.log")
+    assert table.status is Status.COMPLETED
