@@ -102,7 +102,7 @@ def interaction(
     for number in rounds:
         mean = {name: statistics.fmean(found) for name, found in speeds[number].items()}
         values.append(-(mean[together] - mean[one] - mean[other] + mean[None]))
-    return _interval(values, 2 * noise.deviation / math.sqrt(len(values)), noise.freedom, comparisons=1)
+    return interval(values, 2 * noise.deviation / math.sqrt(len(values)), noise.freedom, comparisons=1)
 
 
 def _effect(name: str, visits: Sequence[Visit], gains: Sequence[float], noise: Noise, comparisons: int) -> Effect:
@@ -113,7 +113,7 @@ def _effect(name: str, visits: Sequence[Visit], gains: Sequence[float], noise: N
     return Effect(
         setting=name,
         repeats=len(gains),
-        speed=_interval(gains, error, noise.freedom, comparisons) if gains else None,
+        speed=interval(gains, error, noise.freedom, comparisons) if gains else None,
         memory_bytes=_memory(name, visits),
         loss=loss,
         loss_steps=steps,
@@ -175,7 +175,7 @@ def _loss(name: str, visits: Sequence[Visit], comparisons: int) -> tuple[Interva
     steps = min(len(losses) for pair in pairs for losses in pair)
     differences = [pair[1][steps - 1] - pair[0][steps - 1] for pair in pairs]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return _interval(differences, error, len(differences) - 1, comparisons), steps
+    return interval(differences, error, len(differences) - 1, comparisons), steps
 
 
 def _memory(name: str, visits: Sequence[Visit]) -> float | None:
@@ -195,7 +195,8 @@ def peak_bytes(result: BurstResult) -> int | None:
     return max(0, result.resident_peak_bytes - result.resident_before_bytes)
 
 
-def _interval(values: Sequence[float], error: float, freedom: float, comparisons: int) -> Interval:
+def interval(values: Sequence[float], error: float, freedom: float, comparisons: int) -> Interval:
+    """The mean of differences with its 95 % range, all of so many comparisons at once; `error`: the mean's own."""
     mean = statistics.fmean(values)
     reach = float(student.ppf(1 - (1 - _CONFIDENCE) / (2 * comparisons), freedom)) * error
     return Interval(value=mean, low=mean - reach, high=mean + reach)

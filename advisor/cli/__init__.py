@@ -64,6 +64,9 @@ VERBS = {
         Verb(name="runs", section=RUN, help="List the runs on this machine."),
         Verb(name="analyze", section=LEARN, help="Diagnose any training log: what happened, what it cost, what to do."),
         Verb(name="compare", section=LEARN, help="Set a run against its prediction and say where the gap went."),
+        Verb(
+            name="ab", section=LEARN, help="Run variants against a base over seeds, and say what differs for certain."
+        ),
         Verb(name="diff", section=LEARN, help="What differs between two runs or plans, and what each difference does."),
         Verb(name="audit", section=LEARN, help="Check the claims of a plan or report on paper."),
         Verb(name="eval", section=LEARN, help="Held-out loss and small tests of a trained model."),

@@ -209,7 +209,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
     on_the_way = kept.every_seconds is not None or (kept.every_steps or config.steps) < config.steps
     if on_the_way:
         return
-    seconds = _expected_seconds(store, source)
+    seconds = expected_seconds(store, source)
     at_stake = f"all {config.steps:,} steps"
     if seconds is not None:
         price = source.usd_per_hour if isinstance(source, Plan) else config.stop.usd_per_hour
@@ -223,7 +223,7 @@ def checkpoint_checks(store: Store, source: Plan | RunConfig) -> Iterator[Check]
     yield Check(of="checkpoints", finding=Finding.WARNING, words=words)
 
 
-def _expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
+def expected_seconds(store: Store, source: Plan | RunConfig) -> float | None:
     """What a run takes: by its plan, by its own word, or by what is known of this device; None: nothing is."""
     if isinstance(source, Plan):
         return source.prediction.wall_clock.total_seconds.value
