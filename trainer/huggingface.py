@@ -23,12 +23,18 @@ from trainer.corpus import PrepareError
 from trainer.model import ROTARY_BASE, Transformer
 from trainer.publish import published, write_durably
 from trainer.schema import ConfigError, ModelShape
-from trainer.token_folder import SENTENCEPIECE_FILE, TOKENIZER_FILE
+from trainer.token_folder import SENTENCEPIECE_FILE, TOKENIZER_FILE, read_meta
 from trainer.tokenizer import JsonTokenizer, TextTokenizer
 from trainer.trained import NothingTrainedError, Trained, load_tokenizer, load_trained
 
 MODEL_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+# conversations as `conversations.render` writes them
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>\n' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
 
 # Our names → theirs; a block's are those after `blocks.N.`. What has no name here has one of its own below.
 _LLAMA_BLOCK = {
@@ -105,25 +111,28 @@ def _export(run_dir: Path, out: Path, tokenizer_file: Path | None) -> None:
         "model", step=trained.step, parameters=parameters, architecture=model_config(trained.model)["architectures"][0]
     )
     with published(out, 4 * parameters) as folder:
-        write(trained, folder, tokenizer, end)
+        path = trained.config.data.path
+        write(trained, folder, tokenizer, end, chat=path is not None and read_meta(path).counted_tokens is not None)
         files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     _say("written", files=files)
 
 
-def write(trained: Trained, folder: Path, tokenizer: TextTokenizer | None, end: int | None) -> None:
-    """Every file of a model, and those of its tokenizer where it has one."""
+def write(
+    trained: Trained, folder: Path, tokenizer: TextTokenizer | None, end: int | None, *, chat: bool = False
+) -> None:
+    """Every file of a model, and those of its tokenizer where it has one; `chat`: it has learnt conversations."""
     # a document begins after the end of another one: that token is the one to begin with, too
     marks = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None}
     save_file(model_tensors(trained.model), folder / MODEL_FILE, metadata={"format": "pt"})
     _write_json(folder / CONFIG_FILE, model_config(trained.model) | marks)
     _write_json(folder / GENERATION_FILE, marks)
     if isinstance(tokenizer, JsonTokenizer):
-        _write_tokenizer(folder, tokenizer, end, trained.config.model.seq_len)
+        _write_tokenizer(folder, tokenizer, end, trained.config.model.seq_len, chat=chat)
     elif tokenizer is not None:
         write_durably(folder / tokenizer.file_name, tokenizer.content())
 
 
-def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, seq_len: int) -> None:
+def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, seq_len: int, *, chat: bool) -> None:
     # what others' tokenizers put around a text of their own accord was in no text that this model has read
     _write_json(folder / TOKENIZER_FILE, json.loads(tokenizer.content()) | {"post_processor": None})
     name = None if end is None else tokenizer.tokenizer.id_to_token(end)
@@ -135,6 +144,7 @@ def _write_tokenizer(folder: Path, tokenizer: JsonTokenizer, end: int | None, se
             "eos_token": name,
             "model_max_length": seq_len,
             "clean_up_tokenization_spaces": False,
+            **({"chat_template": CHAT_TEMPLATE} if chat else {}),
         },
     )
 

@@ -26,34 +26,39 @@ from advisor.units import format_count, format_estimate, format_seconds, format_
 def command(
     run: str, data: tuple[Path, ...], out: Path, epochs: float, learning_rate: float, price: float | None, as_json: bool
 ) -> None:
-    """Go on from a trained run on other data, stage by stage: base, then text of higher worth, then conversations.
+    """Go on from a run on other data, stage by stage: base, then text of higher worth, then conversations.
 
-    RUN as in `sample`. Each stage is a run of its own that begins with the weights of the one before it; model, batch
-    and device stay, so its time is known from the pace of RUN. `advisor data prepare --conversations` makes
-    conversations.
+    RUN as in `sample`, or a plan.yaml: its run is then the first stage, and all are planned before any trains. Each
+    stage is a run of its own that begins with the weights of the one before it; model, batch and device stay, so its
+    time is known from the pace of RUN (of a plan: from what that promises). `advisor data prepare --conversations`
+    makes conversations.
     """
     from advisor.store.store import default_store
-    from advisor.workflows.finetune import plan_stages, write_stages
+    from advisor.workflows.finetune import in_all, plan_stages, write_stages
 
-    stages = plan_stages(
-        default_store().find_run(run), data, out, epochs=epochs, learning_rate=learning_rate, usd_per_hour=price
-    )
+    source = Path(run) if Path(run).is_file() else default_store().find_run(run)
+    stages = plan_stages(source, data, out, epochs=epochs, learning_rate=learning_rate, usd_per_hour=price)
     commands = write_stages(stages, out)
     if as_json:
-        told = [replace(stage, config=None) for stage in stages]  # type: ignore[arg-type] # it lies in its file
+        told = [replace(stage, config=None) for stage in stages]  # it lies in its file
         print_json({"stages": told, "commands": commands})
         return
     titles = ("stage", "steps", "tokens", "learnt in a pass", "learning rate", "time", "cost")
     rows = [
         (
             stage.name,
-            format_count(stage.config.steps),
+            format_count(stage.steps),
             format_tokens(stage.tokens),
             "all" if stage.learnt_tokens is None else format_tokens(stage.learnt_tokens),
-            f"{stage.config.optimizer.learning_rate:.2g}",
+            "as planned" if stage.config is None else f"{stage.config.optimizer.learning_rate:.2g}",
             format_estimate(stage.seconds, format_seconds),
             format_estimate(stage.usd, format_usd),
         )
         for stage in stages
     ]
+    seconds, usd = in_all(stages)
+    if len(stages) > 1:
+        tokens = format_tokens(sum(stage.tokens for stage in stages))
+        times = (format_estimate(seconds, format_seconds), format_estimate(usd, format_usd))
+        rows.append(("all", "", tokens, "", "", *times))
     show(table(titles, rows, right=titles[1:]), "next: " + " && ".join(commands))

@@ -1,4 +1,7 @@
-"""A finished run gone on from, stage by stage: other data, a fresh schedule, what each stage takes and costs."""
+"""A run gone on from, stage by stage: other data, a fresh schedule, what each stage takes and costs.
+
+The run has trained, or is a plan still: then it is the first of the stages, and all of them are planned at once.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.laws import pace
 from advisor.laws.intervals import Z80
-from advisor.records import Basis, Estimate
+from advisor.predict.wallclock import planned_checkpoints, planned_evals
+from advisor.records import Basis, Estimate, Plan
 from advisor.store.disk import write_atomic
+from advisor.store.plan_files import load_plan
 from advisor.store.run_folder import read_launch, read_run_config
 from advisor.units import HOUR
 from advisor.workflows.data import read_data
@@ -29,16 +34,18 @@ class Stage:
     """One run of a pipeline; it begins with the weights that the one before it leaves."""
 
     name: str
-    config: RunConfig
+    config: RunConfig | None  # None: of a plan that has its own file
+    steps: int
     run_dir: Path  # where it is to lie, so that the next one finds it
     tokens: int
     learnt_tokens: int | None  # of conversations, in one pass; None: every token
     seconds: Estimate
     usd: Estimate | None  # None: no price is known
+    plan: Path | None = None  # whose file starts it
 
 
 def plan_stages(
-    run_dir: Path,
+    source: Path,
     data: Sequence[Path],
     out: Path,
     *,
@@ -48,39 +55,84 @@ def plan_stages(
 ) -> tuple[Stage, ...]:
     """A stage for each token folder, in order: model, batch and kind of device as the run had them, on one device.
 
-    Times are by the run's own pace, of several cards times their number. `learning_rate` is a share of the peak of the
-    stage before. The price is that of one of the run's devices unless one is given. Raises AdvisorError for what is no
-    run, no token folder, or of a vocabulary that the model does not have.
+    `source` is a run folder, or a plan.yaml, whose run becomes the first stage. Times are by the run's own pace, or by
+    what its plan promises, of several cards times their number. `learning_rate` is a share of the peak of the stage
+    before. The price is that of one of the run's devices unless one is given. Raises AdvisorError for what is no run,
+    no token folder, or of a vocabulary that the model does not have.
     """
-    base, launch, pace_of_run = read_run_config(run_dir), read_launch(run_dir), _Pace.of(run_dir)
-    price = usd_per_hour
-    if price is None and launch is not None and launch.usd_per_hour is not None:
-        price = launch.usd_per_hour / pace_of_run.cards
-    # a configuration without a plan is started on one card: the same batch there, in as many more micro-batches
-    base = replace(base, grad_accum=base.grad_accum * pace_of_run.cards)
     stages: list[Stage] = []
-    before, origin = base, run_dir.resolve()
+    pace_of_run: _Pace | _PlannedPace
+    if source.is_file():
+        plan = load_plan(source)
+        base, pace_of_run = plan.run, _PlannedPace(plan)
+        price = usd_per_hour if usd_per_hour is not None else _each(plan.usd_per_hour, pace_of_run.cards)
+        origin = out.resolve() / RUNS / f"0-{base.name}"
+        stages.append(_of_plan(plan, source, origin))
+    else:
+        base, pace_of_run = read_run_config(source), _Pace.of(source)
+        price = usd_per_hour if usd_per_hour is not None else _price_of_run(source, pace_of_run.cards)
+        origin = source.resolve()
+    # a configuration without a plan is started on one card: the same batch there, in as many more micro-batches
+    before = replace(base, grad_accum=base.grad_accum * pace_of_run.cards)
     for number, folder in enumerate(data, 1):
         name = f"{number}-{folder.resolve().name}"
-        config, learnt = _config(before, origin, folder, name, epochs, learning_rate)
-        seconds = pace_of_run.seconds(config)
+        before, learnt = _config(before, origin, folder, name, epochs, learning_rate)
+        seconds, origin = pace_of_run.seconds(before), out.resolve() / RUNS / name
         stages.append(Stage(
             name=name,
-            config=config,
-            run_dir=out.resolve() / RUNS / name,
-            tokens=config.steps * pace_of_run.step_tokens,
+            config=before,
+            steps=before.steps,
+            run_dir=origin,
+            tokens=before.steps * pace_of_run.step_tokens,
             learnt_tokens=learnt,
             seconds=seconds,
             usd=None if price is None else seconds.scaled(price / HOUR),
         ))  # fmt: skip
-        before, origin = config, stages[-1].run_dir
     return tuple(stages)
+
+
+def _of_plan(plan: Plan, path: Path, run_dir: Path) -> Stage:
+    promise = plan.prediction
+    return Stage(
+        name=run_dir.name,
+        config=None,
+        steps=plan.run.steps,
+        run_dir=run_dir,
+        tokens=plan.chosen.tokens,
+        learnt_tokens=None,
+        seconds=promise.wall_clock.total_seconds,
+        usd=promise.cost_usd,
+        plan=path,
+    )
+
+
+def _price_of_run(run_dir: Path, cards: int) -> float | None:
+    launch = read_launch(run_dir)
+    return None if launch is None else _each(launch.usd_per_hour, cards)
+
+
+def _each(usd_per_hour: float | None, cards: int) -> float | None:
+    return None if usd_per_hour is None else usd_per_hour / cards
+
+
+def in_all(stages: Sequence[Stage]) -> tuple[Estimate, Estimate | None]:
+    """Seconds and dollars of all stages; they share the error of their pace, so their ends add up."""
+    costs = [stage.usd for stage in stages if stage.usd is not None]
+    return _sum([stage.seconds for stage in stages]), _sum(costs) if len(costs) == len(stages) else None
+
+
+def _sum(parts: Sequence[Estimate]) -> Estimate:
+    value, low, high = (sum(getattr(part, end) for part in parts) for end in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, basis=parts[-1].basis)
 
 
 def write_stages(stages: Sequence[Stage], out: Path) -> list[str]:
     """Write each stage's configuration, and give the commands that run them one after the other."""
     commands = []
     for stage in stages:
+        if stage.config is None:
+            commands.append(f"advisor launch {stage.plan} --run-dir {stage.run_dir}")
+            continue
         path = out / f"{stage.name}.yaml"
         if path.exists():
             raise AdvisorError(f"{path} is there already", "name another --out")
@@ -158,3 +210,34 @@ class _Pace:
         spread = math.hypot(pace.mean_error(self.steps), pace.drift_spread(self.steps, config.steps))
         low, high = (steps * math.exp(sign * Z80 * spread) for sign in (-1, 1))
         return Estimate(value=rest + steps, low=rest + low, high=rest + high, basis=Basis.EXTRAPOLATED)
+
+
+@dataclass(frozen=True)
+class _PlannedPace:
+    """What a plan promises of its run's steps, and of what lies around them, as one of its cards would take."""
+
+    plan: Plan
+
+    @property
+    def cards(self) -> int:
+        return self.plan.workload.gpus
+
+    @property
+    def step_tokens(self) -> int:
+        return self.plan.workload.step_tokens
+
+    def seconds(self, config: RunConfig) -> Estimate:
+        """Everything that a stage takes on a machine that is there and set up."""
+        plan, clock = self.plan, self.plan.prediction.wall_clock
+        own = planned_evals(plan.run) * plan.run.eval.tokens
+        evaluated = planned_evals(config) * config.eval.tokens
+        checkpoints = max(1, planned_checkpoints(plan.run, clock.steps_seconds.value + clock.evals_seconds.value))
+        parts = [
+            clock.startup_seconds,
+            clock.compile_seconds,
+            plan.prediction.step_seconds.scaled(self.cards * config.steps),
+            clock.checkpoints_seconds.scaled(1 / checkpoints),
+        ]
+        if own:
+            parts.append(clock.evals_seconds.scaled(self.cards * evaluated / own))
+        return replace(_sum(parts), basis=Basis.EXTRAPOLATED)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.store.plan_files import dump_plan
 from advisor.workflows.data import prepare_conversations, prepare_data
 from advisor.workflows.finetune import plan_stages
-from tests.advisor.plans import small_run
+from tests.advisor.plans import small_plan, small_run
 from trainer.run import run
 from trainer.runlog import LOG_NAME, load_run_log
-from trainer.schema import DataConfig, EvalConfig, Outcome, dump_config, load_config, make_shape
+from trainer.schema import DataConfig, EvalConfig, Outcome, dump_config, load_config, make_shape, to_dict
 
 SENTENCE = "the cat sat on the mat and the dog sat on the log. "
 
@@ -81,3 +83,29 @@ def test_the_command_writes_stages_that_run_one_after_the_other(home, tmp_path, 
     assert code == 1 and "is there already" in err
     code, text, _ = call("finetune", str(home / "run"), *words[:4], "--out", str(tmp_path / "again"), "--price", "2")
     assert code == 0 and "1-mid" in text and "$" in text and "&& advisor launch" in " ".join(text.split())
+
+
+def test_a_plan_is_the_first_of_its_stages(home, call, tmp_path):
+    """Base, mid and conversations of one plan, by hand: steps at what it promises, and everything around them."""
+    base = load_config(home / "run" / "run.yaml")
+    plan = small_plan(steps=40, step_seconds=0.5)
+    shape = replace(base.model, vocab_size=max(base.model.vocab_size, plan.run.model.vocab_size))
+    run_of_plan = replace(plan.run, model=replace(shape, seq_len=plan.run.model.seq_len))
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(replace(plan, run=run_of_plan, usd_per_hour=3.6)))
+    words = ("finetune", str(path), "--data", str(home / "mid"), "--data", str(home / "chats"))
+    code, out, err = call(*words, "--out", str(tmp_path / "stages"), "--json")
+    assert code == 0, err
+    first, mid, chats = json.loads(out)["stages"]
+    assert first["seconds"] == to_dict(plan.prediction.wall_clock.total_seconds) and first["steps"] == 40
+    clock = plan.prediction.wall_clock
+    least = clock.startup_seconds.value + clock.compile_seconds.value + 0.5 * mid["steps"]
+    assert least <= mid["seconds"]["value"] < least + clock.total_seconds.value
+    assert mid["usd"]["value"] == pytest.approx(mid["seconds"]["value"] / 1000)
+    told = json.loads(out)["commands"]
+    assert told[0] == f"advisor launch {path} --run-dir {first['run_dir']}" and len(told) == 3
+    written = load_config(tmp_path / "stages" / f"{mid['name']}.yaml")
+    assert written.init_from == first["run_dir"]
+    assert load_config(tmp_path / "stages" / f"{chats['name']}.yaml").init_from == mid["run_dir"]
+    code, out, _ = call(*words, "--out", str(tmp_path / "again"))
+    assert code == 0 and "as planned" in out and "all" in out

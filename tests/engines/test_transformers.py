@@ -12,12 +12,14 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.small import config
+from trainer.conversations import Message, prepare_conversations, render
 from trainer.device import resolve_device
-from trainer.huggingface import write
+from trainer.huggingface import main, write
 from trainer.model import build_model
 from trainer.prepare import prepare
 from trainer.run import run
 from trainer.schema import CheckpointConfig, DataConfig, OptimizerConfig, dump_config, make_shape
+from trainer.tokenizer import load_tokenizer_file
 from trainer.trained import Trained, load_trained
 
 THERE = """
@@ -117,3 +119,39 @@ def test_a_run_exported_by_the_command_says_there_what_it_says_here(transformers
     assert (said["missing"], said["end"]) == ([], "<|endoftext|>")
     trained = load_trained(folder, "cpu")
     assert torch.allclose(own_logits(trained.model, tokens), torch.tensor(said["logits"]), atol=1e-4)
+
+
+CHAT_THERE = """
+import json, sys
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+print(json.dumps(tokenizer.apply_chat_template(json.loads(sys.argv[2]), add_generation_prompt=True, return_dict=False)))
+"""
+
+
+def test_a_model_that_learnt_conversations_is_asked_there_as_here(transformers_python, tmp_path):
+    (tmp_path / "text.txt").write_text("who sat on the mat? the cat sat on the mat. " * 40)
+    prepare([tmp_path / "text.txt"], tmp_path / "base", vocab_size=300, validation_fraction=0.2)
+    turns = [("user", "who sat on the mat?"), ("assistant", "the cat."), ("user", "and the dog?")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": messages[:2]}) + "\n") * 40)
+    prepare_conversations(
+        [tmp_path / "chats.jsonl"],
+        tmp_path / "chats",
+        tokenizer=tmp_path / "base" / "tokenizer.json",
+        validation_fraction=0.2,
+    )
+    encoder = load_tokenizer_file(tmp_path / "base" / "tokenizer.json")
+    shape = make_shape("gpt2", depth=1, width=16, heads=1, vocab_size=encoder.vocab_size, seq_len=64)
+    settings = config(model=shape, steps=2, data=DataConfig(path=str(tmp_path / "chats")))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.yaml").write_text(dump_config(settings))
+    run(settings, folder)
+    assert main([str(folder), "--out", str(tmp_path / "model")]) == 0
+    (rendered,) = render(encoder, [[Message(role=role, content=content) for role, content in turns]])
+    expected = [*rendered.tokens, *encoder.encode("<|assistant|>\n")]
+    words = [str(transformers_python), "-c", CHAT_THERE, str(tmp_path / "model"), json.dumps(messages)]
+    there = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert there.returncode == 0, there.stderr
+    assert json.loads(there.stdout.splitlines()[-1]) == expected
