@@ -10,7 +10,7 @@ from advisor.report.quantities import LOSS, STEP_TIME
 from advisor.report.table import Table, in_markdown
 from advisor.runs.paired import LEAST, Contrast
 from advisor.units import format_bytes, format_seconds
-from advisor.workflows.ab import Experiment
+from advisor.workflows.ab import Experiment, other_text
 from trainer.schema import to_dict
 
 _NAMES = {"loss": "loss", "step_seconds": "step time", "memory_bytes": "peak memory"}
@@ -70,6 +70,8 @@ def notes(found: Experiment) -> Iterator[str]:
     for arm in found.arms:
         if missing := [seed for seed in found.seeds if seed not in found.measured[arm.name]]:
             yield f"{arm.name} did not come to its end with seed {', '.join(map(str, missing))}: left out of the pairs"
+        if other_text(found.arms[0], arm):
+            yield f"{arm.name} learns other data, or another vocabulary: its loss does not compare with the base's"
     yield f"the runs: {found.folder}"
 
 

@@ -103,8 +103,12 @@ def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Te
     }
     evaluated = all(r.scored.actual("loss") is not None for runs in reviews.values() for r in runs.values())
     measured = {
-        arm: {seed: _measured(found, evaluated) for seed, found in runs.items() if found.scored.complete}
-        for arm, runs in reviews.items()
+        arm.name: {
+            seed: _measured(found, evaluated) | ({"loss": None} if other_text(arms[0], arm) else {})
+            for seed, found in reviews[arm.name].items()
+            if found.scored.complete
+        }
+        for arm in arms
     }
     checks = [check for arm in arms for check in _checks(arm, reviews[arm.name], len(numbers))]
     return Experiment(
@@ -117,6 +121,11 @@ def run_ab(store: Store, arms: Sequence[Arm], seeds: int, folder: Path, tell: Te
         loss_of="the last evaluation" if evaluated else f"the last {_LAST_ROWS:.0%} of the steps, in training",
         seconds=sum(r.scored.actual("wall_clock_seconds") or 0.0 for runs in reviews.values() for r in runs.values()),
     )
+
+
+def other_text(base: Arm, arm: Arm) -> bool:
+    """Whether an arm's loss is of other tokens than the base's, so that the two do not compare."""
+    return (base.config.data, base.config.model.vocab_size) != (arm.config.data, arm.config.model.vocab_size)
 
 
 def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
@@ -165,9 +174,10 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
         )
         launch(store, config, run_dir, again=True)
         _until(store, run_dir, _STEPS_TO_RESUME)
-        if run_status(run_dir).outcome is Outcome.STOPPED:
-            resume(store, run_dir)
-            _until(store, run_dir, (run_status(run_dir).step or 0) + _STEPS_TO_RESUME)
+    status = run_status(run_dir)
+    if status.attempt == 1 and status.outcome is Outcome.STOPPED:
+        resume(store, run_dir)
+        _until(store, run_dir, (status.step or 0) + _STEPS_TO_RESUME)
     found = _review(store, run_dir)
     again = [a for a in found.case.run.attempts if a.resumed_from_step] if found is not None else []
     if found is None or not again:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.report.ab import verdict
 from advisor.runs.paired import contrasts, seeds_needed
+from advisor.workflows.ab import other_text, read_arms
 
 CONFIG = {
     "model": {"family": "nanochat", "depth": 1, "width": 32, "heads": 1, "kv_heads": 1, "ffn_width": 64,
@@ -81,6 +83,15 @@ def test_arms_need_names_of_their_own_and_a_folder_of_their_own(call, tmp_path):
     (out / "run.yaml").write_text(yaml.safe_dump(CONFIG | {"steps": 7}))
     code, _, err = call("ab", base, written(tmp_path / "b.yaml"), "--out", str(tmp_path / "runs"))
     assert code == 1 and "holds a run of another configuration" in err
+
+
+def test_losses_of_other_tokens_do_not_compare(tmp_path):
+    base, longer, other = read_arms([
+        Path(written(tmp_path / "base.yaml")),
+        Path(written(tmp_path / "longer.yaml", steps=50)),
+        Path(written(tmp_path / "other.yaml", model={**CONFIG["model"], "vocab_size": 128})),
+    ])  # fmt: skip
+    assert not other_text(base, longer) and other_text(base, other)
 
 
 @pytest.mark.long
