@@ -58,6 +58,27 @@ def _follow(run_dir: Path, store: Store) -> Progress | AdoptedProgress:
             time.sleep(LOOK_SECONDS)
 
 
+def follow_log(path: Path, *, once: bool, as_json: bool) -> int:
+    """Show another program's log on stderr until it says that it ended, or the person leaves with Ctrl-C."""
+    from advisor.report.watch_log import line as line_of_log
+    from advisor.workflows.watch_log import Follower
+
+    following = Follower(path)
+    seen = following.look()
+    try:
+        while not (seen.over or once or as_json):
+            remark(line_of_log(seen))
+            following.wait(seen)
+            seen = following.look()
+    except KeyboardInterrupt:
+        remark("left; the program goes on")
+    if as_json:
+        print_json({**vars(seen), "left_seconds": seen.left_seconds, "over": seen.over})
+    else:
+        show(line_of_log(seen), f"next: advisor analyze {path}")
+    return 0 if seen.good else 1
+
+
 def tell_arrival(run_dir: Path) -> bool:
     """Of a run that was measured where its engine started it: old and new plan beside each other, and why.
 
