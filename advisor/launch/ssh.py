@@ -59,7 +59,8 @@ from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 PART_BYTES = 8 * 2**20  # of a file that grows, in one look
 # what comes home replaces none of these
 _OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, LOG, STDOUT, JOB, CHECKPOINTS}
-_QUIET = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+_ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
+_QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
 
 
 class SshBackend(RemoteBackend):
@@ -172,7 +173,8 @@ def _id(run: str) -> str:
 
 def _ssh(run: str) -> tuple[str, ...]:
     """The command that reaches a host; ADVISOR_SSH may name another ssh, or one with options."""
-    return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *_QUIET, "--", _host(run))
+    options = (word for option in (*_QUIET, f"ServerAliveInterval={_ALIVE_SECONDS}") for word in ("-o", option))
+    return (*shlex.split(os.environ.get("ADVISOR_SSH", "ssh")), *options, "--", _host(run))
 
 
 def _by_hand(run: str, sent: Sequence[tuple[str, list[str]]]) -> list[str]:

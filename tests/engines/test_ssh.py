@@ -9,13 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from advisor.errors import AdvisorError
+from advisor.launch import ssh
 from advisor.launch.engines import backend_of, describe, parse_place
 from advisor.launch.ssh import SshBackend
 from advisor.launch.state import RunState
@@ -254,3 +257,28 @@ def test_a_machine_that_is_not_as_planned_is_measured_there_and_the_run_ends_ins
     check_it_ended_inside(folder, store, plan, over(folder, store))
     follower = RunFollower(folder, store)
     assert follower.look().steps == load_plan(folder / "plan.yaml").run.steps
+
+
+def test_a_machine_that_falls_silent_in_the_middle_is_told(there, monkeypatch):
+    """Its sshd is frozen while a script runs there, as a lost line looks: files had waited for it without end."""
+    monkeypatch.setenv("ADVISOR_SSH", f"ssh -F {there.config}")
+    monkeypatch.setattr(ssh, "_ALIVE_SECONDS", 1)
+    began, frozen = time.monotonic(), []
+
+    def freeze():
+        time.sleep(3)
+        for child in psutil.Process(there.process.pid).children(recursive=True):
+            if child.name().startswith("sshd"):
+                frozen.append(child)
+                child.suspend()
+
+    freezing = threading.Thread(target=freeze)
+    freezing.start()
+    try:
+        with pytest.raises(AdvisorError, match="ssh there"):
+            ssh._remote("there", "sleep 600", seconds=None)
+    finally:
+        freezing.join()
+        for child in frozen:
+            child.kill()
+    assert frozen and time.monotonic() - began < 60
