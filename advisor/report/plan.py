@@ -55,22 +55,30 @@ Row = tuple[str, str, str]
 
 def sentence(plan: Plan) -> str:
     """The recommendation in one sentence: what to train, on what, how long and for how much."""
-    chosen, run = plan.chosen, plan.run
+    cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
+    tokens = format_tokens(plan.chosen.tokens)
+    time = TIME.of(plan.prediction.wall_clock.total_seconds)
+    return f"{what(plan)}, {how(plan)}, for {tokens} tokens: {time}, {cost}."
+
+
+def what(plan: Plan) -> str:
+    """What to train, and on what."""
     workload = plan.workload
     device = "this CPU" if workload.gpu == "cpu" else f"{workload.gpus} x {workload.gpu}"
     if plan.provider is not None:
         device += f" from {plan.provider}{' (spot)' if plan.spot else ''}"
     elif plan.price_source == OWN_MACHINE and workload.gpu != "cpu":
         device += " of your own"
+    return f"Train depth {plan.chosen.depth} ({format_count(plan.chosen.parameters)} parameters) on {device}"
+
+
+def how(plan: Plan) -> str:
+    """How a step of it is made up, and what is saved memory by."""
+    run = plan.run
     accumulation = f", {run.grad_accum} accumulated" if run.grad_accum > 1 else ""
-    saved = "".join(f", {words}" for words in savings(workload))
-    cost = COST.of(plan.prediction.cost_usd) if plan.prediction.cost_usd else "unknown cost"
-    precision = ", fp16" if workload.precision == "fp16" else ""  # which not every model survives
-    return (
-        f"Train depth {chosen.depth} ({format_count(chosen.parameters)} parameters) on {device}, micro-batch "
-        f"{run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}, "
-        f"for {format_tokens(chosen.tokens)} tokens: {TIME.of(plan.prediction.wall_clock.total_seconds)}, {cost}."
-    )
+    saved = "".join(f", {words}" for words in savings(plan.workload))
+    precision = ", fp16" if plan.workload.precision == "fp16" else ""  # which not every model survives
+    return f"micro-batch {run.micro_batch} x {run.model.seq_len} tokens{accumulation}{saved}{precision}"
 
 
 def speed_rests_on(plan: Plan) -> str | None:

@@ -44,6 +44,9 @@ _STYLE = """<style>
   [class*="st-key-pair-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
   [class*="st-key-pair-"] [data-testid="stColumn"] { flex: 1 1 45%; min-width: 45%; }
 }
+@media (max-width: 480px) {
+  [data-testid="stButtonGroup"] [role="radio"] { padding-inline: .3rem; min-width: 0; }
+}
 </style>"""
 
 

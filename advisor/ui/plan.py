@@ -1,7 +1,8 @@
-"""Page Plan: a goal in, the answer as a sentence and three cards, what else could be done, and why."""
+"""Page Plan: a goal in, the answer as a line, four numbers and three cards, what else could be done, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -15,14 +16,14 @@ from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
 from advisor.report import search as runs
 from advisor.report.charts import Rows
-from advisor.report.plan import sentence, speed_rests_on
+from advisor.report.plan import how, speed_rests_on, what
 from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
 from advisor.store.plan_files import dump_plan
 from advisor.ui import launch_form, loaders, plan_answers, plan_charts, plan_form, plan_what_if, tables, watch
 from advisor.ui.plan_tabs import plain, tabs, worded
-from advisor.units import format_usd_rate
+from advisor.units import format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
@@ -120,21 +121,15 @@ def _answer(
 ) -> None:
     shown, its = current
     name = "What if" if varied else (choice.name or "From the front") if shown is not answered else ""
-    words = sentence(shown)
-    if shown.prediction.loss:
-        words = f"{words.removesuffix('.')}, {LOSS.name} {LOSS.of(shown.prediction.loss)}."
-    st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{words}"))
+    st.markdown(plain(f"#### {name.capitalize() + ': ' if name else ''}{what(shown)}"))
+    _numbers(shown)
     _badge(shown.prediction.step_seconds.basis, its, "speed: ")
     if its.widening > 1:
         st.warning(
             f"{worded(' '.join(its.caveats))}. Repeat it with nothing else running, on the page Calibrate.",
             icon=":material/warning:",
         )
-    elif (rests := speed_rests_on(shown)) is not None:
-        st.caption(":material/query_stats: " + plain(rests))
-    if shown.usd_per_hour:
-        rent = f"{format_usd_rate(shown.usd_per_hour)} an hour: {shown.price_source}"
-        st.caption(f":material/sell: {plain(rent)}. Newer prices: page GPUs.")
+    st.caption(plain(" ".join(_grounds(shown, its))))
     if problem is not None:
         _refused(problem)
     for text in explore.broken_limits(goal, shown):
@@ -143,6 +138,34 @@ def _answer(
         if text in its.caveats:
             continue  # said above
         st.caption(":material/info: " + worded(text))
+
+
+def _numbers(shown: Plan) -> None:
+    """What it costs and takes and comes to, large; intervals small below."""
+    promise = shown.prediction
+    numbers = (
+        (COST, promise.cost_usd),
+        (TIME, promise.wall_clock.total_seconds),
+        (LOSS, promise.loss),
+    )
+    columns = st.container(key="pair-numbers").columns(len(numbers) + 1)
+    for column, (quantity, estimate) in zip(columns, numbers, strict=False):
+        centre = quantity.expected(estimate)
+        span = quantity.of(estimate).removeprefix(centre).strip(" ()")
+        column.metric(
+            capital(quantity.name), centre, span or None, delta_color="off", delta_arrow="off",
+            delta_description="80 % interval" if span else None,
+        )  # fmt: skip
+    columns[-1].metric("Tokens", format_tokens(shown.chosen.tokens))
+
+
+def _grounds(shown: Plan, its: Profile) -> Iterator[str]:
+    """What a plan's numbers rest on: how its steps are made up, its speed, its price."""
+    yield f"{capital(how(shown))}."
+    if its.widening <= 1 and (rests := speed_rests_on(shown)) is not None:
+        yield rests
+    if shown.usd_per_hour:
+        yield f"{format_usd_rate(shown.usd_per_hour)} an hour: {shown.price_source}. Newer prices: page GPUs."
 
 
 def _hand_over(goal: Goal, answered: Plan, choice: Choice, changes: explore.Changes, shown: Plan) -> None:
@@ -245,6 +268,9 @@ def _around(
 
 def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
     points = explore.front_points(answered.search) if answered.search else ()
+    if len(points) < 2:
+        st.caption("No other run is worth its price: none is cheaper, sooner or better than this one.")
+        return
     by_loss = all(point.loss is not None for point in points)
     rows = [_front_row(point, choice, by_loss=by_loss) for point in points]
     dots = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]

@@ -1,0 +1,39 @@
+"""The page Plan on a telephone: nothing of a control is cut off, and the answer is what stands out."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+
+from playwright.sync_api import sync_playwright
+
+from tests.ui.serving import chromium, free_port, serving
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium"),
+]
+
+# controls whose box reaches out of what is shown of their group
+CUT = """() => [...document.querySelectorAll('[data-testid="stButtonGroup"] [role="radio"]')]
+  .filter(b => b.getBoundingClientRect().right > b.parentElement.getBoundingClientRect().right + 1)
+  .map(b => b.innerText)"""
+
+
+def test_no_choice_is_cut_off_and_four_numbers_are_large(tmp_path_factory):
+    folders = (tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served"))
+    with serving(folders[0], free_port(), folders[1]) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.set_default_timeout(180_000)
+        page.goto(address)
+        page.get_by_test_id("stMetric").nth(3).wait_for()
+        labels = [label.split("\n")[0] for label in page.get_by_test_id("stMetricLabel").all_inner_texts()]
+        assert labels[:4] == ["Cost", "Time", "Validation loss", "Tokens"]
+        assert page.evaluate(CUT) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        boxes = [page.get_by_test_id("stMetric").nth(n).bounding_box() for n in range(4)]
+        assert boxes[0]["y"] == boxes[1]["y"] < boxes[2]["y"] == boxes[3]["y"]  # two and two
+        browser.close()
