@@ -16,6 +16,7 @@ from trainer.schema import to_dict
 _NAMES = {"loss": "loss", "step_seconds": "step time", "memory_bytes": "peak memory"}
 _WORDS = {"loss": LOSS.words, "step_seconds": STEP_TIME.words, "memory_bytes": format_bytes}
 NONE = "no difference that clears the noise"
+SMALL = "certain, and too small to act on"
 _ONE_SEED = "one seed tells nothing of another: --seeds 3 or more"
 
 
@@ -46,6 +47,8 @@ def verdict(c: Contrast) -> str:
         return _ONE_SEED
     if c.clear:
         return "lower" if c.difference.value < 0 else "higher"
+    if c.small:
+        return SMALL
     if c.seeds is None or abs(c.difference.value) < LEAST[c.quantity]:  # of no use to anybody, however certain
         return NONE
     return f"{NONE}; one of this size takes about {c.seeds} seeds"

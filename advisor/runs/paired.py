@@ -40,6 +40,11 @@ class Contrast:
         return self.difference is not None and self.difference.clears(LEAST[self.quantity])
 
     @property
+    def small(self) -> bool:
+        """Whether it is surely there, and too small to matter."""
+        return self.difference is not None and self.difference.clears(0.0) and not self.clear
+
+    @property
     def is_ratio(self) -> bool:
         return self.quantity in _RATIOS
 
@@ -72,7 +77,7 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
         deviation = statistics.stdev(values)
         error = deviation / math.sqrt(len(values))
         difference = interval(values, error, len(values) - 1, comparisons)
-        seeds = seeds_needed(statistics.fmean(values), deviation)
+        seeds = seeds_needed(statistics.fmean(values), deviation, comparisons)
     return Contrast(
         arm=arm,
         quantity=quantity,
@@ -84,13 +89,15 @@ def _contrast(arm: str, quantity: str, pairs: Sequence[tuple[float, float]], com
     )
 
 
-def seeds_needed(difference: float, deviation: float) -> int | None:
+def seeds_needed(difference: float, deviation: float, comparisons: int = 1) -> int | None:
     """Pairs of runs that tell a difference from none with 95 % confidence in 80 % of experiments; None: too many.
 
-    `deviation`: standard deviation of one pair's difference. The usual sum of two quantiles of Student's t.
+    `deviation`: standard deviation of one pair's difference. The usual sum of two quantiles of Student's t, the
+    first that of a table of so many comparisons.
     """
     for pairs in range(2, MOST_SEEDS + 1):
-        reach = student.ppf((1 + _CONFIDENCE) / 2, pairs - 1) + student.ppf(_POWER, pairs - 1)
+        certain = 1 - (1 - _CONFIDENCE) / (2 * comparisons)
+        reach = student.ppf(certain, pairs - 1) + student.ppf(_POWER, pairs - 1)
         if float(reach) * deviation / math.sqrt(pairs) <= abs(difference):
             return pairs
     return None

@@ -27,6 +27,7 @@ _NEAR_UNIFORM = 0.15  # of ln V: how far a first loss may lie from that of a mod
 _LAST_ROWS = 0.05  # of a run, whose mean training loss stands where nothing was evaluated
 _STEPS_TO_RESUME = 3
 _ENDLESS = 1_000_000  # steps of a run that is stopped
+_MOST_SECONDS = 3600.0  # of it, where nobody is left to stop it
 _FURTHER = 0.5  # nats that the first loss after a resume may lie above the last before it
 
 Tell = Callable[[str], None]
@@ -171,8 +172,10 @@ def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
             steps=_ENDLESS,
             eval=EvalConfig(tokens=0),
             checkpoint=CheckpointConfig(keep=1),
+            stop=replace(arm.config.stop, max_seconds=_MOST_SECONDS),
         )
         launch(store, config, run_dir, again=True)
+    if run_status(run_dir).state is RunState.RUNNING:  # just started, or left behind by somebody who was killed
         _until(store, run_dir, _STEPS_TO_RESUME)
     status = run_status(run_dir)
     if status.attempt == 1 and status.outcome is Outcome.STOPPED:
@@ -241,7 +244,7 @@ def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> list[Check]:
     fell = all(after < before for before, after in zip(first, last, strict=True))
     words = f"from {np.mean(first):.3f} to {np.mean(last):.3f}"
     checks.append(Check(arm=arm.name, what="its loss falls", passed=fell, evidence=words))
-    return [*checks, _device(arm, done), _memory(arm, done)]
+    return [*checks, _device(arm, done), *_memory(arm, done)]
 
 
 def _device(arm: Arm, done: Sequence[Reviewed]) -> Check:
@@ -254,16 +257,12 @@ def _device(arm: Arm, done: Sequence[Reviewed]) -> Check:
     )
 
 
-def _memory(arm: Arm, done: Sequence[Reviewed]) -> Check:
-    """The peak is below what the device has."""
-    run = done[0].case.run
+def _memory(arm: Arm, done: Sequence[Reviewed]) -> list[Check]:
+    """The peak is below what the device has; nothing where either is not known."""
+    facts = done[0].case.run.facts
     peaks = [peak for found in done if (peak := found.scored.actual("peak_reserved_bytes")) is not None]
-    total = run.facts.get("gpu_memory_bytes") or (
-        psutil.virtual_memory().total if run.facts.get("gpu") == "cpu" else None
-    )
+    total = psutil.virtual_memory().total if facts.get("gpu") == "cpu" else facts.get("gpu_memory_bytes")
     if not peaks or total is None:
-        return Check(
-            arm=arm.name, what="its memory fits", passed=True, evidence="it ended; no peak, or no size, was logged"
-        )
+        return []
     words = f"{max(peaks) / 2**20:,.0f} MiB of {total / 2**20:,.0f}"
-    return Check(arm=arm.name, what="its memory fits", passed=max(peaks) < total, evidence=words)
+    return [Check(arm=arm.name, what="its memory fits", passed=max(peaks) < total, evidence=words)]

@@ -47,6 +47,12 @@ def test_several_arms_widen_each_others_intervals():
 def test_seeds_of_the_textbook():
     """An effect of one standard deviation takes ten pairs at 95 % and 80 %; of three, four."""
     assert seeds_needed(1.0, 1.0) == 10 and seeds_needed(3.0, 1.0) == 4 and seeds_needed(1e-6, 1.0) is None
+    assert seeds_needed(1.0, 1.0, comparisons=6) > 10  # a table of six asks more of each
+
+
+def test_what_is_certain_and_tiny_is_called_so():
+    (found,) = contrasts(arms([1.0, 2.0, 3.0], [1.0010, 2.0011, 3.0012]))
+    assert not found.clear and verdict(found) == "certain, and too small to act on"
 
 
 def test_step_times_are_ratios_and_one_seed_says_nothing():
