@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -28,3 +29,13 @@ def advisor_home() -> Path:
     import platformdirs  # missing on some machines, where ADVISOR_HOME is set
 
     return Path(platformdirs.user_data_dir("training-advisor", appauthor=False))
+
+
+def names_apart(paths: Sequence[str]) -> list[str]:
+    """What each is called beside the others: the end of its path that tells it from them."""
+    parts = [Path(path).parts for path in paths]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{'/'.join(part)} ({number})" for number, part in enumerate(parts, 1)]

@@ -17,6 +17,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
 from advisor.readers.several_logs import logs_of
 from advisor.runs.comparison import Comparison, compare_runs, compare_those_far_enough
+from advisor.store.folders import names_apart
 from advisor.store.run_folder import PLAN, is_run_folder, read_launch
 from advisor.store.store import Store
 from advisor.trainers.known import TRAINERS
@@ -70,12 +71,7 @@ def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Compari
 
 def names_of(analyses: Sequence[Analysis]) -> list[str]:
     """What each run is called: the end of its path that tells it from the others."""
-    parts = [Path(analysis.run.source).parts for analysis in analyses]
-    for length in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{'/'.join(part)} ({number})" for number, part in enumerate(parts, 1)]
+    return names_apart([analysis.run.source for analysis in analyses])
 
 
 def analyze(path: Path, given: Given, store: Store, progress: Progress | None = None) -> Analysis:

@@ -18,6 +18,7 @@ from advisor.predict.loss import predict_loss
 from advisor.records import Estimate, Plan, PlanPrediction, Prediction, Workload
 from advisor.store.calibration import Calibration
 from advisor.store.disk import read_yaml
+from advisor.store.folders import names_apart
 from advisor.store.run_folder import CONFIG, is_run_folder, read_launch, read_run_config, read_run_plan
 from advisor.store.store import Store
 from advisor.workflows.compare import review
@@ -116,7 +117,8 @@ def diff(store: Store, one: str, other: str, gpu: str | None = None) -> Diff | C
         raise AdvisorError(
             "a calibration is of a device, the other is a run: they have nothing in common", hint, exit_code=2
         )
-    return _runs(store, a, b)
+    names = names_apart([a.name, b.name]) if a.name != b.name else [Path(a.name).name] * 2  # a path is no heading
+    return _runs(store, replace(a, name=names[0]), replace(b, name=names[1]))
 
 
 def _read(store: Store, text: str, gpu: str | None) -> Side | Calibration:

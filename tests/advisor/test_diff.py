@@ -95,13 +95,14 @@ def test_a_file_beside_itself_differs_in_nothing(call, pair):
 
 
 def test_a_run_stands_beside_its_plan_with_what_was_measured(call, pair, tmp_path, advisor_home):
-    run = tmp_path / "run"
+    run = tmp_path / "a folder far below where its name is longer than any heading may be" / "run"
     shutil.copytree(ROOT / "examples" / "run", run)
     code, out, err = call("diff", str(run / "plan.yaml"), str(run))
     assert code == 0, err
     assert "0 settings differ" in out and "run, measured" in out and "164 ms" in out
     assert "of run its plan's promise stands" in out  # this machine was never calibrated
     assert "168 ms (160-177 ms)" in out  # the plan's own words
+    assert "plan plan.yaml (1 x cpu)" in out and "far below" not in out
 
 
 def test_two_plans_tell_what_the_card_does_to_time_and_cost(call, tmp_path):
