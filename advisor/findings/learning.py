@@ -68,6 +68,7 @@ from advisor.findings.detectors.stagnation import (
     detect_plateau,
     detect_preference_at_chance,
 )
+from advisor.findings.detectors.tasks import detect_failed_tasks, detect_short_tasks
 from advisor.findings.detectors.too_good import detect_too_good
 
 LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
@@ -123,5 +124,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_restarts,
     detect_other_runs,
     detect_same_results,
+    detect_failed_tasks,
+    detect_short_tasks,
     detect_steps_missing,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 import dataclasses
+import math
 import mmap
 import re
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,10 @@ _FRONT = rb"(?m)^[^\n]{0,48}?"
 _TIME = rb"(?P<h>\d\d?):(?P<min>\d\d)(?::(?P<s>\d\d(?:[.,]\d+)?))?(?: ?(?P<half>[AP]M))?"
 _NAME = rb"(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 
+_ISO = rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME
+_OF_DATE = _NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"
+_DATED = (re.compile(_ISO), re.compile(_OF_DATE))  # wherever they stand in a line
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Spelling:
@@ -56,9 +61,9 @@ def _spelled(pattern: bytes, wraps: float = 0.0) -> _Spelling:
 # the surest first: later ones count only where none before says anything
 _SPELLINGS = (
     (
-        _spelled(rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME),
+        _spelled(_ISO),
         _spelled(rb"(?<!\d)(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>20\d\d)[ ,-]{1,2}" + _TIME),
-        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"),
+        _spelled(_OF_DATE),
         _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
         _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
     ),
@@ -269,6 +274,12 @@ def _seconds(match: re.Match[bytes]) -> float:
     seconds = float((parts.get("s") or b"0").replace(b",", b"."))
     year = int(parts.get("year") or 2001)
     return calendar.timegm((year, month, day, hours, minutes, 0, 0, 0, 0)) + seconds
+
+
+def moment(line: bytes) -> float | None:
+    """Seconds since 1970 of a line's own stamp with a date and a time, in the log's own zone; None without one."""
+    found = (match for pattern in _DATED for match in pattern.finditer(line))
+    return next((seconds for match in found if math.isfinite(seconds := _seconds(match))), None)
 
 
 def _span(stamps: np.ndarray, wraps: float, several: bool) -> float:

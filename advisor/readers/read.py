@@ -11,6 +11,7 @@ import numpy as np
 from advisor.errors import AdvisorError, close_matches
 from advisor.readers import (
     axolotl,
+    boosted_trees,
     build_nanogpt,
     composer,
     darknet,
@@ -97,7 +98,7 @@ LINE_FORMATS = (
 )
 
 GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be
-_KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), *STRUCTURED)
+_KNOWN: tuple[Reader, ...] = (*(LineReader(format) for format in LINE_FORMATS), boosted_trees.READER, *STRUCTURED)
 READERS: tuple[Reader, ...] = (*_KNOWN, GENERIC)
 
 

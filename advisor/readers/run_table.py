@@ -147,6 +147,7 @@ class RunPart:
     declared_seconds: float | None = None  # as it sums itself up in the end
     clock_seconds: float | None = None  # by the time stamps of its lines, or a progress bar's clock
     clock: str = ""  # where `clock_seconds` comes from, in words
+    elsewhere: bool = False  # what it printed is in another file
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status_reason", hide_secrets(self.status_reason))

@@ -7,6 +7,7 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,6 +26,7 @@ from advisor.readers.spoken_times import GREW
 from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
 
+FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
@@ -71,9 +73,26 @@ def with_runs(table: RunTable, events: Sequence[Event], cuts: Cuts) -> RunTable:
         if stretch is None and (in_turn := _declared_in_turn(segment, events)):
             part = dataclasses.replace(part, declared_seconds=in_turn)
         parts.append(dataclasses.replace(part, name=_name(stretch, number, len(found))))
+    parts = _ended_alike(parts)
     status, reason = _whole(parts)
     facts = _facts_of_main(table, parts)
     return dataclasses.replace(table, runs=tuple(parts), status=status, status_reason=reason, facts=facts)
+
+
+def _ended_alike(parts: list[RunPart]) -> list[RunPart]:
+    """Runs without a word of their end that each came exactly as far as another of the log: to where it was to go."""
+    silent = [part for part in parts if part.phase is not None and NO_END in part.status_reason]
+    far = Counter((part.first_step, part.last_step) for part in silent)
+    went = all(first is not None and last is not None and last > first for first, last in far)
+    if len(silent) < FEWEST_ALIKE or not went or min(far.values()) == 1:
+        return parts
+
+    def ended(part: RunPart) -> RunPart:
+        others = far[part.first_step, part.last_step] - 1
+        words = f"ends at step {part.last_step:.10g}, as {others} other run{'s' * (others > 1)} of this log"
+        return dataclasses.replace(part, status=Status.COMPLETED, status_reason=words)
+
+    return [ended(part) if part in silent else part for part in parts]
 
 
 def _lines(events: Sequence[Event], kinds: Collection[str]) -> list[int]:

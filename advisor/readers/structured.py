@@ -22,6 +22,7 @@ from advisor.readers import (
     parquet_table,
     smi_tables,
     sqlite_runs,
+    tasks,
     telemetry_file,
     tfevents,
     ultralytics,
@@ -74,5 +75,6 @@ _MODULES = (
     llama_factory,
     jsonl,
     csv_table,
+    tasks,
 )
 STRUCTURED = tuple(FileReader(module.NAME, module.score, module.read) for module in _MODULES)

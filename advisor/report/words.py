@@ -122,7 +122,9 @@ def runs(analysis: Analysis) -> list[tuple[str, ...]]:
         return []
     rows: list[tuple[str, ...]] = []
     for part, seconds in zip(parts, analysis.run_seconds, strict=True):
-        ended = part.status.value.replace("_", " ") if part.phase is not None else f"{part.status.value}, never trained"
+        ended = part.status.value.replace("_", " ")
+        if part.phase is None and not part.elsewhere:
+            ended += ", never trained"
         name = part.name if part.starts == 1 else f"{part.name} ({part.starts} starts)"
         cost = format_usd(seconds / HOUR * usd) if seconds is not None and usd is not None else "unknown"
         steps, losses = _range(part.first_step, part.last_step, _plain), _range(part.first_loss, part.last_loss, _loss)

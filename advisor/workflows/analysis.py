@@ -258,7 +258,7 @@ def _what_happened(case: Case) -> str:
 
 def _in_words(part: RunPart) -> str:
     ended = part.status.value.replace("_", " ")
-    return ended if part.phase is not None else f"that never trained ({ended})"
+    return ended if part.phase is not None or part.elsewhere else f"that never trained ({ended})"
 
 
 def _how_far(case: Case) -> str:

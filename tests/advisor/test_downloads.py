@@ -61,6 +61,7 @@ def test_a_page_among_shards_is_found_and_fetched_again(server, tmp_path, call):
         f"# all of them\n{address}/shard_0.parquet\n{address}/v1/shard_1.parquet?download=1\n"
     )
     code, out, err = call("data", "check", str(folder))
+    out = " ".join(out.split())  # lines end where a long path lets them
     assert code == 1 and "an HTML page that says “403 Forbidden”" in out and "1 of 2 files are damaged" in out
     assert f"{address}/v1/shard_1.parquet" in out and "--refetch" in err
     code, out, _ = call("data", "check", str(folder), "--refetch", "--json")

@@ -80,7 +80,6 @@ STYLES = {
         BY_EPOCH,
     ),
     "Flax": (steps("I0101 00:00:00.00 139 logging_writer.py:48] [{s}] accuracy=0.5, loss={l:.4f}"), BY_STEP),
-    "XGBoost": (steps("[{s}]\ttrain-logloss:{l:.5f}\teval-logloss:0.7"), BY_STEP),
     "OpenNMT": (steps("[2023-01-01 00:00:00,000 INFO] Step {s}/100000; acc: 4.2; xent: {l:.3f}; 12 sec;"), BY_STEP),
     "TensorFlow": (
         [

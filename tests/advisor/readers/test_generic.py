@@ -44,7 +44,6 @@ STYLES = {
     "stepped names": "[rank0]: iter {s}, contrastive loss {l:.4f}, batch time 0.25 s",
     "coloured": "\x1b[32mINFO\x1b[0m \x1b[1mstep\x1b[0m {s} \x1b[1mloss\x1b[0m {l:.4f}",
     "called after its data": "  iter {s:6d} | train {l:.4f} | val {l:.4f} | lr 3.00e-04 | 153815 tok/s",
-    "boosted trees": "[{s}]\ttrain-rmse:{l:.4f}\tvalid-rmse:{l:.4f}",
     "tensor": "iteration: {s} loss: tensor({l:.4f}, device='cuda:0', grad_fn=<NllLossBackward0>)",
 }
 

@@ -38,6 +38,22 @@ def test_runs_of_one_log_are_told_apart_and_judged_each(tmp_path):
     assert run.status is Status.COMPLETED and run.status_reason.startswith("run 2 of 2")
 
 
+def silent(*lasts: int) -> str:
+    rows = ["--- next ---\n" + "".join(f"  step {i:3d} loss={4 - i / (50 + at):.4f}\n" for i in range(0, last + 1, 5))
+            for at, last in enumerate(lasts)]  # fmt: skip
+    return "".join(rows)
+
+
+def test_runs_that_each_end_where_another_did_have_ended(tmp_path):
+    run = read(tmp_path, silent(30, 30, 10, 30, 10))
+    assert [part.status for part in run.runs] == [Status.COMPLETED] * 5 and run.status is Status.COMPLETED
+    assert "ends at step 30, as 2 other runs" in run.runs[0].status_reason
+    cut = read(tmp_path, silent(30, 30, 30, 25))  # the last may have been cut there
+    assert len(cut.runs) == 4 and {part.status for part in cut.runs} == {Status.INCOMPLETE}
+    two = read(tmp_path, silent(30, 30))
+    assert len(two.runs) == 2 and {part.status for part in two.runs} == {Status.INCOMPLETE}
+
+
 def test_a_start_that_never_trained_decides_only_where_it_failed(tmp_path):
     done = BANNER + steps(1, 100) + "Training complete in 30 s\n"
     failed = read(tmp_path, done + BANNER + TRACEBACK)

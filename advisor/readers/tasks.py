@@ -1,0 +1,183 @@
+"""A wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`): trainings that log elsewhere.
+
+Asked only where no record of a training was found. Tasks have a number over their total, which is the same for all, and
+words of a beginning or an end; that they are trainings, and no steps of an installation, other words must say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.chunks import chunks
+from advisor.readers.durations import duration_seconds
+from advisor.readers.events import EventScanner
+from advisor.readers.line_clock import moment
+from advisor.readers.run_table import Event, RunPart, RunTable, Status
+from advisor.readers.status import status_of
+
+NAME = "tasks"
+FEWEST = 3  # tasks of a list
+MOST_TASKS = 10_000
+_LIKE = 0.16  # how sure: above an error message, below two records of a training
+_NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
+_COUNTED = re.compile(
+    rb"(?<![\d/.:-])(?P<number>\d{1,5})(?: ?/ ?| of )(?P<total>\d{1,5})(?![\d/%]|[.:]\d)(?P<rest>[^\n]{0,300})"
+)
+_NO_TASK = re.compile(
+    rb"(?i)%\||\bit/s|s/it|\bloss\b|\b(?:epochs?|steps?|iter\w{0,7}|batch\w{0,3})\W{0,3}\d{1,5} ?(?:/|of)"
+)
+_BEGUN = re.compile(rb"(?i)\b(?:start(?:s|ed|ing)?|run(?:s|ning)?|launch\w*|begin\w*|began|submit\w*|train(?:s|ing))\b")
+_WELL = re.compile(
+    rb"(?i)\b(?:done|finish(?:ed)?|completed?|succe\w{1,10}|ok|exit(?:ed)?(?: code)?\W{1,3}0)\b|\xe2\x9c[\x93\x94\x85]"
+)
+_BADLY = re.compile(
+    rb"(?i)\b(?:fail(?:ed|ure)?|error|crashed|killed|aborted|timed? ?out)\b"
+    rb"|\b(?:exit(?:ed)?(?: code)?|rc)\W{1,3}[1-9]\d{0,2}\b|\xe2\x9c[\x97\x98]|\xe2\x9d\x8c"
+)
+_TOOK = re.compile(
+    rb"(?i)(?:\b(?:in|took|after|elapsed|time)\W{1,3}|\()"
+    rb"(\d{1,4}(?::\d\d){1,2}|(?:\d{1,9}(?:\.\d{1,6})? ?(?:s|secs?|seconds|m|mins?|minutes|h|hours)\b[ ,]{0,2}){1,3})"
+)
+_TRAININGS = re.compile(
+    rb"(?i)\b(?:experiments?|train|trainings?|trainer|ablations?|seeds?|epochs?|gpus?|cuda\w{0,9}|sweep|trials?"
+    rb"|learning[_ ]rate|lr|models?)\b"
+)
+_EDGES = " \t|:,;-–—=>#*.✓✔✅❌✗✘()[]"
+
+
+@dataclass(kw_only=True)
+class _Task:
+    number: int
+    name: str
+    first_line: int
+    last_line: int
+    began: float | None = None  # unix seconds of its stamp
+    ended: float | None = None
+    seconds: float | None = None  # as its last line says
+    well: bool | None = None  # None: nothing says that it has ended
+    said: str = ""
+
+
+def score(head: bytes, path: Path) -> float:
+    """How surely a file is a list of trainings that something started one by one."""
+    if path.suffix.lower() in _NO_LOGS or not _TRAININGS.search(head):
+        return 0.0
+    tasks, _ = _tasks(enumerate(head.split(b"\n"), 1))
+    return _LIKE if len(tasks) >= FEWEST else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read the list as a log of runs without records; AdvisorError when it cannot be opened."""
+    scanner = EventScanner()
+    tasks, total = _tasks(_lines(path, scanner))
+    if not tasks:
+        raise AdvisorError(
+            f"{path} holds no list of tasks", "a list has lines like `[3/24] … started` and `[3/24] … done`, from 1 on"
+        )
+    parts = tuple(_part(task, following) for task, following in zip(tasks, [*tasks[1:], None], strict=True))
+    events = tuple(event for event in scanner.finish() if not _of_a_task(event, tasks))
+    status, reason = _whole(tasks, total, events)
+    return RunTable(
+        source=str(path),
+        format=NAME,
+        framework=None,
+        columns={},
+        provenance={},
+        events=(Event(kind="tasks", text=f"{len(tasks)} of {total} tasks were started"), *events),
+        status=status,
+        status_reason=reason,
+        runs=parts,
+        notes=(
+            "a list of tasks: what each of them printed is elsewhere, nothing of their training can be judged here",
+        ),
+    )
+
+
+def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
+    for chunk in chunks(path):
+        lines = chunk.text.split(b"\n")
+        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
+        listener.feed(chunk.text, numbers)
+        yield from zip(numbers.tolist(), lines, strict=True)
+
+
+def _of_a_task(event: Event, tasks: list[_Task]) -> bool:
+    """Whether it is what the list says of one of its tasks."""
+    return any(task.first_line <= (event.line or 0) <= task.last_line for task in tasks if task.well is not None)
+
+
+def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
+    """The tasks that the lines tell of, in their order, and how many there were to be; none where that is no list."""
+    tasks: dict[int, _Task] = {}
+    totals: dict[int, int] = {}
+    for at, line in lines:
+        if (match := _COUNTED.search(line[:400])) is None or _NO_TASK.search(line[:400]):
+            continue
+        number, total = int(match["number"]), int(match["total"])
+        begun, well, badly = (words.search(line) is not None for words in (_BEGUN, _WELL, _BADLY))
+        if not (begun or well or badly) or not 1 <= number <= total or total < 2 or len(tasks) >= MOST_TASKS:
+            continue
+        totals[total] = totals.get(total, 0) + 1
+        task = tasks.get(number)
+        if task is None:
+            task = tasks[number] = _Task(number=number, name=_name(match["rest"]), first_line=at, last_line=at)
+            task.began = moment(line)
+        task.last_line = at
+        if well or badly:
+            task.well, task.said = not badly, line.decode("utf-8", "replace").strip()[:200]
+            task.seconds = _seconds(line)
+            task.ended = moment(line) if at > task.first_line else None
+    found = list(tasks.values())
+    numbers = [task.number for task in found]
+    if len(totals) != 1 or numbers != list(range(1, len(found) + 1)):
+        return [], 0
+    return found, next(iter(totals))
+
+
+def _name(rest: bytes) -> str:
+    """What a task is called on its first line: what stands behind its number, up to the words of its beginning."""
+    text = rest.decode("utf-8", "replace").lstrip(_EDGES)
+    stop = _BEGUN.search(text.encode())
+    own = text.encode()[: stop.start()].decode("utf-8", "replace") if stop and stop.start() > 0 else text
+    return " ".join(own.split()).strip(_EDGES)[:80]
+
+
+def _seconds(line: bytes) -> float | None:
+    match = _TOOK.search(line)
+    return duration_seconds(match[1].decode()) if match else None
+
+
+def _part(task: _Task, following: _Task | None) -> RunPart:
+    status = {True: Status.COMPLETED, False: Status.CRASHED, None: Status.INCOMPLETE}[task.well]
+    until = task.ended if task.ended is not None else following.began if following and task.well is not None else None
+    clock = until - task.began if until is not None and task.began is not None and until >= task.began else None
+    return RunPart(
+        name=f"{task.number}: {task.name}" if task.name else f"task {task.number}",
+        status=status,
+        status_reason=f"the list says so: {task.said}" if task.said else "the list says nothing of its end",
+        first_line=task.first_line,
+        last_line=following.first_line - 1 if following else None,
+        elsewhere=True,
+        declared_seconds=task.seconds,
+        clock_seconds=clock,
+        clock="time stamps of the list" if clock is not None else "",
+    )
+
+
+def _whole(tasks: list[_Task], total: int, events: Sequence[Event]) -> tuple[Status, str]:
+    """How the list ended: it says of a task no more than that its process did."""
+    ended, failed = [t for t in tasks if t.well is not None], [t for t in tasks if t.well is False]
+    words = f"{len(ended)} of {total} tasks ended" + (f", {len(failed)} of them failed" if failed else "")
+    if len(ended) == total:
+        return (Status.CRASHED if len(failed) == total else Status.COMPLETED), words
+    place = f"the list ends in task {tasks[-1].number} of {total}; {words}"
+    status, reason = status_of(events, None, None, 0.0)
+    if status in (Status.UNKNOWN, Status.COMPLETED):
+        return Status.INCOMPLETE, place
+    return status, f"{place}; {reason}"
