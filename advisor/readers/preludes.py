@@ -22,7 +22,7 @@ _STRONG = re.compile(
     rb"|^[\W\d]{0,40}(?:info\b\W{1,8})?(?:fine-?)?training (?:the )?(?:model|network|\S{1,40}\.\.\.)"
     rb"|\bepoch\W{0,3}\d{1,6}(?:/\d{1,6})?[^\n|%]{0,20}%\|"  # a bar of an epoch
     rb"|\btrainable param\w*|\bparams? to learn\b|\btotal params\b|\bmodel parameters\W|\bparameters count\W"
-    rb"|^[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$",
+    rb"|^[^\w\n]{0,40}epoch\W{0,3}\d+(?:/\d+)?[^\w\n]{0,40}$|\bend of (?:epoch|iteration)\W{1,3}\d",
     re.MULTILINE,
 )
 _OTHERS = tuple(
@@ -57,7 +57,7 @@ def tells_of_training(head: bytes, path: Path, *, over: bool = False) -> bool:
     if path.suffix.lower() in _NO_LOGS or not (over or _STRONG.search(head)):
         return False
     lines = sum(1 for line in head.split(b"\n") if line.strip())
-    if len(_CODE.findall(head)) > CODE * lines:
+    if len(_CODE.findall(head)) > max(1.0, CODE * lines):  # a warning quotes one
         return False
     signs = sum(sign.search(head) is not None for sign in _OTHERS)
     return _OVER.search(head) is not None or signs >= (FEWEST_OTHER_OF_ENDED if over else FEWEST_OTHERS)

@@ -32,6 +32,7 @@ from advisor.readers import (
     olmo,
     own_screen,
     parameter_golf,
+    ray_tune,
     rust_progress,
     stable_baselines,
     torchtitan,
@@ -95,6 +96,7 @@ LINE_FORMATS = (
     keras_console.FORMAT,
     yolo_console.FORMAT,
     darknet.FORMAT,
+    ray_tune.FORMAT,
 )
 
 GENERIC = GenericReader()  # learns any other format; asked only where none of the others is surer than it can be

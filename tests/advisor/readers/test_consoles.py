@@ -31,6 +31,24 @@ def bar(label="", of=40, total=100, postfix=", loss={l:.4f}"):
 
 # name → (lines, first and last step, first and last loss, how it ended)
 CONSOLES = {
+    "Ray Tune": (
+        rows(
+            "Result for PPO_game_9_0:\n  episode_reward_mean: {n}.5\n  info:\n    learner:\n      default_policy:\n"
+            "        total_loss: {l}\n  time_total_s: {n}.25\n  timesteps_total: {n}\n  training_iteration: 3\n"
+            "  trial_id: '9_0'\n\n== Status ==\nNumber of trials: 1/1 (1 RUNNING)",
+            every=4000,
+        ),
+        (4000, 24000, 5.875, 5.25, "incomplete"),
+    ),
+    "the end of a fine-tune, with a warning's line of code": (
+        [
+            "  Train Loss: 0.2, ACC: 0.9",
+            "Training complete. Best val ACC: 0.9",
+            "Loading test set...",
+            "  state = torch.load(path)",
+        ],
+        (None, None, None, None, "completed"),
+    ),
     "CatBoost": (
         [*rows("{n}:\tlearn: {l:.4f}\ttest: {v:.4f}\tbest: 5.1 (2)\ttotal: 1.2s\tremaining: 3s"), "", "bestTest = 5.1"],
         (1, 6, 5.875, 5.25, "completed"),
