@@ -8,18 +8,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
-
+from advisor.adopt.by_log import LogSteps
 from advisor.adopt.command import Ready
+from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
+from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import ProbeFolder, probe_variables
 from advisor.adopt.steady import LEAST_STEPS, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
 from advisor.readers.run_table import RunTable, Status
-from advisor.store.adopted import AdoptedBurst, Setting
+from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
 _POLL_SECONDS = 0.05
@@ -51,75 +52,96 @@ def run_burst(
 
     Raises AdvisorError when the command cannot be started at all.
     """
-    probed, output = ProbeFolder(scratch), scratch / "output.log"
-    inherited = {**environment, **ready.variables}
-    variables = {**inherited, **probe_variables(scratch, shapes, inherited)}
-    began, stamp = time.monotonic(), time.time()
-    process = _start(ready.arguments, folder, output, variables)
+    watched = Watched(ready, folder, scratch, environment, shapes)
     try:
-        ended_by, peak = _watch(process, probed, limits, began)
+        ended_by = watched.to_the_end(limits)
     finally:
-        _end(process)
-    seconds = time.monotonic() - began
-    probed.read_on()
-    outcome, reason = _outcome(process.returncode, ended_by, output)
-    return _burst(settings, probed, outcome, reason, seconds, stamp, peak, limits)
+        watched.end()
+    outcome, reason = _outcome(watched.process.returncode, ended_by, watched.output.path)
+    burst = AdoptedBurst(
+        values=tuple(settings),
+        outcome=outcome,
+        reason=reason,
+        seconds=watched.seconds,
+        started=watched.started,
+        resident_peak_bytes=watched.resident_peak or None,
+    )
+    ended = limits.to_its_end and outcome == Outcome.COMPLETED
+    if watched.probed.first is not None:
+        return _by_probe(burst, watched.probed, ended)
+    return burst if watched.log.logged is None else _by_log(burst, watched.log, watched.log.logged, ended)
 
 
-def _start(command: Sequence[str], folder: Path, output: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+class Watched:
+    """A program while it is watched: by the probe, and by its own log where the probe sees nothing of it."""
+
+    def __init__(self, ready: Ready, folder: Path, scratch: Path, environment: Mapping[str, str], shapes: int):
+        inherited = {**environment, **TERMINAL, **ready.variables}
+        variables = {**inherited, **probe_variables(scratch, shapes, inherited)}
+        self.probed, self.output = ProbeFolder(scratch), Output(scratch / "output.log")
+        self.log = LogWatch(self.output)
+        self.resident_peak = 0  # bytes, of all its processes
+        self.seconds = 0.0  # that it lived, once it has ended
+        self._began, self.started = time.monotonic(), time.time()
+        try:
+            self.process = _start(ready.arguments, folder, self.output.terminal, variables)
+        finally:
+            self.output.close_terminal()
+
+    def to_the_end(self, limits: BurstLimits) -> str | None:
+        """Wait until it has ended (None), has said enough, or is out of time."""
+        while self.process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+            self.resident_peak = max(self.resident_peak, resident_bytes(tree(self.process.pid)))
+            self.probed.read_on()
+            if self.probed.first is None:
+                self.log.look(self.process.pid)
+            if not limits.to_its_end and enough(self._durations, limits):
+                return Outcome.STOPPED
+            if time.monotonic() - self._began > limits.most_seconds:
+                return Outcome.STOPPED if len(self._durations) >= LEAST_STEPS else TIMED_OUT
+        return None
+
+    def end(self) -> None:
+        """End everything that it started, and take in what it left."""
+        _end(self.process)
+        self.seconds = time.monotonic() - self._began
+        self.log.finish()
+        self.probed.read_on()
+
+    @property
+    def _durations(self) -> Sequence[float]:
+        if self.probed.first is not None:
+            return self.probed.first.durations
+        return self.log.logged.durations if self.log.logged is not None else ()
+
+
+def _start(
+    command: Sequence[str], folder: Path, terminal: int, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     try:
-        with open(output, "wb") as out:
-            return subprocess.Popen(
-                command,
-                cwd=folder,
-                env=dict(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     except OSError as error:
         raise AdvisorError(
             f"cannot start {command[0]}: {error.strerror}", "the command after -- is started as it is typed"
         ) from error
 
 
-def _watch(
-    process: subprocess.Popen[bytes], probed: ProbeFolder, limits: BurstLimits, began: float
-) -> tuple[str | None, int]:
-    """Wait until a burst has ended, has said enough or is out of time; which of the last two, and its most memory."""
-    peak = 0
-    while process.poll() is None:
-        time.sleep(_POLL_SECONDS)
-        peak = max(peak, _resident(process.pid))
-        probed.read_on()
-        if not limits.to_its_end and enough(probed, limits):
-            return Outcome.STOPPED, peak
-        if time.monotonic() - began > limits.most_seconds:
-            said = probed.first is not None and len(probed.first.durations) >= LEAST_STEPS
-            return (Outcome.STOPPED if said else TIMED_OUT), peak
-    return None, peak
-
-
-def enough(probed: ProbeFolder, limits: BurstLimits) -> bool:
+def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
     """Whether the steps so far are steady, and enough of them."""
-    durations = probed.first.durations if probed.first is not None else []
     first = warmup_steps(durations)
     if first is None:
         return False
     timed = durations[first:]
     return len(timed) >= limits.least_steps and sum(timed) >= limits.steady_seconds
-
-
-def _resident(pid: int) -> int:
-    """Bytes that a process and its children hold now."""
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        parent = psutil.Process(pid)
-        for process in [parent, *parent.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -157,36 +179,48 @@ def _last_words(output: Path) -> str:
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def _burst(
-    settings: Sequence[Setting], probed: ProbeFolder, outcome: str, reason: str | None, seconds: float, started: float,
-    peak: int, limits: BurstLimits,
-) -> AdoptedBurst:  # fmt: skip
+def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, ended: bool) -> AdoptedBurst:
+    """The burst with what the probe saw; `ended`: it ended by itself, as it was to."""
     process = probed.first
-    if process is None:
-        return AdoptedBurst(values=tuple(settings), outcome=outcome, reason=reason, seconds=seconds, started=started,
-                            resident_peak_bytes=peak or None)  # fmt: skip
-    durations, moments = process.durations, process.moments
-    dropped = warmup_steps(durations)
-    first = dropped if dropped is not None else len(durations) // 2
-    main = process.main
-    assert main is not None  # a process of `probed` has trained
-    return AdoptedBurst(
-        values=tuple(settings),
-        outcome=outcome,
-        reason=reason,
-        seconds=seconds,
-        startup_seconds=moments[0] - started,
-        ending_seconds=started + seconds - moments[-1] if limits.to_its_end and outcome == Outcome.COMPLETED else None,
-        warmup_seconds=tuple(durations[:first]),
-        step_seconds=tuple(durations[first:]),
-        steady=dropped is not None,
+    assert process is not None and process.main is not None  # a process of `probed` has trained
+    moments = process.moments
+    return replace(
+        _timed(burst, moments[0], moments[-1], process.durations, ended),
         shape=process.shape,
-        elements=process.optimizers[main]["elements"],
+        elements=process.optimizers[process.main]["elements"],
         steps=len(moments),
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
-        resident_peak_bytes=probed.peak("resident_peak_bytes") or peak or None,
-        started=started,
+        resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,
         torch=process.header.get("torch"),
         processes=process.header.get("world_size", 1),
+    )
+
+
+def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:
+    """The burst with what its own log says; what the model was given is not in it."""
+    return replace(
+        _timed(burst, logged.moments[0], logged.moments[-1], logged.durations, ended),
+        source=LOG,
+        clock=logged.clock,
+        steps=logged.steps[-1],
+        step_tokens=logged.tokens,
+        step_epochs=logged.epochs,
+        step_printed=logged.printed,
+        device_peak_bytes=watched.device_peak,
+        processes=watched.processes,
+    )
+
+
+def _timed(burst: AdoptedBurst, first: float, last: float, durations: Sequence[float], ended: bool) -> AdoptedBurst:
+    """The burst with its steps' times: the first and the last ended at these moments."""
+    dropped = warmup_steps(durations)
+    warmup = dropped if dropped is not None else len(durations) // 2
+    return replace(
+        burst,
+        startup_seconds=first - burst.started,
+        ending_seconds=burst.started + burst.seconds - last if ended else None,
+        warmup_seconds=tuple(durations[:warmup]),
+        step_seconds=tuple(durations[warmup:]),
+        steady=dropped is not None,
     )

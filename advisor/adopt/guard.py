@@ -1,7 +1,7 @@
 """`python -m advisor.adopt.guard FOLDER`: the process of an adopted run.
 
 It starts the command with the probe on, writes what the probe sees into the run's log, ends the command when its time
-or money is up, and ends as the command did.
+or money is up, and ends as the command did. Where the plan was made by the command's own log, that is read instead.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from advisor.adopt.command import with_values
+from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
-from advisor.store.adopted import PLAN, AdoptedPlan, load_adopted_plan
+from advisor.store.adopted import LOG, PLAN, AdoptedPlan, load_adopted_plan
 from advisor.store.run_folder import read_launch
 from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
 from trainer.schema import Outcome
 
+if TYPE_CHECKING:
+    from advisor.adopt.log_watch import LogWatch
+
 _POLL_SECONDS = 0.2
+_LOOK_SECONDS, _LOOK_SHARE = 2.0, 0.01  # between looks at its log; of the time, that they may take
 _LEAST_GRACE = 10.0  # from SIGTERM to SIGKILL, at least
 _GRACE_FACTOR = 3.0  # of what its end took when it was adopted
 
@@ -51,22 +57,55 @@ class Guard:
         self.log.header(self.plan, attempt, self.began, arguments)
         environment = {**os.environ, **variables}
         environment |= probe_variables(scratch, 3, environment)
+        by_log = self.plan.basis == LOG
+        output = Output(scratch / "output.log", also=sys.stdout.fileno()) if by_log else None
+        terminal = output.terminal if output is not None else None
+        environment |= TERMINAL if by_log else {}
         try:
-            self.process = subprocess.Popen(arguments, cwd=self.plan.folder, env=environment, start_new_session=True)
+            self.process = subprocess.Popen(
+                arguments,
+                cwd=self.plan.folder,
+                env=environment,
+                start_new_session=True,
+                stdout=terminal,
+                stderr=terminal,
+            )
         except OSError as error:
             self.log.final(Outcome.FAILED, f"cannot start {arguments[0]}: {error.strerror}", self.began)
             return 127
-        return self._watch(self.process, ProbeFolder(scratch))
+        finally:
+            if output is not None:
+                output.close_terminal()
+        if output is None:
+            return self._watch(self.process, ProbeFolder(scratch), None)
+        from advisor.adopt.log_watch import LogWatch  # numpy and all readers: a probed run does without
 
-    def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder) -> int:
+        return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
+
+    def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
         while process.poll() is None:
             time.sleep(_POLL_SECONDS)
-            self._log(probed)
+            if probed is not None:
+                self._log(probed)
+            if log is not None:
+                log.look(process.pid)
+                self._log_of(log)
             self._enforce(process)
-        self._log(probed)
+        if probed is not None:
+            self._log(probed)
+        if log is not None:
+            log.finish()
+            self._log_of(log)
         code = process.returncode
         self.log.final(*self._ended(code), self.began)
         return code if code >= 0 else 128 - code
+
+    def _log_of(self, log: LogWatch) -> None:
+        """Write down the steps that the program's own log shows."""
+        if (logged := log.logged) is not None:
+            peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
+            known = {name: peak for name, peak in peaks.items() if peak}
+            self.log.steps(logged.moments, logged.durations, known, logged.steps)
 
     def _log(self, probed: ProbeFolder) -> None:
         probed.read_on()

@@ -107,10 +107,13 @@ def draft_recipe(name: str, text: str, command: Sequence[str]) -> Recipe:
     knobs = [knob for canonical in NAMES if (knob := _find(canonical, NAMES[canonical], options, command)) is not None]
     for canonical, names in SWITCHED_OFF.items():
         if (knob := _find(canonical, names, options, command)) is not None:
-            knobs.append(
-                Knob(name=canonical, key=knob.key, how=knob.how, in_bursts="1" if canonical == "log_every" else NEVER)
-            )
+            knobs.append(Knob(name=canonical, key=knob.key, how=knob.how, in_bursts=in_bursts(canonical)))
     return Recipe(name=name, knobs=tuple(knobs))
+
+
+def in_bursts(name: str) -> str | None:
+    """What bursts set a knob to: a line of each step, nothing saved, nothing evaluated; None: it is left alone."""
+    return None if name not in SWITCHED_OFF else "1" if name == "log_every" else NEVER
 
 
 def _find(canonical: str, names: Sequence[str], options: Iterable[Option], command: Sequence[str]) -> Knob | None:

@@ -15,7 +15,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.predict.micro_batch import Tries, one_micro_batch
 from advisor.records import Basis, Estimate, worst_basis
-from advisor.store.adopted import Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
+from advisor.store.adopted import LOG, PROBE, Adopted, AdoptedBurst, AdoptedPlan, BatchShape, Setting
 from advisor.units import format_estimate, format_seconds, format_usd
 
 _FARTHEST = 2.0  # times what was measured: beyond that nothing is planned
@@ -67,7 +67,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     total = _sum(fixed, chosen.step_seconds.scaled(steps))
     _refuse_too_long(total, limit, goal)
     steps_knob = adopted.works("steps")
-    settings = (*chosen.settings, *((Setting(name="steps", value=steps),) if steps_knob else ()))
+    settings = (*chosen.settings, *((Setting(name="steps", value=steps),) if steps_knob else ()), *_seen(adopted))
     cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
     return AdoptedPlan(
         id=plan_id,
@@ -98,6 +98,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         reasons=(why, _why_this_batch(adopted, options, chosen)),
         warnings=tuple(_warnings(adopted, goal, ending, steps_knob)),
         software=f"torch {adopted.torch}" if adopted.torch else None,
+        basis=LOG if adopted.by_log else PROBE,
     )
 
 
@@ -178,16 +179,22 @@ def _limit_seconds(goal: AdoptedGoal) -> float | None:
     return min(limits, default=None)
 
 
-def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float, float | None]:
-    """Rows and tokens of one step of all processes."""
-    assert base.shape is not None
+def _seen(adopted: Adopted) -> tuple[Setting, ...]:
+    """A line of each step, where its lines alone count its steps."""
+    unnumbered = adopted.by_log and not adopted.bursts[0].step_printed
+    return (Setting(name="log_every", value=1.0),) if unnumbered else ()
+
+
+def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float | None, float | None]:
+    """Rows and tokens of one step of all processes; None: neither the probe nor a knob says."""
+    if base.shape is None:
+        return None, base.step_tokens
     tokens = base.shape.tokens
     return base.shape.rows * base.shape.calls * gpus, tokens * gpus if tokens is not None else None
 
 
-def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape:
-    assert base.shape is not None
-    return replace(base.shape, rows=batch.rows, calls=round(batch.calls))
+def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
+    return None if base.shape is None else replace(base.shape, rows=batch.rows, calls=round(batch.calls))
 
 
 def _steps(
@@ -196,7 +203,7 @@ def _steps(
     step: Estimate,
     fixed: Estimate,
     limit: float | None,
-    rows: float,
+    rows: float | None,
     tokens: float | None,
 ) -> tuple[int, str]:
     """How many steps, and why so many."""
@@ -208,6 +215,9 @@ def _steps(
         steps = math.ceil(goal.tokens / tokens)
         return steps, f"{goal.tokens:,} tokens are {steps:,} steps of {tokens:,.0f}"
     if goal.rows is not None:
+        if rows is None:
+            raise AdvisorError("nothing says how many samples a step has", "--steps, or name the option: "
+                               "--knob micro_batch=--OPTION", exit_code=2)  # fmt: skip
         steps = math.ceil(goal.rows / rows)
         return steps, f"{goal.rows:,} samples are {steps:,} steps of {rows:,.0f}"
     if limit is not None:
@@ -274,6 +284,11 @@ def _warnings(adopted: Adopted, goal: AdoptedGoal, ending: Estimate | None, step
         said.append(
             "nothing sets its number of steps: it is ended by SIGTERM when its time is up, and its learning rate may "
             "not have decayed"
+        )
+    if adopted.by_log:
+        said.append(
+            "the probe cannot be loaded: times and steps are those of its own log, what a step holds is what its "
+            "options say, and the intervals are wider"
         )
     if ending is None:
         said.append("what saving at its end takes was not seen, and is not in its time")

@@ -1,15 +1,20 @@
-"""Whether a knob does what its name says: two bursts that differ in it, and what the model was given in each. Pure."""
+"""Whether a knob does what its name says: two bursts that differ in it, and what the model was given in each. Pure.
+
+Where a program was seen by its log alone, what a step holds in all: tokens, or the way that it goes through the data.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from advisor.store.adopted import AdoptedBurst, BatchShape, KnobVerdict, Recipe
+from advisor.store.adopted import LOG, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe
 
 WORKS, DEAD, CAPPED, SWAPPED, UNTESTED = "works", "dead", "capped", "swapped", "untested"
 _GRAVITY = (WORKS, CAPPED, SWAPPED, DEAD)  # a knob is what the worst of its tests says
 _SAME = 0.02  # relative: rows and calls are whole numbers, lengths may be padded by one
+_SAME_BY_LOG = 0.05  # of what a log's counters say, which are rounded
 _SEEN = {"micro_batch": "rows", "grad_accum": "calls", "seq_len": "length"}
 _WORDS = {
     "rows": "the sequences of a micro-batch",
@@ -55,10 +60,12 @@ def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
 
 
 def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
-    judged = [one for burst in others if (one := _one(name, recipe, base, burst)) is not None]
+    of_one = _one_by_log if base.source == LOG else _one
+    judged = [one for burst in others if (one := of_one(name, recipe, base, burst)) is not None]
     if not judged:
         return KnobVerdict(name=name, verdict=UNTESTED, words="no burst that differs in it came to steps")
-    return max(judged, key=lambda verdict: _GRAVITY.index(verdict.verdict))
+    told = [verdict for verdict in judged if verdict.verdict != UNTESTED]
+    return max(told, key=lambda verdict: _GRAVITY.index(verdict.verdict)) if told else judged[0]
 
 
 def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
@@ -87,6 +94,67 @@ def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> 
         return KnobVerdict(name=name, verdict=SWAPPED, words=words)
     words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave the same steps"
     return KnobVerdict(name=name, verdict=DEAD, words=words)
+
+
+def _one_by_log(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> KnobVerdict | None:
+    """What the log of one burst says of a knob that was set alone; None: it was not, or no step was seen."""
+    knob, value = recipe.knob(name), burst.value(name)
+    if knob is None or knob.value is None or value in (None, knob.value) or len(burst.values) > 1 or not burst.measured:
+        return None
+    assert value is not None
+    expected = value / knob.value
+    change, what = _change_by_log(base, burst)
+    if change is None:
+        words = f"its log does not say what a step holds{_pace(base, burst, knob, value)}"
+        return KnobVerdict(name=name, verdict=UNTESTED, words=words)
+    if abs(change / expected - 1) <= _SAME_BY_LOG:
+        words = f"{knob.key} {value:g} makes it {change:.3g} times the {what} of a step, by its log"
+        return KnobVerdict(name=name, verdict=WORKS, words=words)
+    if abs(change - 1) > _SAME_BY_LOG:
+        words = f"{knob.key} {value:g} should make it {expected:.3g} times the {what} of a step, {change:.3g} came"
+        return KnobVerdict(name=name, verdict=CAPPED, words=words)
+    if recipe.knob("grad_accum") is None:
+        words = f"a step has the same {what}: {knob.key} does nothing, or the micro-batches of a step follow from it"
+        return KnobVerdict(name=name, verdict=UNTESTED, words=words)
+    words = f"{knob.key} is accepted and changes nothing: {knob.value:g} and {value:g} gave steps of the same {what}"
+    return KnobVerdict(name=name, verdict=DEAD, words=words)
+
+
+def _change_by_log(base: AdoptedBurst, burst: AdoptedBurst) -> tuple[float | None, str]:
+    """By which factor a step holds more, and of what."""
+    if base.step_tokens and burst.step_tokens:
+        return burst.step_tokens / base.step_tokens, "tokens"
+    if base.step_epochs and burst.step_epochs:
+        return burst.step_epochs / base.step_epochs, "data"
+    return None, ""
+
+
+def _pace(base: AdoptedBurst, burst: AdoptedBurst, knob: Knob, value: float) -> str:
+    """What its steps' time did, in words."""
+    if not base.step_seconds:
+        return ""
+    factor = statistics.median(burst.step_seconds) / statistics.median(base.step_seconds)
+    return f"; with {knob.key} {value:g} it takes {factor:.2g} times as long"
+
+
+def as_declared(recipe: Recipe, burst: AdoptedBurst, told: Iterable[KnobVerdict]) -> AdoptedBurst:
+    """A burst that its log alone showed, with the batch that its knobs ask for; none where one of them is not believed.
+
+    What the command itself sets is believed: there is nothing else to go by.
+    """
+    works = {verdict.name for verdict in told if verdict.verdict == WORKS}
+    if burst.source != LOG or any(s.name in _SEEN and s.name not in works for s in burst.values):
+        return burst
+
+    def asked(name: str) -> float | None:
+        return burst.value(name) or _value(recipe, name)
+
+    rows, calls, length = asked("micro_batch"), asked("grad_accum") or 1.0, asked("seq_len")
+    if rows is None:
+        return burst
+    tokens = burst.step_tokens / burst.processes if burst.step_tokens else None
+    length = length if length is not None or tokens is None else tokens / (rows * calls)
+    return replace(burst, shape=BatchShape(rows=rows, calls=round(calls), length=length, tokens=tokens))
 
 
 def _value(recipe: Recipe, name: str) -> float | None:

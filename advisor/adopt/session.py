@@ -16,9 +16,9 @@ from pathlib import Path
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
 from advisor.adopt.empirical import Batch, Seen
-from advisor.adopt.self_test import DEAD, SWAPPED, cut_apart, end_to_end, verdicts
+from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, verdicts
 from advisor.errors import AdvisorError
-from advisor.store.adopted import AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
+from advisor.store.adopted import LOG, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # of the run that is left to end by itself
 _UNENDING = 1_000_000.0
@@ -84,7 +84,8 @@ def _session(recipe: Recipe, bursts: Sequence[AdoptedBurst]) -> Session:
     """What so many bursts say."""
     if end_to_end(recipe, bursts[0], bursts[1:]):
         bursts = [cut_apart(recipe, burst) for burst in bursts]
-    return Session(recipe=recipe, bursts=tuple(bursts), verdicts=verdicts(recipe, bursts[0], bursts[1:]))
+    told = verdicts(recipe, bursts[0], bursts[1:])
+    return Session(recipe=recipe, bursts=tuple(as_declared(recipe, b, told) for b in bursts), verdicts=told)
 
 
 def _expected(bursts: Sequence[AdoptedBurst]) -> float:
@@ -111,14 +112,20 @@ def _unending(recipe: Recipe) -> tuple[Setting, ...]:
 
 def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
     if base.measured and base.steady:
+        log_every = command.recipe.knob("log_every")
+        if base.source == LOG and not base.step_printed and (log_every is None or log_every.in_bursts != "1"):
+            raise AdvisorError(
+                "its log does not say how many steps lie between two of its lines, and nothing sets that",
+                "name what makes it log each step: --knob log_every=--OPTION",
+            )
         return
     if base.outcome == "failed":
         raise AdvisorError(f"the command fails as it is: {base.reason}", "it must train before it can be adopted")
     if base.outcome in ("completed", "stopped", "timed_out") and base.steps == 0:
         raise AdvisorError(
-            f"not one optimizer step was seen in {base.seconds:.0f} s ({base.outcome.replace('_', ' ')})",
-            "steps are seen from inside by PyTorch 2.5 or later; a container, sudo or python -I hides them. "
-            "More time: --budget-seconds",
+            f"not one step was seen in {base.seconds:.0f} s ({base.outcome.replace('_', ' ')})",
+            "steps are seen from inside by PyTorch 2.5 or later, else by a log that prints a loss; output that is held "
+            "back shows when PYTHONUNBUFFERED=1 or python -u is set where it runs. More time: --budget-seconds",
         )
     raise AdvisorError(
         f"its steps did not become steady ({base.outcome.replace('_', ' ')}: {base.reason or f'{base.steps} steps'})",
@@ -180,30 +187,37 @@ def in_words(settings: Sequence[Setting], recipe: Recipe) -> str:
 
 
 def batch_of(burst: AdoptedBurst) -> Batch | None:
-    """What a burst's steps were given, as it was seen; None: it was not."""
+    """What a burst's steps were given, as it was seen; None: it was not.
+
+    Of a command that its log alone showed, and whose batch nothing says, it is one of something.
+    """
     shape = burst.shape
-    return None if shape is None else Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0)
+    if shape is None:
+        return Batch(rows=1.0, calls=1.0) if burst.source == LOG and not burst.values else None
+    return Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0)
 
 
 def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     """The median step of each burst that has steady ones."""
+    by_log = bursts[0].source == LOG
     return [
-        Seen(batch=batch, value=statistics.median(burst.step_seconds))
+        Seen(batch=batch, value=statistics.median(burst.step_seconds), by_log=by_log)
         for burst in bursts
         if burst.measured and burst.steady and (batch := batch_of(burst)) is not None
     ]
 
 
 def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
-    """Which counter the bursts' memory is of: PyTorch's own of a card, else that of the processes."""
-    return "allocated" if any(burst.allocated_peak_bytes for burst in bursts) else "resident"
+    """Which counter the bursts' memory is of: PyTorch's own of a card, the driver's, else that of the processes."""
+    kinds = ("allocated", "device")
+    return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
 
 
 def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
     """The peak memory of each burst that came to steady steps."""
     name = f"{memory_kind(bursts)}_peak_bytes"
     return [
-        Seen(batch=batch, value=float(bytes_))
+        Seen(batch=batch, value=float(bytes_), by_log=burst.source == LOG)
         for burst in bursts
         if burst.measured and (bytes_ := getattr(burst, name)) and (batch := batch_of(burst)) is not None
     ]

@@ -39,12 +39,12 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Calibrate CMD, any command that trains with PyTorch, by short bursts on this machine, and plan a run of it.
+    """Calibrate CMD, any command that trains, by short bursts on this machine, and plan a run of it.
 
     Its knobs (micro-batch, accumulation, sequence length, steps) are found in its help or in the recipe of a known
     trainer, and each is tested: a knob that does nothing is said to be dead. Nothing of CMD is changed and nothing
-    installed: its steps are seen by a probe that PyTorch loads. Then: advisor launch PLAN, watch, stop, resume and
-    compare as for any run.
+    installed: its steps are seen by a probe that PyTorch loads, else by its own log. Then: advisor launch PLAN, watch,
+    stop, resume and compare as for any run.
     """
     from advisor.adopt.plan import AdoptedGoal, batch_options
     from advisor.report import adoption as report

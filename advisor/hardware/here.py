@@ -59,6 +59,34 @@ def cards() -> list[FoundCard]:
         pynvml.nvmlShutdown()
 
 
+def used_by(processes: set[int]) -> int | None:
+    """Bytes that these processes hold on the fullest card, by NVML; None without a card, or where it knows none.
+
+    They include what the driver itself holds for each. In a container NVML may call processes by other numbers.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        return max((used for handle in handles if (used := _used(handle, processes))), default=None)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _used(handle: Any, processes: set[int]) -> int:
+    import pynvml
+
+    try:
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:  # a card in parts, or a driver that does not tell
+        return 0
+    return sum(int(one.usedGpuMemory or 0) for one in running if one.pid in processes)
+
+
 def _card(handle: Any) -> FoundCard:
     import pynvml
 

@@ -1,4 +1,4 @@
-"""The steps that the probe saw of an adopted run, as a run's table."""
+"""The steps of an adopted run, as the probe saw them or its own log told them, as a run's table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from advisor.readers.run_table import Attempt, Phase, RunTable, Status
 NAME = "adopted"
 _STATUS = {"completed": Status.COMPLETED, "stopped": Status.STOPPED, "out_of_memory": Status.OUT_OF_MEMORY,
            "failed": Status.CRASHED}  # fmt: skip
-_MEMORY = {"memory_bytes": "allocated_peak_bytes", "reserved_bytes": "reserved_peak_bytes",
-           "resident_bytes": "resident_peak_bytes"}  # fmt: skip
+_MEMORY = {"memory_bytes": ("allocated_peak_bytes", "device_peak_bytes"), "reserved_bytes": ("reserved_peak_bytes",),
+           "resident_bytes": ("resident_peak_bytes",)}  # fmt: skip
+_BY_PROBE = {"step": "counted by the probe", "seconds": "between optimizer steps, by the probe",
+             "memory_bytes": "allocated, by the probe"}  # fmt: skip
+_BY_LOG = {"step": "by its log", "seconds": "of one step, between lines of its log",
+           "memory_bytes": "of its processes, by NVML"}  # fmt: skip
 
 
 def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> RunTable:
@@ -24,7 +28,7 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
         "step": _column([record["step"] for record in steps]),
         "unix_seconds": _column([record["time"] for record in steps]),
         "seconds": _column([record["seconds"] for record in steps]),
-        **{name: _column([record.get(key) for record in steps]) for name, key in _MEMORY.items()},
+        **{name: _column([_first(record, keys) for record in steps]) for name, keys in _MEMORY.items()},
     }
     ends = [attempt[-1] for attempt in attempts if attempt[-1]["kind"] == "final"]
     over = ends[-1] if ends and attempts[-1][-1] is ends[-1] else None
@@ -33,11 +37,7 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
         format=NAME,
         framework=None,
         columns=columns,
-        provenance={
-            "step": "counted by the probe",
-            "seconds": "between optimizer steps, by the probe",
-            "memory_bytes": "allocated, by the probe",
-        },  # fmt: skip
+        provenance=_BY_LOG if any(attempt[0].get("basis") == "log" for attempt in attempts) else _BY_PROBE,
         phases=(Phase(name="", first_row=0, last_row=len(steps) - 1),) if steps else (),
         status=_STATUS[over["outcome"]] if over else Status.INCOMPLETE,
         status_reason=over["reason"] if over else "its log has no end",
@@ -46,6 +46,10 @@ def adopted_run(folder: Path, attempts: Sequence[Sequence[dict[str, Any]]]) -> R
         first_step=steps[0]["step"] if steps else None,
         last_step=steps[-1]["step"] if steps else None,
     )
+
+
+def _first(record: dict[str, Any], keys: Sequence[str]) -> float | None:
+    return next((record[key] for key in keys if key in record), None)
 
 
 def _column(values: Sequence[float | None]) -> np.ndarray:

@@ -65,6 +65,7 @@ def assemble(
         rows=whole.losses or (whole.evals if whole.train else 0),
         duplicates=found.duplicates * records.kept_every,
         kept_every=records.kept_every,
+        lines=records.line[kept],
     )
     table = with_readings_of_rows(_with_main_phase(table, found, axis))
     notes += [*_told(found, table), *_numbered(table)]

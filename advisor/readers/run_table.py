@@ -182,6 +182,7 @@ class RunTable:
     last_loss: float | None = None
     duplicates: int = 0  # records dropped since the same run was printed twice
     kept_every: int = 1  # rows of very long logs are thinned by this factor
+    lines: np.ndarray | None = None  # 1-based, of the file, that printed each row; None: its rows are no lines
     notes: tuple[str, ...] = ()  # how traps were read, in words
 
     def __post_init__(self) -> None:

@@ -24,6 +24,12 @@ from advisor.units import (
 from advisor.workflows.adopt import Adoption
 from trainer.schema import to_dict
 
+_MEMORY_KINDS = {
+    "allocated": "allocated",
+    "device": "on the card, by NVML",
+    "resident": "memory of its processes",
+}
+
 
 def knobs_table(adopted: Adopted) -> Table:
     """What each knob is, what the command sets it to, and whether it does what its name says."""
@@ -47,7 +53,7 @@ def bursts_table(adopted: Adopted) -> Table:
 
 
 def _burst_row(burst: AdoptedBurst, recipe: Recipe, *, first: bool) -> tuple[str, ...]:
-    batch, memory = batch_of(burst), burst.allocated_peak_bytes or burst.resident_peak_bytes
+    batch, memory = batch_of(burst) if burst.shape else None, _memory(burst)
     how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
     return (
         "the command as it is" if first else in_words(burst.values, recipe),
@@ -59,16 +65,23 @@ def _burst_row(burst: AdoptedBurst, recipe: Recipe, *, first: bool) -> tuple[str
     )
 
 
+def _memory(burst: AdoptedBurst) -> int | None:
+    return burst.allocated_peak_bytes or burst.device_peak_bytes or burst.resident_peak_bytes
+
+
 def adoption_lines(done: Adoption) -> Iterator[str]:
     """What was found, in a few lines."""
     adopted, held = done.adopted, done.held_out
     base = adopted.bursts[0]
     size = f", {format_count(base.elements)} trained parameters" if base.elements else ""
+    torch = f", PyTorch {adopted.torch}" if adopted.torch else ""
     many = f", {adopted.gpus} processes" if adopted.gpus > 1 else ""
     yield (
-        f"{adopted.name}: {adopted.device_key}, PyTorch {adopted.torch}{size}{many}; {len(adopted.bursts)} bursts in "
+        f"{adopted.name}: {adopted.device_key}{torch}{size}{many}; {len(adopted.bursts)} bursts in "
         f"{format_seconds(adopted.seconds)}; it starts in {format_seconds(base.startup_seconds)}"
     )
+    if adopted.by_log:
+        yield f"basis: log; the probe saw none of its steps, so that they are timed {base.clock}"
     if held is None:
         yield "how right its step times are predicted cannot be told: fewer than four batches were measured"
     else:
@@ -86,8 +99,9 @@ def options_table(options: list[Option], chosen: AdoptedPlan) -> Table:
          format_estimate(o.memory_bytes, format_bytes) if o.memory_bytes else "", o.step_seconds.basis.value)
         for o in options
     ]  # fmt: skip
+    shape = chosen.shape
     mine = tuple(
-        i for i, o in enumerate(options) if o.batch.rows == chosen.shape.rows and o.batch.calls == chosen.shape.calls
+        i for i, o in enumerate(options) if shape is None or (o.batch.rows, o.batch.calls) == (shape.rows, shape.calls)
     )
     columns = ("micro-batch", "micro-batches a step", "step", "memory", "basis")
     return Table(columns=columns, rows=tuple(rows), numbers=columns[:2], chosen=mine)
@@ -106,12 +120,12 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     if plan.cost_usd is not None:
         yield f"cost {format_estimate(plan.cost_usd, format_usd)}"
     if plan.memory_bytes is not None:
-        kind = "allocated" if plan.memory_kind == "allocated" else "memory of its processes"
+        kind = _MEMORY_KINDS[plan.memory_kind]
         yield f"peak memory {format_estimate(plan.memory_bytes, format_bytes)} ({kind})"
     if plan.tokens_per_step:
         tokens = format_tokens(plan.tokens_per_step * plan.steps)
         yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {tokens} in all"
-    else:
+    elif plan.rows_per_step is not None:
         yield f"{plan.rows_per_step:,.0f} samples a step, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)

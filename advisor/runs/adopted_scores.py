@@ -50,7 +50,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str) -> tuple[Cas
 
 
 def _counter(plan: AdoptedPlan) -> str:
-    """A CPU's memory is that of its processes: what our own trainer's runs call reserved."""
+    """A CPU's memory is that of its processes, a card's by NVML the driver's too: runs of ours call it reserved."""
     return "allocated" if plan.memory_kind == "allocated" else "reserved"
 
 
@@ -63,7 +63,7 @@ def _rate(plan: AdoptedPlan) -> Estimate | None:
 
 
 def _most(run: RunTable, plan: AdoptedPlan) -> float | None:
-    values = series.finite(run.column("memory_bytes" if plan.memory_kind == "allocated" else "resident_bytes"))
+    values = series.finite(run.column("resident_bytes" if plan.memory_kind == "resident" else "memory_bytes"))
     return float(values.max()) if len(values) else None
 
 

@@ -14,7 +14,9 @@ from trainer.schema import ConfigError, record_from_dict, to_dict
 FOLDER = "adopted"  # of the store
 PLAN = "adopted.yaml"  # of a run folder
 SCHEMA = 1
-PROBE, WHOLE_RUN = "probe", "run"  # where a burst's steps were seen: in a burst, in a run that was launched
+# where a burst's steps were seen: in a burst by the probe or, where that cannot load, by the program's own log; in a
+# run that was launched
+PROBE, LOG, WHOLE_RUN = "probe", "log", "run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +91,14 @@ class AdoptedBurst:
     warmup_seconds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     steady: bool = True  # two windows of its steps agreed
-    shape: BatchShape | None = None
+    shape: BatchShape | None = None  # by its log: what its knobs ask for, as far as they were seen to work
     elements: int | None = None  # of the tensors that are optimised
     steps: int = 0  # optimizer steps seen
+    clock: str | None = None  # by its log: what its step times are, in words
+    step_tokens: float | None = None  # by its log: tokens of a step, of all processes
+    step_epochs: float | None = None  # by its log: how far a step goes through the data
+    step_printed: bool = True  # by its log: each line says which step it is of
+    device_peak_bytes: int | None = None  # by its log: what NVML has of its processes, on the fullest card
     allocated_peak_bytes: int | None = None
     reserved_peak_bytes: int | None = None
     resident_peak_bytes: int | None = None  # of all its processes
@@ -136,6 +143,11 @@ class Adopted:
     environment: tuple[Variable, ...] = ()  # set beside what is inherited
     schema: int = SCHEMA
 
+    @property
+    def by_log(self) -> bool:
+        """Whether its steps were seen by its own log alone."""
+        return self.bursts[0].source == LOG
+
     def works(self, name: str) -> bool:
         """Whether a knob was seen to do what its name says."""
         return any(verdict.name == name and verdict.verdict == "works" for verdict in self.verdicts)
@@ -155,10 +167,10 @@ class AdoptedPlan:
     values: tuple[Setting, ...]  # knobs that the plan sets
     device_key: str
     gpus: int
-    shape: BatchShape  # of one process
+    shape: BatchShape | None  # of one process
     steps: int
     steps_are_set: bool  # by a knob; else the run is ended when its time is up
-    rows_per_step: float  # of all processes
+    rows_per_step: float | None  # of all processes
     tokens_per_step: float | None
     startup_seconds: Estimate
     step_seconds: Estimate
@@ -167,12 +179,13 @@ class AdoptedPlan:
     usd_per_hour: float | None
     cost_usd: Estimate | None
     memory_bytes: Estimate | None
-    memory_kind: str  # allocated | resident
+    memory_kind: str  # allocated | device (NVML, by process) | resident
     max_seconds: float | None  # when the run is ended; None: nobody set a limit
     max_usd: float | None
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
     software: str | None = None  # as the probe saw it
+    basis: str = PROBE  # of its numbers: probe | log
     schema: int = SCHEMA
 
 

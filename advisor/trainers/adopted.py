@@ -1,4 +1,4 @@
-"""Training commands of others, adopted: the guard of a run writes its log, `steps.jsonl`, from what the probe sees."""
+"""Training commands of others, adopted: the guard of a run writes `steps.jsonl` from the probe, or from its own log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AdoptedLog:
     """The log of an adopted run, while its guard writes it."""
 
     def __init__(self, folder: Path):
-        self.folder, self._told = folder, 0
+        self.folder, self._told, self._last = folder, 0, 0
 
     def attempts(self) -> int:
         """How often the run was started before."""
@@ -58,21 +58,32 @@ class AdoptedLog:
 
     def header(self, plan: AdoptedPlan, attempt: int, began: float, command: Sequence[str]) -> None:
         """A new attempt."""
-        who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer}
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "plan": plan.id, "trainer": plan.trainer,
+               "basis": plan.basis}  # fmt: skip
         self._write([{"kind": "header", "time": began, "attempt": attempt, **who, "command": list(command)}])
 
-    def steps(self, moments: Sequence[float], durations: Sequence[float], memory: Mapping[str, int]) -> None:
-        """What came since: when each step of this attempt ended, how long it took (the first: unknown), the memory."""
+    def steps(
+        self,
+        moments: Sequence[float],
+        durations: Sequence[float],
+        memory: Mapping[str, int],
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        """What came since: when each step of this attempt ended, how long it took (the first: unknown), the memory.
+
+        `numbers` says which steps they are, where not each was seen.
+        """
         new = range(self._told, len(moments))
         self._told = len(moments)
-        took = (None, *durations)
-        self._write([{"kind": "step", "time": moments[i], "step": i + 1, "seconds": took[i], **memory} for i in new])
+        took, at = (None, *durations), numbers if numbers is not None else range(1, len(moments) + 1)
+        self._last = at[-1] if len(at) else 0
+        self._write([{"kind": "step", "time": moments[i], "step": at[i], "seconds": took[i], **memory} for i in new])
 
     def final(self, outcome: Outcome, reason: str, began: float) -> None:
         """The end of this attempt."""
         now = time.time()
         self._write([{"kind": "final", "time": now, "outcome": outcome.value, "reason": reason, "seconds": now - began,
-                      "step": self._told}])  # fmt: skip
+                      "step": self._last}])  # fmt: skip
 
     def _write(self, records: Sequence[Mapping[str, Any]]) -> None:
         if records:
@@ -111,7 +122,7 @@ class AdoptedTrainer:
         return (sys.executable, "-m", "advisor.adopt.guard", str(folder))
 
     def read_log(self, folder: Path) -> RunTable:
-        """Its steps as the probe saw them."""
+        """Its steps as the probe saw them, or its own log told them."""
         from advisor.readers.adopted_log import adopted_run  # numpy: launching and listing start without it
 
         return adopted_run(folder, attempts_of(read_log(folder)))

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from advisor.adopt.empirical import HeldOut, fit_time, leave_one_out
-from advisor.adopt.help_text import NAMES, draft_recipe
+from advisor.adopt.help_text import NAMES, SWITCHED_OFF, draft_recipe, in_bursts
 from advisor.adopt.known import by_command, by_help
 from advisor.adopt.plan import AdoptedGoal, make_plan
 from advisor.adopt.session import Command, adopt, seen_times
@@ -89,7 +89,7 @@ def adopt_command(
         command=tuple(command),
         folder=str(Path.cwd()),
         recipe=session.recipe,
-        device_key=device_key("auto") if base.allocated_peak_bytes else "cpu",
+        device_key=device_key("auto") if base.allocated_peak_bytes or base.device_peak_bytes else "cpu",
         torch=session.torch,
         gpus=session.processes,
         verdicts=session.verdicts,
@@ -117,11 +117,11 @@ def recipe_of_command(command: Sequence[str]) -> Recipe:
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
     """The recipe with knobs that the user named: an option, `KEY=` for KEY=VALUE, or `$VARIABLE`."""
     for name, key in knobs.items():
-        if name not in NAMES:
-            near = close_matches(name, NAMES)
-            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or NAMES)}?", exit_code=2)
+        if name not in (known := (*NAMES, *SWITCHED_OFF)):
+            near = close_matches(name, known)
+            raise AdvisorError(f"there is no knob {name!r}", f"did you mean {' or '.join(near or known)}?", exit_code=2)
         how = "env" if key.startswith("$") else "equals" if key.endswith("=") else "option"
-        knob = Knob(name=name, key=key.strip("$="), how=how)
+        knob = Knob(name=name, key=key.strip("$="), how=how, in_bursts=in_bursts(name))
         recipe = replace(recipe, knobs=(*(k for k in recipe.knobs if k.name != name), knob))
     return recipe
 
@@ -270,7 +270,8 @@ def _program(command: Sequence[str]) -> list[str]:
 
 def _name_of(command: Sequence[str]) -> str:
     """What to call a command: its script, or its program and verbs."""
-    last = [Path(word).stem for word in _program(command) if not _PYTHON.fullmatch(Path(word).name) and word != "-m"]
+    words = [word for word in _program(command) if not word.startswith("-")]
+    last = [Path(word).stem for word in words if not _PYTHON.fullmatch(Path(word).name)]
     return _file_name("-".join(last[-2:])) or "training"
 
 

@@ -37,7 +37,7 @@ torch.set_num_threads(1)
 width, words = 32, 64
 model = nn.Sequential(nn.Embedding(words, width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, words))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-ended = None
+ended, seen = None, 0
 for step in range(1, options.num_iters + 1):
     if step == options.crash_at:
         raise RuntimeError("the user's own mistake")
@@ -49,6 +49,8 @@ for step in range(1, options.num_iters + 1):
     optimizer.step()
     now = time.time()
     took = "" if ended is None else f" seconds {now - ended:.6f}"
+    seen += options.accum_iter * options.bsz * options.context_len
+    took += f" tokens {seen}" if "SAY_TOKENS" in os.environ else ""
     ended = now
     optimizer.zero_grad()
     print(f"iter {step} loss {loss.item() * options.accum_iter:.4f}{took}", flush=True)

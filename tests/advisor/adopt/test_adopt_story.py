@@ -217,6 +217,29 @@ def test_limits_stops_and_crashes(home, launched):
     assert advisor(home, "watch", str(crashed), "--once").returncode == 1
 
 
+def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
+    isolated = (sys.executable, "-I", str(SCRIPT))
+    run = launched(command=isolated, basis="log", steps=1000, values=(Setting(name="steps", value=1000),))
+    final = wait_for(lambda: last(run, "final"))
+    assert (final["outcome"], final["step"]) == ("completed", 1000)
+    steps = [record for record in records(run) if record["kind"] == "step"]
+    assert [record["step"] for record in steps] == list(range(1, 1001))
+    assert last(run, "header")["basis"] == "log"
+    assert steps[-1]["resident_peak_bytes"] > 1e8
+    printed = (run / "stdout.log").read_text()
+    assert printed.count("iter ") == 1000
+    said = sorted(float(line.split(" seconds ")[1]) for line in printed.splitlines() if " seconds " in line)
+    took = sorted(record["seconds"] for record in steps[1:])
+    assert took[len(took) // 2] == pytest.approx(said[len(said) // 2], rel=0.1)
+    compared = document(home, "compare", str(run))
+    assert compared["outcome"] == "completed" and compared["steps"] == 1000
+
+    crashed = launched(command=(*isolated, "--crash-at", "5"), basis="log")
+    final = wait_for(lambda: last(crashed, "final"))
+    assert (final["outcome"], final["reason"]) == ("failed", "exit code 1")
+    assert "the user's own mistake" in (crashed / "stdout.log").read_text()
+
+
 def test_wrong_words(home):
     script = (sys.executable, str(SCRIPT))
     for words, said, code in (
@@ -226,7 +249,7 @@ def test_wrong_words(home):
         (("adopt", "--knob", "micro_batch", "--", *script), "is not KNOB=OPTION", 2),
         (("adopt", "--knob", "micro-batch=--b", "--", *script), "did you mean micro_batch", 2),
         (("adopt", "--", *script, "--crash-at", "1"), "the command fails as it is: exit code 1: RuntimeError", 1),
-        (("adopt", "--", sys.executable, "-c", "print('hello')"), "not one optimizer step was seen", 1),
+        (("adopt", "--", sys.executable, "-c", "print('hello')"), "not one step was seen", 1),
         (("adopt", "--", sys.executable, "-c", THREE_STEPS), "did not become steady (completed: 3 steps)", 1),
     ):
         done = advisor(home, *words)

@@ -1,0 +1,132 @@
+"""What a program's own log says of its steps, where the probe cannot be loaded: when, how many, of how many tokens.
+
+The log is read by the readers of any log. A step's time is that between its line and the one before, as they came;
+where lines came many at once, what the program itself prints.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from advisor.errors import AdvisorError
+from advisor.readers.read import read_run
+from advisor.readers.run_table import RunTable
+
+LINES, PRINTED = "between its lines, as they came", "as its log prints them"
+_ONE_AT_A_TIME = 0.9  # of the lines: fewer that came alone were held back somewhere
+_FEWEST_COUNTS = 4  # from which what a counter does in a step is told
+_SURE = 0.02  # of that: its standard error
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSteps:
+    """The steps that a log shows, a row of it each or some."""
+
+    steps: tuple[int, ...]  # done by the end of each row
+    moments: tuple[float, ...]  # Unix seconds at which the row came
+    durations: tuple[float, ...]  # of one step, from the second row on
+    clock: str  # LINES or PRINTED
+    printed: bool  # the rows say which step they are of; else each is taken for one
+    tokens: float | None  # of one step, of all processes
+    epochs: float | None  # that one step goes through the data
+
+
+def read_steps(path: Path, ends: Sequence[float]) -> LogSteps | None:
+    """The steps of a log whose n-th line came to its end at `ends[n - 1]`; None: it shows none yet."""
+    try:
+        table = read_run(path)
+    except AdvisorError:  # what it printed so far is no log
+        return None
+    return steps_of(table, ends)
+
+
+def steps_of(table: RunTable, ends: Sequence[float]) -> LogSteps | None:
+    """The same of a table that was read."""
+    rows = _training_rows(table)
+    lines = table.lines
+    if lines is None or not len(rows):
+        return None
+    rows = rows[lines[rows] <= len(ends)]  # others came after the moments were taken
+    done, printed = _done(table, rows)
+    rows, done = rows[_ascending(done)], done[_ascending(done)]
+    if not len(rows):
+        return None
+    moments = np.array([ends[int(line) - 1] for line in lines[rows]])
+    durations, clock = _durations(table, rows, moments, np.diff(done))
+    return LogSteps(
+        steps=tuple(int(step) for step in done),
+        moments=tuple(moments.tolist()),
+        durations=durations,
+        clock=clock,
+        printed=printed,
+        tokens=_tokens(table, rows, done, durations),
+        epochs=_slope(table.column("epoch")[rows], done),
+    )
+
+
+def _training_rows(table: RunTable) -> np.ndarray:
+    """Rows of the main phase that print a training loss."""
+    if not table.phases:
+        return np.zeros(0, np.int64)
+    phase = table.phases[table.main_phase]
+    at = np.arange(phase.first_row, phase.last_row + 1)
+    loss, broken = table.column("loss")[at], table.column("loss_is_nan")[at]
+    return at[np.isfinite(loss) | (np.isfinite(broken) & (broken > 0))]
+
+
+def _done(table: RunTable, rows: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Steps done by the end of each row: as printed, else one each."""
+    step = table.column("step")[rows]
+    if not table.provenance.get("step", "").startswith("as printed") or not np.isfinite(step).all():
+        return np.arange(1.0, len(rows) + 1), False
+    return (step + 1 if len(step) and step[0] == 0 else step), True  # the first of them is called 0
+
+
+def _ascending(done: np.ndarray) -> np.ndarray:
+    """Rows that go on from all before them."""
+    return done > np.concatenate(([-np.inf], np.maximum.accumulate(done)[:-1]))
+
+
+def _durations(
+    table: RunTable, rows: np.ndarray, moments: np.ndarray, gaps: np.ndarray
+) -> tuple[tuple[float, ...], str]:
+    """Seconds of one step, of each row but the first."""
+    between, printed = np.diff(moments), table.column("seconds")[rows][1:]
+    held_back = len(between) > 0 and float((between > 0).mean()) < _ONE_AT_A_TIME
+    if held_back and np.isfinite(printed).all() and (printed > 0).all():
+        return tuple(printed.tolist()), PRINTED
+    return tuple((between / gaps).tolist()), LINES
+
+
+def _tokens(table: RunTable, rows: np.ndarray, done: np.ndarray, durations: Sequence[float]) -> float | None:
+    """Tokens of one step: by the count, by the log's own word, by the rate."""
+    counted = _slope(table.column("tokens")[rows], done)
+    if counted is not None:
+        return counted
+    if (declared := table.facts.get("step_tokens")) is not None:
+        return float(declared)
+    rate = table.column("tokens_per_second")[rows][1:]
+    seconds = table.column("seconds")[rows][1:]
+    seconds = np.where(np.isfinite(seconds), seconds, np.array(durations))
+    each = rate * seconds
+    each = each[np.isfinite(each) & (each > 0)]
+    return float(statistics.median(each.tolist())) if len(each) else None
+
+
+def _slope(values: np.ndarray, done: np.ndarray) -> float | None:
+    """How much a counter goes on in one step, by least squares; None where its rounding leaves that open."""
+    known = np.isfinite(values)
+    values, x = values[known], done[known] - done[known].mean() if known.any() else done[known]
+    if len(values) < _FEWEST_COUNTS:
+        return None
+    spread = float((x**2).sum())
+    slope = float((x * values).sum()) / spread
+    left = values - values.mean() - slope * x
+    error = math.sqrt(float((left**2).sum()) / (len(values) - 2) / spread)
+    return slope if slope > 0 and error <= _SURE * slope else None
