@@ -191,6 +191,38 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     return layered(diagonal, bars, dots, height=340)
 
 
+def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
+    """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
+    data = frame(rows)
+    kinds = ["wall clock", "longer", "shorter"]
+    return (
+        alt.Chart(data)
+        .mark_bar(clip=True)
+        .encode(
+            alt.Y("part:N", sort=list(data["part"]), title=None, axis=alt.Axis(labelLimit=220)),
+            alt.X("low:Q", title=unit, scale=alt.Scale(zero=False, domain=_around_steps(data))),
+            alt.X2("high:Q"),
+            alt.Color(
+                "kind:N",
+                scale=alt.Scale(domain=kinds, range=[REJECTED, WARNING, GOOD]),
+                title=None,
+                legend=alt.Legend(orient="top"),
+            ),
+            tooltip=[alt.Tooltip("part:N", title="part"), alt.Tooltip("label:N", title="takes")],
+        )
+        .properties(height=alt.Step(24))
+    )
+
+
+def _around_steps(data: pd.DataFrame) -> list[float]:
+    """Where a waterfall's axis goes: the steps between the two whole bars are seen, though these are far longer."""
+    steps = data[data["low"] > 0]
+    high = float(data["high"].max())
+    low = float(steps["low"].min()) if len(steps) else 0.0
+    margin = max(0.1 * (high - low), 1e-9 * high)
+    return [max(0.0, low - 3 * margin), high + margin]
+
+
 def _with_margin(low: float, high: float) -> tuple[float, float]:
     """Ends of an axis a little outside of what it shows, by ratio."""
     margin = max(1.05, (high / low) ** 0.06)

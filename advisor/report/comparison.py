@@ -18,7 +18,7 @@ from advisor.report.quantities import (
     THROUGHPUT,
     TIME,
 )
-from advisor.report.table import Table
+from advisor.report.table import Table, capital
 from advisor.runs.comparison import Comparison, Point
 from advisor.runs.ledger_rows import QuantityAccuracy
 from advisor.runs.scoring import Score, ScoredRun
@@ -51,6 +51,7 @@ QUANTITIES: tuple[tuple[str, str, Formatter], ...] = (
 )
 TITLES = {name: title for name, title, _ in QUANTITIES}
 FORMATTERS = {name: formatter for name, _, formatter in QUANTITIES}
+_CAUSES = {**PARTS, "steps slower": "pace of the steps"}  # it may be faster
 _AT: dict[str, Callable[[float], str]] = {
     "tokens": lambda tokens: f"{format_tokens(tokens)} tokens",
     "hours": lambda hours: format_seconds(hours * HOUR),
@@ -67,6 +68,45 @@ def ending(scored: ScoredRun) -> str:
     of = f"{done} of {scored.steps_planned} steps" if scored.steps_planned is not None else f"{done} steps"
     again = f", {scored.attempts} attempts" if scored.attempts > 1 else ""
     return f"{ended}, {of}{again}"
+
+
+def judgement(scored: ScoredRun) -> str | None:
+    """In one sentence how a run kept to its prediction: its wall clock, its cost, how much lay inside the intervals."""
+    judged = [score for score in scored.scores if score.inside_interval is not None]
+    if not judged:
+        return None
+    parts = []
+    for name in ("wall_clock_seconds", "cost_usd"):
+        score = scored.score(name)
+        if score is None or score.predicted is None or score.actual is None or score.predicted.value <= 0:
+            continue
+        shown = FORMATTERS[name]
+        beyond = "" if score.inside_interval else ": more" if score.actual > score.predicted.high else ": less"
+        promised = format_estimate(score.predicted, shown)
+        parts.append(f"{TITLES[name]} {shown(score.actual)} where {promised} was predicted{beyond}")
+    inside = sum(bool(score.inside_interval) for score in judged)
+    parts.append(f"{inside} of {len(judged)} quantities lie inside their 80 % intervals")
+    return capital("; ".join(parts)) + "."
+
+
+def gap_steps(scored: ScoredRun) -> list[dict[str, object]]:
+    """Predicted wall clock, each part of the gap, actual wall clock: the steps of a waterfall; empty without a gap."""
+    clock = scored.score("wall_clock_seconds")
+    if scored.gap_seconds is None or clock is None or clock.predicted is None or clock.actual is None:
+        return []
+    at = clock.predicted.value
+    rows: list[dict[str, object]] = [
+        {"part": "predicted", "low": 0.0, "high": at, "kind": "wall clock", "label": format_seconds(at)}
+    ]
+    for cause in scored.causes:
+        low, high = sorted((at, at + cause.seconds))
+        kind = "longer" if cause.seconds > 0 else "shorter"
+        rows.append({"part": _CAUSES.get(cause.name, cause.name), "low": low, "high": high, "kind": kind,
+                     "label": f"{cause.seconds:+.2f} s"})  # fmt: skip
+        at += cause.seconds
+    actual = clock.actual
+    rows.append({"part": "actual", "low": 0.0, "high": actual, "kind": "wall clock", "label": format_seconds(actual)})
+    return rows
 
 
 def departures(scored: ScoredRun) -> str | None:
@@ -116,7 +156,7 @@ def gap(scored: ScoredRun) -> Table | None:
     """Where the gap between predicted and actual wall clock went, the sum last; None where there is none to tell."""
     if scored.gap_seconds is None:
         return None
-    rows = [(PARTS.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
+    rows = [(_CAUSES.get(cause.name, cause.name), f"{cause.seconds:+.2f}", cause.note) for cause in scored.causes]
     rows.append(("in all", f"{scored.gap_seconds:+.2f}", "actual minus predicted wall clock"))
     columns = ("where the gap went", "seconds", "")
     return Table(columns=columns, rows=tuple(rows), numbers=("seconds",), chosen=(len(rows) - 1,))

@@ -14,6 +14,7 @@ from advisor.run_records import RunRow
 from advisor.runs.account import account
 from advisor.runs.adopted import AdoptedProgress, is_adopted, look
 from advisor.runs.progress import History, Progress, make_progress
+from advisor.store.about import read_about
 from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.adopted import load_adopted_plan
 from advisor.store.disk import disk_errors
@@ -150,6 +151,8 @@ class RunSummary:
     usd: float | None = None  # of all attempts, each at its own price
     device_key: str | None = None
     plan_id: str | None = None
+    note: str = ""  # its owner's, as the name where they gave one
+    tags: tuple[str, ...] = ()
     problem: str | None = None  # what is wrong with the folder, in words
 
 
@@ -161,6 +164,8 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
     if not is_run_folder(folder):
         return replace(base, problem="its folder is gone")
     try:
+        about = read_about(folder)
+        base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
         status = describe(folder, store)
         if is_adopted(folder):
             planned, usd = load_adopted_plan(folder / ADOPTED_PLAN).steps, look(folder, time.time()).usd_so_far

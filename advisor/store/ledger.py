@@ -63,6 +63,11 @@ class Ledger:
         names = ("id", "name", "path", "created", "plan_id", "device_key")
         return [RunRow(**dict(zip(names, row, strict=True))) for row in rows]
 
+    def forget_run(self, run_id: str) -> None:
+        """Take a run from the index; its scores stay."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM runs WHERE id = ?", (run_id,))
+
     def withdraw(self, run_id: str, now: datetime) -> None:
         """Remove the scores of a run, and note that they were taken back."""
         with self._transaction() as db:

@@ -20,6 +20,7 @@ import yaml
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import Plan
 from advisor.run_records import RunRow, ScoreRow
+from advisor.store.about import read_about
 from advisor.store.calibration import (
     Calibration,
     MeasuredRun,
@@ -181,6 +182,10 @@ class Store:
         """Add a run to the index, or replace the row of the same id."""
         self.ledger.register_run(row)
 
+    def forget_run(self, run_id: str) -> None:
+        """Take a run from the index; its folder, where there is one, and its scores stay."""
+        self.ledger.forget_run(run_id)
+
     def runs(self) -> list[RunRow]:
         """All runs, newest first: those registered and any folder copied into `runs/`. Folders may be gone by now."""
         rows = self.ledger.runs() if self.ledger.path.exists() else []
@@ -266,12 +271,20 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _matching_runs(text: str, rows: Sequence[RunRow]) -> list[RunRow]:
-    """Runs whose id, folder or name is `text`, else those that begin with it."""
-    names = [(row, (row.id, Path(row.path).name, row.name)) for row in rows]
-    for column in range(3):
+    """Runs whose id, folder, name or owner's name is `text`, else those that begin with it."""
+    names = [(row, (row.id, Path(row.path).name, row.name, _called(row))) for row in rows]
+    for column in range(4):
         if exact := [row for row, words in names if words[column] == text]:
             return exact
     return [row for row, words in names if any(word.startswith(text) for word in words)]
+
+
+def _called(row: RunRow) -> str:
+    """What its owner calls a run; empty where they do not, or it cannot be read."""
+    try:
+        return read_about(Path(row.path)).name
+    except AdvisorError:
+        return ""  # the list of runs says what is wrong with the file
 
 
 def _no_such_run(text: str | Path, path: Path, matched: Sequence[RunRow], rows: Sequence[RunRow]) -> AdvisorError:

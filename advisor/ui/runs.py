@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
@@ -11,6 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.findings.chart_data import points
 from advisor.report import charts
 from advisor.report import comparison as words
+from advisor.report import diff as diff_words
 from advisor.report.charts import Axis
 from advisor.report.quantities import INTERVAL
 from advisor.report.table import Table, capital, on_page
@@ -18,11 +20,15 @@ from advisor.run_records import ScoreRow
 from advisor.runs.comparison import compare_runs
 from advisor.runs.follow import RunSummary, summarize
 from advisor.runs.ledger_rows import accuracy
+from advisor.runs.scoring import ScoredRun
+from advisor.store.about import read_about
 from advisor.store.folders import example_run
-from advisor.ui import loaders
+from advisor.ui import loaders, run_notes
+from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, right_aligned, side_by_side, table
 from advisor.units import format_count, format_estimate, format_number
 from advisor.workflows.compare import Reviewed, review
+from advisor.workflows.diff import Diff, diff
 
 UNITS = {
     "step_seconds_drift_corrected": "seconds",
@@ -44,6 +50,7 @@ def page() -> None:
     scores = store.scores()
     if scores:
         _track_record(scores)
+    run_notes.said()
     chosen = _choose(summaries)
     if not chosen:
         return
@@ -113,8 +120,10 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
         )
         return [example_run()]
     st.subheader("All runs", anchor=False)
+    summaries = run_notes.tagged(summaries)
+    any_tags = any(run.tags for run in summaries)
     picked = st.dataframe(
-        [_run_row(run, any(run.problem for run in summaries)) for run in summaries],
+        [_run_row(run, any(run.problem for run in summaries), any_tags) for run in summaries],
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
@@ -126,10 +135,11 @@ def _choose(summaries: list[RunSummary]) -> list[Path]:
     return [Path(summaries[number].path) for number in picked.selection.rows if number < len(summaries)]
 
 
-def _run_row(run: RunSummary, problems: bool) -> dict[str, str]:
+def _run_row(run: RunSummary, problems: bool, tags: bool) -> dict[str, str]:
     steps = f"{format_count(run.step or 0)} of {format_count(run.steps)}" if run.steps else "-"
     return {
         "Run": run.name,
+        **({"Tags": ", ".join(run.tags)} if tags else {}),
         "Started (UTC)": run.created[:16].replace("T", " "),
         "State": (run.outcome or run.state).replace("_", " "),
         "Steps": steps,
@@ -141,7 +151,7 @@ def _run_row(run: RunSummary, problems: bool) -> dict[str, str]:
 
 def _read(folder: Path) -> Reviewed | None:
     try:
-        return review(loaders.store(), str(folder), record=False)
+        return replace(review(loaders.store(), str(folder), record=False), called=read_about(folder).name)
     except AdvisorError as error:
         st.warning(plain(f"{folder.name}: {error.message}. {error.hint or ''}"), icon=":material/warning:")
         return None
@@ -151,15 +161,27 @@ def _single(reviewed: Reviewed) -> None:
     st.subheader(f"{reviewed.name}: {words.ending(reviewed.scored)}", anchor=False)
     for note in (*reviewed.case.run.notes, *filter(None, [words.departures(reviewed.scored)])):
         st.caption(plain(note))
+    if judged := words.judgement(reviewed.scored):
+        st.markdown(plain(judged))
     left, right = side_by_side("run", (3, 2))
     with left:
         scores = words.scores(reviewed.scored)
         _table(scores, right=(INTERVAL, *scores.numbers))
     with right:
-        if (gap := words.gap(reviewed.scored)) is not None:
-            _table(gap, right=gap.numbers)
+        _gap(reviewed.scored)
     _curves([reviewed], "tokens")
+    printed_last(reviewed.path)
+    run_notes.about(reviewed.path)
     st.caption(f"Run folder: {plain(reviewed.path)}")
+
+
+def _gap(scored: ScoredRun) -> None:
+    """Where the time between predicted and actual went, drawn and in numbers."""
+    steps = words.gap_steps(scored)
+    if steps:
+        st.altair_chart(charts.waterfall(steps, unit="seconds"), width="stretch")
+    if (gap := words.gap(scored)) is not None:
+        _table(gap, right=gap.numbers)
 
 
 def _table(rows_in_words: Table, right: Sequence[str]) -> None:
@@ -185,6 +207,22 @@ def _several(reviewed: list[Reviewed]) -> None:
         _table(shown, right=shown.columns[:1])
     st.caption("Losses can be compared only in the same learning-rate phase: annealing alone lowers the loss.")
     st.caption(plain("; ".join((*words.groups(comparison), *comparison.notes))))
+    if len(reviewed) == 2:
+        _differences(*reviewed)
+
+
+def _differences(one: Reviewed, other: Reviewed) -> None:
+    """What is set otherwise in the second of two runs, and what each setting alone is predicted to do."""
+    try:
+        found = diff(loaders.store(), str(one.path), str(other.path))
+    except AdvisorError as error:
+        st.caption(plain(f"What differs cannot be said: {error.message}"))
+        return
+    if isinstance(found, Diff) and found.differences:
+        st.subheader("What differs", anchor=False)
+        _table(diff_words.differences(found), right=())
+    elif isinstance(found, Diff):
+        st.caption(plain(capital(diff_words.NOTHING) + "."))
 
 
 def _curves(reviewed: list[Reviewed], axis: str) -> None:

@@ -49,10 +49,11 @@ class Reviewed:
     recorded: bool = False  # in the ledger
     not_recorded: str | None = None  # why not, in words; None also where nobody asked
     not_learnt: str | None = None  # why the profile of its device learns nothing from a recorded run; None: it does
+    called: str = ""  # by its owner
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.called or self.path.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,9 +133,32 @@ def test_several_runs_are_laid_over_each_other(with_a_run):
     # by hand: the log's last step is 501 x 4608 tokens, and at its own end a run is at the foot of its schedule
     assert list(table["Training loss at"][:4]) == ["577 k tokens", "1.15 M tokens", "1.73 M tokens", "2.31 M tokens"]
     assert (table["Comparable"] == "yes").all()
+    assert "No setting differs that decides what is trained, how, or on what." in words(at)
     for axis in ("hours", "usd"):
         at.segmented_control[0].set_value(axis).run()
         assert not at.exception and len(at.get("arrow_vega_lite_chart")) + len(at.get("vega_lite_chart")) == 1
+
+
+def test_a_run_is_named_tagged_and_deleted_on_its_page(with_a_run):
+    folder = with_a_run.find_run("latest")
+    (folder / "stdout.log").write_text("loading\nstep 501 of 501\n")
+    at = app("runs").run()
+    assert not at.exception and "inside their 80 % intervals" in words(at)
+    assert "Wall clock 88.2 s where 89.8 s (85-95 s) was predicted; 7 of 7" in words(at)  # the log's last line
+    assert any("step 501 of 501" in code.value for code in at.code)
+    at.text_input[0].set_value("first try")
+    at.text_area[0].set_value("two *cores*")
+    at.multiselect[0].set_value(["baseline"])
+    next(button for button in at.button if button.label == "Keep").click().run()
+    assert not at.exception and not at.error
+    assert any(title.value.startswith("first try: completed") for title in at.subheader)
+    assert at.dataframe[0].value["Run"].tolist() == ["first try"] and "baseline" in at.dataframe[0].value["Tags"][0]
+    assert "two \\*cores\\*" in words(at)  # as it was typed
+    at.multiselect(key="runs-tags").set_value(["baseline"]).run()
+    assert len(at.dataframe[0].value) == 1
+    next(button for button in at.button if button.label.startswith("Delete ")).click().run()
+    assert not at.exception and "is deleted" in "\n".join(s.value for s in at.success) and not folder.exists()
+    assert "No run on this machine yet" in words(at)
 
 
 def wait_until(true, seconds: float) -> None:

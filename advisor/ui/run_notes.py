@@ -1,0 +1,79 @@
+"""What a run's owner says of it, on the page Runs: its name, a note, tags, and its removal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from advisor.errors import AdvisorError
+from advisor.launch.engines import describe
+from advisor.launch.state import goes_on
+from advisor.runs.follow import RunSummary
+from advisor.store.about import LONGEST_NAME, LONGEST_NOTE, MOST_TAGS, read_about
+from advisor.store.run_folder import is_run_folder
+from advisor.ui import loaders
+from advisor.ui.tables import plain
+from advisor.workflows.keep_runs import annotate, delete_run
+
+GONE = "run-deleted"  # what is said once after a run went
+
+
+def tagged(summaries: list[RunSummary]) -> list[RunSummary]:
+    """The runs that have every tag that is picked; all where none is in use."""
+    tags = sorted({tag for run in summaries for tag in run.tags})
+    if not tags:
+        return summaries
+    wanted = set(st.multiselect("Only runs with these tags", tags, key="runs-tags", placeholder="All runs"))
+    return [run for run in summaries if wanted <= set(run.tags)]
+
+
+def about(folder: Path) -> None:
+    """A form for the run's name, note and tags, and a way to delete it; nothing for the shipped example."""
+    store = loaders.store()
+    if not any(Path(row.path) == folder and is_run_folder(folder) for row in store.runs()):
+        return
+    now = read_about(folder)
+    if now.note:
+        st.markdown(plain(now.note))
+    with st.expander("Name, note and tags", icon=":material/edit:"):
+        with st.form(f"about-{folder.name}", border=False):
+            name = st.text_input("Name", now.name, max_chars=LONGEST_NAME, placeholder=folder.name)
+            note = st.text_area("Note", now.note, max_chars=LONGEST_NOTE)
+            tags = st.multiselect(
+                "Tags", now.tags, now.tags, accept_new_options=True, max_selections=MOST_TAGS, placeholder="Type a tag"
+            )
+            if st.form_submit_button("Keep"):
+                _keep(folder, name, note, tags, now.tags)
+        _delete(folder)
+
+
+def _keep(folder: Path, name: str, note: str, tags: list[str], before: tuple[str, ...]) -> None:
+    try:
+        annotate(folder, name=name, note=note, tags=tags, untags=[tag for tag in before if tag not in tags])
+    except AdvisorError as error:
+        st.error(plain(f"{error.message}: {error.hint}"))
+        return
+    st.rerun()
+
+
+def _delete(folder: Path) -> None:
+    store = loaders.store()
+    if goes_on(describe(folder, store).state):
+        st.caption("It goes on: it can be deleted when it has ended.")
+        return
+    with st.popover("Delete this run", icon=":material/delete:"):
+        st.markdown(plain(f"{folder} and its checkpoints are removed for good; what the run taught stays known."))
+        if st.button(f"Delete {folder.name}", key=f"delete-{folder.name}"):
+            gone = delete_run(store, folder)
+            left = f"; its folder lies outside the advisor's own and stays: {folder}" if gone.folder_left else ""
+            st.session_state[GONE] = (
+                f"{folder.name} is deleted{left}" if not left else f"{folder.name} is not listed{left}"
+            )
+            st.rerun()
+
+
+def said() -> None:
+    """What became of the run that was deleted last, once."""
+    if words := st.session_state.pop(GONE, None):
+        st.success(plain(words), icon=":material/check:")
