@@ -86,6 +86,11 @@ class Formatter:
         factor = self._unit(value if value else max(abs(low), abs(high)))[0]
         return factor * self._shown_centre(value / factor, low / factor, high / factor)
 
+    def unit(self, value: float) -> tuple[float, str]:
+        """What a number of this size is divided by to be written, and the suffix it then has: 5400 s, (60, "min")."""
+        factor, suffix = self._unit(value)
+        return factor, suffix.strip()
+
     def _ends_place(self, value: float, low: float, high: float) -> int:
         """The decimal place of an interval's ends: the last that its width supports, one finer to hold the centre."""
         place = _supported_place(high - low)

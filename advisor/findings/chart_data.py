@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,11 @@ from advisor.findings.case import Case
 from advisor.findings.curves import Curve, curve, main_rows, rate_curve
 from advisor.findings.detectors.phases import PHASES
 from advisor.findings.run_facts import price, step_tokens
+from advisor.laws.phase import SAME_PHASE
 from advisor.readers.run_table import RunTable
 
 MOST_POINTS = 600  # of a curve: more than a screen shows
+_LEAST_SMOOTHED = 3  # rows of a running median: of fewer it is the row itself
 TABLE_COLUMNS = (
     *("step", "epoch", "tokens", "loss", "eval_loss", "learning_rate", "grad_norm", "seconds", "tokens_per_second"),
     *("mfu", "memory_bytes"),
@@ -32,6 +35,14 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Where on the axes something begins; its point's value is the step."""
+
+    at: Point
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartOfStep:
     """One phase of a step."""
 
@@ -40,36 +51,73 @@ class PartOfStep:
     share: float  # of the whole step
 
 
-def points(case: Case, name: str, most: int = MOST_POINTS) -> list[Point]:
-    """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive."""
-    return _placed(case, curve(case.run, name), most)
+def points(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+    """A column's finite values of the main phase, thinned so that the highest and lowest of each stretch survive.
+
+    `smooth` is the share of the rows whose running median is taken before that; 0 leaves them as printed.
+    """
+    return _placed(case, curve(case.run, name), most, smooth)
 
 
-def step_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+def step_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
     """Seconds of each step, from what the log has of them."""
     times = run_metrics.step_times(case)
-    return [] if times is None else _placed(case, Curve(step=times.step, value=times.seconds), most)
+    return [] if times is None else _placed(case, Curve(step=times.step, value=times.seconds), most, smooth)
 
 
-def mfu_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+def mfu_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
     """MFU at each step by exact FLOPs and the card's dense peak, as logged where shape or card is unknown."""
     per_rate, rates = mfu_per_rate(case), measured.rates(case)
     if per_rate is None:
-        return points(case, "mfu", most)
-    return _placed(case, Curve(step=rates.step, value=rates.value * per_rate), most)
+        return points(case, "mfu", most, smooth)
+    return _placed(case, Curve(step=rates.step, value=rates.value * per_rate), most, smooth)
 
 
-def learning_rate_points(case: Case, most: int = MOST_POINTS) -> list[Point]:
+def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
     """Learning rates as a share of the run's peak, the only scale on which every log prints them."""
-    rates = rate_curve(case.run)
+    shares = _rate_shares(case.run)
+    return _placed(case, shares, most, smooth) if len(shares) else []
+
+
+def columns_with_curves(case: Case) -> list[str]:
+    """The columns of which this run's main phase has two values at least."""
+    return [name for name in case.run.columns if len(curve(case.run, name)) > 1]
+
+
+def phase_marks(case: Case) -> list[Mark]:
+    """Where the learning rate's warm-up ends and where its decay begins, by the schedule as it was logged."""
+    shares = _rate_shares(case.run)
+    high = np.flatnonzero(shares.value >= 1 - SAME_PHASE) if len(shares) else np.empty(0, dtype=int)
+    marks = []
+    if len(high) and shares.value[0] < 1 - SAME_PHASE:
+        marks.append((float(shares.step[high[0]]), "warm-up ends"))
+    if len(high) and shares.value[-1] < 1 - SAME_PHASE:
+        marks.append((float(shares.step[high[-1]]), "the learning rate falls from here"))
+    return place_marks(case, marks)
+
+
+def place_marks(case: Case, marks: Sequence[tuple[float, str]]) -> list[Mark]:
+    """Steps and what is there to be said, placed on every axis."""
+    steps = np.array([step for step, _ in marks])
+    placed = _placed(case, Curve(step=steps, value=steps), max(1, len(marks)))
+    return [Mark(at=at, words=words) for at, (_, words) in zip(placed, marks, strict=True)]
+
+
+def _rate_shares(run: RunTable) -> Curve:
+    """Learning rates over the highest of them; empty where none was above zero."""
+    rates = rate_curve(run)
     top = float(rates.value.max()) if len(rates) else 0.0
-    return _placed(case, Curve(step=rates.step, value=rates.value / top), most) if top > 0 else []
+    nothing = np.empty(0)
+    return Curve(step=rates.step, value=rates.value / top) if top > 0 else Curve(step=nothing, value=nothing)
 
 
-def _placed(case: Case, printed: Curve, most: int) -> list[Point]:
+def _placed(case: Case, printed: Curve, most: int, smooth: float = 0.0) -> list[Point]:
     """A curve's points on every axis, thinned."""
-    keep = _extremes(printed.value, most)
-    steps, values = printed.step[keep], printed.value[keep]
+    drawn = printed.value
+    if smooth > 0:
+        drawn = series.rolling_median(drawn, max(_LEAST_SMOOTHED, round(smooth * len(drawn))))
+    keep = _extremes(drawn, most)
+    steps, values = printed.step[keep], drawn[keep]
     tokens, hours = _tokens_at(case, steps), _hours_at(case, steps)
     usd_per_hour = price(case)
     return [
@@ -175,4 +223,7 @@ def _hours_at(case: Case, steps: np.ndarray) -> np.ndarray | None:
             start = clock.value[0] if name == "unix_seconds" else 0.0
             return np.interp(steps, clock.step, clock.value - start) / 3600
     typical = run_metrics.step_seconds(case)
-    return None if typical is None else (steps - steps[:1]) * typical / 3600
+    if typical is None:
+        return None
+    printed = series.finite(run_metrics.main_column(case.run, "step"))  # a validation loss begins later than the run
+    return (steps - np.minimum(steps[:1], printed[0] if len(printed) else np.inf)) * typical / 3600

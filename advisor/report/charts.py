@@ -13,9 +13,13 @@ import numpy as np
 import pandas as pd
 from altair.typing import Optional
 
+from advisor.units import HOUR, Formatter, format_seconds
+
 PREDICTED, ACTUAL, GOOD, WARNING, REJECTED = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8C8C8C"
 PARTS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#D55E00", "#F0E442", "#8C8C8C")
+SERIES = (PARTS[0], PARTS[3], PARTS[2], PARTS[4], PARTS[1], PARTS[5], PARTS[7], PARTS[6])  # neighbours unlike
 BAND = 0.2
+FAINT = 0.3
 HEIGHT = 300
 NAME_WIDTH, NAME_HEIGHT = 0.15, 0.07  # of a chart: what a card's name takes
 LOG_FROM = 3.0  # an axis that spans a larger factor is logarithmic
@@ -29,6 +33,7 @@ class Axis:
 
     field: str
     title: str
+    log: bool = False  # asked for as logarithmic, however little it spans
 
 
 def layered(*layers: alt.Chart | alt.LayerChart, height: int | None = None) -> alt.LayerChart:
@@ -41,6 +46,25 @@ def layered(*layers: alt.Chart | alt.LayerChart, height: int | None = None) -> a
 def frame(rows: Rows) -> pd.DataFrame:
     """Rows of plain values as Altair wants them."""
     return pd.DataFrame(list(rows))
+
+
+_TIMES = {"µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours"}
+
+
+def timed(*groups: Sequence[Mapping[str, Any]]) -> tuple[Axis, list[list[dict[str, Any]]]]:
+    """Rows of one axis with `time` in place of `hours`, in the unit that the longest asks for; and that axis."""
+    factor, suffix = format_seconds.unit(
+        HOUR * max((float(row["hours"]) for rows in groups for row in rows), default=0)
+    )
+    per_hour = HOUR / factor
+    told = [[{**row, "time": row["hours"] * per_hour} for row in rows] for rows in groups]
+    return Axis(field="time", title=_TIMES.get(suffix, suffix)), told
+
+
+def in_unit(rows: Sequence[Mapping[str, Any]], field: str, words: Formatter) -> tuple[list[dict[str, Any]], str]:
+    """Rows with one field in the unit in which its largest is written, and that unit."""
+    factor, suffix = words.unit(max((abs(float(row[field])) for row in rows), default=0.0))
+    return [{**row, field: row[field] / factor} for row in rows], suffix
 
 
 def curve(
@@ -107,39 +131,57 @@ def lines(
     band: Rows = (),
     log_y: bool = False,
     marks: Rows = (),
+    behind: Rows = (),
+    dashes: Mapping[str, Sequence[int]] | None = None,
 ) -> alt.LayerChart:
     """Several named series over one axis: rows hold x's and y's field and `series`; band rows x's field, low, high.
 
-    `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts.
+    `marks` are vertical lines with x's field and `words`: findings, checkpoints, restarts. `behind` are rows drawn
+    faintly under the others: what they are smoothed from. With `dashes` rows also hold `kind`, one of its keys.
     """
-    data = frame(rows)
+    data, faint = frame(rows), frame(behind)
+    whole = pd.concat([data, faint])
     number_format = "~s" if len(data) and data[x.field].max() >= 1e4 else ".4~g"
-    across = alt.Scale(nice=False, zero=False)  # the curve from edge to edge
+    across = alt.Scale(nice=False, zero=False, type="log" if x.log else "linear")  # the curve from edge to edge
     horizontal = alt.X(f"{x.field}:Q", title=x.title, axis=alt.Axis(format=number_format, tickCount=8), scale=across)
     scale: alt.Scale = alt.Scale(zero=False)
     axis: Optional[alt.Axis] = alt.Undefined
-    if log_y:
-        ends = _with_margin(float(data[y.field].min()), float(data[y.field].max()))
-        scale, axis = _scale(ends), _axis(ends)
+    if log_y or y.log:
+        ends = _with_margin(float(whole[y.field].min()), float(whole[y.field].max()))
+        scale, axis = _scale(ends, always=y.log), _axis(ends)
     layers: list[alt.Chart] = []
+    dashed: Any = alt.Undefined
+    if dashes is not None:
+        drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
+        dashed = alt.StrokeDash(
+            "kind:N",
+            scale=alt.Scale(domain=list(drawn), range=list(drawn.values())),
+            title=None,
+            legend=alt.Legend(orient="top") if len(drawn) > 1 else None,
+        )
     expected = frame(band)
     if len(expected):
         low = alt.Y("low:Q", title=y.title, scale=scale, axis=axis)
         layers.append(
             alt.Chart(expected).mark_area(color=PREDICTED, opacity=BAND).encode(horizontal, low, alt.Y2("high:Q"))
         )
+    vertical = alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis)
+    colour = alt.Color(
+        "series:N",
+        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+        title=None,
+        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1) if len(colours) > 1 else None,
+    )
+    if len(faint):
+        layers.append(alt.Chart(faint).mark_line(opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour))
     layers.append(
         alt.Chart(data)
         .mark_line()
         .encode(
             horizontal,
-            alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis),
-            alt.Color(
-                "series:N",
-                scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-                title=None,
-                legend=alt.Legend(orient="top") if len(colours) > 1 else None,
-            ),
+            vertical,
+            colour,
+            strokeDash=dashed,
             tooltip=[
                 alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
                 alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
@@ -229,11 +271,10 @@ def _with_margin(low: float, high: float) -> tuple[float, float]:
     return low / margin, high * margin
 
 
-def _scale(ends: tuple[float, float]) -> alt.Scale:
-    """Exactly from end to end: logarithmic where that helps, and not rounded outwards to whole decades."""
-    return alt.Scale(
-        type="log" if ends[1] / ends[0] > LOG_FROM else "linear", domain=list(ends), nice=False, zero=False
-    )
+def _scale(ends: tuple[float, float], always: bool = False) -> alt.Scale:
+    """Exactly from end to end: logarithmic where that helps or `always`, and not rounded outwards to whole decades."""
+    kind: Literal["log", "linear"] = "log" if always or ends[1] / ends[0] > LOG_FROM else "linear"
+    return alt.Scale(type=kind, domain=list(ends), nice=False, zero=False)
 
 
 def _axis(ends: tuple[float, float], money: bool = False) -> alt.Axis:

@@ -1,59 +1,202 @@
-"""The curves of several runs over each other, against steps, tokens, hours and dollars; and charts as pictures."""
+"""Curves of one or several runs over each other, against steps, tokens, time and dollars; and charts as pictures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
 from advisor.errors import AdvisorError
-from advisor.findings.chart_data import Point, learning_rate_points, mfu_points, points, step_points
+from advisor.findings import chart_data
+from advisor.findings.case import Case
+from advisor.findings.chart_data import Mark, Point
 from advisor.report import charts
 from advisor.report.charts import Axis
 from advisor.report.plots import Plot, plots
+from advisor.units import format_bytes
 from advisor.workflows.analysis import Analysis
 from advisor.workflows.analyze import names_of
 
-_AXES = (("step", "step"), ("tokens", "tokens seen"), ("hours", "hours"), ("usd", "dollars"))
+AXES = {"step": "steps", "tokens": "tokens", "hours": "time", "usd": "dollars"}  # field of a point → what is chosen
+LOSS = "loss"  # the scalar that is drawn with its validation loss beside it
+_ACROSS = {"step": "step", "tokens": "tokens seen", "hours": "time", "usd": "dollars"}
 _MOST = 400  # points of a curve: there are many
 _SCALE = 2.0  # of pictures: for print and dense screens
+_KINDS = {"training": (1, 0), "validation": (5, 3)}  # solid and dashed
+
+_Curve = Callable[[Case, int, float], list[Point]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """What can be drawn of a run: its name, the unit on its axis, and how it is had from a `Case`."""
+
+    title: str
+    unit: str
+    curve: _Curve
+    log_y: bool = False  # drawn logarithmically where it spans much
+    positive: bool = False  # what is not above zero is no reading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How curves are looked at: against what, smoothed over which share of their rows, on which axes, marked or not."""
+
+    axis: str = "step"  # of AXES
+    smooth: float = 0.0
+    log_x: bool = False
+    log_y: bool = False
+    marks: bool = False
+
+
+def _column(name: str) -> _Curve:
+    return lambda case, most, smooth: chart_data.points(case, name, most, smooth)
+
+
+_SCALARS = {
+    LOSS: Scalar(title="Training loss", unit="loss as printed", curve=_column(LOSS)),
+    "eval_loss": Scalar(title="Validation loss", unit="loss as printed", curve=_column("eval_loss")),
+    "learning_rate": Scalar(
+        title="Learning rate", unit="share of the run's peak", curve=chart_data.learning_rate_points
+    ),
+    "mfu": Scalar(title="MFU", unit="share of the dense peak", curve=chart_data.mfu_points),
+    "seconds": Scalar(
+        title="Step time", unit="seconds", curve=chart_data.step_points, log_y=True, positive=True
+    ),
+}  # fmt: skip
+# columns that are an axis or no reading, and the learning rate's own that is the other's share
+_NO_SCALARS = {
+    "step",
+    "tokens",
+    "elapsed_seconds",
+    "unix_seconds",
+    "phase",
+    "rank",
+    "loss_is_nan",
+    "learning_rate_share",
+}
+
+
+def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
+    """What at least one run has a curve of, by name, with its title; those that every log may have come first."""
+    held = {name for analysis in analyses for name in chart_data.columns_with_curves(analysis.case)}
+    known = {
+        name
+        for name, scalar in _SCALARS.items()
+        if any(len(scalar.curve(analysis.case, 2, 0.0)) > 1 for analysis in analyses)
+    }
+    names = [name for name in _SCALARS if name in known]
+    return {name: _scalar(name).title for name in (*names, *sorted(held - {*_SCALARS} - _NO_SCALARS))}
+
+
+def _scalar(name: str) -> Scalar:
+    """A scalar by its name; what is not known in particular is the column of the table."""
+    if name in _SCALARS:
+        return _SCALARS[name]
+    title = name.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ").capitalize()
+    unit = "seconds" if name.endswith("_seconds") else "as printed"
+    return Scalar(title=title, unit=unit, curve=_column(name), log_y=name == "grad_norm", positive=name == "grad_norm")
 
 
 def overlays(analyses: Sequence[Analysis]) -> Iterator[Plot]:
     """Loss, learning rate, MFU and step time of all runs, a chart for each axis that at least one run knows."""
+    for name in _SCALARS:
+        for axis in AXES:
+            plot = overlay(analyses, name, Look(axis=axis))
+            if plot is not None:
+                yield plot
+
+
+def overlay(analyses: Sequence[Analysis], name: str, look: Look, *, validation: bool = False) -> Plot | None:
+    """One scalar of all runs in one chart; None where no run knows it on this axis.
+
+    `validation` draws the validation loss beside the training loss, dashed, or in its own colour for one run.
+    """
     names = names_of(analyses)
-    for title, unit, log_y, curve_of in (
-        ("Training loss", "loss as printed", False, lambda case: points(case, "loss", _MOST)),
-        ("Validation loss", "loss as printed", False, lambda case: points(case, "eval_loss", _MOST)),
-        ("Learning rate", "share of the run's peak", False, lambda case: learning_rate_points(case, _MOST)),
-        ("MFU", "share of the dense peak", False, lambda case: mfu_points(case, _MOST)),
-        ("Step time", "seconds", True, lambda case: [p for p in step_points(case, _MOST) if p.value > 0]),
-    ):
-        curves = [(name, curve_of(analysis.case)) for name, analysis in zip(names, analyses, strict=True)]
-        for axis, across in _AXES:
-            rows = [row for name, curve in curves for row in _rows(curve, axis, name)]
-            if len(rows) < 2:
-                continue
-            shown = [name for name in names if any(row["series"] == name for row in rows)]
-            colours = {name: charts.PARTS[names.index(name) % len(charts.PARTS)] for name in shown}
-            chart = charts.lines(
-                rows, x=Axis(field=axis, title=across), y=Axis(field="value", title=unit), colours=colours, log_y=log_y
-            )
-            yield Plot(title=f"{title} against {across}", caption=_caption(names, shown), chart=chart.interactive())
+    rows = _drawn(analyses, names, name, look, validation)
+    if len(rows) < 2:
+        return None
+    behind = _drawn(analyses, names, name, replace(look, smooth=0.0), validation) if look.smooth else []
+    marks = _marks(analyses, names, look) if look.marks else []
+    scalar, field, unit = _scalar(name), look.axis, _scalar(name).unit
+    across = Axis(field=field, title=_ACROSS[field])
+    if name.endswith("_bytes"):
+        [rows, behind], unit = _in_one_unit(rows, behind)
+    if field == "hours":
+        across, [rows, behind, marks] = charts.timed(rows, behind, marks)
+    shown = [run for run in names if any(row["run"] == run for row in rows)]
+    colours = {run: charts.SERIES[names.index(run) % len(charts.SERIES)] for run in shown}
+    dashes = _KINDS if validation and name == LOSS else None
+    if len(names) == 1 and dashes:
+        both = {"training": charts.ACTUAL, "validation": charts.GOOD}
+        colours = {kind: colour for kind, colour in both.items() if any(row["kind"] == kind for row in rows)}
+        rows, behind = ([{**row, "series": row["kind"]} for row in some] for some in (rows, behind))
+        dashes = None
+    chart = charts.lines(
+        rows, x=replace(across, log=look.log_x), y=Axis(field="value", title=unit, log=look.log_y), colours=colours,
+        log_y=scalar.log_y, marks=marks, behind=behind, dashes=dashes,
+    )  # fmt: skip
+    title = f"{'Loss' if validation and name == LOSS else scalar.title} against {_ACROSS[field]}"
+    return Plot(title=title, caption=_caption(names, shown, look, marked=bool(marks)), chart=chart.interactive())
 
 
-def _caption(names: Sequence[str], shown: Sequence[str]) -> str:
+def _drawn(
+    analyses: Sequence[Analysis], names: Sequence[str], name: str, look: Look, validation: bool
+) -> list[dict[str, Any]]:
+    """The rows of every run's curve, and of its validation loss where that is drawn with it."""
+    wanted = [(name, "training")] + ([("eval_loss", "validation")] if validation and name == LOSS else [])
+    rows = []
+    for run, analysis in zip(names, analyses, strict=True):
+        for column, kind in wanted:
+            scalar = _scalar(column)
+            # a few evaluations are no scatter: they stand as they are
+            points = scalar.curve(analysis.case, _MOST, 0.0 if kind == "validation" else look.smooth)
+            rows += [
+                {look.axis: place, "value": point.value, "series": run, "run": run, "kind": kind}
+                for point in points
+                if (place := getattr(point, look.axis)) is not None
+                and (place > 0 or not look.log_x)
+                and (point.value > 0 or not (look.log_y or scalar.positive))
+            ]
+    return rows
+
+
+def _in_one_unit(rows: list[dict[str, Any]], behind: list[dict[str, Any]]) -> tuple[list[list[dict[str, Any]]], str]:
+    """Both in the unit of the larger."""
+    told, unit = charts.in_unit([*rows, *behind], "value", format_bytes)
+    return [told[: len(rows)], told[len(rows) :]], unit
+
+
+def _marks(analyses: Sequence[Analysis], names: Sequence[str], look: Look) -> list[dict[str, Any]]:
+    """Where findings were seen and the learning rate's phases begin, in words that name the run."""
+    marks = []
+    for run, analysis in zip(names, analyses, strict=True):
+        seen = [
+            (float(evidence.first_step), f"{finding.severity.value}: {finding.title}")
+            for finding in analysis.findings
+            for evidence in finding.evidence
+            if evidence.first_step is not None
+        ]
+        found: list[Mark] = [*chart_data.place_marks(analysis.case, seen), *chart_data.phase_marks(analysis.case)]
+        marks += [
+            {look.axis: place, "words": mark.words if len(names) == 1 else f"{run}: {mark.words}"}
+            for mark in found
+            if (place := getattr(mark.at, look.axis)) is not None and (place > 0 or not look.log_x)
+        ]
+    return marks
+
+
+def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: bool) -> str:
     missing = [name for name in names if name not in shown]
     words = "Drag to move, scroll to zoom, double-click to go back. "
+    if look.smooth:
+        words += f"Running median of {look.smooth:.0%} of the rows; faint: as logged. "
+    words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
     return words + (f"Not told by the logs of {', '.join(missing)}." if missing else "")
-
-
-def _rows(curve: list[Point], axis: str, series: str) -> list[dict[str, Any]]:
-    placed = [(getattr(point, axis), point.value) for point in curve]
-    return [{axis: place, "value": value, "series": series} for place, value in placed if place is not None]
 
 
 def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:

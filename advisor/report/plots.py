@@ -11,14 +11,14 @@ import altair as alt
 from advisor.findings.chart_data import Point, mfu_per_rate, parts_of_step, points, rate_points, telemetry_points
 from advisor.report import charts
 from advisor.report.charts import Axis
-from advisor.units import format_seconds
+from advisor.units import format_bytes, format_seconds
 from advisor.workflows.analysis import Analysis
 
 _STEP = Axis(field="step", title="step")
 _TELEMETRY = (
     ("power_watts", "power, W"),
     ("utilization", "share of time with a kernel"),
-    ("memory_used_bytes", "memory in use, bytes"),
+    ("memory_used_bytes", "memory in use"),
     ("temperature_celsius", "temperature, °C"),
     ("sm_clock_mhz", "SM clock, MHz"),
 )
@@ -36,6 +36,11 @@ class Plot:
 def plots(analysis: Analysis) -> Iterator[Plot]:
     """Every chart that the log has data for."""
     yield from _losses(analysis)
+    yield from beside_the_loss(analysis)
+
+
+def beside_the_loss(analysis: Analysis) -> Iterator[Plot]:
+    """Every chart but those of the loss."""
     yield from _speed(analysis)
     yield from _gradients(analysis)
     yield from _parts(analysis)
@@ -45,16 +50,18 @@ def plots(analysis: Analysis) -> Iterator[Plot]:
 
 def _losses(analysis: Analysis) -> Iterator[Plot]:
     training, validation = points(analysis.case, "loss"), points(analysis.case, "eval_loss")
-    axes = (("step", "step"), ("tokens", "tokens seen"), ("hours", "hours"))
+    axes = (("step", "step"), ("tokens", "tokens seen"), ("hours", "time"))
     for axis, title in axes:
         rows = _rows(training, axis, "training loss") + _rows(validation, axis, "validation loss")
         if len(rows) < 2:
             continue
-        colours = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
+        both = {"training loss": charts.ACTUAL, "validation loss": charts.GOOD}
+        colours = {name: colour for name, colour in both.items() if any(row["series"] == name for row in rows)}
         marks = _marks(analysis) if axis == "step" else []
-        chart = charts.lines(
-            rows, x=Axis(field=axis, title=title), y=_value("loss as printed"), colours=colours, marks=marks
-        )
+        across = Axis(field=axis, title=title)
+        if axis == "hours":
+            across, [rows] = charts.timed(rows)
+        chart = charts.lines(rows, x=across, y=_value("loss as printed"), colours=colours, marks=marks)
         caption = "Dashed lines: findings. Hover for their names." if marks else ""
         yield Plot(title=f"Loss against {title}", caption=caption, chart=chart)
 
@@ -139,7 +146,8 @@ def _memory(analysis: Analysis) -> Iterator[Plot]:
     rows += _rows(points(analysis.case, "reserved_bytes"), "step", "reserved")
     if len(rows) > 1:
         colours = {"in use": charts.ACTUAL, "reserved": charts.PREDICTED}
-        chart = charts.lines(rows, x=_STEP, y=_value("bytes"), colours=colours)
+        rows, unit = charts.in_unit(rows, "value", format_bytes)
+        chart = charts.lines(rows, x=_STEP, y=_value(unit), colours=colours)
         yield Plot(title="Device memory as logged", caption="", chart=chart)
 
 
@@ -151,5 +159,10 @@ def _telemetry(analysis: Analysis) -> Iterator[Plot]:
         cards = sorted({card for _, _, card in readings})
         rows = [{"hours": hours, "value": value, "series": f"card {card}"} for hours, value, card in readings]
         colours = {f"card {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
-        chart = charts.lines(rows, x=Axis(field="hours", title="hours"), y=_value(title), colours=colours)
+        words = title
+        if name.endswith("_bytes"):
+            rows, unit = charts.in_unit(rows, "value", format_bytes)
+            words = f"{title}, {unit}"
+        across, [timed] = charts.timed(rows)
+        chart = charts.lines(timed, x=across, y=_value(words), colours=colours)
         yield Plot(title=f"Telemetry: {title}", caption="", chart=chart)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
 from pathlib import PurePosixPath
 
 import streamlit as st
@@ -12,13 +15,12 @@ from advisor.findings.case import Finding, Severity
 from advisor.findings.coverage import coverage
 from advisor.report import measured, several, words
 from advisor.report.markdown import report as in_markdown
-from advisor.report.overlays import overlays
-from advisor.report.plots import Plot, plots
+from advisor.report.plots import beside_the_loss
 from advisor.report.rows import as_csv, checkpoint_rows, loss_table, phase_rows
 from advisor.report.table import on_page
 from advisor.store.folders import example_run
 from advisor.ui import analyze_log as log
-from advisor.ui import loaders
+from advisor.ui import kept_logs, loaders, workbench
 from advisor.ui.controls import ANALYZE, in_controls, in_words
 from advisor.ui.tables import pairs, plain, side_by_side, table
 from advisor.ui.uploads import PASTED, Upload, judge_uploads, title_of
@@ -35,34 +37,38 @@ def page() -> None:
     """Logs in, their report out."""
     st.header("Analyze", anchor=False)
     uploads = log.source()
-    given = log.given()
     name = log.looked_at(uploads)
+    kept_logs.begin(name)
+    given = log.given()
     if name is None:
         _empty()
     elif name == EXAMPLE:
         st.caption("The recorded example: depth 2, trained for 90 seconds on two CPU cores.")
         _report(_example(given, loaders.store_stamp()), [])
-    elif (kept := log.kept().get(name)) is None:
+    elif (held := kept_logs.held(name)) is None:
         st.info(
             "The report of this link is no longer in the server's memory: drop its log again.",
             icon=":material/history:",
         )
         _empty()
     else:
+        kept = list(held.uploads)
         if not uploads:
             log.above(kept)
         try:
             with st.spinner("reading and judging the log"):
-                judged = _judged(name, given, loaders.store_stamp(), kept)
+                judged = _judged((name, held.kept_at), given, loaders.store_stamp(), kept)
         except AdvisorError:
             log.close()
             raise
-        _report(judged, kept)
+        _report(judged, kept, partial(kept_logs.keep, name, held))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _judged(name: str, given: Given, stamped: tuple[int, ...], _uploads: list[Upload]) -> Judged:
-    """`name` is by content; uploads themselves are not hashed again: they may be large."""
+def _judged(
+    name: tuple[str, datetime | None], given: Given, stamped: tuple[int, ...], _uploads: list[Upload]
+) -> Judged:
+    """`name` is by content, or given and when; uploads themselves are not hashed again: they may be large."""
     del name, stamped  # in the key only
     return judge_uploads(_uploads, given, loaders.store())
 
@@ -83,62 +89,52 @@ def _empty() -> None:
     if st.button("Look at a recorded example", icon=":material/visibility:", key="analyze-show-example"):
         st.session_state[log.REPORT] = EXAMPLE
         st.rerun()
+    kept_logs.choose()
 
 
-def _report(judged: Judged, uploads: list[Upload]) -> None:
+def _report(judged: Judged, uploads: list[Upload], keep: Callable[[], None] | None = None) -> None:
+    """`keep` draws the way to keep the logs; None for those that came with the program."""
     if len(judged.analyses) == 1:
         for text in judged.left_out:
             st.caption(plain(text))
-        _single(judged.analyses[0], judged, uploads)
+        _single(judged.analyses[0], judged, uploads, keep)
         return
     names = names_of(judged.analyses)
     with st.container(border=True):
         table(on_page(several.run_table(judged.analyses)))
         for text in judged.left_out:
             st.caption(plain(text))
-        _downloads(judged, f"{len(names)}-runs")
+        _downloads(judged, f"{len(names)}-runs", keep)
+    workbench.curves(judged.analyses)
     if judged.comparison is not None:
         st.subheader("Compared with each other", anchor=False)
         for shown in several.compared(judged.comparison):
             table(on_page(shown))
         for text in several.said(judged.comparison):
             st.caption(plain(text))
-    st.subheader("Over each other", anchor=False)
-    _overlaid(list(overlays(judged.analyses)))
     st.subheader("One of them", anchor=False)
     name = st.selectbox("Run", names, key="analyze-run", help="Its own report is below.")
     _single(judged.analyses[names.index(name) if name in names else 0], None, uploads)
 
 
-def _overlaid(drawn: list[Plot]) -> None:
-    """One chart at a time: there are twenty, and each is large."""
-    if not drawn:
-        st.caption("No curve can be drawn of these logs.")
-        return
-    titles = [plot.title for plot in drawn]
-    title = st.selectbox("Chart", titles, key="analyze-chart", help="What is drawn against what.")
-    plot = drawn[titles.index(title) if title in titles else 0]
-    st.altair_chart(plot.chart, width="stretch")
-    if plot.caption:
-        st.caption(_worded(plot.caption))
-
-
-def _single(analysis: Analysis, judged: Judged | None, uploads: list[Upload]) -> None:
+def _single(
+    analysis: Analysis, judged: Judged | None, uploads: list[Upload], keep: Callable[[], None] | None = None
+) -> None:
     """One run's report; `judged` is what there is to download, None where that was said above."""
     happened, cost, todo = analysis.verdict
     with st.container(border=True):
-        st.markdown(f"**{plain(happened)}**")
-        st.markdown(plain(cost))
-        st.markdown(f":material/arrow_forward: {plain(todo)}")
+        st.markdown(f"**{plain(happened)}**  \n{plain(cost)}  \n:material/arrow_forward: {plain(todo)}")
         if judged is not None:
-            _downloads(judged, PurePosixPath(analysis.run.source).name or "run")
+            _downloads(judged, PurePosixPath(analysis.run.source).name or "run", keep)
+    if judged is not None:
+        workbench.curves([analysis])
     pairs(words.runs(analysis), [name.capitalize() for name in words.RUNS], right=("Takes", "Costs"))
     _findings(analysis)
     _figures(analysis)
     _tables(analysis, uploads)
 
 
-def _downloads(judged: Judged, stem: str) -> None:
+def _downloads(judged: Judged, stem: str, keep: Callable[[], None] | None) -> None:
     """Written when they are asked for; a click does not run the page again, which would lose the others."""
     with st.container(horizontal=True):
         st.download_button(
@@ -163,6 +159,8 @@ def _downloads(judged: Judged, stem: str) -> None:
             "CSV", lambda: as_csv(judged.analyses), file_name=f"{stem}.csv", mime="text/csv",
             icon=":material/download:", help="The table that was read from the log.", on_click="ignore",
         )  # fmt: skip
+        if keep is not None:
+            keep()
 
 
 def _html(judged: Judged) -> io.BytesIO:
@@ -230,10 +228,10 @@ def finding_card(finding: Finding) -> None:
 
 
 def _figures(analysis: Analysis) -> None:
-    drawn = list(plots(analysis))
+    drawn = list(beside_the_loss(analysis))
     if not drawn:
         return
-    st.subheader("Charts", anchor=False)
+    st.subheader("More charts", anchor=False)
     for first in range(0, len(drawn), 2):
         for column, plot in zip(side_by_side(f"charts-{first}", (1, 1)), drawn[first : first + 2], strict=False):
             column.markdown(f"**{plain(plot.title)}**")

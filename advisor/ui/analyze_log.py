@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -16,7 +17,9 @@ from advisor.ui.uploads import MOST_MEGABYTES, PASTED, Upload, title_of
 from advisor.workflows.analysis import Given
 
 QUERY: Final = "query-params"
+GIVEN: Final = ("log_gpu", "log_gpus", "log_price", "log_loss", "log_usd", "log_hours")  # beside the log
 FILES, TEXT = "analyze-files", "analyze-text"
+NAMED = "analyze-named"  # session state: by which names uploads were kept
 REPORT = "report"  # in the session and in the address: which report is looked at
 KEPT_BYTES = 256 * 2**20  # of uploads, in the server's memory, so that a page that is loaded again has its report
 
@@ -32,14 +35,14 @@ def source() -> list[Upload]:
         on_change=_emptied,
         help="Console output, CSV, JSONL, TensorBoard events, trainer_state.json and many more. Several logs of one "
         "format are several runs, compared with each other. Files are read on this machine, never executed, and kept "
-        "in memory only.",
+        "in memory only, unless you keep them under a name.",
     )
     text = right.text_area(
         "or paste its text",
         placeholder="step 10 | loss 4.21 | lr 3e-4 | 812 ms | 161 k tok/s …",
         key=TEXT,
         on_change=_emptied,
-        height=110,
+        height=70,
         help="The lines a training script printed.",
     )
     if files:
@@ -51,7 +54,8 @@ def looked_at(uploads: list[Upload]) -> str | None:
     """The name of the report: of what lies in the form, else of the session or the address. None: nothing yet."""
     name: str | None = st.session_state.get(REPORT) or st.query_params.get(REPORT)
     if uploads:
-        name = _keep(uploads)
+        key = _keep(uploads)
+        name = st.session_state.get(NAMED, {}).get(key, key)
     if name:
         st.session_state[REPORT] = st.query_params[REPORT] = name
     return name
@@ -78,7 +82,7 @@ def kept() -> OrderedDict[str, list[Upload]]:
     return OrderedDict()
 
 
-def above(uploads: list[Upload]) -> None:
+def above(uploads: Sequence[Upload]) -> None:
     """Which report is shown without its log in the form, and the way to another."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(f"Report on {plain(title_of(uploads))}, as uploaded before.")
@@ -98,6 +102,7 @@ def close() -> None:
 
 
 def given() -> Given:
+    """What is stated beside the log, in an expander."""
     with st.expander("What the log may not say: card, price, targets"):
         columns = st.columns(3)
         cards = ["cpu", *sorted(load_gpus())]

@@ -121,7 +121,7 @@ def test_the_reports_of_several_hold_table_overlays_and_comparison(folder, store
     write_reports(found, paths, comparison=against, left_out=["left out: training_d.log"])
     page = paths["html"].read_text().split("<script>")[0]
     for words in ("<h1>3 runs</h1>", "Over each other", "Learning rate against tokens seen", "MFU against dollars",
-                  "Step time against hours", "Compared with each other", "left out: training_d.log"):  # fmt: skip
+                  "Step time against time", "Compared with each other", "left out: training_d.log"):  # fmt: skip
         assert words in page, words
     assert "| training_b.log | completed" in paths["md"].read_text()
     pictures = sorted(paths["plots"].iterdir())
