@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 
 ENGINES := .venv-engines
 TRANSFORMERS := .venv-transformers
+LITGPT := .venv-litgpt
 
 .PHONY: quickstart test long chaos engines accuracy detectors docs screenshots clean
 
@@ -30,8 +31,15 @@ chaos: $(VENV)/dev.stamp
 
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries; models as Hugging Face's transformers computes them
-engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp
+engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp
 	$(BIN)/pytest -q -rs tests/engines
+
+# its hub is older than TRL's and than constraints.txt has it: an environment of its own. litgpt 0.5.13 imports requests and does not name it
+$(LITGPT)/stamp: $(VENV)/core.stamp
+	$(PYTHON) -m venv $(LITGPT)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(LITGPT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/layered.pth"
+	-$(LITGPT)/bin/python -m pip --disable-pip-version-check install --quiet 'litgpt==0.5.13' 'huggingface-hub<1.4' requests
+	@touch $@
 
 accuracy: $(VENV)/core.stamp
 	$(BIN)/python benchmarks/search_speed.py --record
@@ -53,7 +61,7 @@ screenshots: $(VENV)/dev.stamp
 	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) $(LITGPT) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find advisor trainer tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself first: it is by far the largest, and its pin decides what everything else resolves to

@@ -24,6 +24,7 @@ from advisor.store.adopted import LOG, AdoptedBurst, Setting
 from trainer.schema import Outcome
 
 _POLL_SECONDS = 0.05
+_UNPRINTED = 2  # steps that a program may have done since its last line
 _GRACE_SECONDS = 3.0  # from SIGTERM to SIGKILL: a burst has nothing to save
 TIMED_OUT = "timed_out"
 _OUTCOMES = {Status.OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY, Status.DIVERGED: Outcome.DIVERGED}
@@ -68,7 +69,7 @@ def run_burst(
     )
     ended = limits.to_its_end and outcome == Outcome.COMPLETED
     if watched.probed.first is not None:
-        return _by_probe(burst, watched.probed, ended)
+        return _by_probe(burst, watched.probed, watched.log.logged, ended)
     return burst if watched.log.logged is None else _by_log(burst, watched.log, watched.log.logged, ended)
 
 
@@ -179,8 +180,11 @@ def _last_words(output: Path) -> str:
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, ended: bool) -> AdoptedBurst:
-    """The burst with what the probe saw; `ended`: it ended by itself, as it was to."""
+def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None, ended: bool) -> AdoptedBurst:
+    """The burst with what the probe saw; `ended`: it ended by itself, as it was to.
+
+    How far a step goes through the data is its log's to say, where that counts the same steps.
+    """
     process = probed.first
     assert process is not None and process.main is not None  # a process of `probed` has trained
     moments = process.moments
@@ -189,6 +193,7 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, ended: bool) -> AdoptedB
         shape=process.shape,
         elements=process.optimizers[process.main]["elements"],
         steps=len(moments),
+        step_epochs=logged.epochs if logged and abs(logged.steps[-1] - len(moments)) <= _UNPRINTED else None,
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
         resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,

@@ -29,6 +29,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("max_steps", "max_train_steps", "num_train_steps", "total_steps", "train_steps", "num_steps", "n_steps"),
         *("max_iters", "num_iterations", "train_iters", "max_iterations", "iterations", "num_iters", "iters", "steps"),
     ),
+    "tokens": (),  # of the whole run; never guessed: max_tokens is a batch elsewhere
     "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "epoch"),
     "depth": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers"),
 }

@@ -33,6 +33,7 @@ class AdoptedGoal:
     steps: int | None = None
     tokens: int | None = None
     rows: int | None = None  # samples, where tokens mean nothing
+    epochs: float | None = None  # of so many tokens or samples, where they are said, else of the command's own data
     usd_per_hour: float | None = None
     memory_bytes: float | None = None  # that may be filled; None: not limited
 
@@ -66,8 +67,8 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     steps, why = _steps(adopted, goal, chosen.step_seconds, fixed, limit, rows, tokens)
     total = _sum(fixed, chosen.step_seconds.scaled(steps))
     _refuse_too_long(total, limit, goal)
-    steps_knob = adopted.works("steps")
-    settings = (*chosen.settings, *((Setting(name="steps", value=steps),) if steps_knob else ()), *_seen(adopted))
+    length = _length(adopted, steps, tokens)
+    settings = (*chosen.settings, *length, *_seen(adopted))
     cost = total.scaled(goal.usd_per_hour / 3600) if goal.usd_per_hour is not None else None
     return AdoptedPlan(
         id=plan_id,
@@ -82,7 +83,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         gpus=adopted.gpus,
         shape=_shape(base, chosen.batch),
         steps=steps,
-        steps_are_set=steps_knob,
+        steps_are_set=bool(length),
         rows_per_step=rows,
         tokens_per_step=tokens,
         startup_seconds=startup,
@@ -96,10 +97,16 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         max_seconds=limit,
         max_usd=goal.budget_usd,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, goal, ending, steps_knob)),
+        warnings=tuple(_warnings(adopted, goal, ending, bool(length))),
         software=f"torch {adopted.torch}" if adopted.torch else None,
         basis=LOG if adopted.by_log else PROBE,
     )
+
+
+def says_how_long(adopted: Adopted) -> bool:
+    """Whether the command itself says how long it trains, in what can be counted."""
+    given = {knob.name for knob in adopted.recipe.knobs if knob.value is not None and knob.value > 0}
+    return bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
 
 
 def time_of(adopted: Adopted) -> Fitted:
@@ -125,9 +132,8 @@ def batch_options(adopted: Adopted) -> list[Option]:
 
     options = [option(base, ())]
     micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
-    if not (
-        micro and micro.value and accum and accum.value and adopted.works("micro_batch") and adopted.works("grad_accum")
-    ):
+    by_hand = accum is not None and accum.value is not None and adopted.works("grad_accum")
+    if not (micro and micro.value and adopted.works("micro_batch") and (by_hand or _accum_follows(adopted))):
         return options
     together = round(base.rows * base.calls)
     most = max(batch.rows for batch in time.seen) * _FARTHEST
@@ -135,13 +141,25 @@ def batch_options(adopted: Adopted) -> list[Option]:
     for rows in range(1, together + 1):
         if together % rows or rows == base.rows or not least <= rows <= most:
             continue
-        settings = (
-            Setting(name="micro_batch", value=micro.value * rows / base.rows),
-            Setting(name="grad_accum", value=accum.value * (together / rows) / base.calls),
-        )
+        settings: tuple[Setting, ...] = (Setting(name="micro_batch", value=micro.value * rows / base.rows),)
+        if by_hand:
+            assert accum is not None and accum.value is not None
+            settings += (Setting(name="grad_accum", value=accum.value * (together / rows) / base.calls),)
         if all(float(setting.value).is_integer() for setting in settings):
             options.append(option(replace(base, rows=float(rows), calls=float(together // rows)), settings))
     return options
+
+
+def _accum_follows(adopted: Adopted) -> bool:
+    """Whether the program itself keeps its global batch: bursts of another micro-batch had as many rows a step."""
+    base, alone = adopted.bursts[0].shape, [b.shape for b in adopted.bursts if _only(b, "micro_batch") and b.shape]
+    if base is None or adopted.recipe.knob("grad_accum") is not None:
+        return False
+    return bool(alone) and all(shape.rows * shape.calls == base.rows * base.calls for shape in alone if shape)
+
+
+def _only(burst: AdoptedBurst, name: str) -> bool:
+    return [setting.name for setting in burst.values] == [name]
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
@@ -179,6 +197,13 @@ def _limit_seconds(goal: AdoptedGoal) -> float | None:
     return min(limits, default=None)
 
 
+def _length(adopted: Adopted, steps: int, tokens: float | None) -> tuple[Setting, ...]:
+    """What makes the command do so many steps; empty: nothing does."""
+    if adopted.works("steps"):
+        return (Setting(name="steps", value=steps),)
+    return (Setting(name="tokens", value=round(steps * tokens)),) if adopted.works("tokens") and tokens else ()
+
+
 def _seen(adopted: Adopted) -> tuple[Setting, ...]:
     """A line of each step, where its lines alone count its steps."""
     unnumbered = adopted.by_log and not adopted.bursts[0].step_printed
@@ -209,17 +234,10 @@ def _steps(
     """How many steps, and why so many."""
     if goal.steps is not None:
         return goal.steps, f"{goal.steps:,} steps were asked for"
-    if goal.tokens is not None:
-        if tokens is None:
-            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
-        steps = math.ceil(goal.tokens / tokens)
-        return steps, f"{goal.tokens:,} tokens are {steps:,} steps of {tokens:,.0f}"
-    if goal.rows is not None:
-        if rows is None:
-            raise AdvisorError("nothing says how many samples a step has", "--steps, or name the option: "
-                               "--knob micro_batch=--OPTION", exit_code=2)  # fmt: skip
-        steps = math.ceil(goal.rows / rows)
-        return steps, f"{goal.rows:,} samples are {steps:,} steps of {rows:,.0f}"
+    if goal.tokens is not None or goal.rows is not None:
+        return _steps_of_data(goal, rows, tokens)
+    if goal.epochs is not None:
+        return _steps_of_epochs(adopted, goal.epochs, "were asked for")
     if limit is not None:
         steps = math.floor((limit - fixed.high) / step.high)
         if steps < 1:
@@ -231,11 +249,50 @@ def _steps(
             )
         return steps, f"as many steps as surely end within {format_seconds(limit)}"
     knob = adopted.recipe.knob("steps")
-    if knob is not None and knob.value:
+    if knob is not None and knob.value and knob.value > 0:
         return int(knob.value), f"{knob.key} {knob.value:g} is what the command says"
+    in_tokens, in_epochs = adopted.recipe.knob("tokens"), adopted.recipe.knob("epochs")
+    if in_tokens is not None and in_tokens.value and tokens:
+        steps = math.floor(in_tokens.value / tokens)
+        return steps, f"{in_tokens.key} {in_tokens.value:g}, as the command says, are {steps:,} steps of {tokens:,.0f}"
+    if in_epochs is not None and in_epochs.value and in_epochs.value > 0 and adopted.bursts[0].step_epochs:
+        return _steps_of_epochs(adopted, in_epochs.value, f"are what {in_epochs.key} says")
     raise AdvisorError(
-        "how long is it to train?", "--deadline 3h, --budget with --price, --steps, --tokens or --samples", exit_code=2
+        "how long is it to train?",
+        "--deadline 3h, --budget with --price, --steps, --epochs, --tokens or --samples",
+        exit_code=2,
     )
+
+
+def _steps_of_data(goal: AdoptedGoal, rows: float | None, tokens: float | None) -> tuple[int, str]:
+    """Steps of so many tokens or samples, each as often as there are epochs."""
+    if goal.tokens is not None:
+        each, what, asked = tokens, "tokens", goal.tokens
+        if each is None:
+            raise AdvisorError("this program has no tokens that could be counted", "--steps or --samples", exit_code=2)
+    else:
+        each, what, asked = rows, "samples", goal.rows or 0
+        if each is None:
+            hint = "--steps, or name the option: --knob micro_batch=--OPTION"
+            raise AdvisorError("nothing says how many samples a step has", hint, exit_code=2)
+    times = goal.epochs if goal.epochs is not None else 1.0
+    steps = math.ceil(asked * times / each)
+    often = f"{goal.epochs:g} epochs of " if goal.epochs is not None else ""
+    return steps, f"{often}{asked:,} {what} are {steps:,} steps of {each:,.0f}"
+
+
+def _steps_of_epochs(adopted: Adopted, epochs: float, why: str) -> tuple[int, str]:
+    """Steps of so many epochs of the command's own data."""
+    each = adopted.bursts[0].step_epochs
+    if each is None:
+        raise AdvisorError(
+            "its log does not say how many steps an epoch of its data has",
+            "say what an epoch holds: --epochs 3 --samples 60000, or --tokens",
+            exit_code=2,
+        )
+    in_one = round(1 / each) if each < 1 else 1 / each  # printed with four digits, and whole
+    steps = math.ceil(epochs * in_one)
+    return steps, f"{epochs:g} epochs {why}: by its log one has {in_one:,g} steps, so that they are {steps:,}"
 
 
 def _refuse_too_long(total: Estimate, limit: float | None, goal: AdoptedGoal) -> None:

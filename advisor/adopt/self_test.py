@@ -27,7 +27,9 @@ def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst])
     """What became of each knob that bursts can vary, by all bursts in which it was set to something else."""
     found = [_verdict(name, recipe, base, others) for name in _SEEN if recipe.knob(name) is not None]
     if recipe.knob("steps") is not None:
-        found.append(_steps(others))
+        found.append(_steps("steps", 1.0, others))
+    if recipe.knob("tokens") is not None and (each := tokens_of(base)):
+        found.append(_steps("tokens", each, others))
     return tuple(found)
 
 
@@ -167,18 +169,24 @@ def _changes(before: BatchShape, after: BatchShape) -> dict[str, float | None]:
     return {"rows": after.rows / before.rows, "calls": after.calls / before.calls, "length": length}
 
 
-def _steps(others: Iterable[AdoptedBurst]) -> KnobVerdict:
-    """The number of steps: a run that was to end by itself did just so many."""
-    tried = [(value, burst) for burst in others if (value := burst.value("steps")) is not None]
+def tokens_of(burst: AdoptedBurst) -> float | None:
+    """Tokens of one step of all processes, as they were seen; None: it has none."""
+    seen = burst.shape.tokens if burst.shape is not None else None
+    return seen * burst.processes if seen is not None else burst.step_tokens
+
+
+def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+    """The number of steps: a run that was to end by itself did just so many. `each`: what the knob counts of a step."""
+    tried = [(round(value / each), b) for b in others if (value := b.value(name)) is not None]
     if not tried:
-        return KnobVerdict(name="steps", verdict=UNTESTED, words="no burst was left to end by itself")
+        return KnobVerdict(name=name, verdict=UNTESTED, words="no burst was left to end by itself")
     value, burst = tried[-1]
     if burst.outcome == "completed" and burst.steps == value:
-        return KnobVerdict(name="steps", verdict=WORKS, words=f"it ends by itself after {burst.steps} steps, as asked")
+        return KnobVerdict(name=name, verdict=WORKS, words=f"it ends by itself after {burst.steps} steps, as asked")
     if burst.outcome == "completed":
         words = f"{value:g} steps were asked for, it ended after {burst.steps}"
-        return KnobVerdict(name="steps", verdict=CAPPED, words=words)
+        return KnobVerdict(name=name, verdict=CAPPED, words=words)
     if burst.steps > value:
         words = f"{value:g} steps were asked for, it had done {burst.steps} when it was ended"
-        return KnobVerdict(name="steps", verdict=DEAD, words=words)
-    return KnobVerdict(name="steps", verdict=UNTESTED, words=burst.reason or "its run did not come to its end")
+        return KnobVerdict(name=name, verdict=DEAD, words=words)
+    return KnobVerdict(name=name, verdict=UNTESTED, words=burst.reason or "its run did not come to its end")

@@ -16,12 +16,12 @@ from pathlib import Path
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
 from advisor.adopt.empirical import Batch, Seen
-from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, verdicts
+from advisor.adopt.self_test import DEAD, SWAPPED, as_declared, cut_apart, end_to_end, tokens_of, verdicts
 from advisor.errors import AdvisorError
 from advisor.store.adopted import LOG, AdoptedBurst, Knob, KnobVerdict, Recipe, Setting
 
 _REHEARSAL_STEPS = 8  # of the run that is left to end by itself
-_UNENDING = 1_000_000.0
+_UNENDING = {"steps": 1e6, "tokens": 1e12}
 _FIRST_SHARE = 0.5  # of the time, that the command as it is may take
 
 
@@ -69,7 +69,7 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
     _refuse_without_steps(command, base)
     command = replace(command, recipe=with_base_values(command.recipe, base))
     bursts = [base]
-    for settings, to_its_end in tries(command.recipe):
+    for settings, to_its_end in tries(command.recipe, tokens_of(base)):
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
             continue  # what it sets is known to do nothing, or something else
@@ -106,8 +106,8 @@ def _burst(
 
 def _unending(recipe: Recipe) -> tuple[Setting, ...]:
     """More steps than a burst does, where the command itself says how many: it is ended when it has said enough."""
-    knob = recipe.knob("steps")
-    return _one("steps", _UNENDING) if knob is not None and knob.value is not None else ()
+    given = [name for name in _UNENDING if (knob := recipe.knob(name)) is not None and knob.value is not None]
+    return tuple(Setting(name=name, value=_UNENDING[name]) for name in given)
 
 
 def _refuse_without_steps(command: Command, base: AdoptedBurst) -> None:
@@ -144,7 +144,7 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
     return replace(recipe, knobs=tuple(settled(knob) for knob in recipe.knobs))
 
 
-def tries(recipe: Recipe) -> Iterator[tuple[tuple[Setting, ...], bool]]:
+def tries(recipe: Recipe, step_tokens: float | None = None) -> Iterator[tuple[tuple[Setting, ...], bool]]:
     """What to try, the most telling first, and whether the run is left to end by itself.
 
     Each knob alone, both ways, the command again, then two at once.
@@ -159,6 +159,8 @@ def tries(recipe: Recipe) -> Iterator[tuple[tuple[Setting, ...], bool]]:
     yield from ((settings, False) for settings in alone)
     if recipe.knob("steps") is not None:
         yield _one("steps", _REHEARSAL_STEPS), True
+    elif recipe.knob("tokens") is not None and step_tokens:
+        yield _one("tokens", round(_REHEARSAL_STEPS * step_tokens)), True
     yield (), False
     if micro and seq and seq >= 16:
         yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False

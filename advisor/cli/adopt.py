@@ -21,8 +21,9 @@ from advisor.report import render
 @click.option("--budget", type=USD, help="Plan as many steps as this pays for, at --price.")
 @click.option("--price", type=USD, help="Dollars per hour of this machine.")
 @click.option("--steps", type=SIZE, help="Plan so many optimizer steps.")
-@click.option("--tokens", type=TOKENS, help="Plan so many tokens.")
-@click.option("--samples", type=TOKENS, help="Plan so many samples, where tokens mean nothing.")
+@click.option("--tokens", type=TOKENS, help="Plan so many tokens; with --epochs: of one epoch.")
+@click.option("--samples", type=TOKENS, help="The same in samples, where tokens mean nothing.")
+@click.option("--epochs", type=Number(min=0, min_open=True), help="Plan so many passes over the data.")
 @click.option("--out", type=NEW_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -36,6 +37,7 @@ def command(
     steps: int | None,
     tokens: int | None,
     samples: int | None,
+    epochs: float | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -46,7 +48,7 @@ def command(
     installed: its steps are seen by a probe that PyTorch loads, else by its own log. Then: advisor launch PLAN, watch,
     stop, resume and compare as for any run.
     """
-    from advisor.adopt.plan import AdoptedGoal, batch_options
+    from advisor.adopt.plan import AdoptedGoal, batch_options, says_how_long
     from advisor.report import adoption as report
     from advisor.report.table import on_console
     from advisor.store.adopted import load_adopted
@@ -69,14 +71,14 @@ def command(
             on_console(report.bursts_table(adopted)),
             *report.adoption_lines(done),
         )
-    wanted = (deadline, budget, steps, tokens, samples)
-    knob = adopted.recipe.knob("steps")
-    if all(limit is None for limit in wanted) and (knob is None or knob.value is None):
+    wanted = (deadline, budget, steps, tokens, samples, epochs)
+    if all(limit is None for limit in wanted) and not says_how_long(adopted):
         plan, path = None, None
     else:
         goal = AdoptedGoal(
-            deadline_seconds=deadline, budget_usd=budget, steps=steps, tokens=tokens, rows=samples, usd_per_hour=price
-        )
+            deadline_seconds=deadline, budget_usd=budget, steps=steps, tokens=tokens, rows=samples, epochs=epochs,
+            usd_per_hour=price,
+        )  # fmt: skip
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
     if as_json:

@@ -16,7 +16,9 @@ from advisor.units import (
     format_bytes,
     format_count,
     format_estimate,
+    format_number,
     format_percent,
+    format_rate,
     format_seconds,
     format_tokens,
     format_usd,
@@ -124,9 +126,11 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
         yield f"peak memory {format_estimate(plan.memory_bytes, format_bytes)} ({kind})"
     if plan.tokens_per_step:
         tokens = format_tokens(plan.tokens_per_step * plan.steps)
-        yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {tokens} in all"
+        rate = format_rate(plan.tokens_per_step / plan.step_seconds.value)
+        yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {rate}, {tokens} in all"
     elif plan.rows_per_step is not None:
-        yield f"{plan.rows_per_step:,.0f} samples a step, {plan.rows_per_step * plan.steps:,.0f} in all"
+        rate = f"{format_number(plan.rows_per_step / plan.step_seconds.value)} samples/s"
+        yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)
     yield f"it runs: {shlex.join(plan.command)}{_set(plan, recipe)}"

@@ -96,7 +96,7 @@ class AdoptedBurst:
     steps: int = 0  # optimizer steps seen
     clock: str | None = None  # by its log: what its step times are, in words
     step_tokens: float | None = None  # by its log: tokens of a step, of all processes
-    step_epochs: float | None = None  # by its log: how far a step goes through the data
+    step_epochs: float | None = None  # how far a step goes through the data, as its log says
     step_printed: bool = True  # by its log: each line says which step it is of
     device_peak_bytes: int | None = None  # by its log: what NVML has of its processes, on the fullest card
     allocated_peak_bytes: int | None = None

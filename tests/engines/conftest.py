@@ -20,6 +20,7 @@ from tests.advisor.plans import measured_here
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = ROOT / ".venv-engines" / "bin" / "python"  # `make engines`
 TRANSFORMERS = ROOT / ".venv-transformers" / "bin" / "python"  # the same
+LITGPT = ROOT / ".venv-litgpt" / "bin" / "python"  # the same
 RECORDED = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 
@@ -53,6 +54,16 @@ def trainers_python() -> Path:
     known = chosen.exists() and subprocess.run([chosen, "-c", "import trl, lightning, torch"], capture_output=True)
     if not known or known.returncode:
         pytest.skip(f"{chosen} does not have trl and lightning: make engines")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def litgpt_python() -> Path:
+    """The interpreter that has LitGPT."""
+    chosen = Path(os.environ.get("ADVISOR_LITGPT_PYTHON", LITGPT))
+    known = chosen.exists() and subprocess.run([chosen, "-c", "import litgpt, requests"], capture_output=True)
+    if not known or known.returncode:
+        pytest.skip(f"{chosen} does not have litgpt: make engines")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Trainers of others as they are: TRL, Hugging Face's Trainer, Lightning, a script in nanoGPT's manner."""
+"""Trainers of others as they are: TRL, LitGPT, Hugging Face's Trainer, Lightning, a script in nanoGPT's manner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def advisor(folder: Path, *words: str) -> dict:
-    environment = {**os.environ, **OFFLINE, "ADVISOR_HOME": str(folder / "home"), "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join((str(ROOT), str(HERE)))
+    environment = {**os.environ, **OFFLINE, "ADVISOR_HOME": str(folder / "home"), "PYTHONPATH": paths}
     command = [sys.executable, "-m", "advisor", *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -52,6 +53,34 @@ def test_trl_from_its_command_to_a_score(trainers_python, tmp_path):
     assert scored["wall_clock_seconds"]["actual"] <= 180
 
 
+TINY = {"name": "tiny", "block_size": 256, "vocab_size": 512, "padded_vocab_size": 512, "n_layer": 2, "n_head": 4,
+        "n_embd": 64}  # fmt: skip
+
+
+def test_litgpt_from_its_command_to_a_score(litgpt_python, tmp_path, monkeypatch):
+    """Its length is set in tokens, and the micro-batches of a step follow from its micro-batch."""
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # minutes of compilation for a model of two layers
+    program = str(litgpt_python.parent / "litgpt")
+    model = ("pretrain", "tiny", "--model_config", json.dumps(TINY), "--precision", "32-true", "--devices", "1")
+    data = ("--data", "litgpt_data.Synthetic", "--logger_name", "csv", "--out_dir", "out")
+    batch = ("--train.micro_batch_size", "4", "--train.global_batch_size", "16", "--train.max_seq_length", "128")
+    rest = ("--train.max_norm", "1.0", "--train.lr_warmup_steps", "2", "--train.max_tokens", "1000000",
+            "--eval.max_iters", "1", "--eval.final_validation", "false")  # fmt: skip
+    found = adopt(tmp_path, 240, program, *model, *data, *batch, *rest, plan=("--deadline", "60s"))
+    assert found["adopted"]["recipe"]["name"] == "litgpt-pretrain"
+    assert verdicts(found) == works("micro_batch", "seq_len", "tokens"), found["adopted"]["verdicts"]
+    shape = found["adopted"]["bursts"][0]["shape"]
+    assert (shape["rows"], shape["calls"], shape["length"]) == (4, 4, 128)
+    plan = found["plan"]
+    assert plan["steps_are_set"] and plan["tokens_per_step"] == 16 * 128
+    assert {"name": "tokens", "value": plan["steps"] * 2048} in plan["values"]
+    advisor(tmp_path, "launch", found["plan_file"], "--json")
+    scored = advisor(tmp_path, "compare", "latest", "--json")
+    assert scored["outcome"] in ("completed", "stopped"), scored  # stopped: the machine slowed, and its limit held
+    assert scored["outcome"] == "stopped" or scored["steps"] == plan["steps"]
+    assert (tmp_path / "out" / "final" / "lit_model.pth").exists()
+
+
 def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
     words = (
         str(trainers_python),
@@ -61,8 +90,9 @@ def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
         "--per_device_train_batch_size",
         "8",
     )
-    found = adopt(tmp_path, 150, *words)
+    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
     assert found["adopted"]["recipe"]["name"] == "hf-trainer"
+    assert found["plan"]["steps"] == 2 * 512  # 4096 rows, by 8
     told = verdicts(found)
     assert told["micro_batch"] == told["grad_accum"] == "works", found["adopted"]["verdicts"]
     assert found["adopted"]["bursts"][0]["shape"]["length"] == 64

@@ -121,8 +121,8 @@ class Probe:
 
     def note_call(self, module: Any, value: Any) -> None:
         """Rows and length of what the model is given: the first module that gets a tensor, and every embedding."""
-        if not isinstance(value, self.torch.Tensor) or value.dim() == 0:
-            return
+        if not isinstance(value, self.torch.Tensor) or value.dim() == 0 or value.is_meta:
+            return  # on the meta device: a model that is run without numbers, as to count its work
         whole = not value.is_floating_point() and value.dim() == 2
         embedding = whole and isinstance(module, self.torch.nn.Embedding)
         if self.calls and id(module) not in self.calls and not embedding:

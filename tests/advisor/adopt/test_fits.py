@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, leave_one_out
-from advisor.adopt.plan import AdoptedGoal, batch_options, make_plan
+from advisor.adopt.plan import AdoptedGoal, batch_options, make_plan, says_how_long
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
+from advisor.adopt.session import tries
 from advisor.adopt.steady import warmup_steps
 from advisor.errors import AdvisorError
 from advisor.records import Basis
@@ -217,6 +218,39 @@ def test_work_gives_its_steps():
         plan(EVEN)
 
 
+def test_epochs_are_those_of_the_data_that_is_named_or_of_its_log():
+    assert plan(EVEN, epochs=3, rows=400).steps == 300  # 4 rows a step
+    assert plan(EVEN, epochs=0.5, tokens=256 * 100).steps == 50
+    with pytest.raises(AdvisorError, match="does not say how many steps an epoch") as refused:
+        plan(EVEN, epochs=3)
+    assert "--epochs 3 --samples" in refused.value.hint
+    logged = replace(EVEN, bursts=(replace(BASE, step_epochs=0.001953), *EVEN.bursts[1:]))
+    found = plan(logged, epochs=3)
+    assert found.steps == 3 * 512 and "by its log one has 512 steps" in found.reasons[0]
+    assert not says_how_long(logged)
+    with_epochs = Recipe(name="toy", knobs=(*KNOBS, Knob(name="epochs", key="--e", value=2)))
+    assert says_how_long(replace(logged, recipe=with_epochs)) and not says_how_long(replace(EVEN, recipe=with_epochs))
+    assert plan(replace(logged, recipe=with_epochs)).steps == 1024
+
+
+def test_a_length_in_tokens_is_tested_and_set():
+    """LitGPT's: --train.max_tokens."""
+    recipe = Recipe(name="toy", knobs=(*KNOBS[:3], Knob(name="tokens", key="--t", value=1e5)))
+    ended = replace(burst(4, 1, 64, tokens=8 * 256), outcome="completed", steps=8)
+    assert (_one(8 * 256), True) in list(tries(recipe, 256.0)) and all(not end for _, end in tries(recipe, None))
+    told = verdicts(recipe, BASE, [ended])
+    assert (told[-1].name, told[-1].verdict) == ("tokens", "works")
+    assert verdicts(recipe, BASE, [replace(ended, steps=7)])[-1].verdict == "capped"
+    subject = replace(adopted(BASE, ended, works=("tokens",)), recipe=recipe)
+    found = plan(subject, steps=100)
+    assert found.values == (Setting(name="tokens", value=25600),) and found.steps_are_set
+    assert plan(subject).steps == 390  # 100,000 // 256
+
+
+def _one(tokens: float) -> tuple[Setting, ...]:
+    return (Setting(name="tokens", value=tokens),)
+
+
 def test_the_global_batch_stays_and_a_faster_split_is_taken():
     slow = burst(4, 2, 64, 0.30)  # the command itself: 2 x 4 rows
     fast = burst(8, 1, 64, 0.15, micro_batch=8, grad_accum=1)
@@ -230,6 +264,17 @@ def test_the_global_batch_stays_and_a_faster_split_is_taken():
     assert plan(subject, steps=10, memory_bytes=3.7e8).shape.rows == 4  # 8 rows: 3.5e8 and 8 %
     with pytest.raises(AdvisorError, match="no split of its batch fits"):
         plan(subject, steps=10, memory_bytes=1e8)
+
+
+def test_a_program_that_keeps_its_global_batch_is_told_the_micro_batch_alone():
+    recipe = Recipe(name="toy", knobs=(KNOBS[0], *KNOBS[2:]))
+    half, double = burst(2, 4, 64, 0.4, micro_batch=2), burst(8, 1, 64, 0.15, micro_batch=8)
+    own = burst(4, 2, 64, 0.30)
+    subject = replace(adopted(own, own, half, double, double, works=("micro_batch", "steps")), recipe=recipe)
+    assert {(o.batch.rows, o.batch.calls) for o in batch_options(subject)} == {(4, 2), (8, 1), (2, 4)}
+    assert {s.name: s.value for s in plan(subject, steps=10).values} == {"micro_batch": 8, "steps": 10}
+    other = replace(subject, bursts=(own, own, half, burst(8, 2, 64, 0.6, micro_batch=8)))  # the batch grew
+    assert len(batch_options(other)) == 1
 
 
 def test_without_working_knobs_the_batch_stays():

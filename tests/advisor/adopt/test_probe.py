@@ -44,6 +44,26 @@ def test_every_step_is_seen_with_its_batch_and_its_time(tmp_path):
     assert sum(process.durations) == pytest.approx(sum(printed), rel=0.01)
 
 
+META = """import torch
+def model(device):
+    return torch.nn.Sequential(torch.nn.Embedding(8, 4, device=device), torch.nn.Linear(4, 8, device=device))
+counted, trained = model("meta"), model("cpu")
+optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+for step in range(6):
+    counted(torch.zeros((3, 50), dtype=torch.long, device="meta"))
+    trained(torch.zeros((3, 20), dtype=torch.long)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_only_counts_its_work_is_not_the_one_that_trains(tmp_path):
+    """LitGPT runs one on the meta device, with longer rows."""
+    environment = {**os.environ, **probe_variables(tmp_path, 3, os.environ)}
+    subprocess.run([sys.executable, "-c", META], env=environment, check=True, timeout=120)
+    shape = read(tmp_path).first.shape
+    assert (shape.rows, shape.calls, shape.length, shape.tokens) == (3, 1, 20, 60)
+
+
 def test_it_is_off_without_its_variable_and_by_pytorchs_own_switch(tmp_path):
     assert run(tmp_path, "--num-iters", "2", TORCH_DEVICE_BACKEND_AUTOLOAD="0").returncode == 0
     assert list(tmp_path.glob("probe-*")) == []
