@@ -25,7 +25,7 @@ _SERVER = {
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "theme.light.primaryColor": "#0072B2",
-    "theme.dark.primaryColor": "#3391CC",
+    "theme.dark.primaryColor": "#1B78BA",
 }
 
 

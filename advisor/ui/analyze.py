@@ -35,7 +35,7 @@ TABLE_ROWS = 20
 
 def page() -> None:
     """Logs in, their report out."""
-    st.header("Analyze", anchor=False)
+    st.title("Analyze", anchor=False)
     uploads = log.source()
     name = log.looked_at(uploads)
     kept_logs.begin(name)

@@ -28,7 +28,7 @@ _LOOKS = {
 
 def page() -> None:
     """A text in, its claims judged."""
-    st.header("Audit", anchor=False)
+    st.title("Audit", anchor=False)
     given = _source()
     if given is None:
         st.info(

@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0
 
 def page() -> None:
     """The machine, its calibrations, and a form to start one."""
-    st.header("Calibrate", anchor=False)
+    st.title("Calibrate", anchor=False)
     card = first_card()
     here = f"an {card}" if card else "no NVIDIA card: its CPU can be calibrated"
     st.markdown(

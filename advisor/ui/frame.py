@@ -31,10 +31,16 @@ _ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="non
 <path d="M7.5 19H15a3.5 3.5 0 0 0 0-7H9a3.5 3.5 0 0 1 0-7h7.5"/>
 </svg>"""
 
-# Streamlit leaves a hand's breadth above the first word, and wide margins on narrow windows.
+# Streamlit leaves a hand's breadth above the first word, wide margins on narrow windows, and captions and chosen words
+# so pale that they are hard to read (below 4.5 to 1).
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.5rem 2rem 2rem; max-width: 100rem; }
-.stMainBlockContainer h2 { padding-top: .25rem; }
+.stMainBlockContainer h1 { padding-top: .25rem; font-size: 2.25rem; }
+[data-testid="stCaptionContainer"] { opacity: .85; }
+[data-testid="stButtonGroup"] [aria-checked="true"] p, [role="tab"][aria-selected="true"] p,
+[data-testid="stSliderThumbValue"], [data-testid="stSliderThumbValue"] p {
+  color: light-dark(#005a8e, #7cc0ee);
+}
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
 [data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] * { white-space: normal; }

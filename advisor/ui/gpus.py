@@ -40,7 +40,7 @@ NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Mem
 
 def page() -> None:
     """Choose a model, then compare cards."""
-    st.header("Will it fit, and how fast?", anchor=False)
+    st.title("Will it fit, and how fast?", anchor=False)
     _prices(datetime.date.today())
     goal = _controls()
     rows = _market(goal, (*loaders.store_stamp(), _asked_at()))

@@ -37,7 +37,7 @@ _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
 
 def page() -> None:
     """The form, the answer under it, and everything that explains or varies it."""
-    st.header("What can I train?", anchor=False)
+    st.title("What can I train?", anchor=False)
     plan_form.begin(others=(PICK, plan_what_if.PREFIX.rstrip("_")))
     try:
         goal = plan_form.goal()

@@ -43,7 +43,7 @@ AXES = {"tokens": "tokens seen", "hours": "hours since its first step", "usd": "
 
 def page() -> None:
     """How right the advice has been, then the runs behind it."""
-    st.header("Runs", anchor=False)
+    st.title("Runs", anchor=False)
     store = loaders.store()
     summaries = [summarize(row, store) for row in store.runs()]
     _score_new(summaries)

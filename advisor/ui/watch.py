@@ -33,7 +33,7 @@ LOOK_SECONDS = 2.0
 
 def page() -> None:
     """Launch above, what runs below."""
-    st.header("Launch and watch", anchor=False)
+    st.title("Launch and watch", anchor=False)
     plan = launch_form.chosen_plan()
     if plan is not None:
         launch_form.form(plan)

@@ -260,7 +260,7 @@ def test_a_calibrated_cpu_shows_its_points_and_hands_over_to_launch(calibrated):
     ok(launch.click().run())
     saved = calibrated.load_plan(frame.session_state[launch_form.PLAN_KEY])
     assert saved.goal == Goal(gpu="cpu", deadline_seconds=1200.0)
-    assert frame.header[0].value == "Launch and watch"
+    assert frame.title[0].value == "Launch and watch"
 
 
 TABS = {

@@ -46,7 +46,7 @@ def app(page: str) -> AppTest:
 
 
 def words(at: AppTest) -> str:
-    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.success, at.header, at.subheader)
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.success, at.title, at.header, at.subheader)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
