@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 ENGINES := .venv-engines
 TRANSFORMERS := .venv-transformers
 LITGPT := .venv-litgpt
+TRACKERS := .venv-trackers
 
 .PHONY: quickstart test long chaos engines accuracy detectors docs screenshots clean
 
@@ -31,7 +32,7 @@ chaos: $(VENV)/dev.stamp
 
 # exports and runs elsewhere, by a Slurm and an sshd of this machine (Debian: slurm-wlm munge openssh-server), and exports
 # read by the engines' own libraries; models as Hugging Face's transformers computes them
-engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp
+engines: $(VENV)/dev.stamp $(ENGINES)/stamp $(TRANSFORMERS)/stamp $(LITGPT)/stamp $(TRACKERS)/stamp
 	$(BIN)/pytest -q -rs tests/engines
 
 # its hub is older than TRL's and than constraints.txt has it: an environment of its own. litgpt 0.5.13 imports requests and does not name it
@@ -39,6 +40,13 @@ $(LITGPT)/stamp: $(VENV)/core.stamp
 	$(PYTHON) -m venv $(LITGPT)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(LITGPT)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/layered.pth"
 	-$(LITGPT)/bin/python -m pip --disable-pip-version-check install --quiet 'litgpt==0.5.13' 'huggingface-hub<1.4' requests
+	@touch $@
+
+# where runs are tracked; each may be missing
+$(TRACKERS)/stamp: $(VENV)/core.stamp
+	$(PYTHON) -m venv $(TRACKERS)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/layered.pth"
+	for library in wandb trackio mlflow; do $(TRACKERS)/bin/python -m pip --disable-pip-version-check install --quiet $$library || true; done
 	@touch $@
 
 accuracy: $(VENV)/core.stamp
@@ -61,7 +69,7 @@ screenshots: $(VENV)/dev.stamp
 	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) $(LITGPT) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) $(LITGPT) $(TRACKERS) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 	find advisor trainer tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch by itself first: it is by far the largest, and its pin decides what everything else resolves to

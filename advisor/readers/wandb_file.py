@@ -35,7 +35,7 @@ NAME = "wandb_file"
 _HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
 _BLOCK, _PIECE = 32768, struct.Struct("<IHB")  # checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_HISTORY, _CONFIG, _STATS, _OUTPUT, _OUTPUT_RAW, _RUN, _EXIT = 2, 4, 7, 3, 13, 17, 18  # fields of Record
+_HISTORY, _OUTPUT, _CONFIG, _STATS, _OUTPUT_RAW, _RUN, _EXIT = 2, 4, 5, 7, 13, 17, 18  # fields of Record
 _MOST_STATS = 100_000  # readings every ten seconds of eleven days
 _MOST_SETTINGS = 20_000
 
@@ -118,6 +118,31 @@ def records(file: BinaryIO) -> Iterator[bytes]:
         if kind in (_FULL, _LAST):
             yield b"".join(pieces)
             pieces = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """How W&B knows a run."""
+
+    run: str
+    project: str | None
+    entity: str | None
+
+
+def identity(path: Path) -> Identity | None:
+    """Which run a file is of; None where it does not say. Raises AdvisorError for a damaged file."""
+    try:
+        with open_binary(path) as file:
+            for record in records(file):
+                for message in _inner(record, _RUN):
+                    run, entity, project = (
+                        next((text.decode("utf-8", "replace") for text in _inner(message, number)), None)
+                        for number in (1, 2, 3)
+                    )
+                    return Identity(run=run, project=project, entity=entity) if run else None
+    except Damaged as error:
+        raise AdvisorError(f"{path} is damaged: {error}", "copy it again from where it was written") from error
+    return None
 
 
 def _add(run: _Run, record: bytes) -> None:

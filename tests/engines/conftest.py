@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENGINES = ROOT / ".venv-engines" / "bin" / "python"  # `make engines`
 TRANSFORMERS = ROOT / ".venv-transformers" / "bin" / "python"  # the same
 LITGPT = ROOT / ".venv-litgpt" / "bin" / "python"  # the same
+TRACKERS = ROOT / ".venv-trackers" / "bin" / "python"  # the same
 RECORDED = sorted((ROOT / "benchmarks" / "raw").glob("cpu-*.yaml"))[0]
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 
@@ -64,6 +65,15 @@ def litgpt_python() -> Path:
     known = chosen.exists() and subprocess.run([chosen, "-c", "import litgpt, requests"], capture_output=True)
     if not known or known.returncode:
         pytest.skip(f"{chosen} does not have litgpt: make engines")
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def trackers_python() -> Path:
+    """The interpreter that has W&B, MLflow and trackio, or some of them."""
+    chosen = Path(os.environ.get("ADVISOR_TRACKERS_PYTHON", TRACKERS))
+    if not chosen.exists():
+        pytest.skip(f"there is no {chosen}: make engines")
     return chosen
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
 from advisor.readers.run_table import Status
+from advisor.readers.wandb_file import Identity, identity
 
 BLOCK = 32768
 
@@ -68,7 +69,8 @@ def run_file(*, steps: int = 300, exit_code: int | None = 0, nested: bool = Fals
     records = [
         message(21),  # header
         message(17, message(1, b"abc"), message(4, item(1, "n_layer", {"desc": None, "value": 12}))),
-        message(4, item(1, "notes", "x" * 100_000), item(1, "gpu_name", "NVIDIA L4")),  # longer than three blocks
+        # longer than three blocks; the client writes what is set after its start so
+        message(5, item(1, "notes", "x" * 100_000), item(1, "gpu_name", "NVIDIA L4"), item(1, "seq_len", 2048)),
     ]
     for step in range(steps):
         values = {"train/loss": 5 - step / 100, "lr": 1e-3, "_runtime": 2.0 * step, "_timestamp": 1.7e9 + 2 * step}
@@ -92,7 +94,8 @@ def test_history_settings_readings_and_exit(tmp_path, nested):
     assert (run.format, run.rows, run.first_step, run.last_step) == ("wandb", 300, 0, 299)
     assert (run.first_loss, run.last_loss) == (5.0, pytest.approx(2.01))
     assert run.column("elapsed_seconds")[-1] == 598 and run.column("learning_rate")[0] == 1e-3
-    assert run.facts["depth"] == 12
+    assert (run.facts["depth"], run.facts["seq_len"]) == (12, 2048)
+    assert identity(path) == Identity(run="abc", project=None, entity=None)
     assert run.telemetry["power_watts"].tolist() == [280.5] * 3
     assert run.telemetry["unix_seconds"][0] == 1_700_000_000.5 and run.telemetry["memory_used_bytes"][0] == 2**34
     assert (run.status, run.status_reason) == (Status.COMPLETED, "the program ended with exit code 0")

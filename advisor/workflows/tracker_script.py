@@ -1,0 +1,66 @@
+"""Runs in the user's own Python: hands parameters of a run to the tracker that has it, by that tracker's own library.
+
+One JSON object on standard input: `library`, `parameters` and what names the run; prints where they went. Standard
+library and the tracker only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+
+def to_wandb(wanted: dict[str, Any], library: Any) -> str:
+    """One more part of an offline run, in a folder of its own beside it: `wandb sync` makes one run of both."""
+    run = library.init(
+        id=wanted["run"],
+        project=wanted["project"],
+        entity=wanted["entity"],
+        dir=wanted["folder"],
+        mode="offline",
+        settings=library.Settings(console="off"),
+    )
+    run.config.update(wanted["parameters"], allow_val_change=True)
+    place = os.path.dirname(run.dir)
+    run.finish()
+    return place
+
+
+def to_mlflow(wanted: dict[str, Any], library: Any) -> str:
+    """Parameters of a run of a store; MLflow refuses those that it has with other values."""
+    parameters = [library.entities.Param(name, str(value)) for name, value in wanted["parameters"].items()]
+    library.MlflowClient(tracking_uri=wanted["store"]).log_batch(wanted["run"], params=parameters)
+    return str(wanted["store"])
+
+
+def to_trackio(wanted: dict[str, Any], library: Any) -> str:
+    """The configuration of a run, which trackio sends with the next thing that is logged: the numbers, once more."""
+    api = importlib.import_module("trackio.api").Api()
+    (before,) = (run for run in api.runs(wanted["project"]) if run.name == wanted["run"])
+    known = {name: value for name, value in (before.config or {}).items() if not name.startswith("_")}
+    library.init(
+        project=wanted["project"],
+        name=wanted["run"],
+        resume="must",
+        config={**known, **wanted["parameters"]},
+        embed=False,
+    )
+    library.log({name: value for name, value in wanted["parameters"].items() if isinstance(value, float)})
+    library.finish()
+    return str(wanted["folder"])
+
+
+WRITERS = {"wandb": to_wandb, "mlflow": to_mlflow, "trackio": to_trackio}
+
+
+def main() -> None:
+    """Read what is wanted, do it, and say where on the last line."""
+    wanted = json.load(sys.stdin)
+    print(WRITERS[wanted["library"]](wanted, importlib.import_module(wanted["library"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""A run's prediction and score as parameters of the run that the user's own tracker has of it.
+
+The tracker is known by its files. Its library, in the Python that the user names or that trained, does the writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from advisor.errors import AdvisorError
+from advisor.readers import mlflow_files, wandb_file
+from advisor.runs.adopted import is_adopted
+from advisor.runs.scoring import ScoredRun
+from advisor.store.adopted import PLAN, load_adopted_plan
+
+_SECONDS = 300.0  # imports of a tracker take many of them
+_SCRIPT = Path(__file__).with_name("tracker_script.py")
+_FORMATS = "a W&B offline run's folder, an MLflow run's folder or mlflow.db, or trackio's PROJECT.db"
+
+Parameters = dict[str, float | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A run of a tracker on this machine."""
+
+    library: str  # wandb | mlflow | trackio
+    run: str  # its id or name, as the library wants it
+    request: Mapping[str, str | None] = field(default_factory=dict)  # what else the library wants
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """Parameters that a tracker took."""
+
+    library: str
+    run: str
+    place: str
+    parameters: int
+
+
+def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> Written:
+    """Hand the prediction, its interval and the score of a run to the tracker's run at `path`, by the Python `python`.
+
+    Raises AdvisorError where there is no such run, or the library is not there or refuses.
+    """
+    if all(score.predicted is None for score in scored.scores):
+        raise AdvisorError(f"nothing was predicted of {scored.run_id}", "give its plan: --plan plan.yaml", exit_code=2)
+    target, parameters = target_of(path.expanduser().resolve(), run), parameters_of(scored)
+    wanted = {"library": target.library, "run": target.run, "parameters": parameters, **target.request}
+    with tempfile.TemporaryDirectory() as empty:  # nothing of ours and of the user's is in the way of an import
+        try:
+            done = subprocess.run(
+                [python, "-c", _SCRIPT.read_text(encoding="utf-8")],
+                input=json.dumps(wanted),
+                env={**os.environ, "WANDB_SILENT": "true", **target.environment},
+                cwd=empty,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS,
+            )
+        except OSError as error:
+            raise AdvisorError(f"cannot start {python}: {error.strerror}", "--tracker-python PATH") from error
+        except subprocess.TimeoutExpired as error:
+            raise AdvisorError(f"{target.library} has not written within {_SECONDS:.0f} s") from error
+    if done.returncode:
+        raise _refused(target.library, python, done.stderr)
+    place = done.stdout.strip().splitlines()[-1]
+    return Written(library=target.library, run=target.run, place=place, parameters=len(parameters))
+
+
+def _refused(library: str, python: str, said: str) -> AdvisorError:
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    if last.startswith("ModuleNotFoundError") and f"'{library}'" in last:
+        hint = "--tracker-python PATH of the environment that wrote the tracker's run"
+        return AdvisorError(f"{python} does not have {library}", hint)
+    return AdvisorError(f"{library} did not take the parameters: {last[:300]}")
+
+
+def parameters_of(scored: ScoredRun) -> Parameters:
+    """Names and values of what was promised, and what came of it."""
+    found: Parameters = {"advisor.run": scored.run_id, "advisor.device": scored.device_key}
+    for score in scored.scores:
+        if score.predicted is None:
+            continue
+        name = f"advisor.{score.quantity}"
+        promised = score.predicted
+        found |= {f"{name}.predicted": promised.value, f"{name}.low": promised.low, f"{name}.high": promised.high}
+        if score.actual is not None:
+            found |= {f"{name}.actual": score.actual, f"{name}.inside": "yes" if score.inside_interval else "no"}
+        if score.error is not None:
+            found[f"{name}.error"] = score.error
+    return found
+
+
+def tracker_python(run_dir: Path) -> str:
+    """The Python that a run was trained with: of an adopted command its own, else this one."""
+    if not is_adopted(run_dir):
+        return sys.executable
+    program = shutil.which(load_adopted_plan(run_dir / PLAN).command[0])
+    if program is None or Path(program).name.startswith("python"):
+        return program or sys.executable
+    beside = Path(program).parent / "python"
+    return str(beside) if beside.exists() else sys.executable
+
+
+def target_of(path: Path, run: str | None) -> Target:
+    """The tracker's run at a path; raises AdvisorError where there is none, or several and none is named."""
+    if not path.exists():
+        raise AdvisorError(f"there is no {path}", f"give {_FORMATS}", exit_code=2)
+    if path.is_dir() and mlflow_files.is_run_folder(path):
+        store = path.parent.parent.as_uri()
+        return Target(library="mlflow", run=path.name, request={"store": store},
+                      environment={"MLFLOW_ALLOW_FILE_STORE": "true"})  # fmt: skip
+    files = sorted(path.glob("run-*.wandb")) if path.is_dir() else [path] if path.suffix == ".wandb" else []
+    if files:
+        return _of_wandb(files[0])
+    if path.suffix == ".db":
+        return _of_database(path, run)
+    raise AdvisorError(f"{path} is no run of a tracker that is known", f"give {_FORMATS}", exit_code=2)
+
+
+def _of_wandb(file: Path) -> Target:
+    known = wandb_file.identity(file)
+    if known is None:
+        raise AdvisorError(f"{file} does not say which run it is of", "it is damaged, or was just begun")
+    folder = file.parent.parent.parent  # DIR/wandb/offline-run-DATE-ID/run-ID.wandb
+    request = {"project": known.project, "entity": known.entity, "folder": str(folder)}
+    return Target(library="wandb", run=known.run, request=request)
+
+
+def _of_database(path: Path, run: str | None) -> Target:
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master where type='table'")}
+            if {"runs", "params"} <= tables:
+                rows = database.execute("select run_uuid, name from runs where lifecycle_stage = 'active'").fetchall()
+                chosen = _chosen(path, [(str(uuid), str(name)) for uuid, name in rows], run)
+                return Target(library="mlflow", run=chosen, request={"store": f"sqlite:///{path}"})
+            if {"configs", "metrics"} <= tables:
+                rows = database.execute("select distinct run_name from metrics").fetchall()
+                chosen = _chosen(path, [(str(name), str(name)) for (name,) in rows], run)
+                return Target(library="trackio", run=chosen, request={"project": path.stem, "folder": str(path.parent)},
+                              environment={"TRACKIO_DIR": str(path.parent)})  # fmt: skip
+    except sqlite3.Error as error:
+        raise AdvisorError(f"{path} cannot be read as SQLite: {error}") from error
+    raise AdvisorError(f"{path} is an SQLite database of neither MLflow nor trackio", f"give {_FORMATS}", exit_code=2)
+
+
+def _chosen(path: Path, runs: Sequence[tuple[str, str]], asked: str | None) -> str:
+    """The id of the run that is meant, of ids and names."""
+    meant = [run for run in runs if asked is None or asked in run]
+    if len(meant) == 1:
+        return meant[0][0]
+    names = ", ".join(f"{name} ({uuid})" if name != uuid else name for uuid, name in (meant or runs)[:8])
+    what = f"no run {asked!r}" if not meant else f"{len(meant)} runs" + (f" called {asked!r}" if asked else "")
+    raise AdvisorError(f"{path} has {what}", f"--tracker-run ID; there is: {names}" if names else "", exit_code=2)
