@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from advisor.errors import AdvisorError
 from advisor.hardware.offers import OWN_MACHINE
+from advisor.laws.intervals import chance_below
 from advisor.plan.answer import bare_plan
 from advisor.plan.batches import MICRO_BATCHES
 from advisor.plan.goal import DEEPEST, Limits, depths_between
@@ -82,6 +83,37 @@ def choice_id(choice: Choice) -> str:
     """A short name of a run that stays the same while prices and profiles do."""
     spot = "-spot" if choice.spot else ""
     return f"{choice.gpus}x{choice.gpu}{spot}-d{choice.depth}-b{choice.micro_batch}-s{choice.steps}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chances:
+    """How likely a run keeps its limits, 0…1. None: no such limit, or nothing known to hold against it."""
+
+    budget: float | None = None
+    deadline: float | None = None
+
+
+def chances(goal: Goal, choice: Choice) -> Chances:
+    """How likely a run costs no more than the goal's budget, and ends within its deadline."""
+    return Chances(
+        budget=_chance(goal.budget_usd, choice.cost_usd), deadline=_chance(goal.deadline_seconds, choice.total_seconds)
+    )
+
+
+def _chance(limit: float | None, estimate: Estimate | None) -> float | None:
+    if limit is None or estimate is None:
+        return None
+    return chance_below(limit, estimate.value, estimate.low, estimate.high)
+
+
+def against(choice: Choice, other: Choice) -> Effect:
+    """What a run takes, costs and comes to beyond another one: to a cent, and losses to a thousandth."""
+    usd, loss = _less(choice.cost_usd, other.cost_usd), _less(choice.loss, other.loss)
+    return Effect(
+        seconds=_less(choice.total_seconds, other.total_seconds),
+        usd=None if usd is None else round(usd, 2),
+        loss=None if loss is None else round(loss, 3),
+    )
 
 
 def find_choice(search: SearchReport, wanted: str | None) -> Choice | None:

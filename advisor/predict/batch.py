@@ -16,7 +16,7 @@ import numpy as np
 
 from advisor.errors import AdvisorError
 from advisor.laws import flops
-from advisor.laws.intervals import Z80
+from advisor.laws.intervals import Z80, chance_below
 from advisor.predict import comm
 from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
 from advisor.predict.memory import MemoryModel
@@ -97,11 +97,7 @@ def fits(device_bytes: Estimate | EstimateArrays, memory_bytes: int | None) -> b
 
 def fit_probability(device_bytes: Estimate, memory_bytes: int) -> float:
     """How likely a configuration fits the device with margin: 0.9 where `fits` just holds, of the same interval."""
-    room = FIT_MARGIN * memory_bytes - device_bytes.value
-    side = device_bytes.high - device_bytes.value if room > 0 else device_bytes.value - device_bytes.low
-    if side <= 0:
-        return float(room >= 0)
-    return 0.5 * (1 + math.erf(room / side * Z80 / math.sqrt(2)))
+    return chance_below(FIT_MARGIN * memory_bytes, device_bytes.value, device_bytes.low, device_bytes.high)
 
 
 def _verdict(probability: float | None) -> bool | None:

@@ -310,17 +310,19 @@ def market(rows: Rows) -> alt.LayerChart:
     dots = base.mark_point(filled=True, size=70, opacity=1).encode(x, price("value:Q"), colour, tooltip=tooltip)
     best = alt.Chart(data[data["best"]])
     front = best.mark_line(color=REJECTED, strokeDash=[4, 4]).encode(x, price("value:Q"))
+    shown = data[data["best"]].sort_values("value")  # the cheapest first
+    places = (_place(shown["tokens_per_second"], across), _place(shown["value"], up))
     texts = [
         alt.Chart(names.points)
         .mark_text(align=names.align, baseline="top", dx=names.dx, dy=6, fontSize=12, color=REJECTED)
         .encode(x, price("value:Q"), text="gpu:N")
-        for names in _named(data[data["best"]], across, up)
+        for names in named(shown, *places)
     ]
     return layered(front, bars, dots, *texts, height=360)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Names:
+class Names:
     """Points whose names stand on one side of them: how the text is aligned, and its distance in pixels."""
 
     align: Literal["left", "right"]
@@ -328,18 +330,22 @@ class _Names:
     points: pd.DataFrame
 
 
-def _named(best: pd.DataFrame, across: tuple[float, float], up: tuple[float, float]) -> list[_Names]:
-    """The points whose names do not lie over each other, right of the point or, near the right edge, left of it."""
-    x = np.log(best["tokens_per_second"] / across[0]) / math.log(across[1] / across[0])
-    y = np.log(best["value"] / up[0]) / math.log(up[1] / up[0])
+def _place(values: pd.Series, ends: tuple[float, float]) -> np.ndarray:
+    """Where values lie between the ends of a logarithmic axis, 0…1."""
+    return np.log(values.to_numpy(dtype=float) / ends[0]) / math.log(ends[1] / ends[0])
+
+
+def named(points: pd.DataFrame, x: np.ndarray, y: np.ndarray, width: float = NAME_WIDTH) -> list[Names]:
+    """The points whose names do not lie over each other, the first of them first; `x` and `y` are 0…1 of the chart.
+
+    Names stand right of their points or, near the right edge, left of them; `width` is what one takes.
+    """
     kept: list[int] = []
-    for place in np.argsort(best["value"].to_numpy()):  # the cheapest first
-        if all(
-            abs(x.iloc[place] - x.iloc[k]) > NAME_WIDTH or abs(y.iloc[place] - y.iloc[k]) > NAME_HEIGHT for k in kept
-        ):
-            kept.append(int(place))
-    named, at = best.iloc[kept], x.iloc[kept]
+    for place in range(len(points)):
+        if all(abs(x[place] - x[k]) > width or abs(y[place] - y[k]) > NAME_HEIGHT for k in kept):
+            kept.append(place)
+    shown, at = points.iloc[kept], x[kept]
     return [
-        _Names(align="left", dx=6, points=named[at <= 1 - NAME_WIDTH]),
-        _Names(align="right", dx=-6, points=named[at > 1 - NAME_WIDTH]),
+        Names(align="left", dx=6, points=shown[at <= 1 - width]),
+        Names(align="right", dx=-6, points=shown[at > 1 - width]),
     ]

@@ -6,8 +6,9 @@ import math
 from collections.abc import Collection, Sequence
 
 from advisor.plan.explain import verdict
+from advisor.plan.explore import chances
 from advisor.plan.sensitivity import machine
-from advisor.records import Candidate, Choice, Estimate, Plan, ScalingPoint, SearchReport
+from advisor.records import Candidate, Choice, Estimate, Goal, Plan, ScalingPoint, SearchReport
 from advisor.report.plan import batch, briefly
 from advisor.report.quantities import COST, DEVICE_MEMORY, LOSS, STEP_TIME, THROUGHPUT, TIME, memory_of
 from advisor.report.table import STAR, Table
@@ -37,7 +38,28 @@ SCALING_ALONE = (
 )
 
 
-def option(choice: Choice) -> dict[str, str]:
+CHANCE = "chance to keep"
+
+
+def kept(goal: Goal, choice: Choice) -> str:
+    """How likely a run keeps the budget and the deadline, as far as there are such; never said to be certain."""
+    likely = chances(goal, choice)
+    said = (("budget", likely.budget), ("deadline", likely.deadline))
+    return ", ".join(f"{name} {min(max(100 * p, 1), 99):.0f} %" for name, p in said if p is not None)
+
+
+def apart(choices: Sequence[Choice], goal: Goal) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What all of the named options have in common, and what each has of its own."""
+    described = [option(choice, goal) for choice in choices]
+    common = {
+        name: words
+        for name, words in (described[0] if len(described) > 1 else {}).items()
+        if words and all(other.get(name) == words for other in described)
+    }
+    return common, [{name: words for name, words in one.items() if name not in common} for one in described]
+
+
+def option(choice: Choice, goal: Goal) -> dict[str, str]:
     """Everything said of one of the named options, by what it is called."""
     return {
         "on": machine(choice, ", "),
@@ -53,15 +75,18 @@ def option(choice: Choice) -> dict[str, str]:
         COST.column: COST.of(choice.cost_usd),
         LOSS.column: LOSS.of(choice.loss),
         "score": format_number(choice.score),
+        CHANCE: kept(goal, choice),
         "why": choice.why,
     }
 
 
-def options(choices: Sequence[Choice]) -> Table:
+def options(choices: Sequence[Choice], goal: Goal) -> Table:
     """The named options side by side; epochs only where all know how much data there is."""
-    described = [option(choice) for choice in choices]
-    counted = all(choice.epochs is not None for choice in choices)
-    names = [name for name in described[0] if name != "epochs" or counted]
+    described = [option(choice, goal) for choice in choices]
+    left_out = set() if all(choice.epochs is not None for choice in choices) else {"epochs"}
+    if not any(one[CHANCE] for one in described):
+        left_out.add(CHANCE)
+    names = [name for name in described[0] if name not in left_out]
     rows = tuple((name, *(words[name] for words in described)) for name in names)
     return Table(columns=("", *(choice.name for choice in choices)), rows=rows, notes=(SCORE,))
 

@@ -10,8 +10,8 @@ PLAN = {
     "--gpu any": "GPUs left empty", "--spot any": "Spot machines: any", "--budget": "Budget",
     "--deadline": "Deadline", "--tokens": "Training tokens", "--gpus": "How many GPUs", "--gpu": "GPUs",
     "--seq-len": "Context length", "--depth": "Depth", "--price": "Own prices", "--kwh-price": "Electricity",
-    "--spot": "Spot machines", "--data": "Data", "--sure": "Keep limits surely", "--objective": "Minimise",
-    "--ratio-counts": "The ratio counts", "--ratio": "Tokens per parameter", "--provider": "Providers",
+    "--spot": "Spot machines", "--data": "Data", "--sure": "Be 9 in 10 sure of the limits", "--objective": "Minimise",
+    "--ratio-counts": "Parameters counted", "--ratio": "Tokens per parameter", "--provider": "Providers",
     "--micro-batch": "Micro-batch", "--power-cap": "Power cap", "--interruptions": "Interrupted every",
     "--value-of-time": "Value of time", "--checkpoint-every": "Checkpoint every",
 }  # fmt: skip

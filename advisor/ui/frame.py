@@ -44,6 +44,10 @@ _STYLE = """<style>
 [data-testid="stTable"] td { font-variant-numeric: tabular-nums; vertical-align: top; }
 [data-testid="stMetricValue"] { font-size: 1.75rem; }
 [data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] * { white-space: normal; }
+:has(> .st-key-sticky-total) {
+  position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
+  background: color-mix(in srgb, Canvas 80%, transparent); backdrop-filter: blur(12px);
+}
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }
   [class*="st-key-stack-"] [data-testid="stColumn"] { flex: 1 1 100%; min-width: 100%; }

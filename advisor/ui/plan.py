@@ -15,8 +15,9 @@ from advisor.plan.sensitivity import machine
 from advisor.predict.profile import Profile
 from advisor.records import Basis, Choice, Goal, Plan
 from advisor.report import search as runs
+from advisor.report import what_if
 from advisor.report.charts import Rows
-from advisor.report.plan import how, speed_rests_on, what
+from advisor.report.plan import briefly, how, speed_rests_on, what
 from advisor.report.plan_markdown import markdown
 from advisor.report.quantities import COST, LOSS, TIME, memory_of
 from advisor.report.table import capital
@@ -27,6 +28,7 @@ from advisor.units import format_tokens, format_usd_rate
 
 PICK = "pick"  # which run of the search is looked at: in the session and in the address
 BALANCED = "balanced"
+_ALIKE = ("model", "on", "batch", runs.CHANCE, TIME.column, COST.column, LOSS.column, "headroom")
 _BASES: dict[Basis, tuple[Literal["green", "orange", "gray"], str]] = {
     Basis.MEASURED: ("green", "This very configuration was run on this device."),
     Basis.INTERPOLATED: ("green", "Inside the range that was calibrated on this device."),
@@ -209,36 +211,50 @@ def _badge(basis: Basis, profile: Profile, before: str = "") -> None:
 
 def _cards(goal: Goal, answered: Plan, choice: Choice, now: plan_answers.World) -> None:
     options = answered.search.options if answered.search else ()
-    for column, option in zip(st.columns(len(options) or 1), options, strict=False):
+    if not options:
+        return
+    common, own = runs.apart(options, goal)
+    own_plan = plan_answers.balanced(answered)
+    for column, option, words in zip(st.columns(len(options)), options, own, strict=True):
         with column.container(border=True, height="stretch"):
             _card(
                 option,
+                words,
+                "" if option.name == BALANCED else what_if.in_words(explore.against(option, own_plan)),
                 plan_answers.profile(goal, option.gpu, now),
                 shown=explore.choice_id(option) == explore.choice_id(choice),
             )
+    if alike := [f"{name} {words}" for name, words in common.items() if name in _ALIKE]:
+        st.caption(plain(f"The same for all of them: {', '.join(alike)}."))
     if answered.search and answered.search.sensitivity:
         st.markdown("\n".join(f"- {worded(text)}" for text in answered.search.sensitivity))
 
 
-def _card(option: Choice, profile: Profile, *, shown: bool) -> None:
-    basis, words = option.step_seconds.basis, runs.option(option)
+def _card(option: Choice, words: dict[str, str], beyond: str, profile: Profile, *, shown: bool) -> None:
+    """One option by what it has of its own (`words`), and what it takes and comes to `beyond` the plan."""
+    basis = option.step_seconds.basis
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**{option.name.capitalize()}**{' :material/check_circle:' if shown else ''}")
         _badge(basis, profile)
-    st.markdown(f"##### {words['model']}")
+    heading = [words[name] for name in ("model", "on") if name in words]
+    if heading:
+        st.markdown(plain(f"##### {heading[0]}"))
+    lines = [
+        *heading[1:],
+        " · ".join(f"**{words[name]}**" for name in (TIME.column, COST.column) if name in words),
+        f"{LOSS.column} {words[LOSS.column]}" if LOSS.column in words else "",
+        f"than balanced: {beyond}" if beyond else "",
+        f"{runs.CHANCE}: {words[runs.CHANCE]}" if words.get(runs.CHANCE) else "",
+    ]
+    st.markdown(plain("  \n".join(line for line in lines if line)))
     memory = memory_of(option.gpu).column
-    st.markdown(
-        plain(
-            f"{words['on']}  \n"
-            f"**{words[TIME.column]}** · **{words[COST.column]}**  \n"
-            f"{LOSS.column} {words[LOSS.column]}  \n"
-            f"{memory} {words[memory]}, headroom {words['headroom']}  \n"
-            f"batch of {words['batch']}"
-        )
-    )
-    st.caption(worded(words["why"]))
+    small = [f"{name} {words[name]}" for name in (memory, "headroom") if name in words]
+    small += [f"batch of {words['batch']}"] if "batch" in words else []
+    if small:
+        st.caption(plain(", ".join(small)))
+    st.caption(worded(option.why))
     if basis is Basis.PRIOR and option.gpu != "cpu":
-        rests = f"Speed from published runs: {words['speed from']}. "
+        rests = f"Speed from published runs: {briefly(option.grounds)}. "
         st.caption(f"{rests}Narrow it in two minutes there: `advisor calibrate --gpu {option.gpu}`")
     st.space("stretch")
     label = "Shown" if shown else "Show this one"
@@ -257,26 +273,39 @@ def _around(
     left, right = st.container(key="stack-around").columns((3, 2), gap="large")
     with left:
         st.subheader("Every run worth its price", anchor=False)
-        _front(goal, answered, choice)
+        _front(answered, choice, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
         if shown[0] is not base[0]:
             st.markdown("**What the changes do**")
             plan_what_if.comparison(base[0], shown[0], base[1], shown[1])
     with right:
         st.subheader("What if", anchor=False)
+        plan_what_if.total(shown[0], varied=shown[0] is not base[0])
         plan_what_if.sliders(answered, choice, base[1], now)
 
 
-def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
+def _front(answered: Plan, choice: Choice, limits: tuple[float | None, float | None]) -> None:
     points = explore.front_points(answered.search) if answered.search else ()
     if len(points) < 2:
         st.caption("No other run is worth its price: none is cheaper, sooner or better than this one.")
         return
     by_loss = all(point.loss is not None for point in points)
-    rows = [_front_row(point, choice, by_loss=by_loss) for point in points]
+    named = {explore.choice_id(option): option.name for option in answered.search.options} if answered.search else {}
+    rows = [_front_row(point, choice, named, by_loss=by_loss) for point in points]
+    # what is shown and what has a name of its own keeps its label
     dots = [row for row, point in zip(rows, points, strict=True) if point.kind != "missed"]
+    dots.sort(key=lambda row: (not row["shown"], row["id"] not in named))
     missed = [row for row, point in zip(rows, points, strict=True) if point.kind == "missed"]
     priced = all(row["usd"] for row in rows)
-    drawn = _front_spec(dots, missed, by_loss, priced, (goal.budget_usd, explore.hours(goal.deadline_seconds)))
+    sights = [name for name, sight in plan_charts.SIGHTS.items() if priced or "usd" not in (sight.x, sight.y)]
+    asked = sights[0]
+    if len(sights) > 1:
+        asked = (
+            st.segmented_control(
+                "Axes", sights, default=sights[0], required=True, key="front-axes", label_visibility="collapsed"
+            )
+            or sights[0]
+        )
+    drawn = _front_spec(dots, missed, by_loss, asked, limits)
     event = st.vega_lite_chart(
         spec=drawn, width="stretch", on_select="rerun", selection_mode=plan_charts.PICK, key="front"
     )
@@ -293,23 +322,24 @@ def _front(goal: Goal, answered: Plan, choice: Choice) -> None:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _front_spec(
-    runs: Rows, missed: Rows, by_loss: bool, priced: bool, limits: tuple[float | None, float | None]
+    runs: Rows, missed: Rows, by_loss: bool, sight: str, limits: tuple[float | None, float | None]
 ) -> dict[str, Any]:
     """The chart as Vega-Lite, kept while its rows stay: checking it takes longer than answering a slider."""
-    colour = LOSS.name if by_loss else "score (lower is better)"
-    if priced:
-        return plan_charts.front(runs, missed, colour=colour, limits=limits).to_dict()
-    return plan_charts.hours_and_quality(runs, colour=colour).to_dict()
+    quality = LOSS.name if by_loss else "score (lower is better)"
+    drawn = plan_charts.front(runs, missed, sight=plan_charts.SIGHTS[sight], quality=quality, limits=limits)
+    return drawn.to_dict()
 
 
-def _front_row(point: explore.FrontPoint, choice: Choice, *, by_loss: bool) -> dict[str, object]:
+def _front_row(point: explore.FrontPoint, choice: Choice, named: dict[str, str], *, by_loss: bool) -> dict[str, object]:
     run = point.choice
+    where = "" if run.gpu == "cpu" else f", {run.gpus} x {run.gpu}"
     return {
         "id": point.id,
         "usd": point.usd,
         "hours": point.hours,
         "quality": point.loss if by_loss else run.score,
         "shown": point.id == explore.choice_id(choice),
+        "label": named.get(point.id) or f"depth {run.depth}{where}",
         "model": runs.model(run),
         "on": machine(run, ", "),
         TIME.column: TIME.of(run.total_seconds),

@@ -3,37 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
+import numpy as np
+import pandas as pd
 
-from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame, layered
+from advisor.report.charts import ACTUAL, BAND, HEIGHT, PARTS, PREDICTED, REJECTED, WARNING, Rows, frame, layered, named
 from advisor.report.quantities import COST, LOSS, TIME
 
 PICK = "pick"  # the name of the selection that the page reads
 MONEY, HOURS, PLAIN = "$,.3~r", ",.3~r", ".3~s"  # SI's m, a thousandth, would be read as minutes or a million
 TALL = 460
+_LABEL = 0.3  # of the front's width that a dot's label takes
 NOTE = ("model", "on", TIME.column, COST.column, LOSS.column, "remark")  # of a run of the search
 # Best first: viridis without its darkest third, which a dark page swallows; its lightness still falls all the way.
 GROUNDS = ("#F5D90A", "#7AD151", "#22A884", "#2A788E", "#50609C")
 
 
-def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, float | None]) -> alt.LayerChart:
-    """Dollars against hours; rows hold id, usd, hours, quality, shown and the words of NOTE for the tooltip.
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What lies on each axis of the front, and what the colour says: fields of its rows."""
 
-    `limits` are the budget in dollars and the deadline in hours. A click selects a run by its id.
+    x: str
+    y: str
+    colour: str
+
+
+SIGHTS = {
+    "cost and loss": Sight(x="usd", y="quality", colour="hours"),
+    "time and loss": Sight(x="hours", y="quality", colour="usd"),
+    "cost and time": Sight(x="usd", y="hours", colour="quality"),
+}
+
+
+def front(
+    rows: Rows, missed: Rows, *, sight: Sight, quality: str, limits: tuple[float | None, float | None]
+) -> alt.LayerChart:
+    """Two of dollars, hours and quality on the axes, the third as colour where all rows know it.
+
+    Rows hold id, usd, hours, quality, shown, label and the words of NOTE for the tooltip; those that come first keep
+    their labels where there is no room for all. `limits` are the budget in dollars and the deadline in hours. A click
+    selects a run by its id.
     """
+    data, crosses = frame(rows), frame(missed)
+    both = pd.concat([data, crosses])
     pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
-    x = alt.X("usd:Q", title=f"{COST.name}, dollars", scale=_log(), axis=_axis(MONEY))
-    y = alt.Y("hours:Q", title=f"{TIME.name}, hours", scale=_log(), axis=_axis(HOURS))
+    titles = {"usd": f"{COST.name}, dollars", "hours": f"{TIME.name}, hours", "quality": quality}
+    words = {"usd": MONEY, "hours": HOURS}
+
+    def axis(field: str) -> dict[str, Any]:
+        if field in words:
+            return {"title": titles[field], "scale": _log(), "axis": _axis(words[field])}
+        return {"title": titles[field], "scale": alt.Scale(zero=False, padding=20), "axis": alt.Axis(tickCount=6)}
+
+    x, y = alt.X(f"{sight.x}:Q", **axis(sight.x)), alt.Y(f"{sight.y}:Q", **axis(sight.y))
     tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE]
-    scale = alt.Scale(range=list(GROUNDS))
+    legend = alt.Legend(orient="top", gradientLength=180, tickCount=4, titleLimit=300)
+    colour: Any = alt.value(PREDICTED)
+    if (data[sight.colour] > 0).all() and data[sight.colour].nunique() > 1:  # without prices there is none to tell
+        scale = alt.Scale(range=list(GROUNDS), type="linear" if sight.colour == "quality" else "log")
+        colour = alt.Color(f"{sight.colour}:Q", title=titles[sight.colour], scale=scale, legend=legend)
     dots = (
-        alt.Chart(frame(rows))
+        alt.Chart(data)
         .mark_circle(opacity=1, cursor="pointer")
         .encode(
             x,
             y,
-            alt.Color("quality:Q", title=colour, scale=scale, legend=alt.Legend(gradientLength=180, tickCount=4)),
+            color=colour,
             size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
             stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
             strokeWidth=alt.condition("datum.shown", alt.value(3), alt.value(1)),
@@ -41,34 +79,33 @@ def front(rows: Rows, missed: Rows, *, colour: str, limits: tuple[float | None, 
         )
         .add_params(pick)
     )
-    budget, deadline = limits
-    layers: list[alt.Chart | alt.LayerChart] = [_line("x", budget, "budget")] if budget is not None else []
-    layers += [_line("y", deadline, "deadline")] if deadline is not None else []
-    crosses = frame(missed)
+    ends = {"usd": limits[0], "hours": limits[1]}
+    layers: list[alt.Chart | alt.LayerChart] = [
+        _line(way, limit, "budget" if field == "usd" else "deadline")
+        for way, field in (("x", sight.x), ("y", sight.y))
+        if (limit := ends.get(field)) is not None
+    ]
     if len(crosses):
         base = alt.Chart(crosses).mark_point(shape="cross", angle=45, color=REJECTED, size=90, filled=True)
         layers.append(base.encode(x, y, tooltip=tooltip))
-    return layered(*layers, dots, height=TALL)
+    across, up = (_places(data[field], both[field], log=field in words) for field in (sight.x, sight.y))
+    texts = [
+        alt.Chart(names.points)
+        .mark_text(align=names.align, dx=names.dx + (6 if names.dx > 0 else -6), dy=-9, fontSize=11, color=REJECTED)
+        .encode(x, y, text="label:N")
+        for names in named(data, across, up, width=_LABEL)
+        if len(names.points)
+    ]
+    return layered(*layers, dots, *texts, height=TALL)
 
 
-def hours_and_quality(rows: Rows, *, colour: str) -> alt.LayerChart:
-    """Hours against quality, where nothing has a price; rows as for `front`."""
-    pick = alt.selection_point(name=PICK, fields=["id"], on="click", empty=False)
-    tooltip = [alt.Tooltip(f"{name}:N") for name in NOTE if name != COST.column]
-    dots = (
-        alt.Chart(frame(rows))
-        .mark_circle(opacity=1, color=PREDICTED, cursor="pointer")
-        .encode(
-            alt.X("hours:Q", title=f"{TIME.name}, hours", scale=_log(), axis=_axis(HOURS)),
-            alt.Y("quality:Q", title=colour, scale=alt.Scale(zero=False)),
-            size=alt.condition("datum.shown", alt.value(320), alt.value(130)),
-            stroke=alt.condition("datum.shown", alt.value(WARNING), alt.value(REJECTED)),
-            strokeWidth=alt.condition("datum.shown", alt.value(3), alt.value(1)),
-            tooltip=tooltip,
-        )
-        .add_params(pick)
-    )
-    return layered(dots, height=TALL)
+def _places(values: pd.Series, whole: pd.Series, *, log: bool) -> np.ndarray:
+    """Where values lie between the least and the most of an axis, 0…1; 0 where all are one."""
+    value, every = (series.to_numpy(dtype=float) for series in (values, whole))
+    if log:
+        value, every = np.log(value), np.log(every)
+    span = float(every.max() - every.min())
+    return (value - every.min()) / span if span else np.zeros(len(value))
 
 
 def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, str] | None) -> alt.LayerChart:

@@ -185,12 +185,13 @@ def _model() -> dict[str, Any]:
         help="Tokens per sequence.",
     )  # fmt: skip
     counts = columns[3].selectbox(
-        "The ratio counts", RATIO_COUNTS, index=None, key="ratio_counts", bind=QUERY, placeholder="as is the custom",
-        help="Which parameters the ratio counts; only with a ratio.",
+        "Parameters counted", RATIO_COUNTS, index=None, key="ratio_counts", bind=QUERY, placeholder="as is the custom",
+        help="Which parameters Tokens per parameter counts: all, or without some of the embeddings. Only with a ratio.",
     )  # fmt: skip
     sure = columns[4].checkbox(
-        "Keep limits surely", key="sure", bind=QUERY,
-        help="The intervals' high ends stay within the limits, not only the expected values.",
+        "Be 9 in 10 sure of the limits", key="sure", bind=QUERY,
+        help="Budget and deadline are kept 9 times out of 10. Without it a run may take all of them by what is "
+        "expected, and then breaks them as often as not.",
     )  # fmt: skip
     return {
         "family": PlanOptions.family if model else family,

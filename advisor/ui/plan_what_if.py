@@ -12,13 +12,15 @@ from advisor.plan.explore import Changes, difference, pinned, ranges
 from advisor.predict.profile import Profile
 from advisor.records import Choice, Plan
 from advisor.report import what_if
+from advisor.report.quantities import COST, LOSS, TIME
 from advisor.report.table import in_markdown
 from advisor.ui import plan_answers, plan_form
-from advisor.ui.plan_tabs import worded
+from advisor.ui.plan_tabs import plain, worded
 from advisor.units import format_tokens, format_usd_rate
 
 PREFIX = "if_"  # of the sliders' keys, and so of their names in the address
 _CARD = f"{PREFIX}gpu"
+_BASE = "plan-base"  # session state: the run that the sliders speak of
 _SLIDERS: tuple[tuple[str, str, Callable[[Any], str], str], ...] = (
     ("depth", "Depth", str, "Transformer blocks; the width follows by the family's proportions. Tokens stay."),
     ("tokens", "Tokens", format_tokens, "Training tokens in all."),
@@ -36,8 +38,8 @@ def begin(answered: Plan, choice: Choice, base: object) -> Changes:
     Returns what they say, before they are drawn.
     """
     allowed, moved = ranges(answered, choice), Changes()
-    another = st.session_state.get("plan-base", base) != base
-    st.session_state["plan-base"] = base
+    another = st.session_state.get(_BASE, base) != base
+    st.session_state[_BASE] = base
     if another or st.session_state.get(_CARD) not in plan_form.devices():
         asked = None if another else st.query_params.get(_CARD)
         st.session_state[_CARD] = asked if asked in plan_form.devices() else choice.gpu
@@ -65,6 +67,26 @@ def _remember(key: str, value: str | None) -> None:
         del st.query_params[key]
 
 
+def total(shown: Plan, *, varied: bool) -> None:
+    """What the run as it is now takes, costs and comes to, in view while the sliders are moved; and the way back."""
+    promise = shown.prediction
+    numbers = [TIME.expected(promise.wall_clock.total_seconds)]
+    numbers += [COST.expected(promise.cost_usd)] if promise.cost_usd is not None else []
+    numbers += [f"{LOSS.column} {LOSS.expected(promise.loss)}"] if promise.loss is not None else []
+    with st.container(key="sticky-total", horizontal=True, vertical_alignment="center"):
+        st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
+        st.button(
+            "Reset", icon=":material/restart_alt:", key="what-if-reset", on_click=_reset, disabled=not varied,
+            help="All sliders and the card back to the run as it was chosen.",
+        )  # fmt: skip
+
+
+def _reset() -> None:
+    st.session_state[_BASE] = None  # no run is this one: the sliders are put to the run that is looked at
+    for key in [name for name in st.query_params if name.startswith(PREFIX)]:
+        del st.query_params[key]
+
+
 def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
     """Draw them, each with what it does alone: where it stands, or one notch further."""
     st.selectbox(
@@ -79,7 +101,7 @@ def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.
         options, own = getattr(allowed, name), getattr(allowed.own, name)
         if len(options) < 2:
             continue
-        with st.container(gap=None):
+        with st.container(gap="small"):  # below a slider its ends are written while it is pointed at
             value = st.select_slider(label, options, key=PREFIX + name, format_func=words, help=explained)
             tried = value if value != own else _next(options, value)
             if tried is None:

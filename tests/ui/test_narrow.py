@@ -22,6 +22,29 @@ CUT = """() => [...document.querySelectorAll('[data-testid="stButtonGroup"] [rol
   .map(b => b.innerText)"""
 
 
+def test_the_total_stays_in_view_beside_the_sliders_and_nothing_lies_over_them(tmp_path_factory):
+    folders = (tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served"))
+    with serving(folders[0], free_port(), folders[1]) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        for width in (1280, 390):
+            page = browser.new_page(viewport={"width": width, "height": 900})
+            page.set_default_timeout(180_000)
+            page.goto(f"{address}/plan?gpu=l4&gpus=1")
+            page.get_by_role("button", name="Reset").wait_for()
+            last = page.get_by_test_id("stSlider").last
+            last.scroll_into_view_if_needed()
+            last.evaluate("e => e.scrollIntoView({block: 'end'})")
+            last.hover()
+            page.wait_for_timeout(1000)
+            total, slider = page.get_by_text("As chosen:").bounding_box(), last.bounding_box()
+            assert 0 <= total["y"] < slider["y"] and page.get_by_text("As chosen:").is_visible()
+            ends = last.get_by_test_id("stSliderTickBar").bounding_box()
+            below = page.get_by_text("next: $").last.bounding_box()
+            assert ends["y"] + ends["height"] <= below["y"] + 2
+            page.close()
+        browser.close()
+
+
 def test_no_choice_is_cut_off_and_four_numbers_are_large(tmp_path_factory):
     folders = (tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("served"))
     with serving(folders[0], free_port(), folders[1]) as address, sync_playwright() as playwright:

@@ -287,7 +287,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         (
             "--ratio-counts says what --ratio counts",
             "plan",
-            "**The ratio counts** says what **Tokens per parameter** counts",
+            "**Parameters counted** says what **Tokens per parameter** counts",
         ),
         ("there narrow them: advisor calibrate --gpu l4", "plan", "there narrow them: `advisor calibrate --gpu l4`"),
         ("drop --provider: `advisor gpus` lists all", "plan", "drop **Providers**: `advisor gpus` lists all"),

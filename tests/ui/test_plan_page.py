@@ -7,6 +7,7 @@ import shlex
 import shutil
 import time
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 
@@ -14,11 +15,12 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 
 from streamlit.testing.v1 import AppTest
 
+from advisor.plan.explore import chances
 from advisor.records import Goal
 from advisor.report.plan import briefly, speed_rests_on
 from advisor.store.calibration import Quality, Verdict
 from advisor.store.store import Store, default_store, load_calibration
-from advisor.ui import launch_form
+from advisor.ui import launch_form, plan_charts
 from advisor.units import format_estimate, format_number, format_seconds, format_usd
 from advisor.workflows.plan import recommend
 from tests.advisor.plans import goal_of
@@ -158,6 +160,65 @@ def test_the_same_run_on_another_card_is_a_what_if_and_a_link():
     assert sentence(linked) == sentence(at)
     ok(at.selectbox(key="if_gpu").set_value("l4").run())
     assert "What if" not in sentence(at) and "if_gpu" not in at.query_params
+
+
+def test_cards_say_how_likely_the_limits_are_kept_and_what_differs_from_the_plan():
+    at = ok(app().run())
+    plan = recommend(DEFAULT, default_store())
+    text = words(at).replace("\\", "")
+    by_name = {option.name: option for option in plan.search.options}
+    # by hand: so many standard deviations, of which the side of the interval is 1.2816, lie up to the limit
+    for option in plan.search.options:
+        room = 86400 - option.total_seconds.value
+        side = option.total_seconds.high - option.total_seconds.value
+        chance = NormalDist().cdf(1.2815515655446 * room / side)
+        assert f"deadline {min(100 * chance, 99):.0f} %" in text
+    cheap, own = by_name["conservative"], by_name["balanced"]
+    less = own.cost_usd.value - cheap.cost_usd.value
+    assert f"-${less:.0f}" in next(line for line in text.split("\n") if line.startswith("than balanced"))
+    assert chances(DEFAULT, own).budget == pytest.approx(0.5, abs=0.03)  # it takes the whole budget by what is expected
+    assert chances(replace(DEFAULT, budget_usd=own.cost_usd.high), own).budget == pytest.approx(0.9)
+    assert chances(replace(DEFAULT, budget_usd=None), own).budget is None
+
+
+def test_what_all_options_have_in_common_is_said_once():
+    at = ok(app(gpu="l4", gpus="1", depth="12").run())
+    assert any("The same for all of them: on 1 x l4" in c.value for c in at.caption)
+    assert sum("1 x l4, " in m.value for m in at.markdown if "than balanced" in m.value) == 0
+
+
+def test_reset_puts_card_and_sliders_back_to_the_run():
+    at = ok(app(gpu="l4", gpus="1", if_depth="10").run())
+    assert at.button(key="what-if-reset").disabled is False and "What if" in sentence(at)
+    assert any(m.value.startswith("What if: **") for m in at.markdown)
+    ok(at.button(key="what-if-reset").click().run())
+    assert "What if" not in sentence(at) and "if_depth" not in at.query_params
+    assert at.button(key="what-if-reset").disabled
+    assert any(m.value.startswith("As chosen: **") for m in at.markdown)
+
+
+@pytest.mark.parametrize("name", list(plan_charts.SIGHTS))
+def test_dots_of_the_front_are_named_and_their_names_do_not_lie_over_each_other(name):
+    rows = [
+        {
+            "id": str(n),
+            "usd": 2.0**n,
+            "hours": 40.0 / (n + 1),
+            "quality": 3 - n / 10,
+            "shown": n == 2,
+            "label": f"run {n}",
+        }
+        | dict.fromkeys(plan_charts.NOTE, "-")
+        for n in (2, 0, 1, 3, 4, 2.01)
+    ]
+    drawn = plan_charts.front(
+        rows, [], sight=plan_charts.SIGHTS[name], quality="validation loss", limits=(50.0, 24.0)
+    ).to_dict()
+    texts = [layer for layer in drawn["layer"] if layer.get("mark", {}).get("type") == "text" and "label" in str(layer)]
+    labels = [row["label"] for layer in texts for row in drawn["datasets"][layer["data"]["name"]]]
+    assert "run 2" in labels and "run 2.01" not in labels and len(labels) >= 3
+    titles = str(drawn)
+    assert all(title in titles for title in {"cost, dollars", "time, hours", "validation loss"})
 
 
 def test_what_rests_on_a_doubtful_calibration_is_never_green(advisor_home):
