@@ -20,15 +20,14 @@ from advisor.store.store import Store
 from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.launch import HERE, Limits, beforehand, launch, read_source, resume, stop
 from advisor.workflows.preflight import expected_seconds
-from trainer.schema import CheckpointConfig, EvalConfig, Outcome, RunConfig
+from trainer.schema import LossStop, Outcome, RunConfig
 
 _POLL_SECONDS = 0.2
 _NEAR_UNIFORM = 0.15  # of ln V: how far a first loss may lie from that of a model that knows nothing
 _LAST_ROWS = 0.05  # of a run, whose mean training loss stands where nothing was evaluated
-_STEPS_TO_RESUME = 3
-_ENDLESS = 1_000_000  # steps of a run that is stopped
-_MOST_SECONDS = 3600.0  # of it, where nobody is left to stop it
-_FURTHER = 0.5  # nats that the first loss after a resume may lie above the last before it
+_STEPS_TO_RESUME = 10  # that are done before a stop, and after it
+_NO_LOSS = 1e-9  # nats, which every loss is above: a run that is to stop where it has come to a step
+_SAME = 1e-3  # of a loss: on a card the sums of some kernels have no fixed order
 
 Tell = Callable[[str], None]
 
@@ -161,47 +160,44 @@ def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
 
 
 def _resumable(store: Store, arm: Arm, folder: Path, tell: Tell) -> Check:
-    """Whether a run of the arm that is stopped after a few steps goes on where it was."""
-    what = "resumes where it was stopped"
+    """Whether a run that is stopped early and gone on with has the losses of the one that was not: the first seed's."""
     run_dir = folder / f"{arm.name}-resumed"
+    at = max(1, min(_STEPS_TO_RESUME, arm.config.steps // 2))
     if not is_run_folder(run_dir):
-        tell(f"{arm.name}: stopped after {_STEPS_TO_RESUME} steps, and gone on with")
-        config = replace(
-            arm.config,
-            name=run_dir.name,
-            steps=_ENDLESS,
-            eval=EvalConfig(tokens=0),
-            checkpoint=CheckpointConfig(keep=1),
-            stop=replace(arm.config.stop, max_seconds=_MOST_SECONDS),
-        )
-        launch(store, config, run_dir, again=True)
-    if run_status(run_dir).state is RunState.RUNNING:  # just started, or left behind by somebody who was killed
-        _until(store, run_dir, _STEPS_TO_RESUME)
+        tell(f"{arm.name}: stopped after {at} steps, and gone on with")
+        stop_at = replace(arm.config.stop, loss=(LossStop(step=at, above=_NO_LOSS),))
+        launch(store, replace(arm.config, name=run_dir.name, stop=stop_at), run_dir, again=True)
+    _wait(store, run_dir, lambda: False)
     status = run_status(run_dir)
     if status.attempt == 1 and status.outcome is Outcome.STOPPED:
-        resume(store, run_dir)
-        _until(store, run_dir, (status.step or 0) + _STEPS_TO_RESUME)
-    found = _review(store, run_dir)
-    again = [a for a in found.case.run.attempts if a.resumed_from_step] if found is not None else []
-    if found is None or not again:
-        return Check(arm=arm.name, what=what, passed=False, evidence=f"it did not go on: {run_status(run_dir).words}")
-    at = again[-1].resumed_from_step
-    steps, losses = found.case.run.column("step"), found.case.run.column("loss")
-    before, after = losses[steps <= at], losses[steps > at]
-    if not len(after) or not len(before):
+        again = (LossStop(step=2 * at, above=_NO_LOSS),) if 2 * at < arm.config.steps else ()
+        resume(store, run_dir, limits=Limits(loss=again))
+        _wait(store, run_dir, lambda: False)
+    return _goes_on(arm, at, _review(store, run_dir), _review(store, folder / f"{arm.name}-seed{arm.config.seed}"))
+
+
+def _goes_on(arm: Arm, at: int, resumed: Reviewed | None, unbroken: Reviewed | None) -> Check:
+    """The losses behind a stop beside those of the run that was not stopped."""
+    what = "resumes where it was stopped"
+    if resumed is None or not any(attempt.resumed_from_step for attempt in resumed.case.run.attempts):
+        return Check(arm=arm.name, what=what, passed=False, evidence=f"it did not go on after step {at}")
+    if unbroken is None:
+        return Check(arm=arm.name, what=what, passed=False, evidence="there is no run that was not stopped beside it")
+    without = dict(zip(unbroken.case.run.column("step"), unbroken.case.run.column("loss"), strict=True))
+    steps, losses = resumed.case.run.column("step"), resumed.case.run.column("loss")
+    both = [
+        (step, loss, without[step]) for step, loss in zip(steps, losses, strict=True) if step > at and step in without
+    ]
+    if not both:
         return Check(arm=arm.name, what=what, passed=False, evidence=f"no step after step {at}")
-    passed = bool(after[0] < before[-1] + _FURTHER)
+    step, loss, other = max(both, key=lambda row: abs(row[1] - row[2]))
+    exact = str(resumed.case.run.facts.get("gpu")) == "cpu"
+    passed = bool(loss == other if exact else abs(loss - other) <= _SAME * other)
+    words = "bit for bit" if loss == other else f"but for {loss - other:+.2g} nats at step {step:.0f}"
     return Check(
         arm=arm.name, what=what, passed=passed,
-        evidence=f"from step {at}: loss {before[-1]:.3f} before, {after[0]:.3f} after",
+        evidence=f"{len(both)} steps after a stop at step {at}: the losses of the run that was not stopped, {words}",
     )  # fmt: skip
-
-
-def _until(store: Store, run_dir: Path, step: int) -> None:
-    """Let a run come to a step, then stop it."""
-    _wait(store, run_dir, lambda: (run_status(run_dir).step or 0) >= step)
-    if run_status(run_dir).state is RunState.RUNNING:
-        stop(store, run_dir, force=True)
 
 
 def _review(store: Store, run_dir: Path) -> Reviewed | None:

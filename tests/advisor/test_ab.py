@@ -111,7 +111,15 @@ def test_an_experiment_from_two_files_to_its_verdicts(call, tmp_path):
     assert loss["difference"]["value"] > 0.2 and loss["base"] < math.log(64)  # it hardly learns
     assert [check["passed"] for check in found["checks"]] == [True] * 12
     resumed = [check["evidence"] for check in found["checks"] if check["what"].startswith("resumes")]
-    assert all(words.startswith("from step ") for words in resumed)
+    assert resumed == ["10 steps after a stop at step 10: the losses of the run that was not stopped, bit for bit"] * 2
     code, again, err = call(*words, "--md", str(tmp_path / "r.md"))  # nothing is run twice
     assert code == 0 and "completed before" in err and json.loads(again)["measured"] == found["measured"]
     assert "| slow | loss |" in (tmp_path / "r.md").read_text()
+    log = tmp_path / "runs" / "base-resumed" / "log.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    for row in rows:
+        row |= {"loss": row["loss"] + 0.01} if row["kind"] == "step" and row["step"] == 15 else {}
+    log.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    checks = json.loads(call(*words)[1])["checks"]
+    (off,) = [check["evidence"] for check in checks if not check["passed"]]
+    assert "but for +0.01 nats at step 15" in off
