@@ -233,6 +233,27 @@ def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:
     return layered(diagonal, bars, dots, height=340)
 
 
+def coverage(rows: Rows) -> alt.LayerChart:
+    """Shares that intervals were to hold against those that they held; rows hold promised, held (0…1) and `label`."""
+    share = alt.Axis(format=".0%", tickCount=6)
+    scale = alt.Scale(domain=[0, 1])
+    diagonal = (
+        alt.Chart(frame([{"x": 0.0, "y": 0.0}, {"x": 1.0, "y": 1.0}]))
+        .mark_line(color=REJECTED, strokeDash=[4, 4])
+        .encode(alt.X("x:Q", scale=scale), alt.Y("y:Q", scale=scale))
+    )
+    line = (
+        alt.Chart(frame(rows))
+        .mark_line(color=PREDICTED, point={"size": 50, "color": PREDICTED})
+        .encode(
+            alt.X("promised:Q", scale=scale, axis=share, title="outcomes that an interval was to hold"),
+            alt.Y("held:Q", scale=scale, axis=share, title="outcomes that it held"),
+            tooltip=[alt.Tooltip("label:N", title="held of promised")],
+        )
+    )
+    return layered(diagonal, line, height=260)
+
+
 def waterfall(rows: Rows, *, unit: str) -> alt.Chart:
     """Bars that each begin where the one above ended: rows hold `part`, `low`, `high`, `kind` and a text in `label`."""
     data = frame(rows)

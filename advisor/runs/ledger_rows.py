@@ -20,6 +20,10 @@ from advisor.store.store import Store
 if TYPE_CHECKING:
     from advisor.runs.scoring import ScoredRun
 
+FEWEST_FOR_COVERAGE = 5
+SHARES = (0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of runs that an interval is to hold
+_NORMAL = statistics.NormalDist()
+
 
 def score_rows(scored: ScoredRun, created: str) -> list[ScoreRow]:
     """The ledger's rows of a run: every quantity that was both predicted and measured."""
@@ -74,6 +78,35 @@ def _accuracy_of(device_key: str, quantity: str, rows: Sequence[ScoreRow]) -> Qu
         inside=inside,
         coverage=inside / len(rows),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How many outcomes lay in an interval that was to hold a share of them."""
+
+    promised: float
+    held: float
+    runs: int
+
+
+def coverages(scores: Sequence[ScoreRow]) -> list[Coverage]:
+    """What intervals of other widths would have held, each stated 80 % interval taken as that of a normal logarithm.
+
+    Empty for fewer than `FEWEST_FOR_COVERAGE` runs: of them a share says nothing.
+    """
+    far = []  # from the prediction, in standard deviations of it
+    for row in scores:
+        low, value, high = row.predicted.low, row.predicted.value, row.predicted.high
+        if 0 < low < high and value > 0 and row.actual > 0:
+            deviation = math.log(high / low) / (2 * _NORMAL.inv_cdf(0.9))
+            far.append(abs(math.log(row.actual / value)) / deviation)
+    if len(far) < FEWEST_FOR_COVERAGE:
+        return []
+    reach = {share: _NORMAL.inv_cdf(0.5 + share / 2) for share in SHARES}
+    return [
+        Coverage(promised=share, held=sum(z <= most for z in far) / len(far), runs=len(far))
+        for share, most in reach.items()
+    ]
 
 
 def own_loss_ratios(store: Store, data: str | None) -> list[float]:

@@ -19,14 +19,14 @@ from advisor.report.table import Table, capital, on_page
 from advisor.run_records import ScoreRow
 from advisor.runs.comparison import compare_runs
 from advisor.runs.follow import RunSummary, summarize
-from advisor.runs.ledger_rows import accuracy
+from advisor.runs.ledger_rows import FEWEST_FOR_COVERAGE, QuantityAccuracy, accuracy, coverages
 from advisor.runs.scoring import ScoredRun
 from advisor.store.about import read_about
 from advisor.store.folders import example_run
 from advisor.ui import loaders, run_notes
 from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, right_aligned, side_by_side, table
-from advisor.units import format_count, format_estimate, format_number
+from advisor.units import format_count, format_estimate, format_number, format_percent
 from advisor.workflows.compare import Reviewed, review
 from advisor.workflows.diff import Diff, diff
 
@@ -95,6 +95,31 @@ def _track_record(scores: list[ScoreRow]) -> None:
     rows = [_scatter_row(row) for row in scores if row.quantity == name and row.actual > 0 and row.predicted.low > 0]
     if rows:
         left.altair_chart(charts.identity_scatter(rows, unit=UNITS.get(name, name.rsplit("_", 1)[-1])), width="stretch")
+    _over_all(scores, accuracies)
+
+
+def _over_all(scores: list[ScoreRow], accuracies: list[QuantityAccuracy]) -> None:
+    """Every quantity on every device, and whether the intervals are as wide as they should be."""
+    with st.expander("Every quantity on every device", icon=":material/table_rows:"):
+        record = words.track_record(accuracies)
+        _table(record, right=record.numbers)
+        found = coverages(scores)
+        if not found:
+            st.caption(f"Whether intervals are too narrow or too wide is shown from {FEWEST_FOR_COVERAGE} outcomes on.")
+            return
+        rows = [
+            {
+                "promised": c.promised,
+                "held": c.held,
+                "label": f"{format_percent(c.held)} of {format_percent(c.promised)}",
+            }
+            for c in found
+        ]
+        st.altair_chart(charts.coverage(rows), width="stretch")
+        st.caption(
+            f"Of {found[0].runs} outcomes of all quantities: below the dashed line intervals were too narrow, above it "
+            "too wide. Quantities of one run are not independent of each other."
+        )
 
 
 def _scatter_row(row: ScoreRow) -> dict[str, object]:
