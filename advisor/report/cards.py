@@ -12,6 +12,7 @@ from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
 from advisor.records import Workload
+from advisor.report.table import capital
 from advisor.units import (
     DAY,
     format_bandwidth,
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from advisor.plan.cards import CardRow
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
+# facts of a card that decide what it is good for
+_COMPARED = (
+    *("architecture", "memory bandwidth", "bf16 / fp16 dense", "fp8 dense", "power limit"),
+    *("interconnect, GB/s both ways", "PyTorch wheels", "cannot do"),
+)
 OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
 
 
@@ -95,6 +101,19 @@ def training_row(row: CardRow) -> dict[str, str]:
         "Basis": prediction.tokens_per_second.basis.value if prediction and prediction.tokens_per_second else "-",
         "Micro-batch": _micro_batch(prediction.workload) if prediction else "-",
     }
+
+
+def comparison_rows(rows: Sequence[CardRow]) -> list[dict[str, str]]:
+    """Cards side by side, a column for each: what training the model comes to, then what differs of the cards."""
+    training = [training_row(row) for row in rows]
+    facts = [dict(card_facts(row.spec)) for row in rows]
+    lines = [(name, [one[name] for one in training]) for name in training[0] if name != "GPU"]
+    lines.insert(
+        1, ("$ per billion tokens", [format_estimate(row.usd_per_billion_tokens, format_usd_rate) for row in rows])
+    )
+    lines += [(capital(name), [one[name] for one in facts]) for name in _COMPARED]
+    keys = [row.spec.key for row in rows]
+    return [{" ": name} | dict(zip(keys, cells, strict=True)) for name, cells in lines if len(set(cells)) > 1]
 
 
 def _micro_batch(workload: Workload) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -23,7 +25,15 @@ from advisor.plan.offers import ANY
 from advisor.predict.profile import Profile
 from advisor.records import Goal, Workload
 from advisor.report import charts
-from advisor.report.cards import OFFER_NUMBERS, card_facts, offer_notes, offer_rows, refreshed_words, training_row
+from advisor.report.cards import (
+    OFFER_NUMBERS,
+    card_facts,
+    comparison_rows,
+    offer_notes,
+    offer_rows,
+    refreshed_words,
+    training_row,
+)
 from advisor.ui import loaders, plan
 from advisor.ui.plan_tabs import memory_bars
 from advisor.ui.tables import pairs, plain, right_aligned, side_by_side, table
@@ -34,6 +44,9 @@ from trainer.schema import ModelShape
 QUERY: Final = "query-params"
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 DEPTHS = {"nanochat": 12, "gpt2": 12, "llama": 16}
+CARDS = "cards"  # in the session and in the address: which cards are looked at
+MOST_COMPARED = 6
+_TICKED = "gpus-ticked"  # session state: which rows of the table were ticked last
 # as many as a window of 900 pixels shows: a ticked card's own table has the rest
 NUMBERS = ("$ per exaFLOP", "Tokens/s", "MFU", "Micro-batch", "$ per hour", "Memory")
 
@@ -49,23 +62,75 @@ def page() -> None:
         st.info("No card is left: loosen the filters.", icon=":material/filter_alt_off:")
         return
     _chart(shown)
-    today = datetime.date.today()
-    picked = st.dataframe(
-        [training_row(row) for row in shown],
-        hide_index=True,
-        column_config=right_aligned(NUMBERS),
-        on_select="rerun",
-        selection_mode="single-row",
-        key="gpu-table",
-    ).selection.rows
+    _table(shown)
     st.caption(
         "*prior*: never calibrated by you, from data sheets and published runs. Dollars per exaFLOP: rent per 10¹⁸ "
         "FLOPs that train the model, at the batch that a plan would take on the card; *recomputed* where it fits only "
         "with activations recomputed. Tick a card for everything known of it: its rates, all who rent it, and how old "
-        "their prices are."
+        "their prices are; tick several to set them side by side."
     )
-    if picked and picked[0] < len(shown):
-        _one(shown[picked[0]], goal, today)
+    _looked_at(rows, goal)
+
+
+def _table(shown: list[CardRow]) -> None:
+    """Every card with a box to tick; what is ticked is added to what is looked at, whatever the address says."""
+    keys = [row.spec.key for row in shown]
+    # rows are known by their place: among others nothing is ticked
+    name = f"gpu-table-{hashlib.sha256(' '.join(keys).encode()).hexdigest()[:8]}"
+
+    def ticked() -> None:
+        now = {keys[place] for place in st.session_state[name].selection.rows if place < len(keys)}
+        before = set(st.session_state.get(_TICKED, {}).get(name, ()))
+        held = st.session_state.get(CARDS) or []
+        st.session_state[CARDS] = [
+            *(key for key in held if key not in before - now),
+            *(key for key in keys if key in now - before and key not in held),
+        ]
+        st.session_state[_TICKED] = {name: sorted(now)}
+
+    st.dataframe(
+        [training_row(row) for row in shown],
+        hide_index=True,
+        column_config=right_aligned(NUMBERS),
+        on_select=ticked,
+        selection_mode="multi-row",
+        key=name,
+    )
+
+
+def _looked_at(rows: list[CardRow], goal: Goal) -> None:
+    """The cards of the address: several side by side, and one of them in full."""
+    by_key = {row.spec.key: row for row in rows}
+    keys = st.multiselect(
+        "Cards to compare", list(by_key), key=CARDS, bind=QUERY, placeholder="tick some above, or type to search",
+        max_selections=MOST_COMPARED, help="They are in the address of this page, as the model is.",
+    )  # fmt: skip
+    chosen = [by_key[key] for key in keys]
+    if not chosen:
+        return
+    shown = chosen[0]
+    if len(chosen) > 1:
+        table(comparison_rows(chosen), right=keys)
+        if st.button("Plan on the best of these", icon=":material/arrow_forward:", key="plan-on-these"):
+            _plan_on(keys, goal)
+        key = st.segmented_control(
+            "In full", keys, default=keys[0], required=True, key=f"gpu-in-full-{'-'.join(keys)}",
+            help="Its rates, what of the model fits it, and all who rent it.",
+        )  # fmt: skip
+        shown = by_key[key or keys[0]]
+    _one(shown, goal, datetime.date.today())
+
+
+def _plan_on(keys: Sequence[str], goal: Goal) -> None:
+    """Go to the page Plan with these cards, and the model that was asked about as far as an address can say it."""
+    asked: dict[str, str | list[str]] = {"gpu": list(keys), "seq": str(goal.seq_len), "gpus": [str(goal.gpus)]}
+    if name := st.session_state.get("card_model"):
+        asked["model"] = name
+    elif goal.width is None:
+        asked |= {"family": goal.family, "depth": str(goal.depth)}
+    if goal.providers:
+        asked["provider"] = list(goal.providers)
+    st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params=asked)
 
 
 def _asked_at() -> int:
@@ -168,9 +233,16 @@ def _market(goal: Goal, stamped: tuple[int, ...]) -> list[CardRow]:
 
 def _filtered(rows: list[CardRow]) -> list[CardRow]:
     columns = st.columns((2, 1, 1), vertical_alignment="bottom")
-    text = columns[0].text_input("Filter", placeholder="h100, Ada, 24 GB …", help="Words of the key or architecture.")
-    rentable = columns[1].checkbox("With a price", value=True, help="Only cards that a price list has.")
-    fitting = columns[2].checkbox("That train this model", value=True, help="Only cards with a prediction.")
+    text = columns[0].text_input(
+        "Filter", key="card_filter", bind=QUERY, placeholder="h100, Ada, 24 GB …",
+        help="Words of the key or architecture.",
+    )  # fmt: skip
+    rentable = columns[1].checkbox(
+        "With a price", True, key="card_priced", bind=QUERY, help="Only cards that a price list has."
+    )
+    fitting = columns[2].checkbox(
+        "That train this model", True, key="card_fits", bind=QUERY, help="Only cards with a prediction."
+    )
     words = text.lower().split()
     return [
         row
@@ -211,8 +283,7 @@ def _one(row: CardRow, goal: Goal, today: datetime.date) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader(spec.key, anchor=False)
         if st.button("Plan on this", icon=":material/arrow_forward:", key="plan-on-this", type="primary"):
-            asked = {"gpu": spec.key} | ({"model": name} if (name := st.session_state.get("card_model")) else {})
-            st.switch_page(st.Page(plan.page, url_path="plan", title="Plan"), query_params=asked)
+            _plan_on([spec.key], goal)
     if row.prediction is not None:
         _fits(loaders.profile(spec.key, family=goal.family), row.prediction.workload)
     elif row.problem:

@@ -57,6 +57,32 @@ def test_a_ticked_card_says_the_largest_batch_and_context():
     assert int(found["Largest micro-batch tried that fits"]) >= int(found["Micro-batch of a plan"].split(" x ")[0])
 
 
+def test_cards_of_the_address_stand_side_by_side_and_are_planned_on_with_the_model_asked_about(monkeypatch):
+    at = app()
+    at.query_params.update({"cards": ["l4", "h100-80gb-sxm"], "llama_depth": "8", "card_family": "llama"})
+    at.query_params.update({"card_seq": "1024", "card_filter": "ada"})
+    at.run()
+    assert not at.exception and not at.error
+    assert at.text_input(key="card_filter").value == "ada"
+    side = next(frame.value for frame in at.table if "h100-80gb-sxm" in frame.value.columns)
+    assert list(side.columns[1:]) == ["l4", "h100-80gb-sxm"]
+    cells = side.set_index(" ")
+    # as the catalog has them: 24 GB less what the driver keeps, 121 and 989 TFLOP/s
+    assert "121 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "l4"].replace("\\", "")
+    assert "989 TFLOP/s" in cells.loc["Bf16 / fp16 dense", "h100-80gb-sxm"].replace("\\", "")
+    assert (cells["l4"] != cells["h100-80gb-sxm"]).all()
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr("advisor.ui.gpus.st.switch_page", lambda page, query_params: asked.append(query_params))
+    at.button(key="plan-on-these").click().run()
+    from tests.ui.test_plan_page import app as plan_page
+    from tests.ui.test_plan_page import ok, said_command
+
+    goal = said_command(ok(plan_page(**asked[0]).run()))
+    assert (goal.gpu, goal.family, goal.depth, goal.seq_len) == ("l4,h100-80gb-sxm", "llama", 8, 1024)
+    at.multiselect(key="cards").set_value(["l4"]).run()
+    assert at.subheader[0].value == "l4" and not any("h100-80gb-sxm" in frame.value.columns for frame in at.table)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
