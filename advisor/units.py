@@ -196,6 +196,7 @@ format_bytes = Formatter(
     exact_below=KIB,
 )
 format_rate = Formatter(steps=tuple((start, factor, f"{suffix} tok/s") for start, factor, suffix in _SI))
+format_sample_rate = Formatter(steps=tuple((start, factor, f"{suffix} samples/s") for start, factor, suffix in _SI))
 format_flops = Formatter(
     steps=((0.0, 1.0, " FLOP/s"), (1e9, 1e9, " GFLOP/s"), (1e12, 1e12, " TFLOP/s"), (1e15, 1e15, " PFLOP/s"))
 )

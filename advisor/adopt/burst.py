@@ -213,6 +213,7 @@ def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: boo
         step_epochs=logged.epochs,
         step_printed=logged.printed,
         device_peak_bytes=watched.device_peak,
+        resident_peak_bytes=None if watched.elsewhere else burst.resident_peak_bytes,
         processes=watched.processes,
     )
 

@@ -104,7 +104,7 @@ class Guard:
         """Write down the steps that the program's own log shows."""
         if (logged := log.logged) is not None:
             peaks = {"resident_peak_bytes": log.resident_peak, "device_peak_bytes": log.device_peak}
-            known = {name: peak for name, peak in peaks.items() if peak}
+            known = {name: peak for name, peak in peaks.items() if peak and not log.elsewhere}
             self.log.steps(logged.moments, logged.durations, known, logged.steps)
 
     def _log(self, probed: ProbeFolder) -> None:

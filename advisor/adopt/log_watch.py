@@ -13,6 +13,7 @@ from advisor.adopt.by_log import LogSteps, read_steps
 from advisor.adopt.output import Output
 from advisor.hardware.here import used_by
 
+_CLIENTS = frozenset(("docker", "podman", "nerdctl", "srun"))  # what they start is no child of theirs
 LOOK_SECONDS, LOOK_SHARE = 0.5, 0.1  # between looks at what a burst printed; of the time, that they may take
 
 
@@ -25,6 +26,7 @@ class LogWatch:
         self.resident_peak = 0
         self.device_peak: int | None = None  # by NVML, on the fullest card
         self.processes = 1  # that train together
+        self.elsewhere = False  # its processes are not those of its command: their memory is not seen
         self._next_look = 0.0
 
     def look(self, pid: int) -> None:
@@ -34,6 +36,7 @@ class LogWatch:
             return
         self.logged = read_steps(self.output.path, self.output.ends)
         processes = tree(pid)
+        self.elsewhere = self.elsewhere or any(_name(process) in _CLIENTS for process in processes)
         used = used_by({process.pid for process in processes})
         self.resident_peak = max(self.resident_peak, resident_bytes(processes))
         self.device_peak = max((n for n in (self.device_peak, used) if n is not None), default=None)
@@ -63,6 +66,13 @@ def resident_bytes(processes: Sequence[psutil.Process]) -> int:
         with contextlib.suppress(psutil.Error):
             total += process.memory_info().rss
     return total
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _world(process: psutil.Process) -> int:

@@ -11,14 +11,14 @@ from typing import Any
 from advisor.adopt.plan import Option
 from advisor.adopt.session import batch_of, in_words
 from advisor.report.table import Table
-from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
+from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
 from advisor.units import (
     format_bytes,
     format_count,
     format_estimate,
-    format_number,
     format_percent,
     format_rate,
+    format_sample_rate,
     format_seconds,
     format_tokens,
     format_usd,
@@ -115,7 +115,8 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
     yield f"plan {plan.id}: {format_count(plan.steps)} steps, {total} in all"
     step = format_estimate(plan.step_seconds, format_seconds)
     parts = [f"start-up {format_estimate(plan.startup_seconds, format_seconds)}"]
-    parts.append(f"a step {step} ({plan.step_seconds.basis.value})")
+    by_log = ", by its log" if plan.basis == LOG else ""
+    parts.append(f"a step {step} ({plan.step_seconds.basis.value}{by_log})")
     if plan.ending_seconds is not None:
         parts.append(f"end {format_estimate(plan.ending_seconds, format_seconds)}")
     yield ", ".join(parts)
@@ -129,7 +130,7 @@ def plan_lines(plan: AdoptedPlan, recipe: Recipe) -> Iterator[str]:
         rate = format_rate(plan.tokens_per_step / plan.step_seconds.value)
         yield f"{format_tokens(plan.tokens_per_step)} tokens a step, {rate}, {tokens} in all"
     elif plan.rows_per_step is not None:
-        rate = f"{format_number(plan.rows_per_step / plan.step_seconds.value)} samples/s"
+        rate = format_sample_rate(plan.rows_per_step / plan.step_seconds.value)
         yield f"{plan.rows_per_step:,.0f} samples a step, {rate}, {plan.rows_per_step * plan.steps:,.0f} in all"
     yield from (f"why: {reason}" for reason in plan.reasons)
     yield from (f"warning: {warning}" for warning in plan.warnings)

@@ -18,6 +18,7 @@ from advisor.units import (
     format_number,
     format_percent,
     format_rate,
+    format_sample_rate,
     format_seconds,
     format_usd,
     format_watts,
@@ -62,6 +63,7 @@ COST = Quantity("cost", format_usd)
 LOSS = Quantity("validation loss", format_number, "loss")
 STEP_TIME = Quantity("step time", format_seconds)
 THROUGHPUT = Quantity("throughput", format_rate, "tokens/s")  # a column says the unit, its cells do not
+SAMPLE_RATE = Quantity("samples", format_sample_rate, "samples/s")  # where tokens mean nothing
 MFU = Quantity("MFU", format_percent)
 # Three measures of memory: what a device must hold, context included, and the two that PyTorch reports
 DEVICE_MEMORY = Quantity("memory per GPU, all of it", format_bytes, "memory per GPU")

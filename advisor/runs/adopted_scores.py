@@ -22,10 +22,10 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str) -> tuple[Cas
     steps = int(run.last_step) if run.last_step is not None else None
     outcome = run.attempts[-1].outcome if run.attempts else None
     complete = outcome == Outcome.COMPLETED and steps == plan.steps and len(run.attempts) == 1
-    rate = plan.tokens_per_step / step if plan.tokens_per_step and step else None
+    rate, each = _rate_of(plan)
     scores = (
         Score(quantity="step_seconds", predicted=plan.step_seconds, actual=step),
-        Score(quantity="tokens_per_second", predicted=_rate(plan), actual=rate),
+        Score(quantity=rate, predicted=_rate(plan, each), actual=each / step if each and step else None),
         Score(quantity=f"peak_{_counter(plan)}_bytes", predicted=plan.memory_bytes, actual=_most(run, plan)),
         Score(quantity="wall_clock_seconds", predicted=plan.total_seconds, actual=wall if complete else None),
         Score(quantity="cost_usd", predicted=plan.cost_usd, actual=_cost(wall, plan) if complete else None),
@@ -54,12 +54,18 @@ def _counter(plan: AdoptedPlan) -> str:
     return "allocated" if plan.memory_kind == "allocated" else "reserved"
 
 
-def _rate(plan: AdoptedPlan) -> Estimate | None:
-    if not plan.tokens_per_step:
+def _rate_of(plan: AdoptedPlan) -> tuple[str, float | None]:
+    """In what a run's speed is told, and how many of it a step has: tokens, or samples where these mean nothing."""
+    if plan.tokens_per_step or plan.rows_per_step is None:
+        return "tokens_per_second", plan.tokens_per_step
+    return "samples_per_second", plan.rows_per_step
+
+
+def _rate(plan: AdoptedPlan, each: float | None) -> Estimate | None:
+    if not each:
         return None
     step = plan.step_seconds
-    return Estimate(value=plan.tokens_per_step / step.value, low=plan.tokens_per_step / step.high,
-                    high=plan.tokens_per_step / step.low, basis=step.basis)  # fmt: skip
+    return Estimate(value=each / step.value, low=each / step.high, high=each / step.low, basis=step.basis)
 
 
 def _most(run: RunTable, plan: AdoptedPlan) -> float | None:

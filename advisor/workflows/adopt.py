@@ -49,6 +49,7 @@ from trainer.schema import Outcome, to_dict
 BUDGET_SECONDS = 240.0
 _HELP_SECONDS = 120.0  # imports come before a program reads its arguments
 _FREE_SHARE = 0.9  # of a machine's free memory, that a run may fill
+_CONTAINERS, _ELSEWHERE = ("docker", "podman", "nerdctl"), ("ssh", "kubectl")
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 
 
@@ -75,6 +76,7 @@ def adopt_command(
     its steps cannot be seen, or a knob is none.
     """
     began = time.monotonic()
+    _refuse_unending(command)
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
     session = adopt(
@@ -98,6 +100,23 @@ def adopt_command(
     )
     save_adopted(store.home, adopted)
     return adoption_of(adopted)
+
+
+def _refuse_unending(command: Sequence[str]) -> None:
+    """A burst is ended with everything that it started, which a client cannot promise of what runs elsewhere."""
+    program = Path(command[0]).name
+    if program in _CONTAINERS and "run" in command and "--init" not in command:
+        raise AdvisorError(
+            f"{program} run without --init hands no signal on: a burst would go on in its container when it is ended",
+            f"{program} run --init --rm -e PYTHONUNBUFFERED=1 …, or advisor adopt inside the container",
+            exit_code=2,
+        )
+    if program in _ELSEWHERE:
+        raise AdvisorError(
+            f"what {program} starts runs elsewhere, and a burst of it cannot be ended from here",
+            "advisor adopt there",
+            exit_code=2,
+        )
 
 
 def adoption_of(adopted: Adopted) -> Adoption:

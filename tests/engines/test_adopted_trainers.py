@@ -98,6 +98,18 @@ def test_a_script_around_hugging_faces_trainer(trainers_python, tmp_path):
     assert found["adopted"]["bursts"][0]["shape"]["length"] == 64
 
 
+def test_the_same_script_by_its_log_alone(trainers_python, tmp_path):
+    """Its rows have no step and no tokens; how far it goes through its data tells what a step holds."""
+    words = (str(trainers_python), "-I", str(HERE / "hf_script.py"), "--output_dir", "out",
+             "--per_device_train_batch_size", "8")  # fmt: skip
+    found = adopt(tmp_path, 150, *words, plan=("--epochs", "2"))
+    base = found["adopted"]["bursts"][0]
+    assert (base["source"], base["step_printed"], found["plan"]["basis"]) == ("log", False, "log")
+    told = verdicts(found)
+    assert told["micro_batch"] == told["grad_accum"] == "works", found["adopted"]["verdicts"]
+    assert found["plan"]["steps"] == 2 * 512 and {"name": "log_every", "value": 1.0} in found["plan"]["values"]
+
+
 def test_a_plain_lightning_script(trainers_python, tmp_path):
     """Its samples have no tokens."""
     found = adopt(tmp_path, 120, str(trainers_python), str(HERE / "lightning_script.py"), plan=("--samples", "3200"))

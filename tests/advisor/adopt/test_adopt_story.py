@@ -219,7 +219,9 @@ def test_limits_stops_and_crashes(home, launched):
 
 def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     isolated = (sys.executable, "-I", str(SCRIPT))
-    run = launched(command=isolated, basis="log", steps=1000, values=(Setting(name="steps", value=1000),))
+    run = launched(
+        command=isolated, basis="log", tokens_per_step=None, steps=1000, values=(Setting(name="steps", value=1000),)
+    )
     final = wait_for(lambda: last(run, "final"))
     assert (final["outcome"], final["step"]) == ("completed", 1000)
     steps = [record for record in records(run) if record["kind"] == "step"]
@@ -233,6 +235,7 @@ def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     assert took[len(took) // 2] == pytest.approx(said[len(said) // 2], rel=0.1)
     compared = document(home, "compare", str(run))
     assert compared["outcome"] == "completed" and compared["steps"] == 1000
+    assert compared["samples_per_second"]["actual"] == pytest.approx(4 / compared["step_seconds"]["actual"])
 
     crashed = launched(command=(*isolated, "--crash-at", "5"), basis="log")
     final = wait_for(lambda: last(crashed, "final"))
@@ -245,6 +248,8 @@ def test_wrong_words(home):
     for words, said, code in (
         (("adopt",), "which command?", 2),
         (("adopt", "--name", "nothing"), "no adopted command is called 'nothing'", 2),
+        (("adopt", "--", "docker", "run", "image", "python", "train.py"), "run --init --rm", 2),
+        (("adopt", "--", "ssh", "host", "python", "train.py"), "cannot be ended from here", 2),
         (("adopt", "--", "no-such-program"), "there is no program 'no-such-program'", 2),
         (("adopt", "--knob", "micro_batch", "--", *script), "is not KNOB=OPTION", 2),
         (("adopt", "--knob", "micro-batch=--b", "--", *script), "did you mean micro_batch", 2),

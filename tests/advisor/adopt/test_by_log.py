@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import sys
 from dataclasses import replace
@@ -154,6 +155,18 @@ def test_a_python_that_isolates_itself_is_timed_by_its_lines(tmp_path):
     said = [float(line.split(" seconds ")[1].split()[0]) for line in text if " seconds " in line]
     assert statistics.median(found.step_seconds) == pytest.approx(statistics.median(said), rel=0.1)
     assert found.steps == len(said) + 1 and found.resident_peak_bytes > 1e8
+
+
+def test_the_memory_of_a_container_is_not_that_of_its_client(tmp_path):
+    """A program called docker, whose child is no container, stands for the client."""
+    client = tmp_path / "docker"
+    client.symlink_to(shutil.which("bash"))
+    command = "for i in $(seq 1000); do echo iter $i: loss 4.$((999 - i)), time 50.00ms; sleep 0.05; done"
+    ready = Ready(arguments=(str(client), "-c", command), variables={})
+    found = run_burst(ready, (), tmp_path, tmp_path, BurstLimits(steady_seconds=0.5), os.environ)
+    assert (found.outcome, found.source, found.resident_peak_bytes) == ("stopped", LOG, None)
+    plain = replace(ready, arguments=("bash", "-c", command))
+    assert run_burst(plain, (), tmp_path, tmp_path, BurstLimits(), os.environ).resident_peak_bytes > 0
 
 
 def test_a_log_that_numbers_no_step_needs_a_line_of_each(tmp_path):
