@@ -169,7 +169,7 @@ def _work() -> dict[str, Any]:
 
 
 def _model() -> dict[str, Any]:
-    columns = st.container(key="pair-model").columns(6, vertical_alignment="bottom")
+    columns = st.container(key="pair-model").columns((5, 4, 5, 5, 7, 5), vertical_alignment="bottom")
     model = columns[5].selectbox(
         "Published model", [named.name for named in named_models()], index=None, key="model", bind=QUERY,
         placeholder="none", help="Its family, sizes and, unless there are data, its vocabulary; leave Depth empty.",
