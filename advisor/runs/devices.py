@@ -1,9 +1,10 @@
-"""The newest readings of the devices a run is on, from its telemetry as far as it is written."""
+"""The newest readings of the devices a run is on and their course, from its telemetry as far as it is written."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +36,12 @@ _OF_THE_HOST = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gauge:
-    """One quantity: its newest value and its recent ones, thinned to means of equal stretches."""
+    """One quantity: its newest value and its course over the run, thinned to means of equal stretches."""
 
     name: str
     unit: str  # watts | share | bytes | celsius | mhz
     now: float
-    recent: tuple[float, ...]
+    over_run: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,20 +56,40 @@ class Device:
 
 def read_devices(run_dir: Path) -> list[Device]:
     """Cards in their order, then the host; empty without telemetry. AdvisorError where a file is damaged."""
-    paths = _newest(run_dir)
+    paths = _parts(run_dir)
     if not paths:
         return []
-    columns = _read(paths)
+    columns = _read(paths[-NEWEST_PARTS:])
+    course = _course(paths) if len(paths) > NEWEST_PARTS else []
     cards = columns["gpu"]
     keys = [*sorted({int(card) for card in cards[np.isfinite(cards)]}), *([None] if np.isnan(cards).any() else [])]
-    return [_device(columns, key) for key in keys]
+    return [_device(columns, key, [means for part in course if (means := part.get(key))]) for key in keys]
 
 
-def _newest(run_dir: Path) -> list[Path]:
-    """The last parts while the run lasts, the joined file after it."""
-    parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))[-NEWEST_PARTS:]
+def _parts(run_dir: Path) -> list[Path]:
+    """The parts of a minute each while the run lasts, the joined file after it."""
+    parts = sorted((run_dir / "telemetry").glob("part-*.parquet"))
     joined = run_dir / "telemetry.parquet"
     return parts or ([joined] if joined.is_file() else [])
+
+
+def _course(parts: Sequence[Path]) -> list[dict[int | None, dict[str, float]]]:
+    """The means of parts evenly over the run, each by card (None: the host) and column."""
+    chosen = np.unique(np.linspace(0, len(parts) - 1, MOST_POINTS).astype(int))
+    return [_means(parts[number]) for number in chosen]
+
+
+@lru_cache(maxsize=1 << 12)  # a part is written once and never changed
+def _means(part: Path) -> dict[int | None, dict[str, float]]:
+    columns = _read([part])
+    cards = columns["gpu"]
+    keys: list[int | None] = [*{int(card) for card in cards[np.isfinite(cards)]}, None]
+    out: dict[int | None, dict[str, float]] = {}
+    for key in keys:
+        mine = np.isnan(cards) if key is None else cards == key
+        known = {name: values[mine & np.isfinite(values)] for name, values in columns.items()}
+        out[key] = {name: float(values.mean()) for name, values in known.items() if len(values)}
+    return out
 
 
 def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
@@ -92,14 +113,15 @@ def _read(paths: Sequence[Path]) -> dict[str, np.ndarray]:
     return {name: table[name].cast(pa.float64()).to_numpy(zero_copy_only=False) for name in wanted}
 
 
-def _device(columns: dict[str, np.ndarray], gpu: int | None) -> Device:
+def _device(columns: dict[str, np.ndarray], gpu: int | None, course: Sequence[dict[str, float]]) -> Device:
     mine = np.isnan(columns["gpu"]) if gpu is None else columns["gpu"] == gpu
     gauges = []
     for column, (name, unit, divisor) in (_OF_THE_HOST if gpu is None else _OF_A_CARD).items():
         values = columns[column][mine]
         values = values[np.isfinite(values)] / divisor
         if len(values):
-            gauges.append(Gauge(name=name, unit=unit, now=float(values[-1]), recent=_thinned(values)))
+            over_run = tuple(means[column] / divisor for means in course if column in means) or _thinned(values)
+            gauges.append(Gauge(name=name, unit=unit, now=float(values[-1]), over_run=over_run))
     reasons = columns["throttle_reasons"][mine]
     return Device(
         gpu=gpu,

@@ -142,7 +142,7 @@ def devices(folder: Path) -> None:
         _strip(device)
     newest = max(device.unix_seconds for device in devices_now)
     at = datetime.fromtimestamp(newest, UTC)
-    st.caption(f"Newest readings, {at:%H:%M} UTC, and the minutes before them.")
+    st.caption(f"The numbers are of {at:%H.%M} UTC, the curves of the whole run.")
 
 
 def _strip(device: Device) -> None:
@@ -152,7 +152,7 @@ def _strip(device: Device) -> None:
             column.metric(
                 f"{name}: {gauge.name}",
                 GAUGES[gauge.unit](gauge.now),
-                chart_data=list(gauge.recent) if len(gauge.recent) > 1 else None,
+                chart_data=list(gauge.over_run) if len(gauge.over_run) > 1 else None,
                 border=True,
             )
     if device.throttled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -11,7 +12,7 @@ from advisor.errors import AdvisorError
 from advisor.launch.state import RunState, goes_on
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines, line
-from advisor.runs.follow import RunFollower, summarize
+from advisor.runs.follow import RunFollower, RunSummary, summarize
 from advisor.runs.progress import Progress
 from advisor.store.run_folder import read_run_plan
 from advisor.ui import launch_form, live, loaders
@@ -29,24 +30,30 @@ from advisor.units import (
 from advisor.workflows.launch import resume, stop
 
 LOOK_SECONDS = 2.0
+_Colour = Literal["off", "green", "orange"]
 
 
 def page() -> None:
-    """Launch above, what runs below."""
+    """What runs, and a plan to launch: the plan first where one was handed over, or nothing runs."""
     st.title("Launch and watch", anchor=False)
+    store = loaders.store()
+    summaries = {row.path: summarize(row, store) for row in store.runs()}
+    live_first = launch_form.PLAN_KEY not in st.session_state and any(goes_on(run.state) for run in summaries.values())
+    for part in (_watch, _launch) if live_first else (_launch, _watch):
+        part(summaries)
+
+
+def _launch(summaries: dict[str, RunSummary]) -> None:
+    del summaries
     plan = launch_form.chosen_plan()
     if plan is not None:
         launch_form.form(plan)
-    _watch()
 
 
-def _watch() -> None:
-    store = loaders.store()
-    rows = store.runs()
-    if not rows:
+def _watch(summaries: dict[str, RunSummary]) -> None:
+    if not summaries:
         return
     st.subheader("Watch", anchor=False)
-    summaries = {row.path: summarize(row, store) for row in rows}
     paths = list(summaries)
     running = [path for path in paths if goes_on(summaries[path].state)]
     wanted = st.session_state.get(launch_form.WATCHED) or (running[0] if running else paths[0])
@@ -54,13 +61,21 @@ def _watch() -> None:
         "Run",
         paths,
         index=paths.index(wanted) if wanted in paths else 0,
-        format_func=lambda p: f"{Path(p).name}  ·  {(summaries[p].outcome or summaries[p].state).replace('_', ' ')}",
+        format_func=lambda p: (
+            f"{_called(summaries[p])}  ·  {(summaries[p].outcome or summaries[p].state).replace('_', ' ')}"
+        ),
         help="Runs go on when this page is closed; reopen it and they are here.",
     )
     st.session_state[launch_form.WATCHED] = path
     is_running = goes_on(summaries[path].state)
     st.fragment(_look, run_every=LOOK_SECONDS if is_running else None)(Path(path), is_running)
     st.fragment(_judge, run_every=live.JUDGE_SECONDS if is_running else None)(Path(path), is_running)
+
+
+def _called(run: RunSummary) -> str:
+    """The owner's name of a run before that of its folder, which may say less and is never shared."""
+    folder = Path(run.path).name
+    return folder if folder.startswith(run.name) else f"{run.name} ({folder})"
 
 
 def _look(folder: Path, was_running: bool) -> None:
@@ -127,7 +142,8 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
         "Throughput" + mfu,
         format_rate(progress.tokens_per_second),
         _planned(promised.tokens_per_second, format_rate) if promised else None,
-        "MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
+        colour=_kept(promised.tokens_per_second if promised else None, progress.tokens_per_second, least=True),
+        help="MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
     )
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
     _number(
@@ -135,13 +151,30 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
         "Dollars so far" + at_end,
         format_usd(progress.usd_so_far),
         _planned(promised.cost_usd, format_usd) if promised else None,
-        "Rent of all devices since the process started.",
+        colour=_kept(promised.cost_usd if promised else None, _at_end(progress)),
+        help="Rent of all devices since the process started.",
     )
 
 
-def _number(column: DeltaGenerator, label: str, value: str, beside: str | None, help: str) -> None:
-    """One number with words beside it, neither good nor bad in itself."""
-    column.metric(label, value, beside, delta_color="off", delta_arrow="off", help=help)
+def _number(
+    column: DeltaGenerator, label: str, value: str, beside: str | None, help: str, colour: _Colour = "off"
+) -> None:
+    """One number with words beside it: green where a promise is kept, orange where it is not, else grey."""
+    column.metric(label, value, beside, delta_color=colour, delta_arrow="off", help=help)
+
+
+def _at_end(progress: Progress) -> float | None:
+    if progress.usd_at_end is not None:
+        return progress.usd_at_end.value
+    return None if goes_on(progress.state) else progress.usd_so_far
+
+
+def _kept(promised: Estimate | None, actual: float | None, *, least: bool = False) -> _Colour:
+    """Whether a number keeps to its 80 % interval or is better: `least`, more is better; else less is."""
+    if promised is None or actual is None or promised.high <= 0:
+        return "off"
+    good = actual >= promised.low if least else actual <= promised.high
+    return "green" if good else "orange"
 
 
 def _planned(estimate: Estimate | None, formatter: Formatter) -> str | None:

@@ -79,6 +79,7 @@ def test_a_finished_run_is_watched_with_its_promises(with_a_run):
     assert numbers["Progress"].value == "501 of 501 steps"
     speed = next(metric for label, metric in numbers.items() if label.startswith("Throughput"))
     assert speed.value == "28.4 k tok/s" and speed.delta == "planned 27.4 k tok/s (26-29 k tok/s)"
+    assert speed.proto.color == speed.proto.MetricColor.GREEN  # inside what was promised
     assert not at.button  # nothing to stop, nothing to resume
 
 

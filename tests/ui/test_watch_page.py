@@ -187,8 +187,8 @@ def test_a_host_without_a_card_is_read(store):
     gauges = {gauge.name: gauge for gauge in host.gauges}
     assert host.gpu is None and host.throttled == ()
     assert gauges["CPU busy"].now == pytest.approx(1.0, abs=0.02)
-    assert gauges["CPU clock"].now == 2300 and len(gauges["CPU clock"].recent) == 120
-    assert max(gauges["memory of the run"].recent) <= 506_413_056
+    assert gauges["CPU clock"].now == 2300 and len(gauges["CPU clock"].over_run) == 120
+    assert max(gauges["memory of the run"].over_run) <= 506_413_056
     at = app("watch")
     example_in(store)
     assert any(metric.label == "Host: CPU clock" and metric.value == "2,300 MHz" for metric in at.run().metric)
@@ -212,6 +212,19 @@ def test_cards_are_read_from_the_newest_parts(tmp_path):
     assert gauges["power"].now == pytest.approx(350.2) and gauges["busy"].now == pytest.approx(0.97)
     assert gauges["memory in use"].now == 20 * 2**30 and gauges["SM clock"].now == 1880
     assert second.unix_seconds == pytest.approx(1000 + 120 + 4)
+
+
+def test_the_curve_of_a_long_run_begins_where_the_run_did(tmp_path):
+    """300 minutes whose power rises by a watt each: 120 points, the first of the first minute, the last of the last."""
+    writer, buffer = TelemetryWriter(tmp_path, {}), DeviceBuffer(0, ())
+    for minute in range(300):
+        for second in (0, 30):
+            buffer.add(60_000 * minute + 1000 * second, 10 * (100 + minute), None)
+        writer.write_part([buffer])
+    (card,) = read_devices(tmp_path)
+    (power,) = (gauge for gauge in card.gauges if gauge.name == "power")
+    assert (power.now, len(power.over_run)) == (399, 120)
+    assert (power.over_run[0], power.over_run[-1]) == (100, 399) and sorted(power.over_run) == list(power.over_run)
 
 
 def test_no_telemetry_and_damaged_telemetry_are_said(store):
