@@ -10,14 +10,13 @@ import click
 
 from advisor.cli.params import EXISTING, FILE, FOLDER, NEW_FOLDER, Number
 from advisor.records import Estimate
+from advisor.report.data import facts
 from advisor.report.render import print_json, progress, remark, show, table
 from advisor.units import (
     format_bytes,
     format_count,
     format_estimate,
-    format_number,
     format_seconds,
-    format_tokens,
 )
 from advisor.workflows import downloads
 from advisor.workflows.data import prepare_conversations, prepare_data, read_data
@@ -183,29 +182,8 @@ def _report(folder: Path, meta: TokenMeta, as_json: bool) -> None:
     if as_json:
         print_json({"path": str(folder), **asdict(meta)})
         return
-    show(table(["", ""], _facts(folder, meta)))
+    show(table(["", ""], facts(folder, meta)))
     for line in meta.skipped[:SHOWN_SKIPPED]:
         remark(f"left out: {line}")
     if more := meta.skipped[SHOWN_SKIPPED:]:
         remark(f"left out: {len(more)} more, all in {folder / 'meta.json'}")
-
-
-def _facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
-    held_out = f"{format_tokens(meta.validation_tokens)} tokens, {format_bytes(meta.validation_bytes)}"
-    return [
-        ("folder", str(folder)),
-        ("sources", "; ".join(meta.sources)),
-        ("documents", format_count(meta.documents)),
-        ("training", f"{format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)}"),
-        ("validation", held_out),
-        *([] if meta.counted_tokens is None else [("of them learnt", _learnt(meta))]),
-        ("bytes per token", format_number(meta.bytes_per_token)),
-        ("vocabulary", f"{meta.vocab_size} tokens, stored as {meta.dtype}"),
-        ("created", meta.created),
-    ]
-
-
-def _learnt(meta: TokenMeta) -> str:
-    """How much of conversations the assistant says."""
-    training, held_out = (format_tokens(n or 0) for n in (meta.counted_tokens, meta.validation_counted_tokens))
-    return f"{training} tokens of the training split, {held_out} of the validation split"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
-from advisor.ui import analyze, audit, calibrate, gpus, plan, runs, watch
+from advisor.ui import analyze, audit, calibrate, data, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
@@ -22,6 +22,7 @@ PAGES = (
     ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),
     ("Audit", ":material/fact_check:", audit.page, "audit"),
     ("GPUs", ":material/memory:", gpus.page, "gpus"),
+    ("Data", ":material/dataset:", data.page, "data"),
 )
 
 
@@ -46,7 +47,7 @@ _STYLE = """<style>
 [data-testid="stMetricLabel"] p, [data-testid="stMetricDelta"] * { white-space: normal; }
 :has(> .st-key-sticky-total) {
   position: sticky; top: 3.5rem; z-index: 5; padding-block: .25rem;
-  background: color-mix(in srgb, Canvas 80%, transparent); backdrop-filter: blur(12px);
+  background: Canvas;
 }
 @media (max-width: 1100px) {
   [class*="st-key-stack-"] [data-testid="stHorizontalBlock"] { flex-wrap: wrap; }

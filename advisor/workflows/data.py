@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.errors import AdvisorError
 from advisor.records import Basis, Estimate
-from trainer.token_folder import DataError, TokenMeta, read_meta
+from trainer.token_folder import ITEM_BYTES, TRAIN_FILE, DataError, TokenMeta, read_meta, tokenizer_file
 
 # stage (read | tokenizer | encode), done, total
 OnProgress = Callable[[str, int, int], None]
@@ -91,3 +92,33 @@ def prepare_conversations(
         )
     except DataError as error:
         raise AdvisorError(error.message, error.hint) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One token of a folder: its number and its text; some are a part of a character, whose text is a placeholder."""
+
+    number: int
+    text: str
+
+
+def preview(folder: Path, meta: TokenMeta, first: int, count: int) -> tuple[str, list[Token]]:
+    """Tokens of the training split from number `first` on: their text as a whole, and each by itself.
+
+    Raises AdvisorError where the folder's tokenizer is missing or damaged.
+    """
+    from trainer.tokenizer import load_tokenizer_file  # tokenizers: only where they are used
+
+    file = tokenizer_file(folder)
+    if file is None:
+        raise AdvisorError(f"{folder} has no tokenizer, so its tokens cannot be read as text", "prepare it again")
+    width = ITEM_BYTES[meta.dtype]
+    with open(folder / TRAIN_FILE, "rb") as tokens:
+        tokens.seek(width * first)
+        read = tokens.read(width * count)
+    numbers = [int.from_bytes(read[at : at + width], "little") for at in range(0, len(read) - width + 1, width)]
+    try:
+        tokenizer = load_tokenizer_file(file)
+    except DataError as error:
+        raise AdvisorError(error.message, error.hint) from error
+    return tokenizer.decode(numbers), [Token(number=n, text=tokenizer.decode([n])) for n in numbers]

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium"),
 ]
 
-PAGES = ("plan", "calibrate", "watch", "runs", "analyze", "audit", "gpus")
+PAGES = ("plan", "calibrate", "watch", "runs", "analyze", "audit", "gpus", "data")
 READABLE, LARGE = 4.5, 3.0  # WCAG 2.1, 1.4.3
 CONTROLS = r'- (button|link|tab|textbox|combobox|checkbox|radio|slider|switch|spinbutton)(?: "((?:[^"\\]|\\.)*)")?'
 ICON = re.compile(r"(?:[a-z]+_)+[a-z]+\b")  # what stands for a picture: play_circle

@@ -33,6 +33,7 @@ PAGES = {
     "analyze": "analyze",
     "audit": "audit",
     "gpus": "gpus",
+    "data": "data",
 }
 TABLE = ".dvn-scroller"  # of a table whose rows can be ticked
 PATIENCE_MS = 180_000

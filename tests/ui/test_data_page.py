@@ -1,0 +1,99 @@
+"""Page Data: text becomes a token folder, its tokens are shown as they are, and a plan's epochs are the planner's."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.store.store import default_store
+from advisor.units import format_number, format_tokens
+from advisor.workflows.data import prepare_data, preview, read_data
+from advisor.workflows.plan import recommend
+from tests.advisor.plans import goal_of
+
+WORDS = ("the", "köln", "run", "loss", "token", "train", "a", "falls", "step", "🙂")
+
+
+def text(seed: int = 0, words: int = 20_000) -> str:
+    draw = random.Random(seed)
+    return "\n\n".join(" ".join(draw.choice(WORDS) for _ in range(100)) for _ in range(words // 100))
+
+
+def app(**query: str) -> AppTest:
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import data\nguarded(data.page)()\n"
+    at = AppTest.from_string(script, default_timeout=180)
+    for name, value in query.items():
+        at.query_params[name] = value
+    return at
+
+
+def prepared(tmp_path):
+    (tmp_path / "text.txt").write_text(text())
+    return prepare_data([tmp_path / "text.txt"], tmp_path / "tokens", vocab_size=300), tmp_path / "tokens"
+
+
+def test_a_path_becomes_a_token_folder_that_is_looked_at_and_offered_again(advisor_home, tmp_path):
+    (tmp_path / "text.txt").write_text(text())
+    at = app().run()
+    assert not at.exception and any("No data were prepared here yet" in info.value for info in at.info)
+    at.text_input(key="data-path").set_value(str(tmp_path / "text.txt"))
+    at.text_input(key="data-name").set_value("my words")
+    at.number_input(key="data-vocabulary").set_value(300)
+    next(button for button in at.button if button.label == "Prepare").click().run()
+    assert not at.exception and not at.error, [e.value for e in at.error]
+    meta = read_data(advisor_home / "data" / "my-words")
+    assert at.text_input(key="folder").value == str(advisor_home / "data" / "my-words")
+    shown = at.table[0].value.to_csv().replace("\\", "")
+    assert format_tokens(meta.tokens) in shown and "text.txt" in shown
+    again = app().run()
+    again.button(key="pick-my-words").click().run()
+    assert not again.exception and format_tokens(meta.tokens) in again.table[0].value.to_csv().replace("\\", "")
+
+
+def test_tokens_are_shown_from_any_place_as_the_file_has_them(tmp_path):
+    meta, folder = prepared(tmp_path)
+    at = app(folder=str(folder), data_first="240").run()
+    assert not at.exception and not at.error
+    numbers = np.fromfile(folder / "tokens.bin", dtype="<u2")[240:360]
+    frame = at.dataframe[0].value
+    assert list(frame["Token"]) == numbers.tolist() and frame["Place"].iloc[0] == 240
+    whole, tokens = preview(folder, meta, 0, meta.tokens)
+    assert whole.startswith(text()[:40]) or whole[:200] in text()
+    assert preview(folder, meta, meta.tokens - 3, 120)[1][-1].number == np.fromfile(folder / "tokens.bin", "<u2")[-1]
+
+
+def test_the_epochs_are_those_of_the_plan_for_these_data(tmp_path, monkeypatch):
+    meta, folder = prepared(tmp_path)
+    at = app(folder=str(folder), data_budget="$1", data_deadline="2 h").run()
+    assert not at.exception and not at.error
+    plan = recommend(
+        goal_of(["--gpu", "any", "--budget", "1", "--deadline", "2h", "--data", str(folder)]), default_store()
+    )
+    found = {metric.label: metric.value for metric in at.metric}
+    assert found["Epochs"] == format_number(plan.chosen.tokens / meta.tokens)
+    assert found["Tokens trained on"] == format_tokens(plan.chosen.tokens)
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr("advisor.ui.data.st.switch_page", lambda page, query_params: asked.append(query_params))
+    at.button(key="plan-on-data").click().run()
+    assert asked == [{"data": str(folder), "budget": "$1", "deadline": "2 h"}]
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [({"folder": "/no/such/folder"}, "does not exist"), ({"folder": "/"}, "is not a token folder")],
+)
+def test_what_is_no_token_folder_is_one_sentence(query, said):
+    at = app(**query).run()
+    assert not at.exception and said in at.error[0].value.replace("\\", "")
+
+
+def test_nothing_to_prepare_is_said():
+    at = app().run()
+    next(button for button in at.button if button.label == "Prepare").click().run()
+    assert not at.exception and "no text to prepare" in at.error[0].value
