@@ -147,20 +147,22 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
 def tries(recipe: Recipe, step_tokens: float | None = None) -> Iterator[tuple[tuple[Setting, ...], bool]]:
     """What to try, the most telling first, and whether the run is left to end by itself.
 
-    Each knob alone, both ways, the command again, then two at once.
+    Each knob alone, its length before what only refines: without that no plan can set how long it trains. Then the
+    other way, the command again, two at once.
     """
     micro, accum, seq = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len"))
     alone = [
         *([_one("micro_batch", 2 * micro)] if micro else []),
         *([_one("grad_accum", 2 * accum)] if accum else []),
         *([_one("seq_len", seq // 2)] if seq and seq >= 16 else []),
-        *([_one("micro_batch", micro // 2)] if micro and micro > 1 else []),
     ]
     yield from ((settings, False) for settings in alone)
     if recipe.knob("steps") is not None:
         yield _one("steps", _REHEARSAL_STEPS), True
     elif recipe.knob("tokens") is not None and step_tokens:
         yield _one("tokens", round(_REHEARSAL_STEPS * step_tokens)), True
+    if micro and micro > 1:
+        yield _one("micro_batch", micro // 2), False
     yield (), False
     if micro and seq and seq >= 16:
         yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False

@@ -233,6 +233,13 @@ def test_epochs_are_those_of_the_data_that_is_named_or_of_its_log():
     assert plan(replace(logged, recipe=with_epochs)).steps == 1024
 
 
+def test_the_length_is_tried_before_what_only_refines():
+    """On a slow machine the time was up before it: no plan could set its steps."""
+    found = [({s.name: s.value for s in settings}, end) for settings, end in tries(RECIPE)]
+    assert found[:4] == [({"micro_batch": 8}, False), ({"grad_accum": 2}, False), ({"seq_len": 32}, False),
+                         ({"steps": 8}, True)]  # fmt: skip
+
+
 def test_a_length_in_tokens_is_tested_and_set():
     """LitGPT's: --train.max_tokens."""
     recipe = Recipe(name="toy", knobs=(*KNOBS[:3], Knob(name="tokens", key="--t", value=1e5)))
