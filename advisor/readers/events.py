@@ -213,7 +213,8 @@ def _said_of(raised: Raised) -> Said:
     """What an exception means: out of memory, a signal, an interrupt, a time-out … or just an exception."""
     said = read_line(f"{raised.name}: {raised.message}", code=True)
     text = shorten(raised.text)
-    if raised.name.endswith("KeyboardInterrupt"):
+    # an interrupt amid a compiled module's import comes out as another exception that only says its name
+    if raised.name.endswith("KeyboardInterrupt") or raised.message.startswith("KeyboardInterrupt"):
         return Said(kind="interrupt", text=text, numbers={})
     if raised.name.endswith("ChildFailedError"):
         return Said(kind="child_failed", text=text, numbers={})

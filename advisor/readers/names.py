@@ -53,7 +53,11 @@ _ACCURACY = (
     r"(?:(?:mean_|token_|mean_token_|batch_|binary_|categorical_|sparse_categorical_|top_?1_?)?"
     r"(?:accuracy|acc|acc_?1)|top_?1)"
 )
-_REWARD = r"(?:(?:mean_|avg_|average_|episode_|ep_)?(?:reward|return|rew)(?:_mean|_avg)?|ep_(?:rew|reward)_mean)"
+# the mean over so many episodes says how many; "reward_10" without a mean may be that of a tenth agent
+_REWARD = (
+    r"(?:(?:mean_|avg_|average_|episode_|ep_)?(?:reward|return|rew)(?:_mean|_avg)?|ep_(?:rew|reward)_mean"
+    r"|(?:mean|avg|average)_(?:reward|return|rew)_(?:last_)?\d{2,4}(?:_ep(?:isode)?s?)?)"
+)
 _TOKEN = r"(?:tok|toks|token|tokens)"
 _PER = r"(?:_per_|_p_|_)"
 _DEVICE = r"(?:gpu|device|chip|card|rank|worker)"

@@ -175,6 +175,8 @@ def test_traceback_gives_the_exception_its_place_and_the_users_own_line():
     ("exception", "kind"),
     [
         (b"KeyboardInterrupt", "interrupt"),
+        (b"ImportError: KeyboardInterrupt: ", "interrupt"),  # amid the import of a compiled module
+        (b"ValueError: no handler of KeyboardInterrupt", "exception"),
         (NEW_TORCH.encode(), "out_of_memory"),
         (b"torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15", "signal"),
         (b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "child_failed"),

@@ -51,6 +51,9 @@ MIB = 2**20
         ("mean_token_accuracy", "accuracy"),
         ("val/reward", "eval_reward"),
         ("rollout/ep_rew_mean", "reward"),
+        ("Mean Reward 50", "reward"),
+        ("avg_return_last_25_episodes", "reward"),
+        ("reward_50", None),  # may be that of an agent
         ("global batch size", "step_samples"),
         ("x" * 200, None),
     ],
