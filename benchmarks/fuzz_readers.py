@@ -225,9 +225,8 @@ def _report(workers: list[Worker], failures: list[str], options: argparse.Namesp
     example = {(f["error"].partition(":")[0], f["place"]): f for w in workers for f in w.failures}
     summaries = [worker.summary for worker in workers if worker.summary]
     outcomes = sum((Counter(s["outcomes"]) for s in summaries), Counter())
-    print(
-        f"seed {options.seed}: {options.count:,} inputs; " + ", ".join(f"{n:,} {what}" for what, n in outcomes.items())
-    )
+    counted = ", ".join(f"{n:,} {what}" for what, n in sorted(outcomes.items()))
+    print(f"seed {options.seed}: {options.count:,} inputs; {counted}")
     if summaries:
         seconds, index = max(tuple(s["slowest"]) for s in summaries)
         peak = max(s["peak_bytes"] for s in summaries)
