@@ -148,6 +148,8 @@ def test_kept_logs_open_by_their_name_with_the_same_settings_until_they_are_dele
     assert (again.selectbox(key="against").value, again.selectbox(key="smooth").value) == ("hours", "5 %")
     assert list(again.table[0].value["Run"]) == ["a.log", "b.log"]
     assert ok(app(report="gain-or-none", against="tokens").run()).selectbox(key="against").value == "tokens"
+    linked = ok(app(report="gain-or-none", against="time", curves="Step time", smooth="none").run())
+    assert linked.selectbox(key="against").value == "hours" and linked.multiselect(key="curves").value == ["seconds"]
     listed = ok(app().run())
     ok(listed.button(key="open-gain-or-none").click().run())
     assert list(listed.table[0].value["Run"]) == ["a.log", "b.log"]
