@@ -70,7 +70,7 @@ def open_page(browser, address: str, theme: str = "light", width: int = 1440):
     page = browser.new_page(viewport={"width": width, "height": 1000}, color_scheme=theme)
     page.set_default_timeout(PATIENCE_MS)
     page.goto(address)
-    page.get_by_role("heading", level=2).first.wait_for()
+    page.get_by_role("heading", level=1).first.wait_for()
     return page
 
 
