@@ -73,7 +73,9 @@ def write_back(scored: ScoredRun, path: Path, run: str | None, python: str) -> W
         except OSError as error:
             raise AdvisorError(f"cannot start {python}: {error.strerror}", "--tracker-python PATH") from error
         except subprocess.TimeoutExpired as error:
-            raise AdvisorError(f"{target.library} has not written within {_SECONDS:.0f} s") from error
+            raise AdvisorError(
+                f"{target.library} has not written within {_SECONDS:.0f} s", "is its folder on a slow disk? try again"
+            ) from error
     if done.returncode:
         raise _refused(target.library, python, done.stderr)
     place = done.stdout.strip().splitlines()[-1]
@@ -85,7 +87,8 @@ def _refused(library: str, python: str, said: str) -> AdvisorError:
     if last.startswith("ModuleNotFoundError") and f"'{library}'" in last:
         hint = "--tracker-python PATH of the environment that wrote the tracker's run"
         return AdvisorError(f"{python} does not have {library}", hint)
-    return AdvisorError(f"{library} did not take the parameters: {last[:300]}")
+    hint = "--tracker-python PATH of the environment that wrote the run has the version that reads it"
+    return AdvisorError(f"{library} did not take the parameters: {last[:300]}", hint)
 
 
 def parameters_of(scored: ScoredRun) -> Parameters:
@@ -154,7 +157,9 @@ def _of_database(path: Path, run: str | None) -> Target:
                 return Target(library="trackio", run=chosen, request={"project": path.stem, "folder": str(path.parent)},
                               environment={"TRACKIO_DIR": str(path.parent)})  # fmt: skip
     except sqlite3.Error as error:
-        raise AdvisorError(f"{path} cannot be read as SQLite: {error}") from error
+        raise AdvisorError(
+            f"{path} cannot be read as SQLite: {error}", "give the tracker's own file, whole and not a copy in writing"
+        ) from error
     raise AdvisorError(f"{path} is an SQLite database of neither MLflow nor trackio", f"give {_FORMATS}", exit_code=2)
 
 

@@ -189,6 +189,7 @@ def last(folder: Path, kind: str):
     return next((record for record in reversed(records(folder)) if record["kind"] == kind), None)
 
 
+@pytest.mark.long
 def test_limits_stops_and_crashes(home, launched):
     limited = launched(max_seconds=8.0)
     final = wait_for(lambda: last(limited, "final"))
@@ -217,6 +218,7 @@ def test_limits_stops_and_crashes(home, launched):
     assert advisor(home, "watch", str(crashed), "--once").returncode == 1
 
 
+@pytest.mark.long
 def test_a_run_that_the_probe_cannot_see_is_followed_by_its_log(home, launched):
     isolated = (sys.executable, "-I", str(SCRIPT))
     run = launched(
