@@ -3,6 +3,9 @@
     seconds of a step = per step + calls x (per call + per token x tokens + per token and length x tokens x length)
     peak memory       = always   + per token x tokens of one call
 
+and, where the rows of a call are laid end to end in one, a further term in tokens x tokens of each: attention may then
+see all of them.
+
 Each term is positive; its logarithm has a normal prior about a share of what the program's own bursts take. Laplace's
 approximation gives the interval, beside what the terms leave unexplained and how far the machine drifts. It speaks of
 this program on this machine only. Pure.
@@ -22,7 +25,7 @@ from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 # Shares of the terms before any burst: arbitrary but for their order, tokens are most of a step
-_TIME_PRIOR, _MEMORY_PRIOR = (0.1, 0.1, 0.7, 0.1), (0.5, 0.5)
+_TIME_PRIOR, _MEMORY_PRIOR = (0.1, 0.1, 0.7, 0.1, 0.1), (0.5, 0.5, 0.1)
 _PRIOR_DEVIATION = 1.5  # of the log of each
 _DISCREPANCY, _DISCREPANCY_WEIGHT = 0.05, 4.0  # of a log that the terms leave, worth so many bursts
 _DRIFT, _DRIFT_WEIGHT = 0.03, 2.0  # between visits of the same configuration, worth so many visits
@@ -35,11 +38,15 @@ FEWEST_TO_HOLD_OUT = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What one optimizer step is given, in one process. `length` 1 where rows have no tokens."""
+    """What one optimizer step is given, in one process. `length` 1 where rows have no tokens.
+
+    With `end_to_end` the rows of a call are laid one behind the other in a single one.
+    """
 
     rows: float
     calls: float
     length: float = 1.0
+    end_to_end: bool = False
 
     @property
     def tokens(self) -> float:
@@ -59,12 +66,12 @@ class Seen:
 def time_terms(batch: Batch) -> tuple[float, ...]:
     """The terms of a step's seconds."""
     work = batch.calls * batch.tokens
-    return 1.0, batch.calls, work, work * batch.length
+    return 1.0, batch.calls, work, work * batch.length, work * batch.tokens * batch.end_to_end
 
 
 def memory_terms(batch: Batch) -> tuple[float, ...]:
     """The terms of a peak's bytes."""
-    return 1.0, batch.tokens
+    return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +127,10 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     x = np.array([terms(batch) for batch in visits])
     y = np.array([statistics.median(logs) for logs in visits.values()])
     drift = _drift(list(visits.values()))
-    middle = np.exp(np.log(x).mean(axis=0))  # a batch amid those measured: there the terms have their prior shares
-    prior = y.mean() + np.log(np.array(shares) / sum(shares)) - np.log(middle)
+    there = x > 0  # a term that no batch has stays at its prior, and adds nothing
+    middle = np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    prior_shares = np.array(shares) / sum(np.array(shares)[there.any(axis=0)])  # at a batch amid those measured
+    prior = y.mean() + np.log(prior_shares) - middle
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
 
     def residual(theta: np.ndarray) -> np.ndarray:

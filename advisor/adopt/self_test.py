@@ -58,7 +58,7 @@ def cut_apart(recipe: Recipe, burst: AdoptedBurst) -> AdoptedBurst:
     rows = burst.value("micro_batch") or (knob.value if knob is not None else None)
     if shape is None or shape.length is None or shape.rows != 1 or not rows:
         return burst
-    return replace(burst, shape=replace(shape, rows=rows, length=shape.length / rows))
+    return replace(burst, shape=replace(shape, rows=rows, length=shape.length / rows, end_to_end=True))
 
 
 def _verdict(name: str, recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:

@@ -198,7 +198,7 @@ def batch_of(burst: AdoptedBurst) -> Batch | None:
     shape = burst.shape
     if shape is None:
         return Batch(rows=1.0, calls=1.0) if burst.source == LOG and not burst.values else None
-    return Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0)
+    return Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0, end_to_end=shape.end_to_end)
 
 
 def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:

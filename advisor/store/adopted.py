@@ -75,6 +75,7 @@ class BatchShape:
     calls: int  # micro-batches of a step
     length: float | None = None  # tokens of a row, mean
     tokens: float | None = None  # of the whole step
+    end_to_end: bool = False  # the rows of a micro-batch are laid one behind the other in a single one
 
 
 @dataclass(frozen=True, kw_only=True)

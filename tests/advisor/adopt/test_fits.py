@@ -73,6 +73,24 @@ def test_intervals_hold_for_at_least_four_of_five_programs():
     assert 0.7 <= sum(inside) / len(inside) <= 0.99
 
 
+def test_rows_laid_end_to_end_may_see_each_other():
+    """TRL packs so: 16 rows of 128 took 2.1 s on two cores where 8 took 0.76."""
+
+    def truth(b: Batch) -> float:
+        return 0.01 + b.calls * (3.5e-4 * b.tokens + 1.2e-7 * b.tokens**2)
+
+    tried = [Batch(rows=r, calls=2, length=s) for r, s in ((4, 128), (8, 128), (2, 128), (16, 128), (4, 64), (8, 64))]
+    asked = Batch(rows=32, calls=2, length=128)
+    apart = fit_time([Seen(batch=b, value=truth(b)) for b in tried]).estimate(asked)
+    laid = [Seen(batch=replace(b, end_to_end=True), value=truth(b)) for b in tried]
+    together = fit_time(laid).estimate(replace(asked, end_to_end=True))
+    assert together.value == pytest.approx(truth(asked), rel=0.05)
+    assert apart.value < 0.7 * truth(asked)
+    memory = [Seen(batch=s.batch, value=6e8 + 1e4 * s.batch.tokens + 15 * s.batch.tokens**2) for s in laid]
+    peak = fit_memory(memory).estimate(replace(asked, end_to_end=True))
+    assert peak.value == pytest.approx(6e8 + 1e4 * 4096 + 15 * 4096**2, rel=0.1)
+
+
 def test_memory_and_what_is_left_out():
     seen = [Seen(batch=b, value=3e8 + 2e5 * b.tokens) for b in GRID]
     assert fit_memory(seen).estimate(Batch(rows=16, calls=1, length=64)).contains(3e8 + 2e5 * 1024)
@@ -155,7 +173,7 @@ def test_rows_laid_end_to_end_are_cut_apart():
     assert end_to_end(RECIPE, base, [other]) and not end_to_end(RECIPE, BASE, [burst(8, 1, 64, micro_batch=8)])
     assert not end_to_end(RECIPE, base, [burst(1, 1, 256, micro_batch=8)])  # a dead knob is no packing
     shape = cut_apart(RECIPE, other).shape
-    assert (shape.rows, shape.length, shape.tokens) == (8, 64, 512)
+    assert (shape.rows, shape.length, shape.tokens, shape.end_to_end) == (8, 64, 512, True)
 
 
 def adopted(*bursts: AdoptedBurst, works: tuple[str, ...] = ("micro_batch", "grad_accum", "steps")) -> Adopted:
