@@ -1,4 +1,7 @@
-"""A tiny Llama, a tokenizer trained on generated text, and that text as a data set, all in the folder that is named."""
+"""A tiny Llama, a tokenizer trained on generated text, and that text as a data set, all in the folder that is named.
+
+python tiny_llama.py FOLDER [LAYERS HIDDEN]
+"""
 
 import json
 import random
@@ -9,6 +12,7 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 out, rng = Path(sys.argv[1]), random.Random(0)
+layers, hidden = map(int, sys.argv[2:] or (2, 64))
 words = ["".join(rng.choice("abcdefghijklmnop") for _ in range(rng.randint(2, 7))) for _ in range(300)]
 texts = [" ".join(rng.choice(words) for _ in range(400)) for _ in range(400)]
 (out / "data").mkdir()
@@ -21,9 +25,9 @@ fast = PreTrainedTokenizerFast(
 fast.save_pretrained(out / "model")
 shape = LlamaConfig(
     vocab_size=512,
-    hidden_size=64,
-    intermediate_size=172,
-    num_hidden_layers=2,
+    hidden_size=hidden,
+    intermediate_size=hidden * 43 // 16,
+    num_hidden_layers=layers,
     num_attention_heads=4,
     max_position_embeddings=512,
 )
