@@ -25,8 +25,9 @@ from pathlib import Path
 from advisor.calibrate import design
 from advisor.calibrate.detect import fillable_bytes, resolve_key
 from advisor.calibrate.measure import Worker
+from advisor.calibrate.one_burst import base_workload, describe, run_burst
 from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import Event, base_workload, calibrate, describe, run_burst
+from advisor.calibrate.session import Event, calibrate
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import load_memory_model
 from advisor.predict.profile import Profile

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from advisor.calibrate.measure import Worker
+from advisor.calibrate.one_burst import describe
 from advisor.calibrate.profiles import profile_of
-from advisor.calibrate.session import Notebook, describe
+from advisor.calibrate.session import Notebook
 from advisor.calibrate.session import measure_one as add_bursts
 from advisor.errors import AdvisorError
 from advisor.predict.profile import Profile

@@ -19,6 +19,7 @@ import numpy as np
 from advisor.calibrate import design, observations
 from advisor.calibrate.fit import fit
 from advisor.calibrate.measure import Ready, Worker, WorkerDied, disk_bytes_per_second, rehearse
+from advisor.calibrate.one_burst import LATE_SECONDS, base_workload, burst_config, burst_seconds, describe, run_burst
 from advisor.calibrate.quality import judged
 from advisor.errors import AdvisorError
 from advisor.predict.memory import MemoryModel
@@ -27,25 +28,14 @@ from advisor.records import Workload
 from advisor.store.calibration import COMPLETE, PARTIAL, Burst, Calibration, Cost, Environment, Rehearsal, Settings
 from advisor.store.store import Store
 from advisor.units import format_seconds
-from trainer.messages import BurstRequest, BurstResult, Ceilings, CeilingsRequest
-from trainer.schema import (
-    CheckpointConfig,
-    DataConfig,
-    EvalConfig,
-    OptimizerConfig,
-    Outcome,
-    RunConfig,
-    TelemetryConfig,
-    make_shape,
-)
+from trainer.messages import Ceilings, CeilingsRequest
+from trainer.schema import CheckpointConfig, EvalConfig, Outcome, TelemetryConfig
 
 _ROUND = 4  # bursts chosen together, then run in random order
 _CEILING_SHARE = 0.04  # of the budget
 _REHEARSAL_SHARE = 0.2
 _RESERVE_SECONDS = 1.5  # for the fit and the last write
-_WARMUP_STEPS_MOST = 12
 _FIRST_COMPILE_SECONDS = 12.0  # a block, forward and backward, before one was timed (sources §3.2: 22-47 s a model)
-_LATE_SECONDS = 20.0  # a burst this much beyond its expected time is given up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +183,7 @@ def _rehearsal(settings: Settings, log: Path | None) -> Rehearsal | None:
         checkpoint=CheckpointConfig(every_seconds=None, final=True),
         telemetry=TelemetryConfig(),
     )
-    return rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + _LATE_SECONDS, log=log)
+    return rehearse(config, timeout=_REHEARSAL_SHARE * settings.budget_seconds + LATE_SECONDS, log=log)
 
 
 def _rounds(
@@ -262,74 +252,6 @@ def burst_pool(settings: Settings, memory: MemoryModel, bursts: Sequence[Burst])
 
     seq_lens = (settings.seq_len, max(16, settings.seq_len // 2))
     return design.candidates(shapes, seq_lens=seq_lens, most_tokens=settings.most_micro_tokens, fits=fits)
-
-
-def run_burst(worker: Worker, settings: Settings, workload: Workload, limit: float) -> Burst:
-    """One burst in the worker; whatever happens to it is a value in the record."""
-    request = BurstRequest(
-        config=burst_config(settings, workload),
-        seconds=burst_seconds(settings),
-        least_steps=3,
-        most_warmup=_WARMUP_STEPS_MOST,
-        limit_seconds=max(1.0, limit),
-    )
-    began, started = time.monotonic(), time.time()
-    result = outcome_of(worker, request)
-    seconds = round(time.monotonic() - began, 4)
-    return Burst(**vars(result), workload=workload, started=round(started, 3), seconds=seconds)
-
-
-def outcome_of(worker: Worker, request: BurstRequest) -> BurstResult:
-    """What became of one burst, the worker's death included."""
-    try:
-        return worker.burst(request, timeout=max(5.0, request.limit_seconds) + _LATE_SECONDS)
-    except WorkerDied as death:
-        return BurstResult(outcome=death.outcome, reason=death.reason)
-
-
-def burst_seconds(settings: Settings) -> float:
-    """Timed seconds of one burst: long enough for a median, short enough for some thirty bursts in a small budget."""
-    return min(1.5, settings.budget_seconds / 30)
-
-
-def burst_config(settings: Settings, workload: Workload) -> RunConfig:
-    """The run configuration of a burst: the full run's, without checkpoints and telemetry."""
-    config = RunConfig(
-        model=workload.shape,
-        steps=10_000,
-        micro_batch=workload.micro_batch,
-        grad_accum=workload.grad_accum,
-        name="burst",
-        device=settings.device,
-        precision=workload.precision,
-        compile=workload.compile,
-        activation_checkpointing=workload.activation_checkpointing,
-        data=DataConfig(path=settings.data),
-        optimizer=OptimizerConfig(name=workload.optimizer),
-        eval=EvalConfig(tokens=workload.micro_tokens),
-        checkpoint=CheckpointConfig(every_seconds=None, final=False),
-        telemetry=TelemetryConfig(hz=0),
-    )
-    return settings.kernels.set_in(config)
-
-
-def describe(w: Workload) -> str:
-    """One burst in words."""
-    accumulated = f" × {w.grad_accum} accumulated" if w.grad_accum > 1 else ""
-    return f"depth {w.shape.depth}, micro-batch {w.micro_batch} × {w.shape.seq_len}{accumulated}"
-
-
-def base_workload(settings: Settings, depth: int) -> Workload:
-    shape = make_shape(settings.family, depth=depth, vocab_size=settings.vocab_size, seq_len=settings.seq_len)
-    return Workload(
-        shape=shape,
-        micro_batch=1,
-        gpu=settings.gpu,
-        precision=settings.precision,
-        compile=settings.compile,
-        activation_checkpointing=settings.activation_checkpointing,
-        optimizer=settings.optimizer,
-    )
 
 
 def _believe(calibration: Calibration) -> Posterior:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from advisor.calibrate import observations
 from advisor.calibrate.fit import HeldOut
-from advisor.calibrate.session import describe
+from advisor.calibrate.one_burst import describe
 from advisor.records import Basis, Estimate, Workload
 from advisor.store.calibration import Calibration
 from trainer.schema import Outcome

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from advisor.calibrate.effects import Effect, Interval, Noise, Visit, effects, interaction
 from advisor.calibrate.measure import Worker
-from advisor.calibrate.session import Event, outcome_of
+from advisor.calibrate.one_burst import outcome_of
+from advisor.calibrate.session import Event
 from advisor.calibrate.variants import Variant, both
 from advisor.errors import AdvisorError
 from trainer.messages import BurstRequest, BurstResult

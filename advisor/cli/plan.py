@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from advisor.cli.params import (
 )
 from advisor.errors import AdvisorError
 from advisor.laws.flops import RATIO_COUNTS
-from advisor.records import Plan, Workload
+from advisor.records import Goal, Plan, Workload
 from advisor.report import render
 from advisor.workflows.goal import PlanOptions, goal_from
 
@@ -201,30 +202,26 @@ def command(
         from advisor.plan.stages import stages
         from advisor.report.plan import sentence, speed_rests_on
 
-        words = {
-            "sentence": sentence(plan),
-            "speed_rests_on": speed_rests_on(plan),
-            "on_the_way": stages(plan),
-        }
+        words = {"sentence": sentence(plan), "speed_rests_on": speed_rests_on(plan), "on_the_way": stages(plan)}
         beside_it = {"memory_parts": more.memory, "depths": more.depths, "data_to_fetch": more.data} if more else {}
         run = {"from": replanned} if replanned is not None else {}
         render.print_json(render.to_plain(plan) | words | beside_it | run | {"path": path})
     else:
-        from advisor.plan.command import plan_command
-
         if replanned is not None:
             _show_replan(replanned, plan)
+        given = {"--from": again_of, "--was": was, "--config": config}
+        show(plan, path, _typed(goal, given, gates, measure=measure), more, everything=everything)
 
-        named = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
-        again = (
-            plan_command(named, "plan.yaml")
-            + (f" --from {shlex.quote(again_of)}" if again_of else "")
-            + (f" --was {shlex.quote(was)}" if was else "")
-            + (f" --config {shlex.quote(str(config))}" if config else "")
-            + (" --measure" if measure else "")
-            + "".join(f" --gate {gate}" for gate in gates)
-        )
-        show(plan, path, again, more, everything=everything)
+
+def _typed(goal: Goal, given: Mapping[str, object], gates: Sequence[str], *, measure: bool) -> str:
+    """The command that gives this plan again."""
+    from advisor.plan.command import plan_command
+
+    named = goal if goal.data_tokens is None else replace(goal, data_tokens=None, data=PREPARED)
+    words = [plan_command(named, "plan.yaml")]
+    words += [f"{option} {shlex.quote(str(value))}" for option, value in given.items() if value]
+    words += ["--measure"] if measure else []
+    return " ".join((*words, *(f"--gate {gate}" for gate in gates)))
 
 
 def _stated(

@@ -150,15 +150,6 @@ def lines(
         ends = _with_margin(float(whole[y.field].min()), float(whole[y.field].max()))
         scale, axis = _scale(ends, always=y.log), _axis(ends)
     layers: list[alt.Chart] = []
-    dashed: Any = alt.Undefined
-    if dashes is not None:
-        drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
-        dashed = alt.StrokeDash(
-            "kind:N",
-            scale=alt.Scale(domain=list(drawn), range=list(drawn.values())),
-            title=None,
-            legend=alt.Legend(orient="top") if len(drawn) > 1 else None,
-        )
     expected = frame(band)
     if len(expected):
         low = alt.Y("low:Q", title=y.title, scale=scale, axis=axis)
@@ -166,12 +157,7 @@ def lines(
             alt.Chart(expected).mark_area(color=PREDICTED, opacity=BAND).encode(horizontal, low, alt.Y2("high:Q"))
         )
     vertical = alt.Y(f"{y.field}:Q", title=y.title, scale=scale, axis=axis)
-    colour = alt.Color(
-        "series:N",
-        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
-        title=None,
-        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1) if len(colours) > 1 else None,
-    )
+    colour = _named(colours)
     if len(faint):
         layers.append(alt.Chart(faint).mark_line(opacity=FAINT, strokeWidth=1).encode(horizontal, vertical, colour))
     layers.append(
@@ -181,7 +167,7 @@ def lines(
             horizontal,
             vertical,
             colour,
-            strokeDash=dashed,
+            strokeDash=_dashed(data, dashes) if dashes is not None else alt.Undefined,
             tooltip=[
                 alt.Tooltip(f"{x.field}:Q", title=x.title, format=",.6~g"),
                 alt.Tooltip(f"{y.field}:Q", title=y.title, format=".4g"),
@@ -191,12 +177,30 @@ def lines(
     )
     events = frame(marks)
     if len(events):
-        layers.append(
-            alt.Chart(events)
-            .mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
-            .encode(horizontal, tooltip="words:N")
-        )
+        rules = alt.Chart(events).mark_rule(color=WARNING, opacity=0.6, strokeDash=[4, 3])
+        layers.append(rules.encode(horizontal, tooltip="words:N"))
     return layered(*layers, height=HEIGHT)
+
+
+def _named(colours: Mapping[str, str]) -> alt.Color:
+    """The series, with a legend where there are several."""
+    return alt.Color(
+        "series:N",
+        scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+        title=None,
+        legend=alt.Legend(orient="top", columns=4, symbolOpacity=1) if len(colours) > 1 else None,
+    )
+
+
+def _dashed(data: pd.DataFrame, dashes: Mapping[str, Sequence[int]]) -> alt.StrokeDash:
+    """The kinds that the data have, with a legend where there are several."""
+    drawn = {kind: list(dash) for kind, dash in dashes.items() if (data["kind"] == kind).any()}
+    return alt.StrokeDash(
+        "kind:N",
+        scale=alt.Scale(domain=list(drawn), range=list(drawn.values())),
+        title=None,
+        legend=alt.Legend(orient="top") if len(drawn) > 1 else None,
+    )
 
 
 def identity_scatter(rows: Rows, *, unit: str) -> alt.LayerChart:

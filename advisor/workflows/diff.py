@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from advisor.calibrate.one_burst import base_workload
 from advisor.calibrate.profiles import load_profile, profile_of
-from advisor.calibrate.session import base_workload
 from advisor.errors import AdvisorError
 from advisor.laws.flops import parameters
 from advisor.predict.batch import predict_batch
