@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the app's packages are not installed")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+pytest.importorskip("axe_playwright_python", reason="axe is not installed: pip install axe-playwright-python")
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
 from advisor.store.folders import example_run
@@ -27,6 +29,8 @@ pytestmark = [
 ]
 
 PAGES = ("plan", "calibrate", "watch", "runs", "analyze", "audit", "gpus", "data")
+STANDARDS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
+STREAMLITS_OWN = "metric_chart"  # the line in a metric: an empty group with a role and no words
 READABLE, LARGE = 4.5, 3.0  # WCAG 2.1, 1.4.3
 CONTROLS = r'- (button|link|tab|textbox|combobox|checkbox|radio|slider|switch|spinbutton)(?: "((?:[^"\\]|\\.)*)")?'
 ICON = re.compile(r"(?:[a-z]+_)+[a-z]+\b")  # what stands for a picture: play_circle
@@ -94,6 +98,7 @@ def test_every_page_can_be_read_named_and_walked_through(home, tmp_path, scheme)
             assert page.evaluate(PALE, [READABLE, LARGE]) == [], name
             for role, called in re.findall(CONTROLS, page.locator("body").aria_snapshot()):
                 assert not ICON.match(called), (name, role, called)
+            assert against_standards(page) == [], name
             page.locator("body").press("Home")
             walked = []
             for _ in range(12):
@@ -110,3 +115,10 @@ def test_every_page_can_be_read_named_and_walked_through(home, tmp_path, scheme)
                 "the pages are not among what the keyboard reaches first",
             )
         browser.close()
+
+
+def against_standards(page) -> list[tuple[str, str]]:
+    """What axe-core finds against WCAG 2.1 A and AA: its rule, and the element."""
+    found = Axe().run(page, options=STANDARDS).response["violations"]
+    elements = [(rule["id"], node["html"][:300]) for rule in found for node in rule["nodes"]]
+    return [(rule, element) for rule, element in elements if STREAMLITS_OWN not in element]
