@@ -26,6 +26,7 @@ from advisor.workflows.audit import audit_cards
 BAD = ("wrong", "does_not_follow")
 GRAVE = ("high", "medium")
 NEAR = 1  # lines
+_QUOTED = 3  # words of a claim that are found again in a sentence by no accident
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -89,11 +90,23 @@ def _matches(keys: list[Key], judged: Judged) -> list[int]:
     near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
     numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
     sharing = [i for i in own if numbers & _numbers([keys[i].claim])]
+    sharing = sharing or [
+        i for i in own if len(_words(keys[i].claim).split()) >= _QUOTED and _is_quoted(keys[i], judged)
+    ]
     if len(own) > 1 and (numbers or sharing):
         own = sharing
     elif own and numbers and not sharing and all(keys[i].verdict == "ok" for i in own):
         own = []  # it accuses another number of that line
     return own + [i for i in near if keys[i].verdict in BAD and (not own or numbers & _numbers([keys[i].claim]))]
+
+
+def _is_quoted(key: Key, judged: Judged) -> bool:
+    """Whether the sentence that is accused has the words of a claim."""
+    return _words(key.claim) in _words(judged.claim.text)
+
+
+def _words(text: str) -> str:
+    return " ".join(re.findall(r"[\w.%-]+", text.lower().replace("×", "x")))
 
 
 def _numbers(texts: Iterable[str]) -> set[float]:

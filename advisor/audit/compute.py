@@ -45,19 +45,22 @@ _LOWEST_MFU = 0.01  # below it a bill is for something else than training
 
 def training_time(q: Question) -> Judgement:
     """Time or card-hours of a training against 6·N·D FLOPs: never faster than the peak, near the MFU that is stated."""
-    value, n, d = q.get("value"), q.get("parameters"), q.get("tokens")
+    value, n, d, work = q.get("value"), q.get("parameters"), q.get("tokens"), q.get("work")
     cards = _cards(q.get("gpu"))
     peak = max((_peak(card, q.get("precision")) or 0.0 for card in cards), default=0.0)
+    if work is None and (n is None or d is None):
+        return unknown("neither parameters and tokens nor the FLOPs of the training are stated")
     if not peak:
         return unknown(f"no peak is known of {q.get('gpu') or 'the card'}")
     number = q.get("gpus").most if q.get("gpus") and value.dimension == "seconds" else 1.0
     if value.dimension not in ("seconds", "gpu_hours"):
         return unknown("neither a time nor card-hours are stated")
     least, most = _WORK[q.get("method") or "full"]
-    works = [f * n.middle * d.middle for f in (least, most)]
+    works = [work.least, work.most] if work else [f * n.middle * d.middle for f in (least, most)]
     paid = number * 3600 if value.dimension == "gpu_hours" else number  # seconds of one card for each unit of the value
     low, high = works[0] / (value.most * paid * peak), works[1] / (value.least * paid * peak)
-    words = f"{least:g} × {n.text} × {d.text} FLOP ÷ ({value.text} × {_of_cards(q)}{format_flops(peak)} dense) = "
+    total = work.text if work else f"{least:g} × {n.text} × {d.text} FLOP"
+    words = f"{total} ÷ ({value.text} × {_of_cards(q)}{format_flops(peak)} dense) = "
     words += f"MFU {format_percent(low)}"
     if low > IMPOSSIBLE_MFU:
         best = works[0] / (0.5 * peak * paid)
@@ -81,7 +84,7 @@ def _against_stated(q: Question, low: float, high: float, words: str) -> Judgeme
             words,
             consequence="time and cost are off by this factor",
         )
-    if high < _LOWEST_MFU and q.get("tokens").low >= _LONG_RUN and q.get("method") != "adapters":
+    if high < _LOWEST_MFU and q.get("tokens") and q.get("tokens").low >= _LONG_RUN and q.get("method") != "adapters":
         return does_not_follow(
             f"that is an MFU of {format_percent(high)} at most: the card trains {0.4 / high:,.0f} times faster at 40 %",
             words,

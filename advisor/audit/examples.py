@@ -124,6 +124,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "compute_of_size": ("twice the model costs twice", "value: 2 x, size: 2 x"),
     "uniform_loss": ("a uniform guess among 50,257 has a loss of 10.8", "value: 10.8, vocabulary: '50,257'"),
     "linear_speedup": ("8 cards need 3 days where 4 need 6", "value: 3 days, gpus: 8, than: 6 days, than_gpus: 4"),
+    "trend": ("speed grows with the size", "of: ['5', '3', '4', '2'], over: ['1', '2', '3', '4']"),
+    "negligible": ("hardly any harm at perplexity 6.5, from 4.0", "value: 6.5, than: 4.0, of: perplexity"),
     "tokens_support": ("50 M tokens are enough for 500 M parameters", "value: 500 M, tokens: 50 M"),
     "rests_on": ("so the new machine is 20 times faster", "premises: [peak, utilisation]"),
     "conclusion": ("memory is free, so raise the batch to 60-80+", "that: bigger_batch_pays, to: 60-80+"),

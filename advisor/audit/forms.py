@@ -10,6 +10,8 @@ from advisor.units import format_count, format_number, format_percent, format_se
 
 _NEARLY = 0.95  # of a share: chance explains little of it
 _EFFICIENT = 1.1  # a second run on more cards may be tuned a little better than the first
+_FEW_PAIRS, _RELATED = 4, 0.5  # pairs of a trend; rank correlation below which nobody would draw one
+_HARM = {"perplexity": 1.2, "loss": 1.05}  # times as high: beyond it no reader calls a harm none
 _FAR_SHORT = 5.0  # times fewer tokens than the rule that the text goes by
 
 
@@ -85,6 +87,48 @@ def linear_speedup(q: Question) -> Judgement:
             consequence="the schedule is too short",
         )
     return holds(f"{format_percent(best / value.middle)} of linear", words)
+
+
+def trend(q: Question) -> Judgement:
+    """One column of a table that is said to grow with another: Spearman's rank correlation of their pairs."""
+    ours, over = ([quantity.middle for quantity in q.get(name)] for name in ("of", "over"))
+    if len(ours) != len(over) or len(ours) < _FEW_PAIRS or min(len(set(ours)), len(set(over))) < 2:
+        return unknown(f"{len(ours)} pairs show no trend")
+    related = _correlation(_ranks(ours), _ranks(over))
+    pairs = sorted(zip(over, ours, strict=True))
+    words = ", ".join(f"{format_number(value)} at {format_number(at)}" for at, value in pairs)
+    if related >= _RELATED:
+        return holds(f"rank correlation {related:.2f}", words)
+    return does_not_follow(
+        f"the report's own rows do not: rank correlation {related:.2f} in {len(ours)} rows",
+        words,
+        threshold="runs that differ in that one quantity alone",
+    )
+
+
+def _ranks(values: list[float]) -> list[float]:
+    """The place of each in order, equal ones the mean of theirs."""
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) - 1) / 2 for value in values]
+
+
+def _correlation(one: list[float], other: list[float]) -> float:
+    """Pearson's coefficient; neither list is constant."""
+    mine, its = sum(one) / len(one), sum(other) / len(other)
+    together = sum((a - mine) * (b - its) for a, b in zip(one, other, strict=True))
+    return together / math.sqrt(sum((a - mine) ** 2 for a in one) * sum((b - its) ** 2 for b in other))
+
+
+def negligible(q: Question) -> Judgement:
+    """A harm that is called hardly any, by the perplexity or the loss before and after it."""
+    value, than, of = q.get("value"), q.get("than"), q.get("of")
+    if min(value.low, than.low) <= 0:
+        return unknown("a perplexity or a loss that is not above zero")
+    more = value.middle / than.middle
+    words = f"{of} {than.text} → {value.text}: {format_percent(more - 1)} more"
+    if value.least <= _HARM[of] * than.most:
+        return holds(words, words)
+    return does_not_follow(f"the {of} is {format_percent(more - 1)} higher, which is no small harm", words)
 
 
 def tokens_support(q: Question) -> Judgement:

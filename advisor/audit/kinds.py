@@ -136,8 +136,9 @@ KINDS: dict[str, Kind] = {
     "training_time": _kind(
         compute.training_time,
         value="number",
-        parameters="count",
-        tokens="count",
+        parameters="count?",
+        tokens="count?",
+        work="work?",
         gpu="card",
         gpus="count?",
         mfu="fraction?",
@@ -211,6 +212,8 @@ KINDS: dict[str, Kind] = {
     "compute_of_size": _kind(forms.compute_of_size, value="times", size="times"),
     "uniform_loss": _kind(forms.uniform_loss, value="count", vocabulary="count"),
     "linear_speedup": _kind(forms.linear_speedup, value="seconds", gpus="count", than="seconds", than_gpus="count"),
+    "trend": _kind(forms.trend, of="[number]", over="[number]"),
+    "negligible": _kind(forms.negligible, value="count", than="count", of="perplexity|loss"),
     "tokens_support": _kind(forms.tokens_support, value="count", tokens="count", ratio="number?"),
     "rests_on": _kind(rests_on, premises="[text]"),
     # conclusions

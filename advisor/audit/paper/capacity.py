@@ -13,7 +13,7 @@ from advisor.audit.paper.cards import mentions
 from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
-from advisor.audit.paper.stated import in_words, size_in
+from advisor.audit.paper.stated import in_words, size_in, size_told
 from advisor.audit.paper.words import LEANER, NOT_TRAINING, TRAINING
 from advisor.audit.quantity import Quantity, parse_quantity
 
@@ -23,8 +23,8 @@ _TRAINS = re.compile(
 )
 _HOLDS = re.compile(
     r"\bup to\b|\bmax(?:imum)? (?:model|params?|parameters|size)\b|\bfits?\b|\benough for\b|\bcomfortabl"
-    r"|\bsufficient for\b|\bcan (?:train|handle|fine-?tune|fit|hold)\b|\btrains?\b|\bhandles?\b|\blargest model\b"
-    r"|\bto fit\b",
+    r"|\bsufficient for\b|\bcan (?:train|handle|fine-?tune|fit|hold|accommodate)\b|\btrains?\b|\bhandles?\b"
+    r"|\blargest model\b|\bto fit\b",
     re.IGNORECASE,
 )
 _LARGEST = re.compile(
@@ -41,6 +41,12 @@ _NEEDS = re.compile(r"\b(?:v?ram|memory|gpu mem)\b", re.IGNORECASE)
 _PART = re.compile(
     r"\b(?:weights?|gradients?|optimi[sz]er|moments?|states?|cache|activations?|checkpoint)\b", re.IGNORECASE
 )
+_OCCUPIES = re.compile(r"\b(?:occup\w+|takes?|needs?|requires?|uses?|consumes?)\b", re.IGNORECASE)
+_PARTS_OF_STATE = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (r"\bweights?\b", r"\bgradients?\b", r"\boptimi[sz]er|\bmoments?\b")
+)
+_THIS_MODEL = re.compile(r"\b(?:this|the|that) model\b", re.IGNORECASE)
 _MEMORY = re.compile(
     r"\bfit (?:in|on|into) (?P<fit>\d+(?:\.\d+)?)\s?GB"
     r"|(?P<has>\d+(?:\.\d+)?)\s?GB (?:of )?(?:V?RAM|unified|memory|GPU)",
@@ -64,7 +70,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
             lead = passage
         if not _is_training(passage.text, around, document) or _DENIED.search(passage.text):
             continue
-        if (size := _size(passage.text)) and size.low >= _LEAST_MODEL:
+        size = _size(passage.text) or _size_above(passage)
+        if size and size.low >= _LEAST_MODEL:
             yield from _claims(passage, size, around)
 
 
@@ -115,11 +122,20 @@ def _size(text: str) -> Quantity | None:
     return size_in(text) if not sizes else None
 
 
+def _size_above(passage: Passage) -> Quantity | None:
+    """The size that the nearest heading names, where a sentence says of one card that it holds "this model"."""
+    told = _THIS_MODEL.search(passage.text) and len(mentions(passage.text)) == 1 and not size_told(passage.text)
+    return _size(passage.headings[-1]) if told and passage.headings else None
+
+
 def _needed(text: str) -> Figure | None:
     """The memory that a text says is needed: not that of a card, nor of a part of the state."""
     found = [f for f in figures(text) if f.dimension == "bytes"]
     found = [f for f in found if _OF_DEVICE.match(text[f.end :])] or found
-    if len(found) != 1 or not _NEEDS.search(text) or _PART.search(text) or mentions(text) or found[0].side == "<":
+    whole = _OCCUPIES.search(text) and all(part.search(text) for part in _PARTS_OF_STATE)
+    if len(found) != 1 or mentions(text) or found[0].side == "<":
+        return None
+    if not whole and (not _NEEDS.search(text) or _PART.search(text)):
         return None
     return None if _HOLDS.search(text) else found[0]
 

@@ -75,6 +75,7 @@ _ELSE = re.compile(
 )
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"
+_IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
     _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
@@ -89,7 +90,9 @@ LAWS = (
     Law(target="steps", readings=("{tokens} / {step_tokens}",), told="tokens"),
     _law("duration", _LASTS, f"{_LASTS} * {{epochs}}"),
     _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
-    _law("duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}"),
+    _law(
+        "duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}", *(f"{{tokens}} / {{rate}} * {k}" for k in _IDLE)
+    ),
     Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),
     _law("duration", "{work} / {sustained}", "{work} / {sustained} / {gpus}", "{gpu_hours} * 3600 / {gpus}"),
     _law("gpu_hours", "{work} / {sustained} / 3600", "{work} / {sustained} / 3600 * {gpus}"),

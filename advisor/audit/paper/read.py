@@ -22,6 +22,8 @@ from advisor.audit.paper import (
     hardware,
     identities,
     laws,
+    lists,
+    of_tables,
     parts,
     run_claims,
     sentences,
@@ -53,6 +55,8 @@ RULES = (
     agreement.drafts,
     formulas.drafts,
     parts.drafts,
+    lists.drafts,
+    of_tables.drafts,
 )
 
 

@@ -10,7 +10,7 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of, unit_of_label
-from advisor.audit.paper.stated import EACH, Stated, in_words, size_in, size_told
+from advisor.audit.paper.stated import EACH, MORE_OF_IT, Stated, in_words, size_in, size_told
 from advisor.audit.quantity import parse_quantity
 
 _PAIR = re.compile(r"^(?P<label>[^:=|]{2,60}?)\s*[:=]\s*(?P<value>\S.*)$")
@@ -193,6 +193,8 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
         if not found or found[0].start > 2 or re.search(r"[=→]|->|^\s*to\s[~$]?\d", value[found[0].end :]):
             continue
         yield from (stated for stated in in_words(match["label"], line) if stated.role == "usd_per_hour")
+        if MORE_OF_IT.match(value[found[0].end :]):
+            continue  # what is still to come, or was saved
         label = _PRICED.sub("", match["label"])
         label = "step time" if logged and label.strip().lower() in ("time", "dt") else label
         each = " per GPU" if EACH.match(value[found[0].end :].lstrip()) else ""

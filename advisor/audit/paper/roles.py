@@ -29,6 +29,8 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
         ("mfu", r"\bmfu\b|flops? utili[sz]ation|\bhfu\b", "fraction"),
         ("peak", r"peak[^|]{0,12}(?:flop|compute|perf)|(?:hardware|theoretical) peak|peak \(?t", "flops count"),
         ("achieved", r"achieved|model (?:t?flop)|sustained|(?:t|p)flops?\b[^|]{0,8}(?:/s)?", "flops count"),
+        ("work", r"^(?:(?:total|training|pre-?training|est(?:imated)?)\.? )*(?:flops?|compute)\b"
+        r"(?!\s*(?:/|per|util|s\b))", "work count"),
         ("micro_batch", r"(?:micro|device|local|per[- ](?:gpu|device))[- ]?batch|\bmbs\b"
         r"|batch(?:[ _]size)?[^|]{0,12}per[ _-](?:gpu|device)", "count"),
         ("accumulation", r"grad(?:ient)?[ _-]?acc(?:um(?:ulation)?)?|accum(?:ulation)?[ _](?:steps|iter)"
@@ -80,6 +82,9 @@ _IN_TOKENS = re.compile(r"\((?:in )?(?:T|tok(?:en)?s?)\)", re.IGNORECASE)
 _SCALE_OF_LABEL = re.compile(r"\(\s*(?:in )?(k|m|b|t|thousands?|millions?|billions?|trillions?)\s*\)", re.IGNORECASE)
 
 
+LEAST_WORK = 1e15  # FLOPs of a training
+
+
 def role_of(label: str, figure: Figure) -> str | None:
     """The quantity that a label and its number state; None where it is none that is reckoned with.
 
@@ -91,6 +96,8 @@ def role_of(label: str, figure: Figure) -> str | None:
     if _CARD_HOURS.search(label) and figure.dimension in ("count", "gpu_hours", "seconds"):
         return "gpu_hours"  # also as the unit in parentheses of a time
     role = _labelled(bare, figure) or (_labelled(label, figure) if bare != label else None) or _by_unit(label, figure)
+    if role == "work" and figure.value < LEAST_WORK:
+        return None  # of a token or a step, or in a unit that the title gives
     if role in ("rate", "gpu_rate"):
         per_card = role == "gpu_rate" or _PER_CARD.search(label)
         return None if _OF_SAMPLES.search(label) else "gpu_rate" if per_card else "rate"
@@ -132,6 +139,8 @@ def unit_of_label(role: str, label: str) -> str:
         return next((unit for pattern, unit in _UNIT_OF_LABEL if pattern.search(label)), "")
     if role in ("rate", "gpu_rate"):
         return "tok/s"
+    if role == "work":
+        return "FLOP"
     if role == "gpu_hours":
         return "GPU-h"
     if role == "tokens_per_hour":

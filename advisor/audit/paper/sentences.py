@@ -40,6 +40,15 @@ _MORE_CARDS = re.compile(rf"\b(\d+)\s*(?:to|→|->)\s*(\d+)\s*(?:x\s*)?{_DEVICES
 _OF_A_CARD = re.compile(r"(?:GPU|card|chip|[AHBV]\d{2,3}\w*)", re.IGNORECASE)
 _OF_ONE = re.compile(r"\b(?:each|single|one|a|per)\s+(?:GPU|card|[AHBV]\d{2,3})\b(?![- ]h)", re.IGNORECASE)
 
+_A_MONTH = re.compile(r"\b(?:monthly|(?:per|a|each) month)\b[^.;$]{0,40}$", re.IGNORECASE)
+_MONTHLY = re.compile(r"\s*(?:/|per|a)\s?month\b", re.IGNORECASE)
+_HOURS_A_MONTH = 730
+_HALVES = re.compile(r"\bhalv\w+\b[^.;]{0,20}\bweights?\b|\bweights?\b[^.;]{0,20}\bhalv\w+", re.IGNORECASE)
+_FOUR_BITS = re.compile(r"\b4[- ]?bits?\b|\bNF4\b|\bint4\b", re.IGNORECASE)
+_EIGHT_BITS = re.compile(r"\b8[- ]?bits?\b|\bint8\b|\bfp8\b", re.IGNORECASE)
+_SIXTEEN = re.compile(r"\bbf16\b|\bfp16\b|\b16[- ]?bits?\b|\bhalf[- ]precision\b", re.IGNORECASE)
+_LEAST_NEEDED = re.compile(r"\b(?:minimum(?: of)?|at least|requires?|needs?)\s+$", re.IGNORECASE)
+
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every such claim of a passage."""
@@ -53,6 +62,13 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _more_cards(passage, found)
         own = [p for p in document.passages if p.section == passage.section]
         yield from _of_all_cards(passage, found, _counts(own))
+        yield from _hour_of_month(passage, found, _counts(own))
+        yield from _halved(passage, own)
+        yield from _alike(passage.text, passage.line)
+    for grid in document.grids:
+        for row in grid.rows:
+            for cell in row.cells:
+                yield from _alike(cell, row.line)
 
 
 def _counts(passages: Sequence[Passage]) -> set[int]:
@@ -148,6 +164,41 @@ def _of_all_cards(passage: Passage, found: Sequence[Figure], counts: set[int]) -
             says = {"value": value, "readings": [f"{bare} * {numbers.pop()}"], "in_units": True}
             yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
             return
+
+
+def _hour_of_month(passage: Passage, found: Sequence[Figure], counts: set[int]) -> Iterator[Drafted]:
+    """As "8 cards: $8,000 a month, or $1.00/GPU-hour": the month by its hours and by the number of cards."""
+    paid = [f for f in found if f.dimension == "usd"]
+    each = [f for f in found if f.dimension == "usd_per_hour" and _OF_A_CARD.search(f.raw)]
+    monthly = [f for f in paid if _A_MONTH.search(passage.text[: f.start]) or _MONTHLY.match(passage.text, f.end)]
+    if len(monthly) != 1 or len(each) != 1 or not _SO_EACH.fullmatch(passage.text[monthly[0].end : each[0].start]):
+        return
+    numbers = sorted(n for n in counts if n > 1) or [1]
+    readings = [f"[{monthly[0].quantity.text}] / {_HOURS_A_MONTH} / {n}" for n in numbers]
+    bare = each[0].quantity.text.removesuffix("/h").strip()  # dollars either way
+    says = {"value": f"~{bare.lstrip('~')}", "readings": readings, "in_units": True}
+    yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _halved(passage: Passage, section: Sequence[Passage]) -> Iterator[Drafted]:
+    """As "4-bit weights halve the memory of bf16 ones": 16 bits to 4 are a quarter."""
+    match = _HALVES.search(passage.text)
+    words = " ".join(p.text for p in section)
+    if match is None or not _FOUR_BITS.search(passage.text) or _EIGHT_BITS.search(words) or not _SIXTEEN.search(words):
+        return
+    says = {"value": "~0.5 x", "readings": ["[4 bits] / [16 bits]"], "in_units": True}
+    yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _alike(text: str, line: int) -> Iterator[Drafted]:
+    """As "at least 2x H100 80GB or 4x A100 80GB": cards that hold the same are needed in the same number."""
+    named = [m for m in mentions(text) if m.count and m.memory_gb]
+    if len(named) != 2 or not _LEAST_NEEDED.search(text[: named[0].start]) or named[0].count == named[1].count:
+        return
+    between = text[named[0].end : named[1].start]
+    if named[0].memory_gb == named[1].memory_gb and re.fullmatch(r"\s*(?:,\s*)?or\s*", between):
+        values = [f"{m.count * m.memory_gb:g} GB" for m in named if m.count and m.memory_gb]
+        yield Drafted(kind="agreement", line=line, text=shortened(text), says={"values": values})
 
 
 def _claim(passage: Passage, value: Figure, readings: list[str]) -> Drafted:

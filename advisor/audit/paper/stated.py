@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.roles import LEAST_WORK
 from advisor.audit.quantity import Quantity, parse_quantity
 
 _SIZE = re.compile(
@@ -23,6 +24,10 @@ _TOKENS_A_STEP = re.compile(
     re.IGNORECASE,
 )
 EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
+# a part that is still to come, or was saved
+MORE_OF_IT = re.compile(
+    r"\s*(?:\w+[- ])?(?:more|additional(?:ly)?|extra|saved|left|remaining)\b(?! than)", re.IGNORECASE
+)
 _EVERY = re.compile(
     r"\b(?:every|each|per|for|first|last|another|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
 )
@@ -42,7 +47,6 @@ _OF_PEAK = re.compile(r"%\s+of\s+[^.;]{0,30}$")  # "45% of an A100's 312 TFLOP/s
 _FOR_EACH = re.compile(r"\s*(?:/|per\b|an?\b|each\b|for each\b)", re.IGNORECASE)
 _PER_TOKEN = re.compile(r"\s*(?:/|per)\s*tok", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)
-_LEAST_WORK = 1e15  # FLOPs of a training
 _NOUNS_OF = {
     **{"work": "work", "flops": "sustained", "energy": "energy", "usd_per_energy": "usd_per_energy"},
     **{"rate": "rate", "gpu_hours": "gpu_hours", "usd_per_hour": "usd_per_hour", "usd": "usd", "seconds": "duration"},
@@ -91,6 +95,8 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
             role = "step_tokens" if of_batch or _TOKENS_A_STEP.match(text[figure.end :]) else role
         if role in ("steps", "duration") and _EVERY.search(text[: figure.start]):
             role = None
+        if role in ("gpu_hours", "duration", "usd", "steps") and MORE_OF_IT.match(text[figure.end :]):
+            role = None
         if role == "work" and _PER_TOKEN.match(text[figure.end :]):
             role = "work_per_token"
         elif role in _QUALIFIED and not _is_whole(role, text, figure):
@@ -104,7 +110,7 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
 
 def _is_of_training(text: str, work: Figure) -> bool:
     """Whether FLOPs are those of a whole training: many, and not of a token or a step."""
-    return work.value >= _LEAST_WORK and re.search(r"\bper\b|/", text[work.end :][:6]) is None
+    return work.value >= LEAST_WORK and re.search(r"\bper\b|/", text[work.end :][:6]) is None
 
 
 def _is_operand(text: str, figure: Figure) -> bool:

@@ -35,6 +35,9 @@ _PHASE = re.compile(
     re.IGNORECASE,
 )
 _NOT_PAID = re.compile(r"\b(?:per|each|sav\w+|less|cheaper|more|extra|API|token[s]?\))\b|/", re.IGNORECASE)
+_IN_FULL = re.compile(r"^\W*full(?:[- ]parameter)?[- ](?:fine-?tun\w*|FT\b|training)(?!.*\bper\b)", re.IGNORECASE)
+_ACTIVE = re.compile(r"\bA\d+(?:\.\d+)?B\b")  # parameters of a mixture that are at work at once: all are kept
+_NEAR_FP8 = 10  # lines behind a number that may still say how it was trained
 _FEW_CARDS = 2  # a text about more of them is about no one run
 _MANY = 7  # numbers in a sentence
 _ONE_MODEL = 1.5  # times apart: sizes that are one model's, with and without its tables
@@ -57,6 +60,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _floor(record, known, context)
     for grid in document.grids:
         yield from _memory_of_rows(grid, context)
+        yield from _columns_of_full_training(grid)
         yield from _cards_for_models(grid, context)
     for passage in document.passages:
         yield from _replicated(passage)
@@ -71,9 +75,12 @@ class _Context:
         self.long = _LONG.search(document.text) is not None
         self.leaner = LEANER.search(document.title) is not None
         self.one_card = SEVERAL.search(document.text) is None
-        texts = [(p.section, p.text) for p in document.passages]
-        texts += [(g.section, cell) for g in document.grids for cells in _all_cells(g) for cell in cells]
-        self._fp8 = {section for section, text in texts if "fp8" in text.lower()}
+        texts = [(p.section, p.line, p.text) for p in document.passages]
+        texts += [(g.section, g.line, cell) for g in document.grids for cells in _all_cells(g) for cell in cells]
+        self._fp8: dict[int, int] = {}  # section → the first of its lines that names FP8
+        for section, line, text in texts:
+            if "fp8" in text.lower():
+                self._fp8[section] = min(line, self._fp8.get(section, line))
         self.sections = {r.section: r for r in known if r.kind == "section"}
         self._cards: dict[int, list[Mention]] = {}
         for passage in document.passages:
@@ -91,7 +98,8 @@ class _Context:
             laptops = {m.key: m for m in self.everywhere if "laptop" in m.key}
             return next(iter(laptops.values())) if len(laptops) == 1 else None
         own = mentions(_ASIDE.sub(" ", record.words)) if len(record.cards) > 1 else record.cards
-        for found in (own, self._cards.get(record.section, []), self.everywhere):
+        above = [mentions(heading) for heading in reversed(record.headings)]
+        for found in (own, self._cards.get(record.section, []), *above, self.everywhere):
             if chips := {m.name.upper() for m in found}:
                 numbers = {m.count for m in found if m.count}
                 near = found is not self.everywhere or len(self.counts) == 1
@@ -100,8 +108,9 @@ class _Context:
         return None
 
     def precision(self, record: Record) -> str | None:
-        """The format of a record; FP8 where its section names it, since its peak is the higher one."""
-        return "fp8" if record.section in self._fp8 else precision_of(record.words)
+        """The format of a record; FP8 where its section has named it by then, since its peak is the higher one."""
+        named = self._fp8.get(record.section)
+        return "fp8" if named is not None and named <= record.line + _NEAR_FP8 else precision_of(record.words)
 
 
 def _all_cells(grid: Grid) -> Sequence[tuple[str, ...]]:
@@ -128,23 +137,32 @@ def _in_headings(role: str, record: Record) -> tuple[Stated, ...]:
 
 def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
     """Duration or card-hours of a training of stated parameters and tokens on a known card."""
-    n, d, card = _one("parameters", record, known), _one("tokens", record, known), context.card(record)
-    if n is None or d is None or card is None or SPARSE_MODEL.search(record.words + record.subject):
+    n, d, work = (_one(role, record, known) for role in ("parameters", "tokens", "work"))
+    says: dict[str, Any] = {}
+    if n and d and not SPARSE_MODEL.search(record.words + record.subject):
+        if not n.quantity.low >= 1e6 or not d.quantity.low >= 1e6:
+            return
+        says = {"parameters": n.quantity.text, "tokens": d.quantity.text}
+    elif work and record.kind == "row":
+        says = {"work": work.quantity.text}
+    else:
         return
-    if not n.quantity.low >= 1e6 or not d.quantity.low >= 1e6:
-        return
-    if record.kind == "sentence" and record.facts.keys() & {"rate", "gpu_rate"}:
+    if record.kind != "section" and record.facts.keys() & {"rate", "gpu_rate"}:
         return  # the time follows from the speed, and that is judged
     if "tokens" not in record.facts and _PHASE.search(record.words):
         return
     own = [s for role in ("gpu_hours", "duration") for s in record.facts.get(role, [])]
     if not own or len({s.quantity.text for s in own}) > 2:
         return
-    says = {"parameters": n.quantity.text, "tokens": d.quantity.text, "gpu": card.name, **_method(record, context)}
+    says |= _method(record, context)
     if mfu := _one("mfu", record, known) or _assumed_mfu(record, known):
         says["mfu"] = mfu.quantity.text
-    number = _cards_used(record, known, card) or ("1" if context.one_card else None)
     for stated in own:
+        card = _of_title(stated, record) or context.card(record)
+        if card is None:
+            continue
+        number = _cards_used(record, known, card) or ("1" if context.one_card else None)
+        says = says | {"gpu": card.name}
         if stated.quantity.dimension == "seconds":
             if number is None or stated.quantity.high < 60:
                 continue
@@ -156,6 +174,12 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
             text=shortened(text),
             says={"value": stated.quantity.text, **says},
         )
+
+
+def _of_title(stated: Stated, record: Record) -> Mention | None:
+    """The one card that the title of a number's column names: "GPU-hours (H100)"."""
+    named = mentions(stated.label) if record.kind == "row" else []
+    return named[0] if len(named) == 1 else None
 
 
 def _costs(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
@@ -283,6 +307,25 @@ def _memory_of_rows(grid: Grid, context: _Context) -> Iterator[Drafted]:
                 kind="training_memory",
                 line=row.line,
                 text=shortened(f"{row.cells[0]}: {found[0].raw} ({name})"),
+                says={"parameters": size.text, "value": found[0].quantity.text},
+            )
+
+
+def _columns_of_full_training(grid: Grid) -> Iterator[Drafted]:
+    """Columns titled "Full fine-tuning" beside leaner ones, with the memory that each model takes so."""
+    for i, title in enumerate(grid.header):
+        if not _IN_FULL.search(title) or LEANER.search(title) or NOT_TRAINING.search(title):
+            continue
+        for row in grid.rows:
+            size = size_in(_ACTIVE.sub(" ", row.cells[0])) if i else None
+            found = figures(row.cells[i])
+            alone = len(found) == 1 and found[0].dimension == "bytes" and not found[0].side
+            if size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(row.cells[0]):
+                continue
+            yield Drafted(
+                kind="training_memory",
+                line=row.line,
+                text=shortened(f"{row.cells[0]}: {found[0].raw} ({title})"),
                 says={"parameters": size.text, "value": found[0].quantity.text},
             )
 

@@ -103,6 +103,18 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("uniform_loss", {"value": 9.2, "vocabulary": "50,257"}, W),
     ("linear_speedup", {"value": "12 days", "gpus": 8, "than": "23 days", "than_gpus": 4}, H),
     ("linear_speedup", {"value": "6 days", "gpus": 8, "than": "23 days", "than_gpus": 4}, W),
+    ("training_time", {"value": "900,000 GPU-h", "work": "3.00e24 FLOP", "gpu": "h100"}, W),  # 94 % of the peak
+    ("training_time", {"value": "2,100,000 GPU-h", "work": "3.00e24 FLOP", "gpu": "h100"}, H),  # 40 %
+    ("training_time", {"value": "2,100,000 GPU-h", "gpu": "h100"}, U),
+    ("trend", {"of": [40, 41, 46, 52], "over": [1, 3, 7, 13]}, H),
+    ("trend", {"of": [40, 41, 46, 52], "over": [4096, 2048, 1024, 512]}, D),
+    # places 3, 1, 2, 4 against 1, 2, 3, 4: 1 - 6 · (4 + 1 + 1 + 0) ÷ (4 · 15) = 0.4
+    ("trend", {"of": [7, 5, 6, 8], "over": [1, 2, 3, 4]}, D),
+    ("trend", {"of": [5, 7, 6, 8], "over": [1, 2, 3, 4]}, H),  # 0.8
+    ("trend", {"of": [5, 7, 6], "over": [1, 2, 3]}, U),
+    ("negligible", {"value": 8.3, "than": 8.0, "of": "perplexity"}, H),
+    ("negligible", {"value": 11.9, "than": 8.0, "of": "perplexity"}, D),
+    ("negligible", {"value": 3.4, "than": 3.0, "of": "loss"}, D),
     ("tokens_support", {"value": "5 billion", "tokens": "500 M"}, W),
     ("tokens_support", {"value": "5 billion", "tokens": "50 billion"}, H),
     ("tokens_support", {"value": "5 billion", "tokens": "500 M", "ratio": "10-100"}, W),
