@@ -224,7 +224,7 @@ def price(q: Question) -> Judgement:
 def epochs(q: Question) -> Judgement:
     """Passes over the data, and what the repeated tokens are still worth."""
     s, unique, steps = q.setup, unique_tokens(q.setup), q.steps
-    if unique is None or not unique[0] or s.tokens_of_a_step is None or not steps:
+    if unique is None or not all(unique) or not s.tokens_of_a_step or not steps:
         return unknown("unique tokens, steps or tokens per step are not stated")
     tokens = steps * s.tokens_of_a_step
     passes = tokens / unique[1], tokens / unique[0]

@@ -130,7 +130,7 @@ def training_rate(q: Question) -> Judgement:
         # lookup tables cost no FLOPs and can be most of a small model (sources §1.1)
         tables = _LOOKED_UP if q.get("parameters").middle < _SMALL_MODEL else 1.0
         size = q.get("parameters")  # "1B" of a name may be 1.4 B, and is not nothing
-        each = tables * least * max(size.least, size.middle / 2), most * size.most
+        each = least * max(min(size.least, tables * size.middle), size.middle / 2), most * size.most
     else:
         return unknown("neither parameters nor FLOPs per token are stated")
     if not peak:

@@ -281,6 +281,20 @@ def technique(q: Question) -> Judgement:
     return holds("it acts on that", setting.source)
 
 
+def machine(q: Question) -> Judgement:
+    """The cards in a machine type of a cloud, by the price lists that name it."""
+    name, gpu, count = q.get("name"), q.get("gpu"), q.get("count")
+    rows = [row for row in load_prices() if row.instance_type.lower() == name.lower() and row.gpu]
+    if not rows:
+        return unknown(f"no price list has a machine {name}")
+    held = {(row.gpu, row.gpu_count) for row in rows}
+    words = f"price lists: {', '.join(f'{number:g} × {card}' for card, number in sorted(held))}"
+    keys = {card.key for card in cards_named(gpu)}
+    if any(card in keys and count.admits(number) for card, number in held):
+        return holds(words, words)
+    return wrong(f"a {name} has {words.removeprefix('price lists: ')}", words)
+
+
 def recompute_cost(q: Question) -> Judgement:
     """Time that full activation checkpointing adds: one more forward pass, a third of the FLOPs at most."""
     value = q.get("value")

@@ -14,6 +14,7 @@ from advisor.units import format_count, format_number, format_seconds, format_to
 
 _EQUAL = 1.1  # work that differs by less is the same for a comparison
 _CLEAR = 1.05  # by how much the order must be the other way round to say so
+_TUNED = 2.0  # times as fast a card: larger batches and sharded states explain less
 _BLOCKS = (6.0, 22.0)  # times L·d²: shared keys and a lean FFN; a gated FFN of five times the width
 _BEYOND = 1.3  # what a generation's software adds to its peak
 _MUENNIGHOFF = "Muennighoff et al. 2023: repeated tokens lose their worth by e in 15 passes"
@@ -40,6 +41,32 @@ def unequal_work(q: Question) -> Judgement:
             threshold="compare tokens per second, or steps of equal tokens",
         )
     return holds(f"so it is by the token: {each / its:.2f} times the time", words)
+
+
+def scaling(q: Question) -> Judgement:
+    """A rate on more cards against one on fewer: by the card hardly faster, or it is not of like for like."""
+    value, gpus, than, others = (q.get(name) for name in ("value", "gpus", "than", "than_gpus"))
+    if min(value.low, than.low, gpus.low, others.low) <= 0:
+        return unknown("a rate or a number of cards that is not above zero")
+    more = value.least / gpus.middle / (than.most / others.middle)
+    words = f"{format_number(value.middle / gpus.middle)} against {format_number(than.middle / others.middle)} a card"
+    if more > _TUNED:
+        return does_not_follow(
+            f"each of {gpus.text} cards does {more:.1f} times what one of {others.text} does: other work or settings",
+            words,
+            consequence="what is planned for more cards by these rows comes out too fast",
+            threshold="the same model, batch a card and method in both rows",
+        )
+    return holds(f"{more:.2f} times as fast a card", words)
+
+
+def cheaper(q: Question) -> Judgement:
+    """A card that is called the cheaper one by the hour, by the prices that the text itself states."""
+    value, than = q.get("value"), q.get("than")
+    words = f"{value.text} against {than.text}"
+    if value.least >= than.most:
+        return wrong(f"by the report's own prices it is the dearer one: {words}", words)
+    return holds(words, words)
 
 
 def range_of(q: Question) -> Judgement:

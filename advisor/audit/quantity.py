@@ -12,6 +12,9 @@ _UNITS: dict[str, tuple[str, float, float]] = {
     **{u: ("seconds", f, f) for u, f in (("days", 86400.0), ("weeks", 604800.0), ("months", 30.44 * 86400.0))},
     **{u: ("seconds", f, f) for u, f in (("us", 1e-6), ("years", 365.25 * 86400.0))},
     **{u: ("gpu_hours", f, f) for u, f in (("GPU-h", 1.0), ("k GPU-h", 1e3), ("M GPU-h", 1e6))},
+    **{u: ("gpu_hours", f / 3600, f / 3600) for u, f in (("GPU-s", 1.0), ("k GPU-s", 1e3), ("M GPU-s", 1e6))},
+    **{u: ("work", f, f) for u, f in (("ZFLOP", 1e21), ("YFLOP", 1e24))},
+    "GPU-d": ("gpu_hours", 24.0, 24.0),
     **{u: ("bytes", float(f), float(f)) for u, f in (("B", 1), ("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30))},
     # tools print both senses under the same letters: nvidia-smi's and torch's MB and GB are powers of 1024
     **{u: ("bytes", f, float(g)) for u, f, g in (("kB", 1e3, 2**10), ("MB", 1e6, 2**20), ("GB", 1e9, 2**30))},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
@@ -13,13 +14,19 @@ from advisor.audit.paper.stated import Stated, size_in
 from advisor.audit.quantity import Quantity
 
 _ROLES = ("duration", "usd", "gpu_hours", "tokens", "parameters", "memory", "step_time", "rate", "mfu")
+# lists that start from something else than the others do
+_ASSUMED = re.compile(
+    r"\b(?:revised|realistic|optimistic|conservative|pessimistic|scenarios?|options?|alternative|extended|updated"
+    r"|(?:best|worst) case)\b",
+    re.IGNORECASE,
+)
 _LEAST_SHARED, _LEAST_AGREEING = 3, 2
 _FAR = 1.25  # times apart: less is rounding, or another way to count
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Subjects on which two lists that otherwise agree contradict each other."""
-    known = records(document)
+    known = [r for r in records(document) if not _ASSUMED.search(" ".join(r.headings[-2:]))]
     lists = _lists(document, known)
     for one, other in combinations(lists, 2):
         if one[0] != other[0]:

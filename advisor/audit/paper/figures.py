@@ -27,6 +27,11 @@ _DAY = r"(?:\s?/\s?|\s+per\s+|\s+a\s+)(?:d|days?)\b"
 _ONE_RANGE = 10  # times from end to end: exact numbers further apart are a change
 _GPU = r"(?:GPU|card|device|chip|accelerator|[A-Z]{1,3}\d{1,4}\w*)"
 
+_LARGE = (
+    *(("quadrillion", "PFLOP"), ("quintillion", "EFLOP"), ("sextillion", "ZFLOP"), ("septillion", "YFLOP")),
+    *(("zetta-?", "ZFLOP"), ("yotta-?", "YFLOP")),
+)
+
 # pattern of what stands behind the number → unit of `quantity`; the first that matches counts
 _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(r"\s?-?(?:" + pattern + ")", re.IGNORECASE), unit)
@@ -36,6 +41,8 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"{_TOKENS}{_HOUR}", "tok/h"),
         (rf"{_TOKENS}{_DAY}", "tok/d"),
         (rf"{_GPU}[- ]?(?:hours?|hrs?|h)\b", "GPU-h"),
+        (rf"{_GPU}[- ]seconds?\b", "GPU-s"),
+        (rf"{_GPU}[- ]days?\b", "GPU-d"),
         (r"TB/s\b", "TB/s"),
         (r"GB/s(?:ec)?\b", "GB/s"),
         (r"bytes?\b", "B"),
@@ -46,6 +53,7 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"MB\b", "MB"),
         (r"KiB\b", "KiB"),
         (r"kB\b", "kB"),
+        *((rf"{word}\s?FLOPs?\b(?!\s?(?:/|per))", unit) for word, unit in _LARGE),
         (r"(?:EF(?:LOPs?)?|exaflops?)(?:\s?/\s?s(?:ec)?)\b", "EFLOP/s"),
         (r"(?:EF(?:LOPs?)|exaflops?)\b", "EFLOP"),
         (r"(?:PF(?:LOPs?)?|petaflops?)(?!-?\s?(?:days?|hours?|seconds?))(?:\s?/\s?s(?:ec)?)?\b", "PFLOP/s"),
@@ -187,7 +195,7 @@ def _unit(text: str, end: int, dollar: bool, scale: str) -> tuple[str | None, in
         match = pattern.match(text, end)
         if match is None:
             continue
-        if scale and unit in ("tok/s", "tok/h", "tok/d", "GPU-h"):
+        if scale and unit in ("tok/s", "tok/h", "tok/d", "GPU-h", "GPU-s"):
             known = {"billion": "B"}.get(scale, scale)
             return (
                 f"{known} {unit}" if known in ("k", "M") or (known == "B" and unit != "tok/s") else None

@@ -98,6 +98,7 @@ LAWS = (
     _law("gpu_hours", "{work} / {sustained} / 3600", "{work} / {sustained} / 3600 * {gpus}"),
     _law("usd", "{energy} * {usd_per_energy}"),
     _law("tokens_per_hour", "{rate}", "{rate} * {gpus}"),
+    _law("tokens_per_day", "{rate}", "{rate} * {gpus}"),
     _law("gpu_hours", "{duration} * {gpus} / 3600"),
     Law(target="gpu_hours", readings=("{duration} * {gpus} / 3600",), told="duration"),
     Law(target="usd", readings=(_HOURLY, f"{_HOURLY} * {{gpus}}"), told="duration"),

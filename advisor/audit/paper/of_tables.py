@@ -41,8 +41,8 @@ _CALLED = (
     (r"gpus?|devices?|cards?|nodes?", r"^#?\s?(?:gpus?|devices?|cards?|nodes?)$"),
 )
 _HARMLESS = re.compile(
-    r"\b(?:(?:barely|hardly) any|(?:almost|virtually) no|negligible|minimal|no (?:real|noticeable|measurable|significant))"
-    r"\s+(?:\w+\s+)?(?:damage|harm|degradation|loss|drop|impact|cost)\b",
+    r"\b(?:(?:barely|hardly) any|(?:almost|virtually) no|negligible|minimal"
+    r"|no (?:real|noticeable|measurable|significant))\s+(?:\w+\s+)?(?:damage|harm|degradation|loss|drop|impact|cost)\b",
     re.IGNORECASE,
 )
 _HARM_IN = (("perplexity", re.compile(r"perplexity|\bppl\b", re.IGNORECASE)), ("loss", re.compile(r"\bloss\b", re.I)))
@@ -73,7 +73,7 @@ def _column(grid: Grid, at: int) -> list[Figure | None]:
 
 
 def _gain_of_step(passage: Passage, grid: Grid) -> Iterator[Drafted]:
-    """As "speed increased by 4x" under the heading of one row of a table of steps: against the row before or the first."""
+    """As "speed increased by 4x" under the heading of one row of a table of steps: by the row before or the first."""
     found = figures(passage.text)
     if len(found) != 1 or found[0].dimension != "times" or not passage.headings or found[0].side:
         return

@@ -12,6 +12,7 @@ from advisor.audit.card import SCHEMA, Card
 from advisor.audit.load import card_from_dict
 from advisor.audit.paper import (
     agreement,
+    between_cards,
     capacity,
     comparisons,
     conclusions,
@@ -57,6 +58,7 @@ RULES = (
     parts.drafts,
     lists.drafts,
     of_tables.drafts,
+    between_cards.drafts,
 )
 
 

@@ -13,6 +13,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
         ("other", r"warm-?up|\beval|\bsav(?:e|ing)|checkpoint|interval|\bevery\b|patience|cooldown"
         r"|decay", "count seconds rate usd bytes fraction"),
         ("tokens_per_hour", r"tok(?:en)?s?\b[^|]{0,12}(?:/|per)\s*h", "count rate"),
+        ("tokens_per_day", r"tok(?:en)?s?\b[^|]{0,12}(?:/|per)\s*d(?:ay)?\b", "count rate"),
         ("gpu_rate", r"tok(?:en)?s?\s*/?\s*(?:/|per|\s)\s*s(?:ec(?:ond)?)?\s*(?:/|per)\s*(?:gpu|device|card"
         r"|chip)|\bT/s/(?:gpu|device|card)", "count rate"),
         ("rate", r"tok(?:en)?s?\s*(?:/|per)\s*s(?:ec(?:ond)?s?)?\b|tok/?sec|\btps\b|throughput", "count rate"),
@@ -143,8 +144,8 @@ def unit_of_label(role: str, label: str) -> str:
         return "FLOP"
     if role == "gpu_hours":
         return "GPU-h"
-    if role == "tokens_per_hour":
-        return "tok/h"
+    if role in ("tokens_per_hour", "tokens_per_day"):
+        return "tok/h" if role == "tokens_per_hour" else "tok/d"
     if role in ("peak", "achieved"):
         return "PFLOP/s" if re.search(r"\bP(?:etaflop|FLOP)", label) else "TFLOP/s"
     if role in ("tokens", "parameters", "optimal_tokens", "dataset") and (scale := _SCALE_OF_LABEL.search(label)):

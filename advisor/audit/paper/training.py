@@ -36,6 +36,7 @@ _PHASE = re.compile(
 )
 _NOT_PAID = re.compile(r"\b(?:per|each|sav\w+|less|cheaper|more|extra|API|token[s]?\))\b|/", re.IGNORECASE)
 _IN_FULL = re.compile(r"^\W*full(?:[- ]parameter)?[- ](?:fine-?tun\w*|FT\b|training)(?!.*\bper\b)", re.IGNORECASE)
+_SIZES = re.compile(r"(?<![\d.$])\d+(?:\.\d+)?\s?[BM]\b")
 _ACTIVE = re.compile(r"\bA\d+(?:\.\d+)?B\b")  # parameters of a mixture that are at work at once: all are kept
 _NEAR_FP8 = 10  # lines behind a number that may still say how it was trained
 _FEW_CARDS = 2  # a text about more of them is about no one run
@@ -127,6 +128,8 @@ def _one(role: str, record: Record, known: Sequence[Record]) -> Stated | None:
 def _in_headings(role: str, record: Record) -> tuple[Stated, ...]:
     """What the nearest heading that names it says of a quantity: "Stretch (3B params, 30B tokens)"."""
     for heading in reversed(record.headings):
+        if role == "parameters" and len(set(_SIZES.findall(heading))) > 1:
+            continue  # of several models
         found = [s for s in in_words(heading, record.line) if s.role == role]
         if not found and role == "parameters" and (size := size_in(heading)):
             found = [Stated(role=role, quantity=size, line=record.line, label="name")]
@@ -239,7 +242,7 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
     if work is None and (n is None or n.quantity.low < 1e6):
         return
     for role in ("rate", "gpu_rate"):
-        rate = _one(role, record, known)
+        rate = _one(role, record, known) or _slowest(role, record)
         number = _cards_used(record, known, card) or ("1" if context.one_card else None)
         if rate is None or (role == "rate" and number is None):
             continue
@@ -259,6 +262,12 @@ def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterat
             text=shortened(record.told(rate.quantity.text + (f" at {mfu.quantity.text} MFU" if mfu else ""))),
             says=says,
         )
+
+
+def _slowest(role: str, record: Record) -> Stated | None:
+    """The lowest of several rates of one row: where it cannot be, none of them can."""
+    stated = record.facts.get(role, []) if record.kind == "row" else []
+    return min(stated, key=lambda s: s.quantity.low, default=None)
 
 
 def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:

@@ -106,6 +106,15 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("training_time", {"value": "900,000 GPU-h", "work": "3.00e24 FLOP", "gpu": "h100"}, W),  # 94 % of the peak
     ("training_time", {"value": "2,100,000 GPU-h", "work": "3.00e24 FLOP", "gpu": "h100"}, H),  # 40 %
     ("training_time", {"value": "2,100,000 GPU-h", "gpu": "h100"}, U),
+    ("scaling", {"value": "7,900 tok/s", "gpus": 4, "than": "2,000 tok/s", "than_gpus": 1}, H),
+    ("scaling", {"value": "28,000 tok/s", "gpus": 4, "than": "2,000 tok/s", "than_gpus": 1}, D),
+    ("scaling", {"value": "3,000 tok/s", "gpus": 4, "than": "0", "than_gpus": 1}, U),
+    ("cheaper", {"value": "$2.00/h", "than": "$3.00/h"}, H),
+    ("cheaper", {"value": "$3.00/h", "than": "$2.00/h"}, W),
+    ("machine", {"name": "g5.48xlarge", "gpu": "a10g", "count": 8}, H),
+    ("machine", {"name": "g5.48xlarge", "gpu": "l40s", "count": 8}, W),
+    ("machine", {"name": "g5.48xlarge", "gpu": "a10g", "count": 4}, W),
+    ("machine", {"name": "nobodys.large", "gpu": "a10g", "count": 4}, U),
     ("trend", {"of": [40, 41, 46, 52], "over": [1, 3, 7, 13]}, H),
     ("trend", {"of": [40, 41, 46, 52], "over": [4096, 2048, 1024, 512]}, D),
     # places 3, 1, 2, 4 against 1, 2, 3, 4: 1 - 6 · (4 + 1 + 1 + 0) ÷ (4 · 15) = 0.4
