@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
+
 from advisor.adopt.by_log import LogSteps
 from advisor.adopt.command import Ready
 from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
@@ -146,12 +148,16 @@ def enough(durations: Sequence[float], limits: BurstLimits) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End everything that the command started."""
+    """End everything that the command started: a launcher's processes have sessions of their own."""
+    started = tree(process.pid)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sign)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_SECONDS)
+    for one in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def _outcome(code: int, ended_by: str | None, output: Path) -> tuple[str, str | None]:
@@ -198,7 +204,8 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         reserved_peak_bytes=probed.peak("reserved_peak_bytes"),
         resident_peak_bytes=probed.peak("resident_peak_bytes") or burst.resident_peak_bytes,
         torch=process.header.get("torch"),
-        processes=process.header.get("world_size", 1),
+        # by what their launcher tells them; where none does, as many as have trained
+        processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from advisor.adopt.launcher import LAUNCHER, processes_of, with_processes
 from advisor.errors import AdvisorError
 from advisor.store.adopted import Knob, Recipe, Setting
 from advisor.store.disk import dump_yaml, read_json, read_toml, read_yaml, write_atomic
@@ -66,6 +67,8 @@ def written(value: float) -> str:
 
 def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
     """The arguments with one option set: replaced where it stands, at the end where it does not."""
+    if knob.how == LAUNCHER:
+        return with_processes(arguments, text)
     if knob.inside is not None:
         text = _with_field(value_of(arguments, knob) or "{}", knob.inside, text)
     mark = _mark(knob)
@@ -91,6 +94,8 @@ def set_argument(arguments: Sequence[str], knob: Knob, text: str) -> list[str]:
 
 def value_of(arguments: Sequence[str], knob: Knob) -> str | None:
     """What an option is set to in the arguments; None: it is not given there."""
+    if knob.how == LAUNCHER:
+        return processes_of(arguments)
     mark, found = _mark(knob), None
     for place, word in enumerate(arguments):
         if word == knob.key and knob.how == "option" and place + 1 < len(arguments):
@@ -139,7 +144,9 @@ def _with_field(text: str, name: str, value: str) -> str:
     try:
         raw = json.loads(text)
     except ValueError as error:
-        raise AdvisorError(f"{text!r} is not the JSON object that this option takes") from error
+        raise AdvisorError(
+            f"{text!r} is not the JSON object that this option takes", "mend it in the command: '{\"name\": 1}'"
+        ) from error
     return json.dumps({**raw, name: json.loads(value)})
 
 
@@ -148,7 +155,10 @@ def _with_file(
 ) -> list[str]:
     path = config_of(arguments, recipe)
     if path is None:
-        raise AdvisorError(f"{recipe.name} is set by a configuration file, and the command names none")
+        raise AdvisorError(
+            f"{recipe.name} is set by a configuration file, and the command names none",
+            "name the file in the command, or options: --knob NAME=--OPTION",
+        )
     if path.suffix == ".toml":
         raise AdvisorError(
             f"{path} is TOML, of which no changed copy can be written", "name options: --knob NAME=--OPTION"

@@ -1,10 +1,12 @@
 """Step time and memory of a program whose model is not known: sums of terms in its batch, fitted to its own bursts.
 
     seconds of a step = per step + calls x (per call + per token x tokens + per token and length x tokens x length)
+                      + (1 - 1 / processes) x (exchange + beside others x calls x tokens)
     peak memory       = always   + per token x tokens of one call
 
 and, where the rows of a call are laid end to end in one, a further term in tokens x tokens of each: attention may then
-see all of them.
+see all of them. Processes that train together exchange their gradients, of which a ring carries twice 1 - 1/processes,
+and take memory, caches and power from each other; only processes of one machine are meant.
 
 Each term is positive; its logarithm has a normal prior about a share of what the program's own bursts take. Laplace's
 approximation gives the interval, beside what the terms leave unexplained and how far the machine drifts. It speaks of
@@ -16,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -25,11 +27,14 @@ from advisor.laws.intervals import Z80
 from advisor.records import Basis, Estimate
 
 # Shares of the terms before any burst: arbitrary but for their order, tokens are most of a step
-_TIME_PRIOR, _MEMORY_PRIOR = (0.1, 0.1, 0.7, 0.1, 0.1), (0.5, 0.5, 0.1)
+# (those of several processes, the last two of time: of a step as it would be alone)
+_TIME_PRIOR, _MEMORY_PRIOR = (0.1, 0.1, 0.7, 0.1, 0.1, 0.2, 0.2), (0.5, 0.5, 0.1)
 _PRIOR_DEVIATION = 1.5  # of the log of each
 _DISCREPANCY, _DISCREPANCY_WEIGHT = 0.05, 4.0  # of a log that the terms leave, worth so many bursts
 _DRIFT, _DRIFT_WEIGHT = 0.03, 2.0  # between visits of the same configuration, worth so many visits
 _OUTSIDE = 0.08  # added for each doubling beyond what was measured: caches, other kernels
+# the same of processes: other links, other cores. Arbitrary; where none but one was measured, once more
+_OUTSIDE_PROCESSES = 0.25
 # Of a log: what lies between a line and the end of its step, and a memory that is read now and then. On four programs
 # of a CPU the medians were within 0.015 of the probe's; a card that runs ahead of its host may be worse
 _BY_LOG = 0.05
@@ -47,6 +52,7 @@ class Batch:
     calls: float
     length: float = 1.0
     end_to_end: bool = False
+    processes: float = 1.0  # that train together, each with such a batch
 
     @property
     def tokens(self) -> float:
@@ -65,8 +71,9 @@ class Seen:
 
 def time_terms(batch: Batch) -> tuple[float, ...]:
     """The terms of a step's seconds."""
-    work = batch.calls * batch.tokens
-    return 1.0, batch.calls, work, work * batch.length, work * batch.tokens * batch.end_to_end
+    work, others = batch.calls * batch.tokens, 1 - 1 / batch.processes
+    together = work * batch.tokens * batch.end_to_end
+    return 1.0, batch.calls, work, work * batch.length, together, others, others * work
 
 
 def memory_terms(batch: Batch) -> tuple[float, ...]:
@@ -88,11 +95,12 @@ class Fitted:
         """The value at a batch with its 80 % interval."""
         x = np.array(self.terms(batch)) * np.exp(self.theta)
         gradient = x / x.sum()
-        outside = self.doublings_outside(batch)
-        variance = gradient @ self.covariance @ gradient + self.deviation**2 + (_OUTSIDE * outside) ** 2
+        outside, many = self.doublings_outside(batch), self.doublings_of_processes(batch)
+        beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
+        variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
         width = math.exp(Z80 * math.sqrt(variance))
         value = float(x.sum())
-        between = Basis.INTERPOLATED if outside == 0 else Basis.EXTRAPOLATED
+        between = Basis.INTERPOLATED if outside == many == 0 else Basis.EXTRAPOLATED
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
 
@@ -102,6 +110,11 @@ class Fitted:
             _outside(getattr(batch, name), [getattr(b, name) for b in self.seen])
             for name in ("rows", "calls", "length")
         )
+
+    def doublings_of_processes(self, batch: Batch) -> float:
+        """The same of processes; one more where several are asked for and only single ones were measured."""
+        counts = [b.processes for b in self.seen]
+        return _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
 
 
 def _outside(value: float, seen: Sequence[float]) -> float:
@@ -127,10 +140,11 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     x = np.array([terms(batch) for batch in visits])
     y = np.array([statistics.median(logs) for logs in visits.values()])
     drift = _drift(list(visits.values()))
-    there = x > 0  # a term that no batch has stays at its prior, and adds nothing
-    middle = np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    prior_shares = np.array(shares) / sum(np.array(shares)[there.any(axis=0)])  # at a batch amid those measured
-    prior = y.mean() + np.log(prior_shares) - middle
+    alone = np.array([terms(replace(batch, processes=1.0)) for batch in visits]) > 0
+    prior_shares = np.array(shares) / sum(np.array(shares)[alone.any(axis=0)])  # at a batch amid those measured
+    # a term that no batch has stays at its prior; of several processes it is as if there were many
+    many = np.array([terms(replace(batch, processes=math.inf)) for batch in visits])
+    prior = y.mean() + np.log(prior_shares) - np.where((x > 0).any(axis=0), _middle(x), _middle(many))
     noise = np.sqrt(drift**2 / np.array([len(logs) for logs in visits.values()]) + _DISCREPANCY**2)
 
     def residual(theta: np.ndarray) -> np.ndarray:
@@ -152,6 +166,12 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
     )
 
 
+def _middle(x: np.ndarray) -> np.ndarray:
+    """The log of each term amid the batches that have it; 0 where none has."""
+    there = x > 0
+    return np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+
+
 def _drift(visits: Sequence[Sequence[float]]) -> float:
     """Standard deviation of the log between visits of the same configuration, pulled to its prior."""
     squares = [(value - statistics.mean(logs)) ** 2 for logs in visits for value in logs]
@@ -160,19 +180,53 @@ def _drift(visits: Sequence[Sequence[float]]) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """Errors of predictions for batches that the fit did not see."""
+class HeldPoint:
+    """A batch that the fit did not see."""
 
-    errors: tuple[float, ...]  # predicted / actual - 1
-    inside: tuple[bool, ...]
+    batch: Batch
+    promised: Estimate
+    actual: float
+
+    @property
+    def error(self) -> float:
+        """Predicted / actual - 1."""
+        return self.promised.value / self.actual - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the interval holds what came."""
+        return self.promised.contains(self.actual)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Each batch predicted from the others."""
+
+    points: tuple[HeldPoint, ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Predicted / actual - 1 of each batch."""
+        return tuple(point.error for point in self.points)
+
+    @property
+    def inside(self) -> tuple[bool, ...]:
+        """Of each batch, whether its interval holds what came."""
+        return tuple(point.inside for point in self.points)
 
     @property
     def median(self) -> float:
+        """Of the errors, without their signs."""
         return statistics.median(abs(error) for error in self.errors)
 
     @property
     def coverage(self) -> float:
+        """The share that is inside."""
         return statistics.mean(self.inside)
+
+    def of(self, batch: Batch) -> HeldPoint | None:
+        """What was said of one batch; None: it was not left out."""
+        return next((point for point in self.points if point.batch == batch), None)
 
 
 def leave_one_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
@@ -180,10 +234,9 @@ def leave_one_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Fitted])
     batches = list(dict.fromkeys(one.batch for one in seen))
     if len(batches) < FEWEST_TO_HOLD_OUT:
         return None
-    errors, inside = [], []
+    points = []
     for batch in batches:
         promised = fit([one for one in seen if one.batch != batch]).estimate(batch)
         actual = math.exp(statistics.median(math.log(one.value) for one in seen if one.batch == batch))
-        errors.append(promised.value / actual - 1)
-        inside.append(promised.contains(actual))
-    return HeldOut(errors=tuple(errors), inside=tuple(inside))
+        points.append(HeldPoint(batch=batch, promised=promised, actual=actual))
+    return HeldOut(points=tuple(points))

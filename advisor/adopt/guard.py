@@ -12,16 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import psutil
+
 from advisor.adopt.command import with_values
 from advisor.adopt.output import TERMINAL, Output
 from advisor.adopt.probe_log import MEMORY, ProbeFolder, probe_variables
+from advisor.errors import AdvisorError
+from advisor.launch.process import ProcessId, kill_tree
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, load_adopted_plan
-from advisor.store.run_folder import read_launch
 from advisor.trainers.adopted import PROBE_FOLDER, AdoptedLog, recipe_of, spent_seconds
 from trainer.schema import Outcome
 
@@ -53,9 +56,13 @@ class Guard:
         scratch.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._asked_to_stop)
-        arguments, variables = _command(self.plan, self.folder, attempt)
+        try:
+            os.chdir(Path(self.plan.folder).expanduser())  # what its arguments name lies there
+            arguments, variables = _command(self.plan, self.folder, attempt)
+        except (OSError, AdvisorError) as error:
+            return self._not_started(attempt, self.plan.command, str(error))
         self.log.header(self.plan, attempt, self.began, arguments)
-        environment = {**os.environ, **variables}
+        environment = {**_without_ours(os.environ), **variables}
         environment |= probe_variables(scratch, 3, environment)
         by_log = self.plan.basis == LOG
         output = Output(scratch / "output.log", also=sys.stdout.fileno()) if by_log else None
@@ -64,7 +71,6 @@ class Guard:
         try:
             self.process = subprocess.Popen(
                 arguments,
-                cwd=self.plan.folder,
                 env=environment,
                 start_new_session=True,
                 stdout=terminal,
@@ -81,6 +87,12 @@ class Guard:
         from advisor.adopt.log_watch import LogWatch  # numpy and all readers: a probed run does without
 
         return self._watch(self.process, None, LogWatch(output, _LOOK_SECONDS, _LOOK_SHARE))
+
+    def _not_started(self, attempt: int, command: Sequence[str], why: str) -> int:
+        """Write down that the command could not be made ready."""
+        self.log.header(self.plan, attempt, self.began, command)
+        self.log.final(Outcome.FAILED, f"cannot start {command[0]}: {why}", self.began)
+        return 127
 
     def _watch(self, process: subprocess.Popen[bytes], probed: ProbeFolder | None, log: LogWatch | None) -> int:
         while process.poll() is None:
@@ -125,8 +137,7 @@ class Guard:
                 f"its limit of {limit:.0f} s" if self.plan.max_usd is None else f"its limit of ${self.plan.max_usd:g}"
             )
         if self.asked is not None and time.time() - self.asked_at > max(_LEAST_GRACE, _GRACE_FACTOR * self._ending):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
 
     @property
     def _ending(self) -> float:
@@ -153,6 +164,22 @@ class Guard:
         return Outcome.FAILED, f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
 
 
+def _without_ours(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what lets this process find its own packages: the command has others of such names."""
+    ours = str(Path(__file__).resolve().parents[2])
+    kept = [entry for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
+    rest = {name: value for name, value in inherited.items() if name != "PYTHONPATH"}
+    return {**rest, "PYTHONPATH": os.pathsep.join(kept)} if kept else rest
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the command with all that it started: a launcher's processes have sessions of their own."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        kill_tree(ProcessId(pid=process.pid, started=psutil.Process(process.pid).create_time()))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 def _command(plan: AdoptedPlan, folder: Path, attempt: int) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The planned command, with what makes it go on where it was started before."""
     ready = with_values(plan.command, recipe_of(folder), plan.values, folder)
@@ -162,9 +189,7 @@ def _command(plan: AdoptedPlan, folder: Path, attempt: int) -> tuple[tuple[str, 
 
 def main(folder: str) -> int:
     """Run the plan of a run folder."""
-    path = Path(folder)
-    assert read_launch(path) is not None  # the launcher writes it first
-    return Guard(path).run()
+    return Guard(Path(folder).resolve()).run()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "tokens": (),  # of the whole run; never guessed: max_tokens is a batch elsewhere
     "epochs": ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs", "epoch"),
+    "gpus": (),  # of a launcher, or of the trainer's own; never guessed: --gpus is a list of cards elsewhere
     "depth": ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "depth", "layers"),
 }
 SWITCHED_OFF = {  # in bursts, where a number means "every so many steps"

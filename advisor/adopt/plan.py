@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from advisor.adopt.empirical import Batch, Fitted, fit_memory, fit_time
-from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times
+from advisor.adopt.self_test import rows_of_all
+from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
 from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.predict.micro_batch import Tries, one_micro_batch
@@ -36,6 +37,7 @@ class AdoptedGoal:
     epochs: float | None = None  # of so many tokens or samples, where they are said, else of the command's own data
     usd_per_hour: float | None = None
     memory_bytes: float | None = None  # that may be filled; None: not limited
+    gpus: int | None = None  # processes that train together; None: as the command itself has them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
     learning rate.
     """
     base = adopted.bursts[0]
-    options = batch_options(adopted)
+    options = batch_options(adopted, goal.gpus)
     chosen = _choose(options, goal)
     startup = _once_more([b.startup_seconds for b in adopted.bursts if b.startup_seconds is not None])
     endings = [b.ending_seconds for b in adopted.bursts if b.ending_seconds is not None]
@@ -80,7 +82,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         resume_args=adopted.recipe.resume_args,
         values=settings,
         device_key=adopted.device_key,
-        gpus=adopted.gpus,
+        gpus=round(chosen.batch.processes),
         shape=_shape(base, chosen.batch),
         steps=steps,
         steps_are_set=bool(length),
@@ -97,7 +99,7 @@ def make_plan(adopted: Adopted, goal: AdoptedGoal, *, plan_id: str, created: str
         max_seconds=limit,
         max_usd=goal.budget_usd,
         reasons=(why, _why_this_batch(adopted, options, chosen)),
-        warnings=tuple(_warnings(adopted, goal, ending, bool(length))),
+        warnings=tuple(_warnings(adopted, chosen, ending, bool(length))),
         software=f"torch {adopted.torch}" if adopted.torch else None,
         basis=LOG if adopted.by_log else PROBE,
     )
@@ -119,47 +121,116 @@ def time_of(adopted: Adopted) -> Fitted:
     return fit_time(seen)
 
 
-def batch_options(adopted: Adopted) -> list[Option]:
-    """Every split of the command's global batch that its knobs can set, not far from what was measured."""
-    time, memory_seen = time_of(adopted), seen_memory(adopted.bursts)
+def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
+    """Every split of the command's global batch that its knobs can set, not far from what was measured.
+
+    `gpus` processes train together; None: as many as the command itself has. The first split is the command's own, or
+    the nearest to it. Raises AdvisorError where so many processes cannot have that batch.
+    """
+    time, memory_seen, kind = time_of(adopted), seen_memory(adopted.bursts), memory_kind(adopted.bursts)
     memory = fit_memory(memory_seen) if memory_seen else None
     base = batch_of(adopted.bursts[0])
     assert base is not None  # what was timed was seen
+    many = base.processes if gpus is None else float(gpus)
+    _refuse_processes(adopted, base, many)
 
-    def option(batch: Batch, settings: tuple[Setting, ...]) -> Option:
-        return Option(batch=batch, settings=settings, step_seconds=time.estimate(batch),
-                      memory_bytes=memory.estimate(batch) if memory else None)  # fmt: skip
+    def option(batch: Batch) -> Option:
+        bytes_ = memory.estimate(batch).scaled(sharers(kind, many)) if memory else None
+        return Option(batch=batch, settings=_settings(adopted, base, batch), step_seconds=time.estimate(batch),
+                      memory_bytes=bytes_)  # fmt: skip
 
-    options = [option(base, ())]
-    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
-    by_hand = accum is not None and accum.value is not None and adopted.works("grad_accum")
-    if not (micro and micro.value and adopted.works("micro_batch") and (by_hand or _accum_follows(adopted))):
-        return options
-    together = round(base.rows * base.calls)
-    most = max(batch.rows for batch in time.seen) * _FARTHEST
-    least = min(batch.rows for batch in time.seen)
-    for rows in range(1, together + 1):
-        if together % rows or rows == base.rows or not least <= rows <= most:
-            continue
-        settings: tuple[Setting, ...] = (Setting(name="micro_batch", value=micro.value * rows / base.rows),)
-        if by_hand:
-            assert accum is not None and accum.value is not None
-            settings += (Setting(name="grad_accum", value=accum.value * (together / rows) / base.calls),)
-        if all(float(setting.value).is_integer() for setting in settings):
-            options.append(option(replace(base, rows=float(rows), calls=float(together // rows)), settings))
+    splits = list(_splits(adopted, base, time, many))
+    if many != base.processes:
+        splits.sort(key=lambda split: abs(math.log(split[0] / base.rows)))
+    options = [option(replace(base, rows=rows, calls=calls, processes=many)) for rows, calls in splits]
+    if not options:
+        raise AdvisorError(
+            f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
+            "nothing that was seen to work sets the rows of each",
+            "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
+            exit_code=3,
+        )
     return options
+
+
+def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
+    """Another number of processes needs a knob that is not known to lie."""
+    if many == base.processes:
+        return
+    knob = adopted.recipe.knob("gpus")
+    if knob is None:
+        raise AdvisorError(
+            f"nothing is known that makes it {many:g} processes",
+            "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION",
+            exit_code=2,
+        )
+    told = next((v for v in adopted.verdicts if v.name == "gpus"), None)
+    if told is not None and told.verdict not in ("works", "untested"):
+        raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
+
+
+def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[tuple[float, float]]:
+    """Rows and calls of one process that together are the command's own global batch."""
+    together = round(base.rows * base.calls * base.processes)
+    micro = adopted.recipe.knob("micro_batch")
+    sets_rows = micro is not None and bool(micro.value) and adopted.works("micro_batch")
+    sets_calls = _accum_by_hand(adopted) or _accum_follows(adopted)
+    if many == base.processes:
+        yield base.rows, base.calls
+    most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
+    least = least if many != base.processes else least * _FARTHEST
+    for rows in map(float, range(1, together + 1)) if sets_rows else (base.rows,):
+        calls = together / (rows * many)
+        new = (rows, many) != (base.rows, base.processes)
+        if new and least <= rows <= most and calls.is_integer() and (sets_calls or calls == base.calls):
+            batch = replace(base, rows=rows, calls=calls, processes=many)
+            if all(float(setting.value).is_integer() for setting in _settings(adopted, base, batch)):
+                yield rows, calls
+
+
+def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
+    """What gives each process such a batch; the number of processes before what divides by it."""
+    found = []
+    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
+    if batch.processes != base.processes:
+        found.append(Setting(name="gpus", value=batch.processes))
+    if batch.rows != base.rows:
+        assert micro is not None and micro.value is not None  # it sets the rows
+        found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
+    if accum is not None and accum.value is not None and _accum_by_hand(adopted):
+        shared = batch.processes / base.processes if _accum_is_shared(adopted) else 1.0
+        value = accum.value * batch.calls * shared / base.calls
+        if value != accum.value:
+            found.append(Setting(name="grad_accum", value=value))
+    return tuple(found)
+
+
+def _accum_by_hand(adopted: Adopted) -> bool:
+    """Whether accumulation is set by a knob that works."""
+    accum = adopted.recipe.knob("grad_accum")
+    return accum is not None and accum.value is not None and adopted.works("grad_accum")
+
+
+def _accum_is_shared(adopted: Adopted) -> bool:
+    """Whether the program divides its accumulation among its processes, as nanoGPT does: by bursts of other numbers."""
+    alone, own = _alone(adopted, "gpus"), adopted.bursts[0].shape
+    seen = [(b.shape.calls, b.processes) for b in alone if b.shape is not None]
+    if own is None or not seen:
+        return False
+    return all(calls * many == own.calls * adopted.bursts[0].processes for calls, many in seen)
 
 
 def _accum_follows(adopted: Adopted) -> bool:
     """Whether the program itself keeps its global batch: bursts of another micro-batch had as many rows a step."""
-    base, alone = adopted.bursts[0].shape, [b.shape for b in adopted.bursts if _only(b, "micro_batch") and b.shape]
-    if base is None or adopted.recipe.knob("grad_accum") is not None:
+    base, alone = adopted.bursts[0], [b for b in _alone(adopted, "micro_batch") if b.shape]
+    if base.shape is None or adopted.recipe.knob("grad_accum") is not None:
         return False
-    return bool(alone) and all(shape.rows * shape.calls == base.rows * base.calls for shape in alone if shape)
+    return bool(alone) and all(rows_of_all(burst) == rows_of_all(base) for burst in alone)
 
 
-def _only(burst: AdoptedBurst, name: str) -> bool:
-    return [setting.name for setting in burst.values] == [name]
+def _alone(adopted: Adopted, name: str) -> list[AdoptedBurst]:
+    """The bursts that set one knob and no other."""
+    return [burst for burst in adopted.bursts if [setting.name for setting in burst.values] == [name]]
 
 
 def _choose(options: Sequence[Option], goal: AdoptedGoal) -> Option:
@@ -219,7 +290,11 @@ def _per_step(base: AdoptedBurst, gpus: int) -> tuple[float | None, float | None
 
 
 def _shape(base: AdoptedBurst, batch: Batch) -> BatchShape | None:
-    return None if base.shape is None else replace(base.shape, rows=batch.rows, calls=round(batch.calls))
+    if base.shape is None:
+        return None
+    tokens = base.shape.tokens
+    each = tokens * base.processes / batch.processes if tokens is not None else None
+    return replace(base.shape, rows=batch.rows, calls=round(batch.calls), tokens=each)
 
 
 def _steps(
@@ -326,6 +401,15 @@ def _sum(one: Estimate, other: Estimate) -> Estimate:
 
 
 def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option) -> str:
+    own = batch_of(adopted.bursts[0])
+    if own is not None and chosen.batch.processes != own.processes:
+        alone = time_of(adopted).estimate(own)
+        before, after = (format_estimate(seconds, format_seconds) for seconds in (alone, chosen.step_seconds))
+        each = f"{chosen.batch.calls:g} x {chosen.batch.rows:g} rows"
+        return (
+            f"{chosen.batch.processes:g} processes as asked, each {each}: the same global batch in {after} a step, "
+            f"{before} with {own.processes:g}"
+        )
     if len(options) == 1:
         words = [v.words for v in adopted.verdicts if v.name in ("micro_batch", "grad_accum") and v.verdict != "works"]
         return f"its batch stays as it is: {words[0] if words else 'it has no knobs for micro-batch and accumulation'}"
@@ -335,8 +419,11 @@ def _why_this_batch(adopted: Adopted, options: Sequence[Option], chosen: Option)
     return f"a micro-batch of {chosen.batch.rows:g} takes {faster:.0%} off a step at the same global batch"
 
 
-def _warnings(adopted: Adopted, goal: AdoptedGoal, ending: Estimate | None, steps_knob: bool) -> list[str]:
+def _warnings(adopted: Adopted, chosen: Option, ending: Estimate | None, steps_knob: bool) -> list[str]:
     said = [f"{v.name}: {v.words}" for v in adopted.verdicts if v.verdict not in ("works", "untested")]
+    many = chosen.batch.processes
+    if many not in {burst.processes for burst in adopted.bursts if burst.measured}:
+        said.append(f"{many:g} processes were never measured: the interval is as wide as that leaves it")
     if not steps_knob:
         said.append(
             "nothing sets its number of steps: it is ended by SIGTERM when its time is up, and its learning rate may "

@@ -26,6 +26,8 @@ _WORDS = {
 def verdicts(recipe: Recipe, base: AdoptedBurst, others: Sequence[AdoptedBurst]) -> tuple[KnobVerdict, ...]:
     """What became of each knob that bursts can vary, by all bursts in which it was set to something else."""
     found = [_verdict(name, recipe, base, others) for name in _SEEN if recipe.knob(name) is not None]
+    if any(burst.value("gpus") is not None for burst in others):
+        found.append(_processes(recipe, base, others))
     if recipe.knob("steps") is not None:
         found.append(_steps("steps", 1.0, others))
     if recipe.knob("tokens") is not None and (each := tokens_of(base)):
@@ -74,6 +76,8 @@ def _one(name: str, recipe: Recipe, base: AdoptedBurst, burst: AdoptedBurst) -> 
     """What one burst says of a knob; None: it was not set there, or nothing was seen."""
     knob, value = recipe.knob(name), burst.value(name)
     if knob is None or knob.value is None or value in (None, knob.value) or base.shape is None or burst.shape is None:
+        return None
+    if burst.processes != base.processes:  # what a step holds may follow from that
         return None
     assert value is not None
     expected, seen = value / knob.value, _SEEN[name]
@@ -173,6 +177,41 @@ def tokens_of(burst: AdoptedBurst) -> float | None:
     """Tokens of one step of all processes, as they were seen; None: it has none."""
     seen = burst.shape.tokens if burst.shape is not None else None
     return seen * burst.processes if seen is not None else burst.step_tokens
+
+
+def _processes(recipe: Recipe, base: AdoptedBurst, others: Iterable[AdoptedBurst]) -> KnobVerdict:
+    """How many processes train together: as many as were asked for, or not."""
+    knob = recipe.knob("gpus")
+    assert knob is not None
+    tried = [(value, burst) for burst in others if (value := burst.value("gpus")) not in (None, knob.value)]
+    seen = [(value, burst) for value, burst in tried if burst.steps > 0 and value is not None]
+    if not seen:
+        why = f": {tried[-1][1].reason}" if tried and tried[-1][1].reason else ""
+        return KnobVerdict(name="gpus", verdict=UNTESTED, words=f"with another number it did not train{why}")
+    for value, burst in seen:
+        if burst.processes == base.processes:
+            words = f"{knob.key} {value:g} is accepted, and {base.processes} trained together as before"
+            return KnobVerdict(name="gpus", verdict=DEAD, words=words)
+        if burst.processes != value:
+            words = f"{knob.key} {value:g} was asked for, {burst.processes} trained together"
+            return KnobVerdict(name="gpus", verdict=CAPPED, words=words)
+    value, burst = seen[0]
+    words = f"{knob.key} {value:g}: so many train together{_batch_beside(base, burst)}"
+    return KnobVerdict(name="gpus", verdict=WORKS, words=words)
+
+
+def _batch_beside(base: AdoptedBurst, burst: AdoptedBurst) -> str:
+    """What becomes of the global batch with other processes, in words; empty where it was not seen."""
+    if base.shape is None or burst.shape is None or len(burst.values) > 1:
+        return ""
+    before, after = rows_of_all(base), rows_of_all(burst)
+    return ", and the global batch stays" if before == after else f", and {before:g} rows of a step become {after:g}"
+
+
+def rows_of_all(burst: AdoptedBurst) -> float:
+    """The rows of a step, of all its processes."""
+    assert burst.shape is not None
+    return burst.shape.rows * burst.shape.calls * burst.processes
 
 
 def _steps(name: str, each: float, others: Iterable[AdoptedBurst]) -> KnobVerdict:

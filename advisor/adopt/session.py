@@ -33,6 +33,7 @@ class Command:
     folder: Path
     environment: Mapping[str, str]  # all of it
     recipe: Recipe
+    most_processes: Callable[[AdoptedBurst], int] = lambda base: 1  # that this machine has cards or cores for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def adopt(command: Command, budget_seconds: float, on_event: Callable[[str, floa
     _refuse_without_steps(command, base)
     command = replace(command, recipe=with_base_values(command.recipe, base))
     bursts = [base]
-    for settings, to_its_end in tries(command.recipe, tokens_of(base)):
+    for settings, to_its_end in tries(command.recipe, tokens_of(base), command.most_processes(base)):
         told = {verdict.name: verdict.verdict for verdict in _session(command.recipe, bursts).verdicts}
         if any(told.get(setting.name) in (DEAD, SWAPPED) for setting in settings):
             continue  # what it sets is known to do nothing, or something else
@@ -137,6 +138,7 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
     """The recipe with what the command itself sets: as it says, else as the model was seen to be given."""
     shape = base.shape
     seen = {"micro_batch": shape.rows, "grad_accum": shape.calls, "seq_len": shape.length} if shape is not None else {}
+    seen["gpus"] = float(base.processes)
 
     def settled(knob: Knob) -> Knob:
         return knob if knob.value is not None else replace(knob, value=seen.get(knob.name))
@@ -144,13 +146,16 @@ def with_base_values(recipe: Recipe, base: AdoptedBurst) -> Recipe:
     return replace(recipe, knobs=tuple(settled(knob) for knob in recipe.knobs))
 
 
-def tries(recipe: Recipe, step_tokens: float | None = None) -> Iterator[tuple[tuple[Setting, ...], bool]]:
+def tries(
+    recipe: Recipe, step_tokens: float | None = None, most_processes: int = 1
+) -> Iterator[tuple[tuple[Setting, ...], bool]]:
     """What to try, the most telling first, and whether the run is left to end by itself.
 
     Each knob alone, its length before what only refines: without that no plan can set how long it trains. Then the
     other way, the command again, two at once.
     """
-    micro, accum, seq = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len"))
+    micro, accum, seq, own = (_base(recipe, name) for name in ("micro_batch", "grad_accum", "seq_len", "gpus"))
+    many = [n for n in (2 * own, 4 * own, own // 2) if 1 <= n <= most_processes] if own else []
     alone = [
         *([_one("micro_batch", 2 * micro)] if micro else []),
         *([_one("grad_accum", 2 * accum)] if accum else []),
@@ -161,8 +166,11 @@ def tries(recipe: Recipe, step_tokens: float | None = None) -> Iterator[tuple[tu
         yield _one("steps", _REHEARSAL_STEPS), True
     elif recipe.knob("tokens") is not None and step_tokens:
         yield _one("tokens", round(_REHEARSAL_STEPS * step_tokens)), True
+    yield from ((_one("gpus", n), False) for n in many)
     if micro and micro > 1:
         yield _one("micro_batch", micro // 2), False
+    if many and micro:
+        yield (*_one("gpus", many[0]), *_one("micro_batch", micro // 2 if micro > 1 else 2 * micro)), False
     yield (), False
     if micro and seq and seq >= 16:
         yield (*_one("micro_batch", 2 * micro), *_one("seq_len", seq // 2)), False
@@ -195,10 +203,11 @@ def batch_of(burst: AdoptedBurst) -> Batch | None:
 
     Of a command that its log alone showed, and whose batch nothing says, it is one of something.
     """
-    shape = burst.shape
+    shape, many = burst.shape, float(burst.processes)
     if shape is None:
-        return Batch(rows=1.0, calls=1.0) if burst.source == LOG and not burst.values else None
-    return Batch(rows=shape.rows, calls=shape.calls, length=shape.length or 1.0, end_to_end=shape.end_to_end)
+        return Batch(rows=1.0, calls=1.0, processes=many) if burst.source == LOG and not burst.values else None
+    length = shape.length or 1.0
+    return Batch(rows=shape.rows, calls=shape.calls, length=length, end_to_end=shape.end_to_end, processes=many)
 
 
 def seen_times(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
@@ -217,11 +226,17 @@ def memory_kind(bursts: Sequence[AdoptedBurst]) -> str:
     return next((kind for kind in kinds if any(getattr(b, f"{kind}_peak_bytes") for b in bursts)), "resident")
 
 
+def sharers(kind: str, processes: float) -> float:
+    """Of how many processes a memory of this kind is: the host's of all together, a card's of one."""
+    return processes if kind == "resident" else 1.0
+
+
 def seen_memory(bursts: Sequence[AdoptedBurst]) -> list[Seen]:
-    """The peak memory of each burst that came to steady steps."""
-    name = f"{memory_kind(bursts)}_peak_bytes"
+    """The peak memory of each burst that came to steady steps, of one process or its card."""
+    kind = memory_kind(bursts)
+    name = f"{kind}_peak_bytes"
     return [
-        Seen(batch=batch, value=float(bytes_), by_log=burst.source == LOG)
+        Seen(batch=batch, value=bytes_ / sharers(kind, burst.processes), by_log=burst.source == LOG)
         for burst in bursts
         if burst.measured and (bytes_ := getattr(burst, name)) and (batch := batch_of(burst)) is not None
     ]

@@ -24,6 +24,7 @@ from advisor.report import render
 @click.option("--tokens", type=TOKENS, help="Plan so many tokens; with --epochs: of one epoch.")
 @click.option("--samples", type=TOKENS, help="The same in samples, where tokens mean nothing.")
 @click.option("--epochs", type=Number(min=0, min_open=True), help="Plan so many passes over the data.")
+@click.option("--gpus", type=click.IntRange(1, 1024), help="Plan so many processes. Default: as the command has them.")
 @click.option("--out", type=NEW_FILE, help="Where to write the plan.  [default: NAME-plan.yaml]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
@@ -38,6 +39,7 @@ def command(
     tokens: int | None,
     samples: int | None,
     epochs: float | None,
+    gpus: int | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -77,7 +79,7 @@ def command(
     else:
         goal = AdoptedGoal(
             deadline_seconds=deadline, budget_usd=budget, steps=steps, tokens=tokens, rows=samples, epochs=epochs,
-            usd_per_hour=price,
+            usd_per_hour=price, gpus=gpus,
         )  # fmt: skip
         plan, path = plan_adopted(adopted, goal), out or Path(f"{adopted.name}-plan.yaml")
         save_plan(plan, path)
@@ -86,7 +88,7 @@ def command(
     elif plan is None:
         render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
     else:
-        options = report.options_table(batch_options(adopted), plan)
+        options = report.options_table(batch_options(adopted, gpus), plan)
         render.show("", on_console(options), *report.plan_lines(plan, adopted.recipe), "")
         render.show(f"next: advisor launch {path}")
 

@@ -10,6 +10,8 @@ import click
 from advisor.cli.params import FILE, NEW_FOLDER, USD, Number
 from advisor.launch.export.targets import TARGETS
 from advisor.report.render import print_json, remark, show
+from advisor.store.adopted import is_adopted_plan, load_adopted_plan
+from advisor.store.disk import read_yaml
 from advisor.store.plan_files import load_plan
 from advisor.store.store import default_store
 from advisor.units import format_bytes, format_count
@@ -34,6 +36,8 @@ HUGGINGFACE = "huggingface"
 @click.option("--image", help="Container image for Kubernetes, to be built from the Dockerfile.")
 @click.option("--volume-claim", "claim", help="Volume that outlives the job, for Kubernetes and dstack.")
 @click.option("--infra", help="Where SkyPilot or dstack may rent, as in aws. Default: the plan's provider.")
+@click.option("--bootstrap", metavar="LINE", help="Of an adopted command: what makes its environment there.")
+@click.option("--folder", metavar="FOLDER", help="The same: where it is typed there. Default: as here.")
 @click.option("--tokenizer", type=FILE, help="Of a RUN, for huggingface. Default: that of the run's data.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -55,7 +59,13 @@ def command(
         raise click.UsageError(f"--tokenizer is for --to {HUGGINGFACE}")
     plan = FILE.convert(source, ctx.command.params[0], ctx)
     limits = Limits(max_usd=options.pop("max_usd"), max_hours=options.pop("max_hours"))
-    exported = flow.export(load_plan(plan), to, limits, flow.Engine(**options))
+    there = options.pop("bootstrap"), options.pop("folder")
+    if is_adopted_plan(read_yaml(plan, "plan")):
+        exported = _adopted(plan, to, limits, flow.Engine(**options), there)
+    elif any(there):
+        raise click.UsageError("--bootstrap and --folder are of adopted commands")
+    else:
+        exported = flow.export(load_plan(plan), to, limits, flow.Engine(**options))
     if out is not None:
         exported.write(out)
     if as_json:
@@ -69,6 +79,18 @@ def command(
         remark(f"this is {exported.main} alone: --out DIR writes all {len(exported.files)} files that it needs")
         return
     show(f"written to {out}: {exported.main} and what it needs", f"next: cd {out}", *exported.steps)
+
+
+def _adopted(
+    plan: Path, to: str, limits: Limits, engine: flow.Engine, there: tuple[str | None, str | None]
+) -> flow.Exported:
+    """The plan of an adopted command as files."""
+    from advisor.workflows.adopt_elsewhere import Elsewhere, export_adopted
+
+    if limits != Limits():
+        raise click.UsageError("the limits of an adopted command are its plan's: advisor adopt --name NAME --deadline")
+    needs = Elsewhere(bootstrap=there[0], folder=there[1])
+    return export_adopted(default_store(), load_adopted_plan(plan), to, engine, needs)
 
 
 def _trained(run: str, out: Path | None, tokenizer: Path | None, as_json: bool, others: list[str]) -> None:

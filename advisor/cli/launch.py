@@ -69,6 +69,8 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
     "--may-change", type=click.Choice(("depth",)), help="What the new plan may change beside steps and batch."
 )
 @click.option("--stop-if-over", type=SHARE, help="Stop where the planned work costs so much more there: 10%.")
+@click.option("--bootstrap", metavar="LINE", help="Of an adopted command elsewhere: what makes its environment there.")
+@click.option("--folder", metavar="FOLDER", help="The same: where it is typed there. Default: as here.")
 @click.option("--gpu-ids", metavar="0,1", help="Which cards of this machine. Default: the first that no run has.")
 @click.option("--account", help="Slurm's.")
 @click.option("--qos", help="Slurm's.")
@@ -92,6 +94,8 @@ def command(
     first: bool | None,
     may_change: str | None,
     stop_if_over: float | None,
+    bootstrap: str | None,
+    folder: str | None,
     gpu_ids: str | None,
     account: str | None,
     qos: str | None,
@@ -110,7 +114,6 @@ def command(
     """
     if is_adopted_plan(read_yaml(plan, "plan")):
         given = (
-            on != "local",
             max_usd,
             max_hours,
             stop_loss,
@@ -122,7 +125,11 @@ def command(
             check,
             dry_run,
         )
-        return _adopted(plan, run_dir, refused=any(given), detach=detach, as_json=as_json)
+        _refuse_limits(any(given))
+        place = parse_place(on, account=account, qos=qos, constraint=constraint)
+        return _adopted(plan, run_dir, place, (bootstrap, folder), detach=detach, as_json=as_json)
+    if bootstrap or folder:
+        raise AdvisorError("--bootstrap and --folder are of adopted commands", "leave them out", exit_code=2)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store = default_store()
     source = flow.with_notice(_with_gates(read_source(plan), gates, plan), notice)
@@ -148,15 +155,22 @@ def command(
     return after_start(store, started, detach=detach, as_json=as_json)
 
 
-def _adopted(plan: Path, run_dir: Path | None, *, refused: bool, detach: bool, as_json: bool) -> int:
-    """The plan of an adopted command: it starts here, within the limits that it was planned for."""
-    from advisor.workflows.adopt import launch_adopted
+def _refuse_limits(given: bool) -> None:
+    if given:
+        hint = "its limits are the plan's: advisor adopt --name NAME --deadline …"
+        raise AdvisorError("an adopted command is launched as it was planned", hint, exit_code=2)
 
-    if refused:
-        hint = "its limits are the plan's: advisor adopt --name NAME --deadline …; elsewhere, adopt it on that machine"
-        raise AdvisorError("an adopted command is launched on this machine, as it was planned", hint, exit_code=2)
-    store = default_store()
-    return after_start(store, launch_adopted(store, load_adopted_plan(plan), run_dir), detach=detach, as_json=as_json)
+
+def _adopted(
+    plan: Path, run_dir: Path | None, place: Place, there: tuple[str | None, str | None], *, detach: bool, as_json: bool
+) -> int:
+    """The plan of an adopted command, within the limits that it was planned for: here or elsewhere."""
+    from advisor.workflows.adopt import launch_adopted
+    from advisor.workflows.adopt_elsewhere import Elsewhere
+
+    store, needs = default_store(), Elsewhere(bootstrap=there[0], folder=there[1])
+    started = launch_adopted(store, load_adopted_plan(plan), run_dir, place=place, there=needs)
+    return after_start(store, started, detach=detach, as_json=as_json)
 
 
 def _arriving(

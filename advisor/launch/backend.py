@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from advisor.errors import AdvisorError
 from advisor.launch.state import RunStatus
@@ -14,6 +14,9 @@ from advisor.records import Plan
 from advisor.run_records import LaunchRecord
 from advisor.trainers.adapter import Trainer
 from trainer.schema import RunConfig
+
+if TYPE_CHECKING:
+    from advisor.launch.export.adopted import AdoptedJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,16 @@ class Measuring:
     gpu: str  # the card that is expected there; "auto": whatever is
     asked: str  # what `workflows/calibrate_there` reads
     seconds: float  # that it may take
+    record: LaunchRecord  # without command and handle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """The run of a command that is not our trainer's, with its guard, for any backend elsewhere."""
+
+    folder: Path
+    files: Mapping[str, str]  # name inside the run folder → text
+    job: AdoptedJob
     record: LaunchRecord  # without command and handle
 
 

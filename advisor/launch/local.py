@@ -25,6 +25,7 @@ from advisor.launch.state import RunState, RunStatus, run_status
 from advisor.run_records import LaunchRecord
 from advisor.store.run_folder import CHECKPOINTS, STDOUT, read_launch, run_row, write_launch
 from advisor.store.store import Store
+from advisor.trainers.adopted import ADOPTED
 
 
 class LocalBackend:
@@ -91,7 +92,9 @@ class LocalBackend:
         if process is None or not is_alive(process):
             return status
         note_stop(run_dir)
-        ask_to_stop(process, workers_only=launch is not None and launch.gpus > 1)
+        # torchrun gives its workers 30 s only; the guard of an adopted command is asked itself, and knows who asked
+        several = launch is not None and launch.gpus > 1 and launch.trainer != ADOPTED.name
+        ask_to_stop(process, workers_only=several)
         if not wait_until_gone(process, timeout_seconds):
             if not force:
                 raise not_ended(run_dir, timeout_seconds)

@@ -14,7 +14,8 @@ import advisor
 import trainer
 from advisor.errors import AdvisorError
 from advisor.launch.arrival import settle
-from advisor.launch.backend import Job, LaunchRequest, Measuring, id_of
+from advisor.launch.backend import Carried, Job, LaunchRequest, Measuring, id_of
+from advisor.launch.export.adopted import adopted_files
 from advisor.launch.export.bundle import ExportJob, common_files
 from advisor.launch.export.settle import export_job
 from advisor.launch.folders import not_ended, note_stop, printed, runs_of, write_files
@@ -83,6 +84,14 @@ class RemoteBackend(ABC):
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """What calibrates its machine, and the command that hands that over."""
         raise NotImplementedError(self.engine)  # of engines.MEASURED_THERE
+
+    def carry(self, asked: Carried) -> LaunchRequest:
+        """What runs an adopted command there, and the command that hands that over; AdvisorError where it cannot."""
+        raise AdvisorError(
+            f"an adopted command is not started on {self.engine} from here",
+            f"advisor export PLAN.yaml --to {self.engine} --out DIR; afterwards compare what came home",
+            exit_code=2,
+        )
 
     def starts_at(self, request: LaunchRequest) -> str | None:
         """When it would start, by the engine's own estimate; None: it gives none."""
@@ -223,6 +232,11 @@ def bundle(job: Job, export: ExportJob, own: Mapping[str, str]) -> tuple[dict[st
     if export.arriving is not None:  # planned again there
         copies = sources()
     return dict(job.files) | inside, copies
+
+
+def carried(asked: Carried, own: Mapping[str, str]) -> dict[str, str]:
+    """What is written into the run folder of an adopted command: its own files, and under `job/` its export."""
+    return dict(asked.files) | {f"{JOB}/{name}": text for name, text in (adopted_files(asked.job) | dict(own)).items()}
 
 
 def sources() -> dict[str, Path]:

@@ -21,7 +21,7 @@ from typing import IO
 from advisor.errors import AdvisorError
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.arrival import PLAN_BEFORE, is_awaited
-from advisor.launch.backend import Job, LaunchRequest, Measuring
+from advisor.launch.backend import Carried, Job, LaunchRequest, Measuring
 from advisor.launch.export.bundle import ARRIVAL_PACKAGES, SETUP, pinned
 from advisor.launch.measuring import measuring_files
 from advisor.launch.remote import (
@@ -30,6 +30,7 @@ from advisor.launch.remote import (
     RemoteBackend,
     Unreachable,
     bundle,
+    carried,
     engine_run,
     exported,
     sources,
@@ -52,13 +53,17 @@ from advisor.launch.ssh_scripts import (
 )
 from advisor.launch.state import RunState
 from advisor.run_records import LaunchRecord
+from advisor.store.adopted import PLAN as ADOPTED_PLAN
 from advisor.store.disk import disk_errors
-from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, LOG, PLAN, SIGHTING, STDOUT, read_run_config
+from advisor.store.run_folder import CHECKPOINTS, CONFIG, LAUNCH, PLAN, SIGHTING, STDOUT, read_run_config
+from advisor.trainers.adopted import RECIPE
+from advisor.trainers.known import TRAINERS, trainer_of_run
 from trainer.token_folder import FILES, META_FILE, DataError, read_meta
 
 PART_BYTES = 8 * 2**20  # of a file that grows, in one look
 # what comes home replaces none of these
-_OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, LOG, STDOUT, JOB, CHECKPOINTS}
+_OURS = {CONFIG, PLAN, PLAN_BEFORE, LAUNCH, SIGHTING, STDOUT, JOB, CHECKPOINTS, ADOPTED_PLAN, RECIPE}
+_OURS |= {trainer.log_name for trainer in TRAINERS.values()}
 _ALIVE_SECONDS = 15  # between the questions that ssh asks of a silent machine; four without an answer end it
 _QUIET = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveCountMax=4")
 
@@ -81,6 +86,10 @@ class SshBackend(RemoteBackend):
     def measuring(self, asked: Measuring) -> LaunchRequest:
         """The same for a calibration, in the same environment."""
         return self._request(asked.folder, asked.record, measuring_files(asked), sources(), [])
+
+    def carry(self, asked: Carried) -> LaunchRequest:
+        """The guard in an environment of its own; the command, its data and its environment are there already."""
+        return self._request(asked.folder, asked.record, carried(asked, {}), {}, [])
 
     def _request(self, folder: Path, record: LaunchRecord, files: dict[str, str], copies: Mapping[str, Path],
                  sent: list[tuple[str, list[str]]]) -> LaunchRequest:  # fmt: skip
@@ -127,16 +136,17 @@ class SshBackend(RemoteBackend):
 
     def ask(self, run_dir: Path, run: str) -> tuple[RunState, str | None]:
         """Bring home what is new, and say whether the run's lock is held."""
+        name = trainer_of_run(run_dir).log_name
         while True:
-            sizes = [_size(run_dir / name) for name in (LOG, STDOUT)]
-            said = _remote(_host(run), LOOK, _id(run), *map(str, sizes), str(PART_BYTES))
+            sizes = [_size(run_dir / each) for each in (name, STDOUT)]
+            said = _remote(_host(run), LOOK, _id(run), *map(str, sizes), str(PART_BYTES), name)
             header, body = _marked(said)
             if header[0] == "gone":
                 return RunState.FINISHED, f"{_host(run)} has nothing of it"
             log, some, out, more = map(int, header[1:])
             if log < sizes[0] or len(body) != some + more:
                 raise Unreachable(f"the log on {_host(run)} is not the one that came home so far", "look there by hand")
-            _append(run_dir / LOG, body[:some])
+            _append(run_dir / name, body[:some])
             _append(run_dir / STDOUT, body[some:])
             if sizes[0] + some < log or sizes[1] + more < out:
                 continue
@@ -144,7 +154,7 @@ class SshBackend(RemoteBackend):
                 _bring(run, ARRIVED, run_dir)
             if header[0] == "running":
                 return RunState.RUNNING, None
-            _bring(run, REST, run_dir)
+            _bring(run, REST, run_dir, name)
             return RunState.FINISHED, None
 
     def ask_to_stop(self, run_dir: Path, run: str, *, again: bool) -> None:
@@ -259,10 +269,11 @@ def _pour(host: str, there: str, source: IO[bytes]) -> None:
         raise Unreachable(f"sending {there} to {host}: {said[-1]}", "the same command goes on where it was cut off")
 
 
-def _bring(run: str, script: str, run_dir: Path) -> None:
+def _bring(run: str, script: str, run_dir: Path, *arguments: str) -> None:
     """Unpack what a script there packs, into the run folder: nothing outside of it, and none of our own files."""
     with disk_errors("bring home to", run_dir), tempfile.TemporaryDirectory(dir=run_dir, prefix=".coming-") as name:
-        with subprocess.Popen(_words(_host(run), script, _id(run)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        words = _words(_host(run), script, _id(run), *arguments)
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as child:  # fmt: skip
             assert child.stdout is not None
             _skip_to_mark(child.stdout, run)

@@ -48,16 +48,16 @@ printf '\\001advisor started\\n'
 """
 )
 
-# $2, $3: what is here already of the log and of what was printed; $4: the most bytes to send of each
+# $2, $3: what is here already of the log and of what was printed; $4: the most bytes to send of each; $5: the log
 LOOK = (
     _HERE
     + """if held; then state=running; elif [ -e lock ]; then state=over; else state=gone; fi
 size() { [ -e "$1" ] && wc -c < "$1" || echo 0; }
 part() { n=$(($1 - $2)); [ $n -gt "$3" ] && n=$3; [ $n -gt 0 ] || n=0; echo $n; }
-log=$(size run/log.jsonl) out=$(size run/stdout.log)
+log=$(size "run/$5") out=$(size run/stdout.log)
 some=$(part $log $2 $4) more=$(part $out $3 $4)
 printf '\\001advisor %s %s %s %s %s\\n' $state $log $some $out $more
-[ $some -eq 0 ] || tail -c +$(($2 + 1)) run/log.jsonl | head -c $some
+[ $some -eq 0 ] || tail -c +$(($2 + 1)) "run/$5" | head -c $some
 [ $more -eq 0 ] || tail -c +$(($3 + 1)) run/stdout.log | head -c $more
 """
 )
@@ -65,7 +65,7 @@ printf '\\001advisor %s %s %s %s %s\\n' $state $log $some $out $more
 REST = (
     _HERE
     + """printf '\\001advisor rest\\n'; cd run && exec tar -cf - --exclude=./checkpoints \
-    --exclude=./log.jsonl --exclude=./stdout.log ."""
+    --exclude="./$2" --exclude=./stdout.log ."""
 )
 SAVED = (
     _HERE + """printf '\\001advisor checkpoints\\n'; mkdir -p run/checkpoints; cd run && exec tar -cf - checkpoints"""

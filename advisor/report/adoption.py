@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor.adopt.empirical import HeldOut
 from advisor.adopt.plan import Option
 from advisor.adopt.session import batch_of, in_words
 from advisor.report.table import Table
@@ -47,20 +48,26 @@ def knobs_table(adopted: Adopted) -> Table:
     )
 
 
-def bursts_table(adopted: Adopted) -> Table:
-    """Every burst, as it went."""
-    rows = [_burst_row(burst, adopted.recipe, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
-    columns = ("burst", "calls x rows x length", "step", "memory", "took", "outcome")
-    return Table(columns=columns, rows=tuple(rows), numbers=("step", "memory", "took"))
+PREDICTED = "predicted"
 
 
-def _burst_row(burst: AdoptedBurst, recipe: Recipe, *, first: bool) -> tuple[str, ...]:
+def bursts_table(adopted: Adopted, held: HeldOut | None = None) -> Table:
+    """Every burst, as it went; beside its step what the bursts of other batches predict of it (None: nothing)."""
+    rows = [_burst_row(burst, adopted.recipe, held, first=burst is adopted.bursts[0]) for burst in adopted.bursts]
+    columns = ("burst", "calls x rows x length", "step", PREDICTED, "memory", "took", "outcome")
+    whole = Table(columns=columns, rows=tuple(rows), numbers=("step", PREDICTED, "memory", "took"))
+    return whole if held is not None else whole.without(PREDICTED)
+
+
+def _burst_row(burst: AdoptedBurst, recipe: Recipe, held: HeldOut | None, *, first: bool) -> tuple[str, ...]:
     batch, memory = batch_of(burst) if burst.shape else None, _memory(burst)
+    point = held.of(batch) if held is not None and batch is not None and burst.step_seconds else None
     how = "a whole run" if burst.source == WHOLE_RUN else burst.outcome.replace("_", " ")
     return (
         "the command as it is" if first else in_words(burst.values, recipe),
         "" if batch is None else f"{batch.calls:g} x {batch.rows:g} x {batch.length:g}",
         format_seconds(statistics.median(burst.step_seconds)) if burst.step_seconds else "",
+        format_estimate(point.promised, format_seconds) if point is not None else "",
         format_bytes(memory) if memory else "",
         format_seconds(burst.seconds) if burst.seconds else "",
         f"{how}: {burst.reason}" if burst.reason else how,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.launch.state import RunState, run_status
+from advisor.launch.state import RunState, RunStatus
 from advisor.records import Estimate
 from advisor.runs.progress import recent_median
 from advisor.store.adopted import PLAN, load_adopted_plan
@@ -38,9 +38,9 @@ class AdoptedProgress:
     max_seconds: float | None
 
 
-def look(run_dir: Path, now: float) -> AdoptedProgress:
-    """How a run stands at this moment; raises AdvisorError when its folder is damaged."""
-    status, plan = run_status(run_dir), load_adopted_plan(run_dir / PLAN)
+def look(run_dir: Path, now: float, status: RunStatus) -> AdoptedProgress:
+    """How a run stands at this moment, by what its engine says; raises AdvisorError when its folder is damaged."""
+    plan = load_adopted_plan(run_dir / PLAN)
     attempts = attempts_of(read_log(run_dir))
     newest = attempts[-1] if attempts else []
     seconds = [record["seconds"] for record in newest if record["kind"] == "step" and record["seconds"] is not None]

@@ -15,8 +15,8 @@ from advisor.store.adopted import WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan
 from trainer.schema import Outcome
 
 
-def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str) -> tuple[Case, ScoredRun]:
-    """Set an adopted run against its plan, by the same measures as any other run."""
+def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str, place: str = "") -> tuple[Case, ScoredRun]:
+    """Set an adopted run against its plan, by the same measures as any other run; `place`: where, if not here."""
     case = make_case(run, given={"usd_per_hour": plan.usd_per_hour})
     step, wall = run_metrics.step_seconds(case), run_metrics.lifetime_seconds(run)
     steps = int(run.last_step) if run.last_step is not None else None
@@ -33,7 +33,7 @@ def score_adopted(run: RunTable, plan: AdoptedPlan, *, run_id: str) -> tuple[Cas
     gap = wall - plan.total_seconds.value if wall is not None else None
     return case, ScoredRun(
         run_id=run_id,
-        device_key=f"{plan.device_key}, {plan.trainer}",
+        device_key=f"{plan.device_key}, {plan.trainer}{f' on {place}' if place else ''}",
         outcome=outcome,
         reason=run.attempts[-1].reason if run.attempts else None,
         attempts=len(run.attempts),
@@ -122,6 +122,6 @@ def with_run(adopted: Adopted, plan: AdoptedPlan, run: RunTable, step_seconds: f
         startup_seconds=run.attempts[0].startup_seconds,
         started=started,
         torch=adopted.torch,
-        processes=adopted.gpus,
+        processes=plan.gpus,
     )
     return replace(adopted, bursts=(*adopted.bursts, burst))

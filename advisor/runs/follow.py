@@ -109,17 +109,17 @@ class RunFollower:
 class AdoptedFollower:
     """The same of a run of an adopted command."""
 
-    def __init__(self, run_dir: Path):
-        self.run_dir = run_dir
+    def __init__(self, run_dir: Path, store: Store):
+        self.run_dir, self._store = run_dir, store
 
     def look(self, now: float | None = None) -> AdoptedProgress:
         """The run's progress at this moment. Raises AdvisorError when the folder is damaged."""
-        return look(self.run_dir, time.time() if now is None else now)
+        return look(self.run_dir, time.time() if now is None else now, describe(self.run_dir, self._store))
 
 
 def follower(run_dir: Path, store: Store) -> RunFollower | AdoptedFollower:
     """What follows the run of a folder."""
-    return AdoptedFollower(run_dir) if is_adopted(run_dir) else RunFollower(run_dir, store)
+    return AdoptedFollower(run_dir, store) if is_adopted(run_dir) else RunFollower(run_dir, store)
 
 
 def _spent(run_dir: Path) -> Spent:
@@ -168,7 +168,7 @@ def summarize(row: RunRow, store: Store) -> RunSummary:
         base = replace(base, name=about.name or row.name, note=about.note, tags=about.tags)
         status = describe(folder, store)
         if is_adopted(folder):
-            planned, usd = load_adopted_plan(folder / ADOPTED_PLAN).steps, look(folder, time.time()).usd_so_far
+            planned, usd = load_adopted_plan(folder / ADOPTED_PLAN).steps, look(folder, time.time(), status).usd_so_far
         else:
             planned, usd = read_run_config(folder).steps, _booked_usd(folder)
     except AdvisorError as error:

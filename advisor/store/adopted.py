@@ -41,7 +41,9 @@ class Knob:
 
     name: str  # micro_batch | grad_accum | seq_len | steps | …: see adopt/knobs
     key: str  # the option, the variable or the path of keys
-    how: str = "option"  # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file
+    # option: --key V | equals: --key=V | word: key=V | env | file: a key of a configuration file | launcher: an option
+    # of what starts the processes
+    how: str = "option"
     inside: str | None = None  # the value is a JSON object, and this its field
     value: float | None = None  # of the user's own command; None: not known
     in_bursts: str | None = None  # what bursts set it to, as to switch it off; None: it is left alone
@@ -187,6 +189,7 @@ class AdoptedPlan:
     warnings: tuple[str, ...]
     software: str | None = None  # as the probe saw it
     basis: str = PROBE  # of its numbers: probe | log
+    bootstrap: str | None = None  # the user's own line of a shell, before the command, where it runs elsewhere
     schema: int = SCHEMA
 
 

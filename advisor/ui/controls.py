@@ -17,10 +17,17 @@ PLAN = {
 }  # fmt: skip
 LAUNCH = {"--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)"}
 ANALYZE = {"--gpu": "Card", "--gpus": "Number of cards", "--price": "Price ($ per card and hour)"}
-OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE}  # by the page's module
+ADOPT = {
+    "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",
+    "--price": "Price ($ per hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",
+    "--epochs": "Epochs", "--gpus": "Processes", "--knob": "Knobs that its help does not show", "--name": "Name",
+}  # fmt: skip
+# by the page's module
+OF_PAGE: dict[str, Mapping[str, str]] = {"plan": PLAN, "watch": LAUNCH, "analyze": ANALYZE, "adopt": ADOPT}
 
 _CODE = r"`[^`]*`"
-_COMMAND = r"\badvisor (?:calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|profiles)\b[^;)\n]*"
+_VERBS = "adopt|calibrate|plan|launch|resume|watch|stop|compare|analyze|gpus|data|runs|profiles"
+_COMMAND = rf"\badvisor (?:{_VERBS})\b[^;)\n]*"
 _OPTION = r"(?<![\w-])--[a-z][a-z-]*(?: any\b)?"
 
 

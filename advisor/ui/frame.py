@@ -9,7 +9,7 @@ from collections.abc import Callable
 import streamlit as st
 
 from advisor.errors import AdvisorError, explain
-from advisor.ui import analyze, audit, calibrate, data, gpus, plan, runs, watch
+from advisor.ui import adopt, analyze, audit, calibrate, data, gpus, plan, runs, watch
 from advisor.ui.controls import ENTERED, OF_PAGE, in_controls
 from advisor.ui.tables import plain
 
@@ -17,6 +17,7 @@ _SHOWN = "page-shown"  # session state: the page of the last run
 PAGES = (
     ("Plan", ":material/explore:", plan.page, "plan"),
     ("Calibrate", ":material/speed:", calibrate.page, "calibrate"),
+    ("Adopt", ":material/handshake:", adopt.page, "adopt"),
     ("Launch and watch", ":material/play_circle:", watch.page, "watch"),
     ("Runs", ":material/checklist:", runs.page, "runs"),
     ("Analyze", ":material/troubleshoot:", analyze.page, "analyze"),

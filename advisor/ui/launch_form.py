@@ -140,7 +140,7 @@ def _files(plan: Plan) -> None:
         )
         made = export(plan, to)
         st.download_button(
-            "Download", _zipped(made), f"{plan.id}-{to}.zip", "application/zip", icon=":material/folder_zip:",
+            "Download", zipped(made), f"{plan.id}-{to}.zip", "application/zip", icon=":material/folder_zip:",
             help="Everything the run needs but its data: unpack it there.", on_click="ignore", type="primary",
         )  # fmt: skip
     for warning in made.warnings:
@@ -149,7 +149,8 @@ def _files(plan: Plan) -> None:
     st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
 
 
-def _zipped(made: Exported) -> bytes:
+def zipped(made: Exported) -> bytes:
+    """The files of an export as one archive."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in made.files.items():

@@ -15,7 +15,7 @@ _BELOW_THE_PAGES = (
     *("altair", "pandas", "advisor.workflows.analysis", "advisor.report.plots", "advisor.report.charts"),
     "advisor.workflows.compare",
     *("advisor.report.cards", "advisor.workflows.plan", "advisor.calibrate.background", "advisor.calibrate.profiles"),
-    *("advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),
+    *("advisor.workflows.adopt", "advisor.workflows.launch", "advisor.plan.answer", "advisor.plan.cards"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +13,11 @@ from advisor.errors import AdvisorError
 from advisor.launch.state import RunState, goes_on
 from advisor.records import Estimate, Plan
 from advisor.report.progress import closing_lines, line
+from advisor.runs.adopted import is_adopted
 from advisor.runs.follow import RunFollower, RunSummary, summarize
 from advisor.runs.progress import Progress
 from advisor.store.run_folder import read_run_plan
-from advisor.ui import launch_form, live, loaders
+from advisor.ui import adopted_run, launch_form, live, loaders
 from advisor.ui.tables import plain
 from advisor.units import (
     Formatter,
@@ -80,6 +82,10 @@ def _called(run: RunSummary) -> str:
 
 def _look(folder: Path, was_running: bool) -> None:
     """One look at a run folder; drawn again every two seconds while it runs."""
+    if is_adopted(folder):
+        if not adopted_run.panel(folder, time.time()) and was_running:
+            st.rerun()
+        return
     try:
         progress = _follower(folder).look()
     except AdvisorError as error:

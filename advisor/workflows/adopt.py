@@ -17,20 +17,23 @@ import psutil
 from advisor.adopt.empirical import HeldOut, fit_time, leave_one_out
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, draft_recipe, in_bursts
 from advisor.adopt.known import by_command, by_help
+from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.plan import AdoptedGoal, make_plan
 from advisor.adopt.session import Command, adopt, seen_times
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
-from advisor.hardware.here import device_key
+from advisor.hardware.here import cards, device_key
 from advisor.launch.backend import LaunchRequest
-from advisor.launch.engines import describe
+from advisor.launch.engines import backend_of, describe
 from advisor.launch.local import LocalBackend
 from advisor.launch.process import folder_lock, python_variables
+from advisor.launch.remote import RemoteBackend
 from advisor.launch.state import RunState, check_not_running, this_host
-from advisor.run_records import Guards, LaunchRecord
+from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store.adopted import (
     PLAN,
     Adopted,
+    AdoptedBurst,
     AdoptedPlan,
     Knob,
     Recipe,
@@ -43,6 +46,7 @@ from advisor.store.disk import disk_errors, dump_yaml, write_atomic
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
 from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
+from advisor.workflows.adopt_elsewhere import Elsewhere, carried, warnings_of
 from advisor.workflows.launch import Started
 from trainer.schema import Outcome, to_dict
 
@@ -51,6 +55,7 @@ _HELP_SECONDS = 120.0  # imports come before a program reads its arguments
 _FREE_SHARE = 0.9  # of a machine's free memory, that a run may fill
 _CONTAINERS, _ELSEWHERE = ("docker", "podman", "nerdctl"), ("ssh", "kubectl")
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
+VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # what a shell, or env, sets before it starts a program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,18 +85,25 @@ def adopt_command(
     on_event("its options", 0.0)
     recipe = with_named(recipe_of_command(command), knobs or {})
     session = adopt(
-        Command(arguments=tuple(command), folder=Path.cwd(), environment=dict(os.environ), recipe=recipe),
+        Command(
+            arguments=tuple(command),
+            folder=Path.cwd(),
+            environment=dict(os.environ),
+            recipe=recipe,
+            most_processes=lambda base: _most_processes(command, base),
+        ),
         budget_seconds,
         on_event,
     )
     base = session.bursts[0]
+    on_card = _is_on_card(base)
     adopted = Adopted(
-        name=_file_name(name or _name_of(command)),
+        name=name_of(command, name or ""),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
         folder=str(Path.cwd()),
         recipe=session.recipe,
-        device_key=device_key("auto") if base.allocated_peak_bytes or base.device_peak_bytes else "cpu",
+        device_key=device_key("auto") if on_card else "cpu",
         torch=session.torch,
         gpus=session.processes,
         verdicts=session.verdicts,
@@ -100,6 +112,17 @@ def adopt_command(
     )
     save_adopted(store.home, adopted)
     return adoption_of(adopted)
+
+
+def _is_on_card(base: AdoptedBurst) -> bool:
+    return bool(base.allocated_peak_bytes or base.device_peak_bytes)
+
+
+def _most_processes(command: Sequence[str], base: AdoptedBurst) -> int:
+    """How many processes this machine has cards for; of a command that a launcher starts without a card, cores."""
+    if _is_on_card(base):
+        return len(cards())
+    return os.cpu_count() or 1 if launcher_of(command) is not None else 1
 
 
 def _refuse_unending(command: Sequence[str]) -> None:
@@ -127,10 +150,13 @@ def adoption_of(adopted: Adopted) -> Adoption:
 def recipe_of_command(command: Sequence[str]) -> Recipe:
     """The shipped recipe of a known trainer, else one drafted from the program's own help."""
     known = by_command(command)
-    if known is not None:
+    if known is None:
+        text = _help(command)
+        known = by_help(text, command) or draft_recipe(_name_of(command), text, command)
+    launcher = launcher_knob(command)
+    if launcher is None:
         return known
-    text = _help(command)
-    return by_help(text, command) or draft_recipe(_name_of(command), text, command)
+    return replace(known, knobs=(*(knob for knob in known.knobs if knob.name != "gpus"), launcher))
 
 
 def with_named(recipe: Recipe, knobs: Mapping[str, str]) -> Recipe:
@@ -162,9 +188,23 @@ def _room(adopted: Adopted) -> float | None:
     return spec.memory_bytes * _FREE_SHARE if spec is not None else None
 
 
-def launch_adopted(store: Store, plan: AdoptedPlan, run_dir: Path | None = None) -> Started:
-    """Start the plan of an adopted command on this machine, in a run folder of its own."""
+def launch_adopted(
+    store: Store,
+    plan: AdoptedPlan,
+    run_dir: Path | None = None,
+    *,
+    place: Place = Place(),  # noqa: B008 - frozen
+    there: Elsewhere = Elsewhere(),  # noqa: B008 - frozen
+) -> Started:
+    """Start the plan of an adopted command in a run folder of its own: here, or where `place` says.
+
+    Raises AdvisorError for an engine that takes none, or that has not what it needs.
+    """
     now = datetime.now(UTC)
+    if place.engine != LocalBackend.engine:
+        plan = there.of(plan)
+    elif there != Elsewhere():
+        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
     if run_dir is not None:
         folder = run_dir.expanduser().resolve()
         with disk_errors("make the run folder", folder):
@@ -175,7 +215,7 @@ def launch_adopted(store: Store, plan: AdoptedPlan, run_dir: Path | None = None)
         if (folder / PLAN).exists():
             raise AdvisorError(f"{folder} holds a run already", f"go on with it: advisor resume {folder}")
         recipe = load_adopted(store.home, plan.trainer).recipe
-        return _submit(store, folder, plan, recipe, _record(plan, folder, now, attempt=1))
+        return _submit(store, folder, plan, recipe, _record(plan, folder, now, attempt=1, place=place))
 
 
 def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours: float | None) -> Started:
@@ -194,7 +234,7 @@ def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours:
         more = 2 * plan.max_seconds / 3600
         raise AdvisorError(message, f"give it more: advisor resume {folder} --max-hours {more:.3g}")
     attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = _record(plan, folder, datetime.now(UTC), attempt=attempt)
+    record = _record(plan, folder, datetime.now(UTC), attempt=attempt, place=before.place)
     recipe = load_adopted(store.home, plan.trainer).recipe
     started = _submit(store, folder, plan, recipe, replace(record, id=before.id))
     if plan.resume_args:
@@ -212,7 +252,7 @@ def _limit(plan: AdoptedPlan, max_usd: float | None, max_hours: float | None) ->
     return min(limits, default=None)
 
 
-def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int) -> LaunchRecord:
+def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int, place: Place) -> LaunchRecord:
     return LaunchRecord(
         id=folder.name,
         name=plan.trainer,
@@ -227,12 +267,15 @@ def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int) -> Lau
         guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds),
         plan_id=plan.id,
         device_key=plan.device_key,
-        handle=f"local://{folder}",
+        handle=f"local://{folder}" if place.engine == LocalBackend.engine else f"{place.engine}://",
+        place=place,
         trainer=ADOPTED.name,
     )
 
 
 def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
+    if record.place.engine != LocalBackend.engine:
+        return _hand_over(store, folder, plan, recipe, record)
     request = LaunchRequest(
         folder=folder,
         command=record.command,
@@ -245,6 +288,19 @@ def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, recor
     started = read_launch(folder)
     assert started is not None  # the backend has just written it
     return Started(run_dir=folder, launch=started, warnings=plan.warnings)
+
+
+def _hand_over(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
+    """Give the run to an engine elsewhere, which says first whether it would take it."""
+    backend = backend_of(record.place.engine, store)
+    assert isinstance(backend, RemoteBackend)  # every engine but this machine and recordings is one
+    request = backend.carry(carried(plan, recipe, folder, record))
+    offered = backend.offer(request)
+    backend.submit(request)
+    started = read_launch(folder)
+    assert started is not None  # the backend has just written it
+    warnings = (*plan.warnings, *offered, *warnings_of(plan, shared=record.place.engine == "slurm"))
+    return Started(run_dir=folder, launch=started, warnings=warnings)
 
 
 def save_plan(plan: AdoptedPlan, path: Path) -> None:
@@ -275,10 +331,11 @@ def _help(command: Sequence[str]) -> str:
 
 def _program(command: Sequence[str]) -> list[str]:
     """The command up to what is started: a script, a module, or the first word with its verbs."""
+    launcher = launcher_of(command)
     for place, word in enumerate(command):
         if word.endswith(".py"):
             return list(command[: place + 1])
-        if word == "-m" and place + 1 < len(command):
+        if word == "-m" and place + 1 < len(command) and (launcher is None or place >= launcher.first):
             return list(command[: place + 2])
     words = list(command[1:])
     verbs = words[
@@ -289,9 +346,16 @@ def _program(command: Sequence[str]) -> list[str]:
 
 def _name_of(command: Sequence[str]) -> str:
     """What to call a command: its script, or its program and verbs."""
-    words = [word for word in _program(command) if not word.startswith("-")]
-    last = [Path(word).stem for word in words if not _PYTHON.fullmatch(Path(word).name)]
+    launcher = launcher_of(command)
+    program = _program(command)[end_of_launcher(command, launcher) if launcher is not None else 0 :]
+    words = [word for word in program if not word.startswith("-") and not VARIABLE.match(word)]
+    last = [Path(word).stem for word in words if Path(word).name != "env" and not _PYTHON.fullmatch(Path(word).name)]
     return _file_name("-".join(last[-2:])) or "training"
+
+
+def name_of(command: Sequence[str], given: str = "") -> str:
+    """What an adopted command is called: as its user says, else by its script or its program and verbs."""
+    return _file_name(given or _name_of(command))
 
 
 def _file_name(name: str) -> str:

@@ -109,7 +109,8 @@ def _plan_beside(path: Path) -> Plan | None:
 def _adopted(store: Store, run_dir: Path, record: bool | None) -> Reviewed:
     """The run of an adopted command: its scores enter the ledger under device and command, its pace that command."""
     run, plan = _read_launched(run_dir), load_adopted_plan(run_dir / ADOPTED_PLAN)
-    case, scored = score_adopted(run, plan, run_id=run_id(run_dir))
+    place = _elsewhere(run_dir)
+    case, scored = score_adopted(run, plan, run_id=run_id(run_dir), place=place)
     reviewed = Reviewed(path=run_dir, case=case, scored=scored)
     if record is False or scored.outcome is None:
         return replace(reviewed, not_recorded="it has not ended" if scored.outcome is None else None)
@@ -120,10 +121,20 @@ def _adopted(store: Store, run_dir: Path, record: bool | None) -> Reviewed:
         return replace(reviewed, not_recorded=short)
     store.record_scores(scored.run_id, score_rows(scored, datetime.now(UTC).isoformat(timespec="seconds")))
     step = scored.actual("step_seconds")
+    if place:
+        return replace(reviewed, recorded=True, not_learnt=f"it ran on {place}, and its command was measured here")
     if short is not None or step is None or plan.trainer not in adopted_names(store.home):
         return replace(reviewed, recorded=True, not_learnt=short or "its command is not adopted here any more")
     save_adopted(store.home, with_run(load_adopted(store.home, plan.trainer), plan, run, step))
     return replace(reviewed, recorded=True)
+
+
+def _elsewhere(run_dir: Path) -> str:
+    """Where an adopted run was started, in words; empty: on this machine, where its command was measured."""
+    launch = read_launch(run_dir)
+    if launch is None or launch.place.engine == "local":
+        return ""
+    return f"{launch.place.engine} {launch.place.name}" if launch.place.name else launch.place.engine
 
 
 def _own(run_dir: Path, plan: Plan | None) -> Reviewed:

@@ -21,6 +21,7 @@ from advisor.store.run_folder import run_row
 from advisor.store.store import Store
 from advisor.workflows.compare import review
 from advisor.workflows.keep_runs import annotate
+from tests.ui.adopting import adopted
 from tests.ui.serving import chromium, free_port, serving
 
 pytestmark = [
@@ -28,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium"),
 ]
 
-PAGES = ("plan", "calibrate", "watch", "runs", "analyze", "audit", "gpus", "data")
+PAGES = ("plan", "calibrate", "adopt", "watch", "runs", "analyze", "audit", "gpus", "data")
 STANDARDS = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
 STREAMLITS_OWN = "metric_chart"  # the line in a metric: an empty group with a role and no words
 READABLE, LARGE = 4.5, 3.0  # WCAG 2.1, 1.4.3
@@ -72,7 +73,7 @@ PALE = r"""([readable, large]) => {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """A store with one finished run that has a note and tags."""
+    """A store with one finished run that has a note and tags, and an adopted command."""
     home = tmp_path_factory.mktemp("accessible")
     store = Store(home)
     folder = store.new_run_folder("nanochat-d2", datetime(2026, 11, 21, tzinfo=UTC))
@@ -81,6 +82,7 @@ def home(tmp_path_factory) -> Path:
     store.register_run(run_row(folder))
     review(store, str(folder), record=True)
     annotate(folder, name="first", note="two cores", tags=["baseline"])
+    adopted(home)
     return home
 
 

@@ -28,6 +28,7 @@ CALIBRATION = ROOT / "benchmarks" / "raw" / "cpu-nanochat-20261121-042637-seed0.
 PAGES = {
     "plan": "plan",
     "calibrate": "calibrate",
+    "adopt": "adopt",
     "watch": "watch",
     "runs": "runs",
     "analyze": "analyze",

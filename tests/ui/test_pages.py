@@ -24,6 +24,7 @@ from advisor.store.store import Store, default_store, load_calibration
 from advisor.ui.controls import OF_PAGE, in_controls
 from advisor.units import format_usd_rate
 from advisor.workflows.compare import review
+from tests.ui.adopting import adopted
 from tests.ui.serving import ROOT
 
 
@@ -304,6 +305,7 @@ def test_a_page_speaks_of_its_controls_not_of_options(text, page, said):
 
 
 def test_the_controls_named_are_on_their_pages(with_a_run):
+    adopted(with_a_run.home)
     for page, expected in OF_PAGE.items():
         at = app(page)
         if page == "watch":

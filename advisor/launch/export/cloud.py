@@ -146,7 +146,11 @@ def _names() -> dict[str, dict[str, str]]:
 
 def card_name(job: ExportJob, engine: str) -> str:
     """What an engine calls the card; AdvisorError for a CPU, or a card whose name there is not known."""
-    key = job.plan.workload.gpu
+    return card_word(job.plan.workload.gpu, engine)
+
+
+def card_word(key: str, engine: str) -> str:
+    """The same of a card by its key."""
     name = _names().get(key, {}).get(engine)
     if not name:
         raise AdvisorError(f"{engine} has no name for {key} that is known here", "export it as a script: --to script")

@@ -25,14 +25,14 @@ def slurm(job: ExportJob) -> dict[str, str]:
         f"--job-name={job.name}",
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.gpus_per_node}",
-        *_cards(job.gpus_per_node if job.spec else 0),
+        *card_options(job.gpus_per_node if job.spec else 0),
         f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
         f"--signal=TERM@{job.grace_seconds}",
         "--requeue",
         "--open-mode=append",
         "--output=%x-%j.out",
         f"--comment=advisor:{job.plan.id}",
-        *_asked(place),
+        *asked_options(place),
     ]
     return {
         SCRIPT: "\n".join([
@@ -69,23 +69,23 @@ def calibration_script(place: Place, *, cards: int, limit_seconds: float, comman
         f"--job-name=calibrate-{place.name or 'default'}",
         "--nodes=1",
         "--ntasks=1",
-        *_cards(cards),
+        *card_options(cards),
         f"--time={slurm_time(math.ceil(limit_seconds))}",
         "--requeue",
         "--open-mode=append",
         "--output=%x-%j.out",
-        *_asked(place),
+        *asked_options(place),
     ]
     lines = ["#!/usr/bin/env bash", *(f"#SBATCH {it}" for it in options), 'cd "$SLURM_SUBMIT_DIR"', *_HERE]
     return "\n".join([*lines, f'exec "$PYTHON" {command}', ""])
 
 
-def _cards(count: int) -> list[str]:
+def card_options(count: int) -> list[str]:
     """Options for so many cards a node; a CPU is measured, and trains, with nobody beside."""
     return [f"--gpus-per-node={count}", "--cpus-per-task=4"] if count else ["--exclusive"]
 
 
-def _asked(place: Place) -> list[str]:
+def asked_options(place: Place) -> list[str]:
     """Options that the user gave."""
     asked = {
         "partition": place.name, "account": place.account, "qos": place.qos, "constraint": place.constraint,

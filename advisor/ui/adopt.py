@@ -1,0 +1,354 @@
+"""Page Adopt: any training command measured, planned, launched and watched, without a change to it."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import streamlit as st
+
+from advisor.adopt.plan import AdoptedGoal, batch_options, says_how_long
+from advisor.adopt.session import in_words
+from advisor.errors import AdvisorError
+from advisor.launch.engines import describe, parse_place
+from advisor.launch.state import goes_on
+from advisor.report import adoption as words
+from advisor.report import charts
+from advisor.report import comparison as compared
+from advisor.report.quantities import INTERVAL
+from advisor.report.table import Table, capital, on_page
+from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
+from advisor.ui import adopted_run, loaders
+from advisor.ui.controls import ADOPT, in_controls
+from advisor.ui.launch_form import FILES, PLACES, zipped
+from advisor.ui.live import printed_last
+from advisor.ui.tables import plain, side_by_side, table
+from advisor.units import format_estimate, format_seconds, parse_deadline, parse_tokens, parse_usd
+from advisor.workflows.adopt import BUDGET_SECONDS, Adoption, adoption_of, launch_adopted, plan_adopted
+from advisor.workflows.adopt_beside import (
+    Adopting,
+    cancel_adopting,
+    look_adopting,
+    runs_of_command,
+    start_adopting,
+)
+from advisor.workflows.adopt_elsewhere import ADOPTED_TARGETS, Elsewhere, export_adopted
+from advisor.workflows.compare import review
+from advisor.workflows.preflight import training_here
+
+QUERY: Final = "query-params"
+NAME = "adopted"  # in the session and in the address: which command is looked at
+LOOK_SECONDS = 1.0
+_NEW = "adopted-new"  # session state: the command that has just been adopted
+_WATCHED = "adopted-run"  # session state: the run folder that is looked at
+
+
+def page() -> None:
+    """A command in; what it was found to be, a plan, its runs."""
+    st.title("Adopt", anchor=False)
+    st.markdown(
+        "Any command that trains is measured by short bursts on this machine, as it is: nothing of it is changed and "
+        "nothing is installed. Then it is planned, launched within limits, watched and compared."
+    )
+    store = loaders.store()
+    now = look_adopting(store)
+    if now is not None and now.running:
+        st.fragment(_live, run_every=LOOK_SECONDS)()
+    else:
+        if now is not None and not now.done:
+            _failed(now)
+        _form(", ".join(training_here(store)), opened=not adopted_names(store.home))
+    name = _picked(adopted_names(store.home), now)
+    if name is not None:
+        done = adoption_of(load_adopted(store.home, name))
+        _found(done)
+        _plan(done.adopted)
+        _runs(name)
+
+
+def _form(busy: str, *, opened: bool) -> None:
+    """A command to adopt; not while a run trains here, since both would be measured wrong."""
+    with st.expander("Adopt a command", icon=":material/add:", expanded=opened):
+        if busy:
+            st.info(
+                f"{plain(busy)} is training on this machine: what is measured beside it would be too slow.",
+                icon=":material/hourglass_empty:",
+            )
+        with st.form("adopt", border=False):
+            text = st.text_area(
+                "Command", key="adopt-command", height=90, placeholder="python train.py --data my.txt --epochs 3",
+                help="As you type it in a terminal; it is started without a shell.",
+            )  # fmt: skip
+            left, right = st.columns(2)
+            folder = left.text_input(
+                "Folder", str(Path.home()), key="adopt-folder", help="Where it is typed, on the machine of this app."
+            )
+            name = right.text_input("Name", key="adopt-name", help="What to call it. Empty: by its script.")
+            knobs = left.text_input(
+                "Knobs that its help does not show", key="adopt-knobs", placeholder="micro_batch=--bsz steps=--iters",
+                help="KNOB=OPTION, parted by spaces: micro_batch, grad_accum, seq_len, steps, tokens, epochs, "
+                "log_every; bsz= for bsz=VALUE, $BSZ for a variable.",
+            )  # fmt: skip
+            seconds = right.number_input(
+                "Time for the bursts (seconds)", min_value=20, value=int(BUDGET_SECONDS), key="adopt-seconds",
+                help="More bursts, narrower intervals.",
+            )  # fmt: skip
+            if st.form_submit_button("Adopt it", icon=":material/speed:", disabled=bool(busy)):
+                start_adopting(
+                    loaders.store(), text, Path(folder.strip()).expanduser(), name=name, knobs=_knobs(knobs),
+                    budget_seconds=float(seconds),
+                )  # fmt: skip
+                st.rerun()
+
+
+def _knobs(text: str) -> dict[str, str]:
+    pairs = [word.split("=", 1) for word in text.split()]
+    if bad := next((pair for pair in pairs if len(pair) != 2 or not all(pair)), None):
+        raise AdvisorError(f"{'='.join(bad)!r} is not KNOB=OPTION", "like micro_batch=--bsz", exit_code=2)
+    return {pair[0]: pair[1] for pair in pairs}
+
+
+def _live() -> None:
+    """One look at the adoption; drawn again every second while it runs."""
+    now = look_adopting(loaders.store())
+    if now is None or not now.running:
+        if now is not None and now.done:
+            st.session_state[_NEW] = now.name
+        st.rerun()
+        return
+    done = min(1.0, now.elapsed_seconds / now.budget_seconds)
+    st.progress(
+        done,
+        text=f"{plain(now.name)}: {format_seconds(now.elapsed_seconds)} of {format_seconds(now.budget_seconds)}",
+    )
+    for line in now.said:
+        st.caption(plain(line))
+    if st.button("Cancel", icon=":material/cancel:", help="Its burst is ended; what was measured is lost."):
+        with st.spinner("ending it"):
+            cancel_adopting(loaders.store())
+        st.rerun()
+
+
+def _failed(now: Adopting) -> None:
+    said = "  \n".join(in_controls(line, ADOPT, plain) for line in now.said) or "it said nothing"
+    st.warning(f"**{plain(now.name)}** was not adopted.  \n{said}", icon=":material/warning:")
+
+
+def _picked(names: list[str], now: Adopting | None) -> str | None:
+    """Which command is looked at: that of the address, else the newest that was adopted here."""
+    if not names:
+        return None
+    if (new := st.session_state.pop(_NEW, None)) in names or st.session_state.get(NAME, names[0]) not in names:
+        st.session_state[NAME] = new or names[0]
+    newest = now.name if now is not None and now.done and NAME not in st.session_state else None
+    return st.selectbox(
+        "Adopted command", names, index=names.index(newest) if newest in names else 0, key=NAME, bind=QUERY,
+        help="On this page or by `advisor adopt`.",
+    )  # fmt: skip
+
+
+def _found(done: Adoption) -> None:
+    """What it is: its knobs and what the self-test proved of each, its bursts with what is predicted of each."""
+    adopted = done.adopted
+    st.code(" ".join(adopted.command), language="bash", wrap_lines=True)
+    st.markdown("\n".join(f"- {plain(line)}" for line in words.adoption_lines(done)))
+    left, right = side_by_side("adopted", (1, 1))
+    with left:
+        st.subheader("Its knobs, and what each was seen to do", anchor=False)
+        _table(words.knobs_table(adopted))
+    with right:
+        st.subheader("Its bursts", anchor=False)
+        _table(words.bursts_table(adopted, done.held_out))
+        _scatter(done)
+
+
+def _scatter(done: Adoption) -> None:
+    """Each batch, predicted from the others, against what was measured."""
+    if done.held_out is None:
+        st.caption("From four measured batches on, each is predicted from the others and set against its steps.")
+        return
+    rows = [
+        {
+            "run": f"{point.batch.calls:g} x {point.batch.rows:g} x {point.batch.length:g}",
+            "predicted": point.promised.value,
+            "low": point.promised.low,
+            "high": point.promised.high,
+            "actual": point.actual,
+            "inside": "inside the interval" if point.inside else "outside",
+            "label": f"{format_estimate(point.promised, format_seconds)}; actual {format_seconds(point.actual)}",
+        }
+        for point in done.held_out.points
+    ]
+    st.altair_chart(charts.identity_scatter(rows, unit="seconds of a step"), width="stretch")
+    st.caption("On the dashed line the other bursts predicted a batch exactly; bars are 80 % intervals.")
+
+
+def _plan(adopted: Adopted) -> None:
+    """What is wanted of it, and the run that follows."""
+    st.subheader("Plan", anchor=False)
+    goal = _goal()
+    if goal == AdoptedGoal(usd_per_hour=goal.usd_per_hour, gpus=goal.gpus) and not says_how_long(adopted):
+        st.info("Say how long it is to train: a deadline, a budget with a price, steps, tokens, samples or epochs.",
+                icon=":material/lightbulb:")  # fmt: skip
+        return
+    try:
+        plan = plan_adopted(adopted, goal)
+    except AdvisorError as error:
+        st.warning("  \n".join(in_controls(text, ADOPT, plain) for text in (error.message, error.hint) if text))
+        return
+    left, right = side_by_side("adopted-plan", (1, 1))
+    left.markdown("\n".join(f"- {plain(line)}" for line in words.plan_lines(plan, adopted.recipe)))
+    with right:
+        _table(words.options_table(batch_options(adopted, goal.gpus), plan))
+        if plan.values:
+            st.caption(plain(f"It sets {in_words(plan.values, adopted.recipe)}."))
+    _launch(plan)
+
+
+def _goal() -> AdoptedGoal:
+    """By the fields; they stand in the address, so that a plan can be linked."""
+    with st.container(key="pair-adopt-goal"):
+        first, second = st.columns(4), st.columns(4)
+    deadline = first[0].text_input("Deadline", key="adopt_deadline", bind=QUERY, placeholder="8 h",
+                                   help="As many steps as surely end by then: 3 min, 8 h, 18:00.")  # fmt: skip
+    budget = first[1].text_input("Budget", key="adopt_budget", bind=QUERY, placeholder="$20",
+                                 help="As many steps as this pays for; needs the price.")  # fmt: skip
+    price = first[2].text_input("Price ($ per hour)", key="adopt_price", bind=QUERY, help="Of this machine.")
+    steps = first[3].text_input("Steps", key="adopt_steps", bind=QUERY, help="So many optimizer steps: 2000, 10k.")
+    tokens = second[0].text_input("Tokens", key="adopt_tokens", bind=QUERY,
+                                  help="So many: 10M, 2B. With epochs: those of one epoch.")  # fmt: skip
+    samples = second[1].text_input("Samples", key="adopt_samples", bind=QUERY,
+                                   help="The same where tokens mean nothing.")  # fmt: skip
+    epochs = second[2].text_input("Epochs", key="adopt_epochs", bind=QUERY,
+                                  help="Passes over its data, or over so many tokens or samples.")  # fmt: skip
+    gpus = second[3].number_input("Processes", 1, 1024, value=None, key="adopt_gpus", bind=QUERY,
+                                  placeholder="as the command",
+                                  help="That train together: one a card. Needs a knob for it.")  # fmt: skip
+    return AdoptedGoal(
+        gpus=int(gpus) if gpus else None,
+        deadline_seconds=parse_deadline(deadline, datetime.now()) if deadline.strip() else None,
+        budget_usd=parse_usd(budget) if budget.strip() else None,
+        usd_per_hour=parse_usd(price) if price.strip() else None,
+        steps=parse_tokens(steps) if steps.strip() else None,
+        tokens=parse_tokens(tokens) if tokens.strip() else None,
+        rows=parse_tokens(samples) if samples.strip() else None,
+        epochs=_positive(epochs) if epochs.strip() else None,
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise AdvisorError(f"{text!r} is no number of epochs", "like 3, or 0.5", exit_code=2)
+    return value
+
+
+def _launch(plan: AdoptedPlan) -> None:
+    """Start it here or elsewhere, or take it away."""
+    where = st.segmented_control(
+        "Where", [name for name in PLACES if name != "SkyPilot"], default="this machine", required=True,
+        key="adopted-where",
+        help="Elsewhere its program, data and environment must be there; its guard and its probe are taken along.",
+    )  # fmt: skip
+    engine, asked, explained = PLACES[where]
+    if where == FILES:
+        _files(plan)
+        return
+    name = st.text_input(asked, key=f"adopted-at-{engine}", help=explained).strip() if asked else ""
+    there = _there() if asked else Elsewhere()
+    with st.container(horizontal=True):
+        pressed = st.button("Launch it", type="primary", icon=":material/play_arrow:", key="launch-adopted")
+        st.download_button(
+            "Plan", dump_adopted_plan(plan), f"{plan.trainer}-plan.yaml", "application/yaml",
+            icon=":material/download:", help="For advisor launch in a terminal.", on_click="ignore",
+        )  # fmt: skip
+    if pressed:
+        place = parse_place(f"{engine}:{name}" if name else str(engine))
+        with st.spinner("starting it"):
+            started = launch_adopted(loaders.store(), plan, place=place, there=there)
+        st.session_state[_WATCHED] = str(started.run_dir)
+        st.rerun()
+
+
+def _there() -> Elsewhere:
+    """What the command needs on another machine."""
+    left, right = st.columns(2)
+    line = left.text_input(
+        "Bootstrap line", key="adopted-bootstrap", placeholder="source .venv/bin/activate",
+        help="Typed there before the command, in its folder: what makes its environment.",
+    )  # fmt: skip
+    folder = right.text_input("Folder there", key="adopted-there", help="Where it is typed there. Empty: as here.")
+    return Elsewhere(bootstrap=line.strip() or None, folder=folder.strip() or None)
+
+
+def _files(plan: AdoptedPlan) -> None:
+    """The run as files for another engine, as a zip, and what to type where it is unpacked."""
+    there = _there()
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        to = st.selectbox(
+            "For", list(ADOPTED_TARGETS), key="adopted-export", help="A script, a job, or a cloud's task."
+        )
+        made = export_adopted(loaders.store(), plan, to, there=there)
+        st.download_button(
+            "Download", zipped(made), f"{plan.id}-{to}.zip", "application/zip", icon=":material/folder_zip:",
+            help="The plan, the guard with its probe, and the job: unpack it there.", on_click="ignore", type="primary",
+        )  # fmt: skip
+    for warning in made.warnings:
+        st.caption(f":material/warning: {in_controls(warning, ADOPT, plain)}")
+    st.code("\n".join(made.steps), language="bash", wrap_lines=True)
+
+
+def _runs(name: str) -> None:
+    """The runs of this command: one of them live, or scored."""
+    store = loaders.store()
+    folders = runs_of_command(store, name)
+    if not folders:
+        return
+    st.subheader("Its runs", anchor=False)
+    wanted = st.session_state.get(_WATCHED)
+    places = [str(folder) for folder in folders]
+    path = st.selectbox(
+        "Run", places, index=places.index(wanted) if wanted in places else 0, format_func=lambda p: Path(p).name,
+        help="Runs go on when this page is closed; reopen it and they are here.",
+    )  # fmt: skip
+    if path is None:
+        return
+    st.session_state[_WATCHED] = path
+    running = goes_on(describe(Path(path), store).state)
+    st.fragment(_watch, run_every=LOOK_SECONDS if running else None)(Path(path), running)
+    if not running:
+        _score(Path(path))
+    printed_last(Path(path))
+
+
+def _watch(folder: Path, was_running: bool) -> None:
+    """One look at a run; drawn again every second while it goes on."""
+    if not adopted_run.panel(folder, time.time()) and was_running:
+        st.rerun()  # the whole page: it is to be scored
+
+
+def _score(folder: Path) -> None:
+    """What was predicted of it against what came; its command learns from it."""
+    try:
+        reviewed = review(loaders.store(), str(folder), record=None)
+    except AdvisorError as error:
+        st.caption(plain(f"It cannot be compared: {error.message}"))
+        return
+    scores = compared.scores(reviewed.scored)
+    left, right = side_by_side("adopted-score", (3, 2))
+    with left:
+        _table(scores, (INTERVAL, *scores.numbers))
+    with right:
+        if (gap := compared.gap(reviewed.scored)) is not None:
+            _table(gap, gap.numbers)
+    if reviewed.not_recorded:
+        st.caption(plain(f"Not in the record of predictions: {reviewed.not_recorded}."))
+
+
+def _table(rows: Table, right: tuple[str, ...] | None = None) -> None:
+    table(on_page(rows), right=[capital(name) for name in (rows.numbers if right is None else right)])

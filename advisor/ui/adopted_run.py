@@ -1,0 +1,107 @@
+"""What pages show of the run of an adopted command: its numbers beside what was planned, its steps, its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from advisor.errors import AdvisorError
+from advisor.findings.chart_data import step_points
+from advisor.findings.make_case import make_case
+from advisor.launch.engines import describe
+from advisor.launch.state import goes_on
+from advisor.report import charts
+from advisor.report.adopted_progress import closing_lines
+from advisor.report.charts import Axis
+from advisor.runs.adopted import AdoptedProgress, look
+from advisor.store.adopted import PLAN, AdoptedPlan, load_adopted_plan
+from advisor.trainers.adopted import ADOPTED
+from advisor.ui import loaders
+from advisor.ui.tables import plain
+from advisor.units import format_count, format_estimate, format_seconds, format_usd
+from advisor.workflows.adopt import resume_adopted
+from advisor.workflows.launch import stop
+
+
+def panel(folder: Path, now: float) -> bool:
+    """How a run stands at this moment; gives whether it goes on."""
+    progress, plan = look(folder, now, describe(folder, loaders.store())), load_adopted_plan(folder / PLAN)
+    _numbers(progress, plan)
+    st.progress(min(1.0, progress.step / progress.steps) if progress.steps else 0.0)
+    if not goes_on(progress.state):
+        st.markdown("  \n".join(plain(line) for line in closing_lines(progress, folder)))
+    _buttons(progress, folder)
+    _steps(folder, plan)
+    return goes_on(progress.state)
+
+
+def _numbers(progress: AdoptedProgress, plan: AdoptedPlan) -> None:
+    """Each with what was planned of it."""
+    columns = st.container(key="pair-adopted-numbers").columns(4 if progress.usd_so_far is not None else 3)
+    left = f"about {format_seconds(progress.eta_seconds)} left" if progress.eta_seconds is not None else None
+    columns[0].metric(
+        "Progress", f"{format_count(progress.step)} of {format_count(progress.steps)} steps", left,
+        delta_color="off", delta_arrow="off", help="Optimizer steps, by the probe or the command's own log.",
+    )  # fmt: skip
+    pace = progress.step_seconds
+    columns[1].metric(
+        "A step",
+        format_seconds(pace) if pace is not None else "-",
+        f"planned {format_estimate(plan.step_seconds, format_seconds)}",
+        delta_color="off" if pace is None else "green" if pace <= plan.step_seconds.high else "orange",
+        delta_arrow="off",
+        help="Median of the newest steps.",
+    )
+    columns[2].metric(
+        "Time",
+        format_seconds(progress.elapsed_seconds),
+        f"planned {format_estimate(plan.total_seconds, format_seconds)}",
+        delta_color="off",
+        delta_arrow="off",
+        help="Of all attempts, starting and saving included.",
+    )
+    if progress.usd_so_far is not None:
+        planned = f"planned {format_estimate(plan.cost_usd, format_usd)}" if plan.cost_usd is not None else None
+        columns[3].metric(
+            "Dollars so far", format_usd(progress.usd_so_far), planned, delta_color="off", delta_arrow="off"
+        )
+
+
+def _buttons(progress: AdoptedProgress, folder: Path) -> None:
+    if goes_on(progress.state):
+        if st.button("Stop it", icon=":material/stop_circle:", key=f"stop-{folder.name}",
+                     help="SIGTERM, as its own programs may save by; killed if it does not end."):  # fmt: skip
+            with st.spinner("stopping"):
+                stop(loaders.store(), folder)
+            st.rerun()
+    elif progress.outcome != "completed" and st.button(
+        "Resume it", icon=":material/resume:", key=f"resume-{folder.name}",
+        help="The same command with its recipe's own way of going on, within what is left of its limits.",
+    ):  # fmt: skip
+        for warning in resume_adopted(loaders.store(), folder, None, None).warnings:
+            st.warning(plain(warning), icon=":material/warning:")
+        st.rerun()
+
+
+def _steps(folder: Path, plan: AdoptedPlan) -> None:
+    """Seconds of its steps over what was promised of them."""
+    try:
+        points = step_points(make_case(ADOPTED.read_log(folder)))
+    except (OSError, AdvisorError):
+        points = []
+    if len(points) < 2:
+        st.caption("No two steps have ended yet.")
+        return
+    ends = (points[0], points[-1])
+    st.altair_chart(
+        charts.lines(
+            [{"step": p.step, "value": p.value, "series": "seconds of a step"} for p in points],
+            x=Axis(field="step", title="step"),
+            y=Axis(field="value", title="seconds of a step"),
+            colours={"seconds of a step": charts.ACTUAL},
+            band=[{"step": p.step, "low": plan.step_seconds.low, "high": plan.step_seconds.high} for p in ends],
+        ),
+        width="stretch",
+    )
+    st.caption("Orange: this run. Blue band: what was planned of a step (80 % interval).")

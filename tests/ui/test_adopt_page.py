@@ -1,0 +1,141 @@
+"""Page Adopt: a command is measured beside the page, and what the page says of it is what the command line says."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("streamlit", reason="the app's packages are not installed")
+
+from streamlit.testing.v1 import AppTest
+
+from advisor.errors import AdvisorError
+from advisor.store.adopted import load_adopted
+from advisor.store.store import default_store
+from advisor.workflows.adopt_beside import (
+    cancel_adopting,
+    look_adopting,
+    runs_of_command,
+    start_adopting,
+    typed_command,
+)
+from tests.ui.adopting import SCRIPT, adopted
+from tests.ui.serving import chromium, free_port, serving
+
+
+def app(**query: str) -> AppTest:
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import adopt\nguarded(adopt.page)()\n"
+    at = AppTest.from_string(script, default_timeout=180)
+    for name, value in query.items():
+        at.query_params[name] = value
+    return at
+
+
+def words(at: AppTest) -> str:
+    kinds = (at.markdown, at.caption, at.info, at.warning, at.error, at.subheader)
+    said = "\n".join(str(element.value) for kind in kinds for element in kind)
+    return (said + "\n".join(frame.value.to_csv() for frame in at.table)).replace("\\", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("python train.py --data 'my text.txt'", ("python", "train.py", "--data", "my text.txt")),
+        ("torchrun --nproc-per-node 2 \\\n  train.py", ("torchrun", "--nproc-per-node", "2", "train.py")),
+        ("OMP_NUM_THREADS=1 python train.py", ("env", "OMP_NUM_THREADS=1", "python", "train.py")),
+    ],
+)
+def test_a_command_is_parted_as_a_shell_parts_it(text, found):
+    assert typed_command(text) == found
+
+
+@pytest.mark.parametrize("text", ["python train.py | tee log", "python train.py && echo done", "python 'train.py", ""])
+def test_what_only_a_shell_understands_is_refused_with_a_way_out(text):
+    with pytest.raises(AdvisorError) as caught:
+        typed_command(text)
+    assert caught.value.hint and caught.value.exit_code == 2
+
+
+def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home):
+    adopted(advisor_home)
+    at = app(adopted="mine", adopt_deadline="60 s", adopt_price="3.6").run()
+    assert not at.exception and not at.error
+    said = words(at)
+    assert "--bsz changes the sequences of a micro-batch" in said and "dead" in said
+    bursts = next(frame.value for frame in at.table if "Predicted" in frame.value)
+    assert list(bursts["Step"]) == ["14 ms", "18 ms", "12 ms", "26 ms"] and (bursts["Predicted"] != "").all()
+    assert "each batch predicted from the others" in said
+    # start-up 2 s and a step of 14 ms: a deadline of 60 s is some 4,000 steps, and no more than would end by then
+    steps = int(said.split("plan mine-")[1].split(": ")[1].split(" steps")[0].replace(",", "").replace(" ", ""))
+    assert 2500 < steps < 58 / 0.014
+    assert "nothing sets its number of steps" in said and "cost $0.0" in said
+    assert "Launch it" in [button.label for button in at.button]
+
+
+def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
+    adopted(advisor_home)
+    at = app().run()
+    assert not at.exception and "Say how long it is to train" in words(at)
+    at.text_input(key="adopt_deadline").set_value("soon").run()
+    assert not at.exception and len(at.error) == 1 and "soon" in at.error[0].value
+    at.text_input(key="adopt_deadline").set_value("1 s").run()
+    assert not at.exception and "not one step ends within" in words(at)
+
+
+def wait_until(true, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)
+
+
+def test_a_command_that_fails_says_so_and_one_that_is_cancelled_leaves_nothing_running(advisor_home, tmp_path):
+    store = default_store()
+    at = app().run()
+    assert "Adopted command" not in [box.label for box in at.selectbox]
+    at.text_area(key="adopt-command").set_value(f"{sys.executable} {SCRIPT} --crash-at 1")
+    at.text_input(key="adopt-folder").set_value(str(tmp_path))
+    next(button for button in at.button if button.label == "Adopt it").click().run()
+    assert not at.exception and not at.error
+    wait_until(lambda: not look_adopting(store).running, 120)
+    at.run()
+    assert "never_seen was not adopted" in words(at).replace("*", "") and "the user's own mistake" in words(at)
+
+    start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path, name="long", budget_seconds=100)
+    with pytest.raises(AdvisorError, match="an adoption is running already"):
+        start_adopting(store, f"{sys.executable} {SCRIPT}", tmp_path)
+    wait_until(lambda: any("as it is" in line for line in look_adopting(store).said), 120)
+    assert "Cancel" in [button.label for button in app().run().button]
+    cancel_adopting(store)
+    assert not look_adopting(store).running and not look_adopting(store).done
+
+
+@pytest.mark.long
+@pytest.mark.skipif(chromium() is None, reason="no Chromium here: apt-get install chromium")
+def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_path):
+    """In a real browser, 390 pixels wide, against a real server, with a script that nobody has seen."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    with serving(advisor_home, free_port(), tmp_path) as address, sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 844})
+        page.set_default_timeout(180_000)
+        page.goto(f"{address}/adopt?adopt_deadline=30+s&adopt_price=3.6")
+        page.get_by_label("Command", exact=True).fill(f"{sys.executable} {SCRIPT}")
+        page.get_by_label("Folder", exact=True).fill(str(tmp_path))
+        page.get_by_label("Time for the bursts (seconds)", exact=True).fill("60")
+        page.get_by_role("button", name="Adopt it").click()
+        page.get_by_text("as it is").first.wait_for()
+        page.get_by_text("each batch predicted from the others").wait_for()
+        kept = load_adopted(advisor_home, "never_seen")
+        assert {v.name: v.verdict for v in kept.verdicts}["micro_batch"] == "works"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_role("button", name="Launch it").click()
+        page.get_by_text("of a step (80 % interval)").wait_for()  # its steps are drawn
+        page.get_by_text("wall clock").first.wait_for()  # it has ended, and is scored
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        browser.close()
+    [folder] = runs_of_command(default_store(), "never_seen")
+    assert any(row.run_id == folder.name and row.quantity == "step_seconds" for row in default_store().scores())
+    assert [burst.source for burst in load_adopted(advisor_home, "never_seen").bursts].count("run") == 1  # it learnt
