@@ -90,9 +90,8 @@ def _matches(keys: list[Key], judged: Judged) -> list[int]:
     near = [i for i, key in enumerate(keys) if 0 < abs(key.line - line) <= NEAR]
     numbers = _numbers([str(judged.claim.get("value").text)]) if judged.claim.get("value") is not None else set()
     sharing = [i for i in own if numbers & _numbers([keys[i].claim])]
-    sharing = sharing or [
-        i for i in own if len(_words(keys[i].claim).split()) >= _QUOTED and _is_quoted(keys[i], judged)
-    ]
+    if not sharing and not numbers & _numbers([judged.claim.text]):  # it accuses words, or what follows from them
+        sharing = [i for i in own if len(_words(keys[i].claim).split()) >= _QUOTED and _is_quoted(keys[i], judged)]
     if len(own) > 1 and (numbers or sharing):
         own = sharing
     elif own and numbers and not sharing and all(keys[i].verdict == "ok" for i in own):

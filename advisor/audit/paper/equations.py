@@ -27,6 +27,7 @@ _IS_MADE_OF = re.compile(
 )
 _INNER = re.compile(rf"\s*{_WORDS}\s*(?P<op>[×x*/÷·])\s*{_NAMED}")
 _MOST = 8
+_MASSES = re.compile(r"\d\s?(?:kg|g|t|tons?|tonnes?|lbs?)\s?(?:of )?(?:CO|\w*/kWh|\b\s?e\b)")
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
@@ -58,6 +59,8 @@ def _joined(passages: Sequence[Passage]) -> Iterator[Passage]:
 
 def equations(text: str, line: int) -> Iterator[Drafted]:
     """The equations of one piece of text, with an equals sign or with the arithmetic in parentheses."""
+    if _MASSES.search(text):
+        return  # units that are not read here
     found = figures(text)
     yield from _explained(text, line, found)
     yield from _restated(text, line, found)

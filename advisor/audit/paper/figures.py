@@ -40,7 +40,7 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (rf"{_TOKENS}{_SECOND}|tps\b|T/s\b", "tok/s"),
         (rf"{_TOKENS}{_HOUR}", "tok/h"),
         (rf"{_TOKENS}{_DAY}", "tok/d"),
-        (rf"{_GPU}[- ]?(?:hours?|hrs?|h)\b", "GPU-h"),
+        (rf"(?:[A-Z]{{1,3}}\d{{2,4}}\w{{0,4}}\s)?{_GPU}[- ]?(?:hours?|hrs?|h)\b", "GPU-h"),
         (rf"{_GPU}[- ]seconds?\b", "GPU-s"),
         (rf"{_GPU}[- ]days?\b", "GPU-d"),
         (r"TB/s\b", "TB/s"),

@@ -18,6 +18,7 @@ _USED = re.compile(r"\b(?:usable|sustained|realized|realised|effective|real-worl
 r"|achievable|delivers?|"
                    r"sustains?|achieves?|reach(?:es)?)\b", re.IGNORECASE)  # fmt: skip
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
+_LEAST_PEAK = 1e8  # operations a second of any card
 _NEAR = 40  # letters within which a word is of a number
 _PEAK = re.compile(r"\bpeak|theoretical|tensor|spec", re.IGNORECASE)
 _LARGER = re.compile(r"\b(?:peak|FLOPs?|compute|TFLOP\S*)\b", re.IGNORECASE)
@@ -29,6 +30,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for passage, device in _devices(document.passages):
         yield from _memory(passage)
         yield from _peaks(passage, device, sparse)
+        yield from _bare_peak(passage, device)
         yield from _ratio(passage)
     for grid in document.grids:
         yield from _specs(grid, sparse)
@@ -112,6 +114,20 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[D
             text, card, figure, named
         ):
             yield from _peak_claim(passage, card, figure, says, sparse)
+
+
+def _bare_peak(passage: Passage, device: Mention | None) -> Iterator[Drafted]:
+    """As "its peak is 312 × 10⁹ FLOPS": operations a second without their prefix."""
+    named = mentions(passage.text)
+    card = named[0] if len(named) == 1 else None if named else device
+    stated = [f for f in figures(passage.text) if f.dimension == "work" and f.raw.rstrip().endswith("FLOPS")]
+    if card is None or not stated or SPARSITY.search(passage.text) or stated[0].side:
+        return
+    first = stated[0]
+    if re.search(r"\bpeak\b|theoretical", passage.text[: first.start], re.IGNORECASE) and first.value > _LEAST_PEAK:
+        says = {"value": f"{first.value / 1e9:g} GFLOP/s", "gpu": card.name}
+        says |= {"precision": precision} if (precision := precision_of(passage.text)) else {}
+        yield Drafted(kind="card_peak", line=passage.line, text=shortened(passage.text), says=says)
 
 
 def _peak_claim(

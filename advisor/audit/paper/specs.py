@@ -10,6 +10,7 @@ from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import Record, records
+from advisor.audit.paper.roles import LEAST_WORK
 from advisor.audit.paper.stated import size_in
 from advisor.audit.paper.words import SPARSE_MODEL, SPARSITY, precision_of
 from advisor.laws.mfu import IMPOSSIBLE_MFU
@@ -17,11 +18,24 @@ from advisor.laws.mfu import IMPOSSIBLE_MFU
 _BANDWIDTH = re.compile(
     r"\bbandwidth\b(?!.*(?:nvlink|interconnect|network|pcie|infiniband))|\bmem(?:ory)? bw\b", re.IGNORECASE
 )
+_LINK = re.compile(r"nvlink|interconnect|network|pcie|infiniband", re.IGNORECASE)
 _POWER = re.compile(r"\btdp\b|\bpower(?: draw| consumption| limit)?\b|\bwatts?\b", re.IGNORECASE)
 _MEMORY = re.compile(r"\bv?ram\b|\bmemory(?: size| capacity)?$|\bhbm\w*\b|gpu memory", re.IGNORECASE)
 _EACH = (("fp32", r"\bfp32|\bfull"
 r" precision", 4.0), ("fp16", r"\b[fb]f?p?16\b"
 r"|\bhalf", 2.0), ("int8", r"\bint8|\b8-?bit", 1.0), ("int4", r"\bint4|\b4-?bit|\bQ4", 0.5))  # fmt: skip
+_FLOPS = re.compile(r"\btrain\w*\b.*\b(?:flops?|compute)\b|\b(?:flops?|compute)\b.*\btrain", re.IGNORECASE)
+_SETTINGS = (
+    ("parameters", r"^(?:total |number of |non-embedding )?param(?:eter)?s?(?: count)?$"),
+    ("layers", r"^(?:n_|number of |num_)?(?:hidden )?(?:hidden_)?layers?$"),
+    ("width", r"^(?:hidden|embed(?:ding)?|model)[ _](?:size|dim(?:ension)?)$|^d_model$|^n_embd$"),
+    ("ffn", r"^(?:intermediate|ffn|feed-?forward|mlp)[ _](?:hidden )?(?:size|dim(?:ension)?)$|^d_ff$"),
+    ("vocabulary", r"^vocab(?:ulary)?(?:[ _]size)?$"),
+    ("heads", r"^(?:n_|number of |num_)?(?:query |attention )?heads$|^attention heads$"),
+    ("kv_heads", r"^(?:n_|number of |num_)?(?:key-value|kv)[ _]heads$"),
+    ("tied", r"^(?:tied?|weight tying)\b"),
+)
+_LEAST_DECLARED = 1e7  # what is smaller may be mostly norms, positions and biases
 _LEAST_MODEL = 3e8  # parameters
 _NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggregate)\b", re.IGNORECASE)
 
@@ -40,6 +54,9 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _weights_by_format(passage.text, passage.line)
         yield from _faster(passage.text, passage.line)
         yield from _perplexity(passage.text, passage.line)
+    for grid in document.grids:
+        yield from _labelled_work(grid)
+        yield from _declared_size(grid)
     for record in records(document):
         yield from _work(record)
         yield from _shape(record)
@@ -54,7 +71,7 @@ def _card(text: str) -> Mention | None:
 def _figure_claim(card: Mention, label: str, figure: Figure, line: int, sparse: bool) -> Iterator[Drafted]:
     """A claim of one figure of a card by the label of its row or column."""
     text, value = shortened(f"{card.name}: {label} {figure.raw}"), figure.quantity.text
-    if figure.dimension == "bandwidth" and _BANDWIDTH.search(label):
+    if figure.dimension == "bandwidth" and _BANDWIDTH.search(label) and not _LINK.search(label):
         yield Drafted(
             kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.name, "fact": "bandwidth"}
         )
@@ -209,6 +226,49 @@ def _work(record: Record) -> Iterator[Drafted]:
             "tokens": d[0].quantity.text,
         }
         yield Drafted(kind="training_work", line=record.line, text=shortened(record.words), says=says)
+
+
+def _labelled_work(grid: Grid) -> Iterator[Drafted]:
+    """As "| Training FLOPs (1T tokens, 70B model) | 6e23 |": the label holds what the number follows from."""
+    for row in grid.rows:
+        label, value = row.cells[0], figures(row.cells[1].replace("$", "")) if len(row.cells) == 2 else []
+        if not _FLOPS.search(label) or len(value) != 1 or value[0].value < LEAST_WORK or SPARSE_MODEL.search(label):
+            continue
+        tokens = [f for f in figures(label) if f.dimension == "count" and f.noun.startswith("token") and f.scaled]
+        size = size_in(label)
+        if size and len(tokens) == 1 and value[0].dimension in ("count", "work"):
+            says = {"value": f"~{value[0].value:g} FLOP", "parameters": size.text, "tokens": tokens[0].quantity.text}
+            yield Drafted(kind="training_work", line=row.line, text=shortened(" | ".join(row.cells)), says=says)
+
+
+def _declared_size(grid: Grid) -> Iterator[Drafted]:
+    """A list of settings with layers, widths, vocabulary and the number of parameters that they are said to have."""
+    if len(grid.header) != 2:
+        return
+    rows = {
+        name: row for row in grid.rows for name, title in _SETTINGS if re.search(title, row.cells[0], re.IGNORECASE)
+    }
+    numbers = {name: f[0] for name, row in rows.items() if (f := figures(row.cells[1])) and f[0].start <= 2}
+    needed = ("parameters", "layers", "width", "ffn", "vocabulary")
+    if any(name not in numbers for name in needed) or SPARSE_MODEL.search(
+        " ".join(c for r in grid.rows for c in r.cells)
+    ):
+        return
+    heads = numbers["heads"].value if "heads" in numbers else 1.0
+    shared = numbers["kv_heads"].value / heads if {"heads", "kv_heads"} <= numbers.keys() and heads else 1.0
+    layers, width, ffn, words = (numbers[name].quantity.text for name in ("layers", "width", "ffn", "vocabulary"))
+    told = rows["tied"].cells[1].strip().lower() if "tied" in rows else ""
+    tables = {"true": (1,), "yes": (1,), "false": (2,), "no": (2,)}.get(told, (1, 2))
+    readings = [
+        f"[{layers}] * ( {2 + 2 * shared:g} * [{width}] * [{width}] + {matrices} * [{width}] * [{ffn}] )"
+        f" + {table} * [{words}] * [{width}]"
+        for matrices in (3, 2)
+        for table in tables
+    ]
+    says = {"value": numbers["parameters"].quantity.text, "readings": readings, "in_units": True}
+    if numbers["parameters"].value > _LEAST_DECLARED:
+        row = rows["parameters"]
+        yield Drafted(kind="expression", line=row.line, text=shortened(" | ".join(row.cells)), says=says)
 
 
 def _shape(record: Record) -> Iterator[Drafted]:

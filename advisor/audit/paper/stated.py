@@ -11,7 +11,7 @@ from advisor.audit.paper.roles import LEAST_WORK
 from advisor.audit.quantity import Quantity, parse_quantity
 
 _SIZE = re.compile(
-    r"(?<![\d.$])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\s*(?:tok|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
+    r"(?<![\d.$])(\d+(?:\.\d+)?)\s?([BbM]|(?<=\d\d\d)m)(?![A-Za-z])(?!\+?[\s-]*(?:[Tt][Oo][Kk]|sample|example|pairs|image|rows|doc|seq|char|word|byte))"
 )
 _A_STEP = re.compile(r"\s*(?:/|per|a)\s*(?:step|iter|it\b|update)", re.IGNORECASE)
 _STEP_TAKES = re.compile(

@@ -82,6 +82,10 @@ class _Context:
         for section, line, text in texts:
             if "fp8" in text.lower():
                 self._fp8[section] = min(line, self._fp8.get(section, line))
+        sizes = [s for r in known for s in r.facts.get("parameters", []) if s.quantity.low >= _LEAST_MODEL]
+        least = min(sizes, key=lambda s: s.quantity.low, default=None)
+        alike = least and max(s.quantity.high for s in sizes) < _ONE_MODEL * least.quantity.low
+        self.model = least if alike else None  # the one model that the report is about
         self.sections = {r.section: r for r in known if r.kind == "section"}
         self._cards: dict[int, list[Mention]] = {}
         for passage in document.passages:
@@ -142,6 +146,9 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
     """Duration or card-hours of a training of stated parameters and tokens on a known card."""
     n, d, work = (_one(role, record, known) for role in ("parameters", "tokens", "work"))
     says: dict[str, Any] = {}
+    told = n is not None
+    if n is None and record.kind == "sentence" and "tokens" in record.facts and _of_training(record):
+        n = context.model
     if n and d and not SPARSE_MODEL.search(record.words + record.subject):
         if not n.quantity.low >= 1e6 or not d.quantity.low >= 1e6:
             return
@@ -158,9 +165,12 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
     if not own or len({s.quantity.text for s in own}) > 2:
         return
     says |= _method(record, context)
-    if mfu := _one("mfu", record, known) or _assumed_mfu(record, known):
+    mfu = (_one("mfu", record, known) or _assumed_mfu(record, known)) if told else None
+    if mfu:
         says["mfu"] = mfu.quantity.text
     for stated in own:
+        if any(f.dimension == "rate" for f in figures(stated.label)):
+            continue  # it follows from that speed
         card = _of_title(stated, record) or context.card(record)
         if card is None:
             continue
@@ -177,6 +187,12 @@ def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterat
             text=shortened(text),
             says={"value": stated.quantity.text, **says},
         )
+
+
+def _of_training(record: Record) -> bool:
+    """Whether a sentence, or what stands above it, speaks of training and of no other use."""
+    words = " ".join((record.words, *record.headings))
+    return bool(TRAINING.search(words)) and not (NOT_TRAINING.search(words) or _PHASE.search(record.words))
 
 
 def _of_title(stated: Stated, record: Record) -> Mention | None:
@@ -278,16 +294,14 @@ def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         return
     stated = [(r.section, s.quantity) for r in known for s in r.facts.get("parameters", [])]
     near = [q for section, q in stated if section == record.section and q.low >= _LEAST_MODEL]
-    every = [q for _, q in stated if q.low >= _LEAST_MODEL]
-    one_model = every and max(q.high for q in every) < _ONE_MODEL * min(q.low for q in every)
-    sizes = near or (every if one_model else [])
+    sizes = near or ([context.model.quantity] if context.model else [])
     number = max((m.count or 1 for m in context.everywhere), default=1)
     if not sizes or not 1 <= len({m.name.upper() for m in context.everywhere}) <= _FEW_CARDS:
         return
     best = max(context.everywhere, key=lambda m: max((s.bf16_flops or s.fp16_flops or 0.0) for s in m.specs))
-    for rate in record.facts.get("rate", [])[:1]:
+    for rate in [*record.facts.get("rate", []), *record.facts.get("gpu_rate", [])][:1]:
         says: dict[str, Any] = {"value": rate.quantity.text, "parameters": min(sizes, key=lambda q: q.low).text}
-        alone = context.one_card and number == 1 and _SINGLE.search(context.text)
+        alone = (context.one_card and number == 1 and _SINGLE.search(context.text)) or rate.role == "gpu_rate"
         says |= {"gpu": best.name, "gpus": "1" if alone else str(max(8, number))}
         yield Drafted(kind="training_rate", line=rate.line, text=shortened(record.words), says=says)
 
