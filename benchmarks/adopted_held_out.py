@@ -22,9 +22,10 @@ from typing import Any
 
 from advisor.adopt.burst import BurstLimits, run_burst
 from advisor.adopt.command import for_burst
-from advisor.adopt.empirical import Batch, fit_time
+from advisor.adopt.empirical import Batch
+from advisor.adopt.plan import time_of
 from advisor.adopt.self_test import cut_apart
-from advisor.adopt.session import batch_of, in_words, seen_times
+from advisor.adopt.session import batch_of, in_words
 from advisor.store.adopted import Adopted, AdoptedBurst, Setting
 from advisor.store.disk import dump_yaml, read_yaml, write_atomic
 from advisor.store.store import Store
@@ -88,7 +89,7 @@ def score(path: Path) -> None:
     """Print the errors of each held-out batch, all visits together, and how many intervals hold."""
     raw: dict[str, Any] = read_yaml(path, "raw file")
     adopted = record_from_dict(Adopted, raw["adopted"])
-    fitted = fit_time(seen_times(adopted.bursts))
+    fitted = time_of(adopted)
     visits: dict[Batch, list[float]] = {}
     for burst in (record_from_dict(AdoptedBurst, each) for each in raw["held_out"]):
         burst = as_asked(adopted, burst)

@@ -15,9 +15,10 @@ import psutil
 
 from advisor.adopt.by_log import LogSteps
 from advisor.adopt.command import Ready
+from advisor.adopt.decoder import Weights, decoder_of
 from advisor.adopt.log_watch import LogWatch, resident_bytes, tree
 from advisor.adopt.output import TERMINAL, Output
-from advisor.adopt.probe_log import ProbeFolder, probe_variables
+from advisor.adopt.probe_log import ProbedProcess, ProbeFolder, probe_variables
 from advisor.adopt.steady import LEAST_STEPS, warmup_steps
 from advisor.errors import AdvisorError
 from advisor.readers.read import read_run
@@ -193,11 +194,12 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
     """
     process = probed.first
     assert process is not None and process.main is not None  # a process of `probed` has trained
-    moments = process.moments
+    moments, elements = process.moments, process.optimizers[process.main]["elements"]
     return replace(
         _timed(burst, moments[0], moments[-1], process.durations, ended),
         shape=process.shape,
-        elements=process.optimizers[process.main]["elements"],
+        elements=elements,
+        model=decoder_of(_weights(process), elements, round(shape.length or 1)) if (shape := process.shape) else None,
         steps=len(moments),
         step_epochs=logged.epochs if logged and abs(logged.steps[-1] - len(moments)) <= _UNPRINTED else None,
         allocated_peak_bytes=probed.peak("allocated_peak_bytes"),
@@ -207,6 +209,12 @@ def _by_probe(burst: AdoptedBurst, probed: ProbeFolder, logged: LogSteps | None,
         # by what their launcher tells them; where none does, as many as have trained
         processes=max(process.header.get("world_size", 1), len(probed.processes)),
     )
+
+
+def _weights(process: ProbedProcess) -> list[Weights]:
+    """The weights of the model that a process trained."""
+    raw = process.model.get("weights", ())
+    return [Weights(name=each["name"], shape=tuple(each["shape"]), count=each["count"]) for each in raw]
 
 
 def _by_log(burst: AdoptedBurst, watched: LogWatch, logged: LogSteps, ended: bool) -> AdoptedBurst:

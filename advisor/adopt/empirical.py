@@ -19,6 +19,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -37,7 +38,7 @@ _OUTSIDE = 0.08  # added for each doubling beyond what was measured: caches, oth
 _OUTSIDE_PROCESSES = 0.25
 # Of a log: what lies between a line and the end of its step, and a memory that is read now and then. On four programs
 # of a CPU the medians were within 0.015 of the probe's; a card that runs ahead of its host may be worse
-_BY_LOG = 0.05
+BY_LOG = 0.05
 FEWEST_TO_HOLD_OUT = 4
 
 
@@ -81,6 +82,17 @@ def memory_terms(batch: Batch) -> tuple[float, ...]:
     return 1.0, batch.tokens, batch.tokens**2 * batch.end_to_end
 
 
+class Predicts(Protocol):
+    """What says how long a batch takes, or how much it holds."""
+
+    @property
+    def seen(self) -> tuple[Batch, ...]:
+        """The batches that it was fitted to."""
+
+    def estimate(self, batch: Batch) -> Estimate:
+        """The value at a batch with its 80 % interval."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
     """A fitted sum of terms."""
@@ -95,7 +107,7 @@ class Fitted:
         """The value at a batch with its 80 % interval."""
         x = np.array(self.terms(batch)) * np.exp(self.theta)
         gradient = x / x.sum()
-        outside, many = self.doublings_outside(batch), self.doublings_of_processes(batch)
+        outside, many = doublings_outside(batch, self.seen), self.doublings_of_processes(batch)
         beyond = (_OUTSIDE * outside) ** 2 + (_OUTSIDE_PROCESSES * many) ** 2
         variance = gradient @ self.covariance @ gradient + self.deviation**2 + beyond
         width = math.exp(Z80 * math.sqrt(variance))
@@ -104,17 +116,15 @@ class Fitted:
         basis = Basis.MEASURED if batch in self.seen else between
         return Estimate(value=value, low=value / width, high=value * width, basis=basis)
 
-    def doublings_outside(self, batch: Batch) -> float:
-        """How many doublings a batch lies beyond what was measured, all its dimensions together."""
-        return sum(
-            _outside(getattr(batch, name), [getattr(b, name) for b in self.seen])
-            for name in ("rows", "calls", "length")
-        )
-
     def doublings_of_processes(self, batch: Batch) -> float:
         """The same of processes; one more where several are asked for and only single ones were measured."""
         counts = [b.processes for b in self.seen]
         return _outside(batch.processes, counts) + (batch.processes > max(counts) == 1)
+
+
+def doublings_outside(batch: Batch, seen: Sequence[Batch]) -> float:
+    """How many doublings a batch lies beyond what was measured, rows, calls and length together."""
+    return sum(_outside(getattr(batch, name), [getattr(b, name) for b in seen]) for name in ("rows", "calls", "length"))
 
 
 def _outside(value: float, seen: Sequence[float]) -> float:
@@ -139,7 +149,7 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
         visits.setdefault(one.batch, []).append(math.log(one.value))
     x = np.array([terms(batch) for batch in visits])
     y = np.array([statistics.median(logs) for logs in visits.values()])
-    drift = _drift(list(visits.values()))
+    drift = drift_of(list(visits.values()))
     alone = np.array([terms(replace(batch, processes=1.0)) for batch in visits]) > 0
     prior_shares = np.array(shares) / sum(np.array(shares)[alone.any(axis=0)])  # at a batch amid those measured
     # a term that no batch has stays at its prior; of several processes it is as if there were many
@@ -161,7 +171,7 @@ def _fit(seen: Sequence[Seen], terms: Callable[[Batch], tuple[float, ...]], shar
         terms=terms,
         theta=solution.x,
         covariance=np.linalg.inv(slopes.T @ slopes),
-        deviation=math.hypot(discrepancy, drift, _BY_LOG if any(one.by_log for one in seen) else 0.0),
+        deviation=math.hypot(discrepancy, drift, BY_LOG if any(one.by_log for one in seen) else 0.0),
         seen=tuple(visits),
     )
 
@@ -172,7 +182,7 @@ def _middle(x: np.ndarray) -> np.ndarray:
     return np.log(x, out=np.zeros_like(x), where=there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
 
 
-def _drift(visits: Sequence[Sequence[float]]) -> float:
+def drift_of(visits: Sequence[Sequence[float]]) -> float:
     """Standard deviation of the log between visits of the same configuration, pulled to its prior."""
     squares = [(value - statistics.mean(logs)) ** 2 for logs in visits for value in logs]
     freedom = sum(len(logs) - 1 for logs in visits)
@@ -229,7 +239,7 @@ class HeldOut:
         return next((point for point in self.points if point.batch == batch), None)
 
 
-def leave_one_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Fitted]) -> HeldOut | None:
+def leave_one_out(seen: Sequence[Seen], fit: Callable[[Sequence[Seen]], Predicts]) -> HeldOut | None:
     """Each batch left out once, with all its visits; None with fewer than four batches."""
     batches = list(dict.fromkeys(one.batch for one in seen))
     if len(batches) < FEWEST_TO_HOLD_OUT:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from advisor.adopt.empirical import Batch, Fitted, fit_memory, fit_time
+from advisor.adopt.by_law import choose_fit
+from advisor.adopt.empirical import Batch, Predicts, fit_memory, fit_time
 from advisor.adopt.self_test import rows_of_all
 from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
 from advisor.errors import AdvisorError
@@ -111,14 +112,18 @@ def says_how_long(adopted: Adopted) -> bool:
     return bool(given & {"steps", "tokens"}) or ("epochs" in given and adopted.bursts[0].step_epochs is not None)
 
 
-def time_of(adopted: Adopted) -> Fitted:
-    """What is known of a command's step time; raises AdvisorError where no burst was steady."""
+def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
+    """What is known of a command's step time, with so many processes (None: its own).
+
+    Raises AdvisorError where no burst was steady.
+    """
     seen = seen_times(adopted.bursts)
     if not seen:
         raise AdvisorError(
             "no burst had steady steps whose batch could be seen", "adopt it again with more time: --budget-seconds"
         )
-    return fit_time(seen)
+    base = adopted.bursts[0].processes
+    return fit_time(seen) if many not in (None, base) else choose_fit(adopted).fit(seen)
 
 
 def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
@@ -127,11 +132,11 @@ def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
     `gpus` processes train together; None: as many as the command itself has. The first split is the command's own, or
     the nearest to it. Raises AdvisorError where so many processes cannot have that batch.
     """
-    time, memory_seen, kind = time_of(adopted), seen_memory(adopted.bursts), memory_kind(adopted.bursts)
+    memory_seen, kind = seen_memory(adopted.bursts), memory_kind(adopted.bursts)
     memory = fit_memory(memory_seen) if memory_seen else None
-    base = batch_of(adopted.bursts[0])
+    many = float(adopted.bursts[0].processes if gpus is None else gpus)
+    time, base = time_of(adopted, many), batch_of(adopted.bursts[0])
     assert base is not None  # what was timed was seen
-    many = base.processes if gpus is None else float(gpus)
     _refuse_processes(adopted, base, many)
 
     def option(batch: Batch) -> Option:
@@ -169,7 +174,7 @@ def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
         raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
 
 
-def _splits(adopted: Adopted, base: Batch, time: Fitted, many: float) -> Iterator[tuple[float, float]]:
+def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Iterator[tuple[float, float]]:
     """Rows and calls of one process that together are the command's own global batch."""
     together = round(base.rows * base.calls * base.processes)
     micro = adopted.recipe.knob("micro_batch")

@@ -36,6 +36,7 @@ class ProbedProcess:
     steps: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by optimizer
     shapes: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)  # the newest
+    model: dict[str, Any] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
         """Note one record; kinds of other versions are passed over."""
@@ -50,6 +51,8 @@ class ProbedProcess:
             self.shapes.append(record)
         elif kind == "memory":
             self.memory = record
+        elif kind == "model":
+            self.model = record
 
     @property
     def main(self) -> int | None:

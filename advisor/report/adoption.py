@@ -27,6 +27,10 @@ from advisor.units import (
 from advisor.workflows.adopt import Adoption
 from trainer.schema import to_dict
 
+_FITS = {
+    True: "its step times are fitted by the law of decoders",
+    False: "its step times are fitted by their own terms, which predict its bursts better or are of several processes",
+}
 _MEMORY_KINDS = {
     "allocated": "allocated",
     "device": "on the card, by NVML",
@@ -91,6 +95,12 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
     )
     if adopted.by_log:
         yield f"basis: log; the probe saw none of its steps, so that they are timed {base.clock}"
+    if (model := base.model) is not None:
+        gated = "gated feed-forward" if model.family == "llama" else "feed-forward"
+        yield (
+            f"a decoder of {model.depth} blocks, {model.width} wide, {gated} of {model.ffn_width}, vocabulary of "
+            f"{model.vocab_size:,}, by its weights; {_FITS[done.by_law]}"
+        )
     if held is None:
         yield "how right its step times are predicted cannot be told: fewer than four batches were measured"
     else:
@@ -151,6 +161,10 @@ def _set(plan: AdoptedPlan, recipe: Recipe) -> str:
 def document(done: Adoption, plan: AdoptedPlan | None, path: Path | None) -> dict[str, Any]:
     """The same for JSON."""
     held = done.held_out
-    found = {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors)} if held else None
+    found = (
+        {"median_error": held.median, "coverage": held.coverage, "batches": len(held.errors), "by_law": done.by_law}
+        if held
+        else None
+    )
     planned = to_dict(plan) if plan is not None else None
     return {"adopted": to_dict(done.adopted), "held_out": found, "plan": planned, "plan_file": path}

@@ -9,7 +9,7 @@ from typing import Any
 from advisor.errors import AdvisorError, close_matches
 from advisor.records import Estimate
 from advisor.store.disk import bad_fields, dump_yaml, read_yaml, write_atomic
-from trainer.schema import ConfigError, record_from_dict, to_dict
+from trainer.schema import ConfigError, ModelShape, record_from_dict, to_dict
 
 FOLDER = "adopted"  # of the store
 PLAN = "adopted.yaml"  # of a run folder
@@ -108,6 +108,7 @@ class AdoptedBurst:
     started: float = 0.0  # Unix seconds
     torch: str | None = None
     processes: int = 1  # that trained together
+    model: ModelShape | None = None  # of a decoder, by its weights; None: it is none that is known
 
     def value(self, name: str) -> float | None:
         """What a knob was set to; None: it was left as it is."""

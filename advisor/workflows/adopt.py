@@ -14,12 +14,13 @@ from pathlib import Path
 
 import psutil
 
-from advisor.adopt.empirical import HeldOut, fit_time, leave_one_out
+from advisor.adopt.by_law import choose_fit
+from advisor.adopt.empirical import HeldOut
 from advisor.adopt.help_text import NAMES, SWITCHED_OFF, draft_recipe, in_bursts
 from advisor.adopt.known import by_command, by_help
 from advisor.adopt.launcher import end_of_launcher, launcher_knob, launcher_of
 from advisor.adopt.plan import AdoptedGoal, make_plan
-from advisor.adopt.session import Command, adopt, seen_times
+from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import cards, device_key
@@ -64,6 +65,7 @@ class Adoption:
 
     adopted: Adopted
     held_out: HeldOut | None
+    by_law: bool = False  # its step times are the house's law of its model, with its bursts as calibration
 
 
 def adopt_command(
@@ -144,7 +146,8 @@ def _refuse_unending(command: Sequence[str]) -> None:
 
 def adoption_of(adopted: Adopted) -> Adoption:
     """What was adopted, with how well its bursts are predicted."""
-    return Adoption(adopted=adopted, held_out=leave_one_out(seen_times(adopted.bursts), fit_time))
+    chosen = choose_fit(adopted)
+    return Adoption(adopted=adopted, held_out=chosen.held_out, by_law=chosen.by_law)
 
 
 def recipe_of_command(command: Sequence[str]) -> Recipe:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import sys
 import time
 from typing import Any
@@ -53,6 +54,8 @@ class Probe:
         self.events: list[tuple[Record, Any]] = []
         self.shapes_left = shapes
         self.calls: dict[int, list[tuple[int, int | None, int | None]]] = {}
+        self.model: Any = None  # the largest module that is called, until its weights are noted
+        self.within: set[int] = set()  # the modules that it consists of
         self.handle: Any = None
         self.steps_handle = register_optimizer_step_post_hook(self.after_step)
         if shapes:
@@ -72,6 +75,8 @@ class Probe:
 
     def before_forward(self, module: Any, args: Any) -> None:
         try:
+            if module.training and not self.optimizers and id(module) not in self.within:
+                self.find_model(module)
             if module.training and args:
                 self.note_call(module, args[0])
         except Exception as error:
@@ -108,6 +113,29 @@ class Probe:
         elements = sum(p.numel() for p in {id(p): p for p in tensors}.values())
         name = type(optimizer).__name__
         self.lines.append({"kind": "optimizer", "optimizer": number, "name": name, "elements": elements})
+        if self.model is not None:
+            self.note_model()
+
+    def find_model(self, module: Any) -> None:
+        """Keep the largest: metrics and losses are modules too, and a model calls what it consists of."""
+        self.within.add(id(module))
+        if self.elements(module) >= max(1, self.elements(self.model)):
+            self.model = module
+            self.within.update(id(each) for each in module.modules())
+
+    def elements(self, module: Any) -> int:
+        return sum(weight.numel() for weight in module.parameters()) if module is not None else 0
+
+    def note_model(self) -> None:
+        """The names and shapes of the model's weights; of equal blocks once, with how many there are."""
+        seen: dict[tuple[str, tuple[int, ...]], int] = {}
+        for name, weight in self.model.named_parameters():
+            key = re.sub(r"(^|\.)\d+\.", r"\1#.", name, count=1), tuple(weight.shape)
+            seen[key] = seen.get(key, 0) + 1
+        self.model = None
+        self.within.clear()
+        weights = [{"name": name, "shape": list(shape), "count": count} for (name, shape), count in seen.items()]
+        self.lines.append({"kind": "model", "weights": weights})
 
     def time_on_card(self, record: Record) -> None:
         """Between the events of two steps lies what the card took; they are read when it has passed them."""

@@ -1,0 +1,115 @@
+"""The step time of an adopted command whose model is a known decoder: the house's law, with its bursts as calibration.
+
+The rates of the law are nominal. What is believed of all coefficients together is wide, so that only their ratios are
+taken from the house: rates ten times off move the errors on two recorded commands by a hundredth at most (docs/log.md,
+2026-11-23). It is taken where it predicts the command's own bursts from each other no worse than `empirical` does.
+Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from advisor.adopt.empirical import (
+    BY_LOG,
+    Batch,
+    HeldOut,
+    Predicts,
+    Seen,
+    doublings_outside,
+    drift_of,
+    fit_time,
+    leave_one_out,
+)
+from advisor.adopt.session import seen_times
+from advisor.calibrate.fit import fit
+from advisor.laws.intervals import Z80
+from advisor.predict.prior import measured_prior
+from advisor.predict.throughput import Observation, Posterior, Rates, predict_log, sizes
+from advisor.records import Basis, Estimate, Workload
+from advisor.store.adopted import Adopted
+from trainer.schema import ModelShape
+
+_NOMINAL = Rates(matmul_flops=1e11, bandwidth=2e10, launch_seconds=5e-6)  # of a few cores: only ratios matter
+_COMMON = 1.5  # deviation of the log of all coefficients together: a card or a core, this library or another
+_NOISE = 0.05  # of the log of one visit: what a burst's median leaves. The machine's drift is in the prediction
+
+Fit = Callable[[Sequence[Seen]], Predicts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawFitted:
+    """The house's law, fitted to one command."""
+
+    model: ModelShape
+    posterior: Posterior
+    deviation: float  # of the log, beside the posterior's: how far the machine drifts
+    seen: tuple[Batch, ...]
+
+    def estimate(self, batch: Batch) -> Estimate:
+        """The value at a batch with its 80 % interval."""
+        found = predict_log(self.posterior, sizes([workload(self.model, batch)]))
+        value = math.exp(float(found.mean[0]))
+        width = math.exp(Z80 * math.hypot(float(found.deviation[0]), self.deviation))
+        between = Basis.INTERPOLATED if doublings_outside(batch, self.seen) == 0 else Basis.EXTRAPOLATED
+        basis = Basis.MEASURED if batch in self.seen else between
+        return Estimate(value=value, low=value / width, high=value * width, basis=basis)
+
+
+def workload(model: ModelShape, batch: Batch) -> Workload:
+    """What the law is asked of a batch: rows that are laid end to end are one long row, of which all is seen."""
+    rows, length = (1, round(batch.tokens)) if batch.end_to_end else (round(batch.rows), round(batch.length))
+    shape = replace(model, seq_len=max(1, length))
+    return Workload(shape=shape, micro_batch=max(1, rows), grad_accum=round(batch.calls), gpu="cpu", precision="fp32")
+
+
+def fit_law(model: ModelShape, seen: Sequence[Seen]) -> LawFitted:
+    """The law's step time for a command of this model; raises ValueError without a burst."""
+    if not seen:
+        raise ValueError("no burst was measured")
+    visits: dict[Batch, list[float]] = {}
+    for one in seen:
+        visits.setdefault(one.batch, []).append(math.log(one.value))
+    observed = [
+        Observation(workload=workload(model, batch), step_seconds=math.exp(statistics.median(logs)),
+                    noise=_NOISE / math.sqrt(len(logs)))
+        for batch, logs in visits.items()
+    ]  # fmt: skip
+    house = measured_prior()
+    prior = replace(house, covariance=house.covariance + _COMMON**2 * np.ones_like(house.covariance))
+    drift = math.hypot(drift_of(list(visits.values())), BY_LOG if any(one.by_log for one in seen) else 0.0)
+    posterior = fit(observed, _NOMINAL, prior, drift)
+    return LawFitted(model=model, posterior=posterior, deviation=drift, seen=tuple(visits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a command's step times are fitted by, and how right that was on its own bursts (None: too few)."""
+
+    fit: Fit
+    held_out: HeldOut | None
+    by_law: bool
+
+
+@functools.lru_cache(maxsize=16)
+def choose_fit(adopted: Adopted) -> Chosen:
+    """The law where the model is known, one process trains and its bursts are predicted no worse; else the terms."""
+    seen = seen_times(adopted.bursts)
+    model, terms = adopted.bursts[0].model, leave_one_out(seen, fit_time)
+    if model is None or terms is None or any(one.batch.processes > 1 for one in seen):
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    known = model
+
+    def by_law(some: Sequence[Seen]) -> Predicts:
+        return fit_law(known, some)
+
+    law = leave_one_out(seen, by_law)
+    if law is None or law.median > terms.median:
+        return Chosen(fit=fit_time, held_out=terms, by_law=False)
+    return Chosen(fit=by_law, held_out=law, by_law=True)

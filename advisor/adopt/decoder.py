@@ -1,0 +1,84 @@
+"""The shape of a decoder, by the names and shapes of its weights as the probe saw them. Pure.
+
+Only a plain decoder is recognised: one stack of equal blocks, queries as wide as the stream, two or three matrices of
+feed-forward. What is found must have the weights that were seen: experts, adapters, sharded or packed weights are no
+such shape, and are left unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.laws import flops
+from trainer.schema import ModelShape
+
+_FEED_FORWARD = re.compile(r"mlp|ffn|feed_?forward|\bfc\b|(gate|up|down)_proj|\bw[123]\b")
+_ATTENTION = re.compile(r"attn|attention")
+_SAME = 0.02  # relative, of the matrices in blocks
+_TRAINED = 0.9  # of the model: where less is trained, as by adapters, a step is another one; more is not of this model
+_HEADS = (128, 64, 96, 80, 48, 32, 16, 8)  # sizes of a head, where weights do not say; they move nothing that is fitted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Weights of one name, `#` for the number of their block."""
+
+    name: str
+    shape: tuple[int, ...]
+    count: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Of one of them."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+def decoder_of(weights: Sequence[Weights], trained: int, length: int) -> ModelShape | None:
+    """The shape of which a program's weights are, with `length` tokens of context; None: it is none that is known.
+
+    `trained` is how many parameters its optimizer steps.
+    """
+    matrices = [each for each in weights if len(each.shape) == 2]
+    blocks = [each for each in matrices if each.name.count("#") == 1]
+    tables = [each for each in matrices if "#" not in each.name and each.shape[0] > each.shape[1]]
+    if not blocks or not tables or any(each.name.count("#") > 1 for each in matrices):
+        return None
+    table = max(tables, key=lambda each: each.elements)
+    vocab, width = table.shape
+    depth = max(each.count for each in blocks)
+    wide = [each for each in blocks if _FEED_FORWARD.search(each.name) and not _ATTENTION.search(each.name)]
+    attention = [each for each in blocks if each not in wide]
+    if any(each.count != depth for each in blocks) or any(width not in each.shape for each in blocks):
+        return None
+    shape = _shape(wide, attention, depth, width, vocab, length)
+    whole = sum(each.elements * each.count for each in weights)
+    if shape is None or not _TRAINED <= trained / whole <= 1 / _TRAINED:
+        return None
+    seen, counted = sum(each.elements * depth for each in blocks), flops.matmul_parameters(shape) - vocab * width
+    return shape if abs(counted / seen - 1) <= _SAME else None
+
+
+def _shape(
+    wide: Sequence[Weights], attention: Sequence[Weights], depth: int, width: int, vocab: int, length: int
+) -> ModelShape | None:
+    """The house's shape with such blocks; None where there is none."""
+    wide_of = [each.elements / width for each in wide]
+    if not wide or not attention:
+        return None
+    gated = len(wide) == 3 or (len(wide) == 2 and max(wide_of) == 2 * min(wide_of))  # gate and up in one
+    if not gated and (len(wide) != 2 or wide_of[0] != wide_of[1]):
+        return None
+    keys = (sum(each.elements for each in attention) / width - 2 * width) / 2  # beside queries and the way out
+    head = next((n for n in _HEADS if width % n == 0 and keys % n == 0), None)
+    if head is None or not head <= keys <= width or (width // head) % round(keys / head):
+        return None
+    shape = ModelShape(
+        family="llama" if gated else "gpt2", depth=depth, vocab_size=vocab, seq_len=length, width=width,
+        heads=width // head, kv_heads=round(keys / head), ffn_width=round(min(wide_of)),
+    )  # fmt: skip
+    return None if shape.problems() else shape
