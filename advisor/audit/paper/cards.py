@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from advisor.audit.fields import cards_named
 from advisor.hardware.catalog import GpuSpec, load_gpus
 
 _COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16, "dual": 2, "quad": 4}
 _CARD_HOURS = re.compile(r"[- ]?(?:GPU|card)?[- ]?h(?:ou)?rs?\b", re.IGNORECASE)
+_REMEMBERED = 20_000  # texts
 _PORTABLE = ("laptop", "mobile")
 _BEFORE = re.compile(
     r"(?:\b(?:an?|the|my|our|on|desktop|single|one|two|four|eight|per|consumer|rented|vs\.?)|\d\s?[x×])\s*$", re.I
@@ -48,6 +49,11 @@ class Mention:
 
 def mentions(text: str) -> list[Mention]:
     """Cards of the catalog named in a text, in order; an unknown name is none of them."""
+    return list(_mentions(text))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _mentions(text: str) -> tuple[Mention, ...]:
     found = []
     for match in _NAME.finditer(text):
         form = (match["form"] or match["form2"] or "").strip(" -")
@@ -68,7 +74,7 @@ def mentions(text: str) -> list[Mention]:
                 memory_gb=float(match["memory"]) if match["memory"] else None,
             )
         )
-    return found
+    return tuple(found)
 
 
 def _spoken(text: str, match: re.Match[str]) -> bool:

@@ -100,6 +100,8 @@ def _explained(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafte
         opened = re.fullmatch(rf"\s*{_WORDS}\s*\(\s*(?:=|i\.e\.,?|from)?\s*{_NAMED}", between)
         if (opened or told) is None or found[at].dimension in ("times", "fraction"):
             continue
+        if re.search(r"[A-Za-z_]=$", text[: found[at].start]):
+            continue  # a setting, and of what
         if found[at].dimension == "seconds" and re.match(r"tok|seq|sample|step|iter|batch", found[at + 1].noun):
             continue  # how much is done in that time
         last, pieces = at + 1, [f"[{found[at + 1].quantity.text}]"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from advisor.audit.quantity import Quantity, parse_quantity
 
@@ -24,6 +25,7 @@ _TOKENS = r"tok(?:en)?s?"
 _SECOND = r"(?:\s?/\s?|\s+per\s+|\s+a\s+)(?:s|secs?|seconds?)\b"
 _HOUR = r"(?:\s?/\s?|\s+per\s+|\s+an\s+)(?:h|hrs?|hours?)\b"
 _DAY = r"(?:\s?/\s?|\s+per\s+|\s+a\s+)(?:d|days?)\b"
+_REMEMBERED = 20_000  # texts: each rule reads the same sentences and cells
 _ONE_RANGE = 10  # times from end to end: exact numbers further apart are a change
 _GPU = r"(?:GPU|card|device|chip|accelerator|[A-Z]{1,3}\d{1,4}\w*)"
 
@@ -81,7 +83,7 @@ _UNITS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _PRICE = re.compile(
-    r"\s?(?:/|per|a|an)\s?(?:(?!kWh)\w{0,6}[- ]?)?(?P<gpu>(?:NVIDIA )?(?:GPU|card|chip|[A-Z]{1,3}\d{2,4}\w*)(?:[- ]"
+    r"\s?(?:/|per|a|an)\s?(?:\w{1,6}[- ])?(?P<gpu>(?:NVIDIA )?(?:GPU|card|chip|[A-Z]{1,3}\d{2,4}\w*)(?:[- ]"
     r"|\s?/\s?|\s?per\s?))?"
     r"(?:hour|hr|h)\b",
     re.IGNORECASE,
@@ -116,7 +118,13 @@ class Figure:
 
 def figures(text: str) -> list[Figure]:
     """All numbers of a text in order; years, versions and numbers inside names are left out."""
-    found, at = [], 0
+    return list(_figures(text))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _figures(text: str) -> tuple[Figure, ...]:
+    found: list[Figure] = []
+    at = 0
     while match := _HEAD.search(text, at):
         if _two_numbers(text, match):
             match = _HEAD.search(text[: match.end("first")], at)  # of the first alone; the other comes next
@@ -127,7 +135,7 @@ def figures(text: str) -> list[Figure]:
             continue
         found.append(figure)
         at = max(figure.end, match.end("first"))
-    return found
+    return tuple(found)
 
 
 def _two_numbers(text: str, match: re.Match[str]) -> bool:

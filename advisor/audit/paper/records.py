@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage, Row
@@ -71,6 +72,7 @@ class Record:
         return plain_name(self.subject)
 
 
+@lru_cache(maxsize=10_000)  # subjects and headings are compared with each other again and again
 def plain_name(name: str) -> str:
     """A name without case, punctuation and remarks in parentheses: "LLaMA3-2.2B (old)" is "llama3 2.2b"."""
     bare = re.sub(r"\([^)]*\)", " ", name.lower())

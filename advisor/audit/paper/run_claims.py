@@ -39,9 +39,11 @@ def drafts(document: Document, run: dict[str, Any], timing: dict[str, str]) -> I
         yield from _phases(grid, timing)
         if scratch:
             yield from _first_loss(grid, run)
+        leaner = LEANER.search(" ".join((*grid.headings[-1:], *(cell for row in grid.rows for cell in row.cells))))
         for row in grid.rows:
-            if len(grid.header) == 2:
-                yield from _labelled(row.cells[0], row.cells[1], row.line, run, parameters)
+            if len(grid.header) == 2:  # beside an adapter's weights stand its gradients and its moments
+                whole = None if leaner else parameters
+                yield from _labelled(row.cells[0], row.cells[1], row.line, run, whole)
             yield from _faster_than(" ".join(row.cells[:2]), row.line, run)
     for passage in document.passages:
         if match := re.match(r"^([^:=|]{2,60}?)\s*[:=]\s*(\S.*)$", passage.text):

@@ -42,6 +42,8 @@ _OF_ONE = re.compile(r"\b(?:each|single|one|a|per)\s+(?:GPU|card|[AHBV]\d{2,3})\
 
 _A_MONTH = re.compile(r"\b(?:monthly|(?:per|a|each) month)\b[^.;$]{0,40}$", re.IGNORECASE)
 _MONTHLY = re.compile(r"\s*(?:/|per|a)\s?month\b", re.IGNORECASE)
+_PERIOD = re.compile(r"\s?(?:/|per|a|each)\s?(day|week|month|year|yr|mo)\b", re.IGNORECASE)
+_DAYS = {"day": 1.0, "week": 7.0, "month": 365 / 12, "mo": 365 / 12, "year": 365.0, "yr": 365.0}
 _HOURS_A_MONTH = 730
 _HALVES = re.compile(r"\bhalv\w+\b[^.;]{0,20}\bweights?\b|\bweights?\b[^.;]{0,20}\bhalv\w+", re.IGNORECASE)
 _FOUR_BITS = re.compile(r"\b4[- ]?bits?\b|\bNF4\b|\bint4\b", re.IGNORECASE)
@@ -63,6 +65,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         own = [p for p in document.passages if p.section == passage.section]
         yield from _of_all_cards(passage, found, _counts(own))
         yield from _hour_of_month(passage, found, _counts(own))
+        yield from _by_period(passage, found)
         yield from _halved(passage, own)
         yield from _alike(passage.text, passage.line)
     for grid in document.grids:
@@ -178,6 +181,18 @@ def _hour_of_month(passage: Passage, found: Sequence[Figure], counts: set[int]) 
     bare = each[0].quantity.text.removesuffix("/h").strip()  # dollars either way
     says = {"value": f"~{bare.lstrip('~')}", "readings": readings, "in_units": True}
     yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _by_period(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "$2.04/week = $106/month": the same money by days, weeks, months or years."""
+    paid = [(f, match) for f in found if f.dimension == "usd" and (match := _PERIOD.match(passage.text, f.end))]
+    for (one, by), (other, then) in zip(paid, paid[1:], strict=False):
+        between = passage.text[by.end() : other.start]
+        days, more = _DAYS[by[1].lower()], _DAYS[then[1].lower()]
+        if days != more and re.fullmatch(r"\s*(?:=|≈|→|, or|or|, i\.e\.)\s*(?:about |~)?", between):
+            readings = [f"[{one.quantity.text}] * {more / days:.8g}", f"[{one.quantity.text}] * {round(more / days)}"]
+            says = {"value": f"~{other.quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
 
 
 def _halved(passage: Passage, section: Sequence[Passage]) -> Iterator[Drafted]:

@@ -24,6 +24,9 @@ _TOKENS_A_STEP = re.compile(
     re.IGNORECASE,
 )
 EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
+_TERM = re.compile(
+    r"\d+[- ](?:years?|months?)\b[^.;,]{0,25}\b(?:reserv|commit|contract|term\b|plan\b|lease)", re.IGNORECASE
+)
 # a part that is still to come, or was saved
 MORE_OF_IT = re.compile(
     r"\s*(?:\w+[- ])?(?:more|additional(?:ly)?|extra|saved|left|remaining)\b(?! than)", re.IGNORECASE
@@ -94,6 +97,8 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
             of_batch = role == "tokens" and _OF_BATCH.search(text[: figure.start])
             role = "step_tokens" if of_batch or _TOKENS_A_STEP.match(text[figure.end :]) else role
         if role in ("steps", "duration") and _EVERY.search(text[: figure.start]):
+            role = None
+        if role == "duration" and _TERM.match(text[figure.start :]):
             role = None
         if role in ("gpu_hours", "duration", "usd", "steps") and MORE_OF_IT.match(text[figure.end :]):
             role = None

@@ -58,3 +58,10 @@ def test_card_seconds_and_days_are_card_hours() -> None:
     assert [f.dimension for f in by_unit] == ["gpu_hours"] * 2
     assert [f.value for f in by_unit] == pytest.approx([48.0, 48.0])
     assert figures("on 8 GPUs")[0].dimension == "count"
+
+
+def test_a_month_is_no_hour() -> None:
+    assert [figures(f"it costs $24/{per}")[0].dimension for per in ("month", "hour", "node-hour", "GPU-h", "hr")] == [
+        "usd",
+        *["usd_per_hour"] * 4,
+    ]

@@ -37,6 +37,10 @@ CASES = [
     ("The gap at the end is 0.8123 - 0.8012 = 0.111.", True),
     ("From 12,000 to 480,000 words (40x more).", False),
     ("From 12,000 to 480,000 words (4x more).", True),
+    ("Retraining costs $12.00/week = $52/month.", False),  # 52 weeks a year, 12 months
+    ("Retraining costs $12.00/week = $48/month.", False),  # of four weeks
+    ("Retraining costs $12.00/week = $624/month.", True),
+    ("Retraining costs $12.00/week, serving $624/month.", False),
     ("A 7B model read 100B tokens of text and cost $50 to train.", True),
     ("A 7B model read 100B tokens of text and cost $20,000 to train.", False),
 ]

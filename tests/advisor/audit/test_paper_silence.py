@@ -33,6 +33,14 @@ RIGHT = {
     "samples of their own length": (
         "# SFT\n\n- Epochs: 3\n- Steps: 9,750\n- Batch size: 16\n- Max seq length: 512\n- Tokens: 39.9M\n"
     ),
+    "the moments of an adapter": (
+        "# A 7B model with LoRA\n\n| Part | VRAM |\n|---|---|\n| Base model (NF4) | ~4 GB |\n"
+        "| LoRA weights | ~0.2 GB |\n| Optimizer states (AdamW) | ~0.4 GB |\n"
+    ),
+    "a contract's term": (
+        "It took 6.4 million H100 GPU-hours.\n\nA node has 8 H100s. A 3-year reserved instance saves up to 62%."
+    ),
+    "a setting and its parts": "Eval with b=5 (5 adapters × 3 tests): 5 × 1.5 h × $0.40/h = $3.00.",
     "each row its price": (
         "| Run | Hours | Cost |\n|---|---|---|\n| a | 10 | $20 |\n| b | 20 | $40 |\n| c | 40 | $80 |\n| d | 5 | $35 |\n"
     ),
