@@ -16,11 +16,11 @@ FEWEST = 3  # lines of progress that are a run's
 MANY = 5  # lines of one shape that are, where they count and measure nothing
 SHORTEST_BAR = 30  # seconds of a bar that may be a training's
 MAY_MATTER = re.compile(
-    rb"(?i)loss|entropy|nll|xent|rmse|train|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
-    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d"
+    rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
+    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d"
     rb"|\b(?:" + "|".join(ASCII_WORDS).encode() + rb")\b"
 )
-_BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in)_")
+_BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
 _TRAINING = re.compile(rb"(?i)\btrain|\blearning\b")
 _BAR = re.compile(rb"\d{1,3}%[^\r\n\[%]{0,120} \d{1,12}/(?P<total>\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
@@ -107,16 +107,23 @@ def context(reads: Sequence[Mapping[str, Reading]], counted: frozenset[str]) -> 
 def progress(reads: Sequence[tuple[Mapping[str, Reading], int]], head: bytes) -> tuple[LearntProgress, int] | None:
     """The rule of a log without losses, by what its lines count, and how many do; None where too few do."""
     for counter in ("step", "epoch"):
-        rows = sum(count for read, count in reads if counter in read and is_progress(read))
-        if rows >= FEWEST:
-            return LearntProgress(required=(counter,)), rows
+        rows = [(read, count) for read, count in reads if counter in read and is_progress(read)]
+        if sum(count for _, count in rows) >= FEWEST:
+            return LearntProgress(required=(counter,), targets_of=_no_times(rows)), sum(count for _, count in rows)
     for counter in ("step", "epoch"):
         named = [(read[counter], count) for read, count in reads if counter in says(read)]
         often = [(reading, count) for reading, count in named if reading.key != COUNTED and count >= MANY]
         if often and _TRAINING.search(head):
-            reading, rows = max(often, key=lambda one: one[1])
-            return LearntProgress(required=(counter,), keys=frozenset({reading.key})), rows
+            reading, most = max(often, key=lambda one: one[1])
+            keys = frozenset({reading.key})
+            return LearntProgress(required=(counter,), keys=keys, targets_of=_no_times(reads)), most
     return _longest_bar(head)
+
+
+def _no_times(reads: Sequence[tuple[Mapping[str, Reading], int]]) -> dict[str, str]:
+    """That a bare time in minutes or hours is not read: without a loss beside it nothing shows what it is of."""
+    times = [read["seconds"] for read, _ in reads if "seconds" in read and read["seconds"].kind == "time"]
+    return {"seconds": ""} if any(reading.slot.unit in ("m", "min", "mins", "h") for reading in times) else {}
 
 
 def _longest_bar(head: bytes) -> tuple[LearntProgress, int] | None:

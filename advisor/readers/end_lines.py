@@ -77,6 +77,7 @@ END_RULES = (
     ),
     rule(
         "finished",
+        "nd of epoch|rain_time|"
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
@@ -99,11 +100,18 @@ END_RULES = (
         r"|done training in (?P<seconds>[\d.]+) seconds"
         r"|epochs completed in (?P<hours>[\d.]+) hours|Trainer\.fit` stopped: .* reached"
         r"|train_runtime['\"]?\s*[:=]\s*['\"]?(?:<DURATION>|(?P<seconds__2>[\d.]+))"
+        r"|^\W*End of epoch (?P<done>\d{1,6}) ?/ ?(?P=done)\b"
+        r"|e2e_train_time\s*:\s*(?P<seconds__4>[\d.]+) seconds"
+        r"|(?:^|[\]:|>*-] ?|INFO )\W*[Ee]nd of [Tt]raining\b(?! (?:set|data|epoch|step|phase|loop|iter|round|batch))"
+        r"(?:[^\d\n]{0,24}<DURATION>)?"
+        r"|[\])] (?:[Aa]ll )?(?:[Dd]one|DONE)!?\s*$"
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
         r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|[Ff]inish(?:ed)?)(?:\W*$|[.!,:;] [Bb]est(?:\b|_))"
         r"|^\W*(?:Finished|Done|Completed) in <DURATION>|(?:^|[-:\]] )Model trained\W*$"
         r"|^\W*Completed all \d+ (?:\w+ )?(?:rounds|epochs|steps|iterations) in <DURATION>"
-        r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?|[Ee]ntraînement terminé"
+        r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?"
+        r"|[Ee]ntraînement terminé(?:[^\d\n]{0,8}<DURATION>)?"
+        r"|\bFINISHED \w+ in <DURATION>|^Finished! Error rate = "
         r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
         r"|[Aa]ddestramento (?:completat|terminat)o|[Pp]elatihan (?:telah )?selesai|[Ee]ğitim tamamlandı"
         r"|[Hh]uấn luyện (?:đã )?(?:hoàn tất|hoàn thành|xong)|[Tt]raining (?:abgeschlossen|beendet)"
@@ -144,6 +152,7 @@ END_RULES = (
     rule(
         "afterwards",
         "est accuracy|est-set|est set|est Set|est-Set|est acc|est Acc|est loss|est Loss|inal test|inal eval|inal model"
+        "|inal weights|inal adapter"
         "|inal val|est results|Best |best |bestTest|using best model"
         "|ushing to|ploading|push_to_hub|onverting to|xporting|eval_runtime|测试|最佳|wandb: Synced|wandb: Run summary"
         "|wandb: Run history|View run |inal loss|inal accuracy|inal score|inal metrics|raining summary|RAINING SUMMARY",
@@ -151,7 +160,8 @@ END_RULES = (
         r"|[Dd]ata)\w*\b"
         r"|^\W*(?:[Ff]inal |[Oo]verall |[Bb]est )?[Tt]est(?:ing)? (?:set )?(?:[Aa]cc(?:uracy)?|[Ll]oss|[Rr]esults?"
         r"|[Ss]core|[Mm]etrics)\b"
-        r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|test|accuracy|loss|score|metrics|val(?:idation)?"
+        r"|\b[Ff]inal (?:\w+ ){0,2}(?:eval(?:uation)?|model|weights|adapters?|test|accuracy|loss|score|metrics"
+        r"|val(?:idation)?"
         r"|checkpoint)\b"
         r"|^bestTest = |\bTesting using best model"
         r"|^\W*[Bb]est (?:\w+ ){0,3}(?:[Aa]cc(?:uracy)?|[Ll]oss|[Ss]core|[Mm]etric|[Mm]odel|[Ee]poch|[Vv]al\w*|ckpt"

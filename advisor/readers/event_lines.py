@@ -19,7 +19,7 @@ from advisor.readers.memory_messages import memory_sizes
 TEXT_LENGTH = 300  # of an event's text
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _CODE = re.compile(
-    r"\s*(?:[+>]\s|\|\s(?!.*\|\s*$)|#|//|\"\"\"|'''|(?:torch|self|logg\w+|warnings|parser|printf?|std)\b[\w.:]*\s?[(=]"
+    r"\s*(?:[+>]\s|\|\s(?!.*\|)|#|//|\"\"\"|'''|(?:torch|self|logg\w+|warnings|parser|printf?|std)\b[\w.:]*\s?[(=]"
     r"|(?:elif|else|except|for|if|while|with|def|class|import|from|raise|return|try|assert|async|await|fn|let|void)\b"
     r"[\s.(:]?(?=[^:]*[(\[{\"'=;:]))"
 )

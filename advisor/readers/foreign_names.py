@@ -18,6 +18,7 @@ _PARTS = (
         ("步骤", "step"),
     ),
     *(("最佳", "best "), ("最终", "final "), ("轮", "epoch"), ("步", "step"), ("耗时", "time"), ("用时", "time")),
+    *(("时间", "time"), ("時間", "time"), ("시간", "time"), ("正解率", "accuracy"), ("정확도", "accuracy")),
     *(("学習率", "learning rate"), ("損失", "loss"), ("訓練", "train "), ("検証", "val "), ("エポック", "epoch")),
     *(("ステップ", "step"), ("학습률", "learning rate"), ("손실", "loss"), ("검증", "val "), ("훈련", "train ")),
     *(("에포크", "epoch"), ("에폭", "epoch"), ("스텝", "step"), ("학습", "train ")),
@@ -38,6 +39,8 @@ _WORDS = {
         ("итерация", "iteración", "iteração", "itération", "iterazione", "iterație", "iteracja"), "iteration"
     ),
     **dict.fromkeys(("entraînement", "entrenamiento", "treino", "addestramento", "antrenare", "trening"), "train"),
+    **dict.fromkeys(("tiempo", "temps", "tempo", "durée", "zeit", "dauer", "время", "süre", "czas"), "time"),
+    **dict.fromkeys(("genauigkeit", "точность", "acurácia", "exactitud", "exactitude"), "accuracy"),
     **dict.fromkeys(("обучение", "обучения", "eğitim"), "train"),
     **dict.fromkeys(("validación", "validação", "validazione", "validare", "validierung", "walidacja"), "val"),
     **dict.fromkeys(("валидация", "валидации", "doğrulama", "validatie"), "val"),

@@ -14,13 +14,14 @@ from advisor.readers.deepspeed import FACTS as DEEPSPEED_FACTS
 from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Pairs, Sign
 
 _START = rb"[^{]*\{(?=['\"])"
-_PAIR = rb"['\"](?P<key>[^'\"]{1,80})['\"]: ['\"]?(?P<value>" + LOSS + rb")['\"]?(?=[,}])"
+_PAIR = rb"['\"](?P<key>[^'\"]{1,80})['\"]: ['\"]?(?P<value>" + LOSS + rb")(?:/\d+)?['\"]?(?=[,}])"
 _TRAIN_KEYS = {
     "loss": "loss",
     "learning rate": "learning_rate",
     "grad norm": "grad_norm",
     "epoch": "epoch",
     "step": "step",
+    "iter": "step",
     "global step": "step",
     "num tokens": "tokens",
     "num input tokens seen": "tokens",

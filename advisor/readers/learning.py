@@ -17,7 +17,7 @@ from functools import lru_cache
 from advisor.readers.axis import BAR
 from advisor.readers.context_lines import MAY_MATTER, context, progress
 from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, readings
-from advisor.readers.line_format import EVAL, MORE, Rule
+from advisor.readers.line_format import EVAL, MORE, UNITS, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.slots import COUNTED, LONGEST, stamp
 from advisor.readers.sniff import distinct_lines
@@ -30,6 +30,8 @@ FEWEST = 3  # rows that need no other sign of being a log
 MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
+_BAR_CLOCK = "clock of a bar"
+_AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
@@ -215,6 +217,9 @@ def _series(head: bytes, kind: _Kind, needs: bytes, counted: bool) -> dict[str, 
         for column, reading in read.items():
             text = line[reading.slot.start : reading.slot.end]
             out.setdefault(column, []).append(number(text) if not reading.slot.parts else float("nan"))
+            if column == "elapsed_seconds" and reading.slot.parts:
+                clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
+                out.setdefault(_BAR_CLOCK, []).append(clock)
         rows += 1
         if rows >= SERIES:
             break
@@ -238,7 +243,15 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["elapsed_seconds"] = ""
     if "step" not in series or out.get("step") == "":
         out["seconds"] = ""
+    if _of_each_epoch(series.get("epoch", []), series.get(_BAR_CLOCK, [])):
+        out["elapsed_seconds"] = "epoch_seconds"
     return out
+
+
+def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
+    """Whether every row closes the bar of an epoch of its own: its clock began with that."""
+    apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
+    return apart and 0 < clocks[-1] < 1.5 * clocks[0]
 
 
 def _of_an_epoch(kind: _Kind) -> str:
@@ -251,10 +264,12 @@ def _of_an_epoch(kind: _Kind) -> str:
 def _of_a_step_or_of_several(kind: _Kind, steps: Sequence[float]) -> bool:
     """Whether a time is called nothing but that on lines every few steps: the last step's, or that of all since.
 
-    Milliseconds are a step's: nobody counts the minutes between two lines in them.
+    Milliseconds are a step's: nobody counts the minutes between two lines in them; so is what has a mean beside it.
     """
-    times = [line.read["seconds"] for line in kind.lines if "seconds" in line.read]
-    bare = [reading for reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
+    times = [(line.text, line.read["seconds"]) for line in kind.lines if "seconds" in line.read]
+    if times and all(_AVERAGED.match(text, reading.slot.end) for text, reading in times):
+        return False  # `Time 0.51 (0.60)`: of each step, with the mean of all
+    bare = [reading for _, reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
     moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
     return bool(bare) and bool(moves) and moves[len(moves) // 2] > 1
 
@@ -289,8 +304,8 @@ def _comma(kind: _Kind) -> bytes:
 
 def _evaluations(kinds: list[_Kind], main: _Kind | None, owned: bool) -> list[LearntRow]:
     """Rules of validation losses: with a counter of their own, else part of the record before them."""
-    often = max((kind.count for kind in kinds), default=0) >= FEWEST
-    # of a log that evaluates again and again a test comes once, behind its end: the line is left to say so
+    often = owned or max((kind.count for kind in kinds), default=0) >= FEWEST
+    # of a log that trains or evaluates again and again a test comes once, behind its end: the line is left to say so
     kinds = [kind for kind in kinds if not (often and kind.count == 1 and kind.loss.startswith("test"))]
     names = frozenset(kind.loss for kind in kinds)
     if not names:

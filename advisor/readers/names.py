@@ -55,7 +55,8 @@ _ACCURACY = (
 )
 # the mean over so many episodes says how many; "reward_10" without a mean may be that of a tenth agent
 _REWARD = (
-    r"(?:(?:mean_|avg_|average_|episode_|ep_)?(?:reward|return|rew)(?:_mean|_avg)?|ep_(?:rew|reward)_mean"
+    r"(?:(?:mean_|avg_|average_|episode_|episodic_|ep_)?(?:reward|return|rew)(?:_mean|_avg)?|ep_(?:rew|reward)_mean"
+    r"|(?:avg_|average_|mean_)?(?:ep|episode)_?ret"
     r"|(?:mean|avg|average)_(?:reward|return|rew)_(?:last_)?\d{2,4}(?:_ep(?:isode)?s?)?)"
 )
 _TOKEN = r"(?:tok|toks|token|tokens)"
@@ -67,9 +68,10 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("step", "count", (
         "step", "global_step", "trainer_global_step", "iter", "iteration", "steps", "iters", "iterations",
         "num_updates", "update", "updates", "optimizer_step", "train_step", "training_step", "num_steps", "it",
-        "step_num", "step_number", "iter_num", "batch_idx", "_step", "current_steps", "current_step", "steps_done",
+        "step_num", "step_number", "nupdates", "iter_num", "batch_idx", "_step", "current_steps", "current_step",
+        "steps_done",
         "time_total_timesteps", "total_timesteps", "timesteps", "n_updates",
-        "global_step_max_steps", "iter_train", "total_steps_done",
+        "global_step_max_steps", "iter_train", "total_steps_done", "learning_iteration", "tick",
     )),
     ("epoch", "count", (
         "epoch", "epochs",
@@ -90,13 +92,13 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "running_loss", "train_box_loss", "box_loss",
-        r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)",  # what boosted trees minimise
+        r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)|rmse_(?:trn|train)",  # what boosted trees and potentials minimise
     )),
     ("eval_loss", "loss", (
         "tel", rf"{_EVAL}_{_LOSS_WORD}", rf"{_LOSS_WORD}_{_EVAL}", rf"{_EVAL}_{_LOSS_WORD}_epoch",
         rf"{_EVAL}_{_EVAL}_{_LOSS_WORD}", rf"(?:metrics|loss)_{_EVAL}_(?:\w+_)?{_LOSS_WORD}",
         rf"{_LOSS_WORD}_{_EVAL}_total", rf"{_EVAL}_(?:avg|mean|total)_loss", rf"{_EVAL}_\w+_loss", rf"{_EVAL}_loss_\w+",
-        rf"{_EVAL}(?:_?\d+)?_(?:rmse|[a-z_]*logloss)",
+        rf"{_EVAL}(?:_?\d+)?_(?:rmse|[a-z_]*logloss)|rmse_{_EVAL}",
     )),
     ("eval_accuracy", "share", (
         rf"{_EVAL}_{_ACCURACY}", rf"{_ACCURACY}_{_EVAL}", rf"{_EVAL}_{_ACCURACY}_epoch",
@@ -112,7 +114,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("learning_rate", "plain", (
         "learning_rate", "lr", "current_lr", "lr_0", "lr_pg0", "lr_group0", "learning_rate_group0", "lr_default",
         r"lr_[a-z_]*(?:adam|sgd|lion|muon|lamb|adafactor)[a-z_]*(?:_pg_?1|_group_?0)?", "lr_group_0", "base_lr",
-        "learningrate", "lr_abs",
+        "base_learning_rate", "learningrate", "lr_abs",
     )),
     ("grad_norm", "plain", (
         "grad_norm", "gradient_norm", "gradnorm", "total_grad_norm", "total_norm", "gnorm", "grad_norm_total", "grad",

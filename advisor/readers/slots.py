@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.readers.foreign_names import english
 from advisor.readers.line_format import LOSS
@@ -35,7 +35,7 @@ _RATE = (
     rb"|(?:it|iters?|iterations?|steps?|batch(?:es)?)/s(?:ec(?:onds?)?)?|tok(?:en)?s?/s(?:ec(?:onds?)?)?"
 )
 _UNIT = rb"(?P<unit>" + _RATE + rb"|ms|us|sec(?:ond)?s?|s|mins?|m|h(?:ou)?rs?|h|%|[KMGT]i?B|[kKMB])"
-_END = rb"(?![\w]|[.:/]\d|-\d\d-\d\d)"  # neither a part of a clock nor the year of a date
+_END = rb"(?![\w]|[.:/]\d|-\d\d-\d\d|-\d{1,9}batch)"  # no part of a clock or of a range, no year of a date
 _OVER = rb"(?: ?\((?:last|past|over|avg|mean) \d{1,7}(?: \w{1,12})?\))"  # Avg reward (last 10): 2.5
 _NAMED = (
     rb"(?<![\w.])(?P<key>"
@@ -47,7 +47,7 @@ _NAMED = (
     + rb"?[\"'*]{0,3}"
     rb"(?P<sep>\s{0,64}(?:(?:=>|->|[:=])\s{0,64}|[#\[({~]\s{0,64})|\s{1,64}(?:(?:-|is)\s{1,64})?)"
     rb"[\"'(\[#*]{0,3}\s{0,64}(?:[A-Za-z_][\w.]{0,20}\()?[\"']?"
-    rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?"
+    rb"(?P<value>" + LOSS + rb")(?P<count>[KMB](?![\w]))?(?:/\d{1,9}/\d{1,9}(?![\d./:]))?"
     rb"(?: {0,3}(?:/| of ) {0,8}(?P<total>\d[\d,]*)(?!\d|[.:/]\d))?(?: ?"
     + _UNIT
     + rb"(?! ?[=:]))?"
@@ -57,8 +57,8 @@ _NAMED = (
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)(?:<|,(?= {1,3}[\d.?]{1,12}(?:s/it|it/s)))"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
 _TOOK = (  # | 457.0s |, (263s) or at the end
-    rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?(?P<long>s|sec|secs|seconds|m|min|h)(?![\w/])"
-    rb"(?=\s*(?:[|)\]]|$))"
+    rb"(?:(?<=[|(\[])|(?<=  )|(?<=[|,;-] )) {0,3}(?P<took>\d+(?:\.\d+)?) ?"
+    rb"(?P<long>ms|s|sec|secs|seconds|m|min|h)(?![\w/])(?=\s*(?:[|)\]]|$))"
 )
 _PART = rb"(?<![\w./:-])(?P<part>\d+) ?/ {0,8}(?P<whole>\d+)(?![\w.:/-]| \d\d:\d\d)"
 _OPEN = rb"(?<![\w./:-])(?P<open>\d+)it(?= \[\d)"  # 120it [00:40, 3.01it/s]: a bar without an end
@@ -71,6 +71,7 @@ _JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<n
 _BEHIND = (
     rb"(?:(?<![\w.:/-])(?=\d+[a-z])|(?:^|(?<=[-|,:\]] ))(?=\d+ [a-z]+[,:;|]))(?P<before>\d+) ?"
     rb"(?P<behind>epoch|step|iter)(?![\w/])"
+    rb"|(?<![\w.])\d+-(?P<upto>\d+)batch\b"
 )
 _OUTER = (  # [3][ 50/100], [3,  50]
     rb"\[ *(?P<outer>\d+)(?:/(?P<outers>\d+))?(?:\] {0,2}\[ *|(?<=^\[\d),\s+|(?<=^\[\d\d),\s+)"
@@ -78,15 +79,35 @@ _OUTER = (  # [3][ 50/100], [3,  50]
 _INNER = rb"(?P<inner>\d+)(?:/ *(?P<inners>\d+))?[^\d\].]{0,4}"
 # [100] accuracy=…, 100: learn: …, [ (100 ) Loss: …
 _LEAD = (
-    rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])|^(?P<first>\d+):(?=[\t ])"
+    rb"(?:^|(?<=\] ))\[(?P<lead>\d+)\](?=[\t ])|^(?P<first>\d+)(?::(?=[\t ])|(?= \| [a-z]))"
+    rb"|^\[(?P<turn>\d+) \| (?P<since>\d+\.\d+)\](?= )"  # [10 | 25.96] loss=3.1
     rb"|^[\[( ]{0,3}\( ?(?P<inside>\d+) ?\)(?=[\t ,:])"
 )
 _SPLIT = rb"^\s*(?P<row>\d+) (?P<split>train|val|valid|test) (?P<said>" + LOSS + rb")\s*$"  # 250 val 4.12
+_SINCE = (  # 1m 42s (- 10m 40s) (5000 6%) 2.8512, as PyTorch's tutorials print
+    rb"^ *(?:(?P<since_h>\d+)h )?(?P<since_m>\d+)m (?P<since_s>\d+)s \(-[ \dhms]{1,24}\) "
+    rb"\((?P<turns>\d+) \d+%\) (?P<its>" + LOSS + rb")\s*$"
+)
 _SLOT = re.compile(
     b"|".join(
-        (_SPLIT, _CLOCK, _ORDINAL, _OUTER + _INNER, _LEAD, _JOINED, _BEHIND, _NAMED, _BARE_RATE, _TOOK, _PART, _OPEN)
+        (
+            _SINCE,
+            _SPLIT,
+            _CLOCK,
+            _ORDINAL,
+            _OUTER + _INNER,
+            _LEAD,
+            _JOINED,
+            _BEHIND,
+            _NAMED,
+            _BARE_RATE,
+            _TOOK,
+            _PART,
+            _OPEN,
+        )
     )
 )
+_BROKEN = re.compile(rb"[ \t]{1,16}(?P<value>[-+]?\d{1,12}\.\d{1,20}(?:[eE][-+]?\d{1,3})?)" + _END)
 # a table of two columns, one name and one number a line
 _TWO_CELLS = re.compile(rb"^\s*\|\s*[A-Za-z][^|]*(?P<between>\|)\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*\|\s*$")
 
@@ -136,6 +157,18 @@ def slots(line: bytes) -> list[Slot]:
     return [slot for match in _SLOT.finditer(text) for slot in _slots(match, text)]
 
 
+def _counted_loss(match: re.Match[bytes], text: bytes) -> tuple[Slot, Slot] | None:
+    """`Train loss 190 2.31 Grad Norm`: between a loss's name and its value may stand, without a sign, its step."""
+    behind = _BROKEN.match(text, match.end("value"))
+    if behind is None or match["sep"].strip() or not match["value"].isdigit() or match["unit"] or match["total"]:
+        return None
+    word = match["key"].split()[-1]
+    if not word.lower().endswith(b"loss"):
+        return None
+    step = Slot(name="step", start=match.start("value"), end=match.end("value"))
+    return step, replace(_named(match, text), start=behind.start("value"), end=behind.end("value"))
+
+
 def stamp(line: bytes) -> list[tuple[str, int, int]]:
     """The parts of a date and time before the record: unit, place. Empty where there is none."""
     match = _STAMP.match(line)
@@ -146,6 +179,20 @@ def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
     if match["row"] is not None:
         yield Slot(name="step", start=match.start("row"), end=match.end("row"))
         yield Slot(name=match["split"].decode(), start=match.start("said"), end=match.end("said"), sure=False)
+        return
+    if match["turns"] is not None:
+        yield Slot(name="step", start=match.start("turns"), end=match.end("turns"))
+        yield Slot(name="loss", start=match.start("its"), end=match.end("its"))
+        parts = {"h": "since_h", "min": "since_m", "s": "since_s"}
+        clock = tuple((unit, *match.span(name)) for unit, name in parts.items() if match[name] is not None)
+        yield Slot(name="bar clock", start=match.start(), end=match.end("since_s"), parts=clock)
+        return
+    if match["turn"] is not None:
+        yield Slot(name="step", start=match.start("turn"), end=match.end("turn"))
+        yield Slot(name="elapsed", start=match.start("since"), end=match.end("since"), unit="s")
+        return
+    if match["value"] is not None and (both := _counted_loss(match, text)) is not None:
+        yield from both
         return
     if match["outer"] is None:
         yield _slot(match, text)
@@ -167,6 +214,8 @@ def _slot(match: re.Match[bytes], text: bytes) -> Slot:
         return Slot(name="time", start=match.start("took"), end=match.end("took"), unit=match["long"].decode())
     if match["before"] is not None:
         return Slot(name=match["behind"].decode(), start=match.start("before"), end=match.end("before"))
+    if match["upto"] is not None:
+        return Slot(name="step", start=match.start("upto"), end=match.end("upto"))
     for lead in ("lead", "first", "inside", "open"):
         if match[lead] is not None:
             return Slot(name=COUNTED, start=match.start(lead), end=match.end(lead))

@@ -20,6 +20,7 @@ from advisor.readers import (
     mlperf,
     own_log,
     parquet_table,
+    sheets,
     smi_tables,
     sqlite_runs,
     tasks,
@@ -75,6 +76,7 @@ _MODULES = (
     llama_factory,
     jsonl,
     csv_table,
+    sheets,
     tasks,
 )
 STRUCTURED = tuple(FileReader(module.NAME, module.score, module.read) for module in _MODULES)

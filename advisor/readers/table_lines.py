@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
@@ -26,7 +26,8 @@ _SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # above a column only
 _EMPTY = (b"-", b"--", b"n/a", b"N/A", b"None")
 _WORDS = re.compile(rb"[^\s|]+")
 _WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, two blanks or a line apart
-_LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|[\x80-\xff]")
+_LOSS = re.compile(rb"(?i)loss|entropy|nll|xent|rmse|[\x80-\xff]")
+_COMMENT = re.compile(rb"^ *#(?= +[A-Za-z])")  # before the names of columns that are to be read by other programs
 _RULE = re.compile(rb"[-=+|: ]*")
 
 
@@ -62,12 +63,21 @@ def headers(lines: Sequence[bytes], distinct: Iterable[bytes]) -> list[TableRow]
             continue
         at = lines.index(line)
         below = [other for other in lines[at + 1 : at + 1 + _ROWS_BELOW] if not _RULE.fullmatch(plain(other))]
+        head = _of_two_storeys(lines[at - 1], line) if at else line
         for wide in (False, True):
-            row = _row_of(line, wide)
+            row = _row_of(_COMMENT.sub(b" ", head), wide, below)
             if row is not None and any(row.find(other) for other in below):
                 rows.setdefault(row.names, row)
                 break
     return list(rows.values())
+
+
+def _of_two_storeys(above: bytes, line: bytes) -> bytes:
+    """A header whose names go on from the line above, cell by cell between upright lines; else the line itself."""
+    upper, lower = (text.strip().strip(b"|").split(b"|") for text in (above, line))
+    if len(lower) < 3 or len(upper) != len(lower) or not re.search(rb"[A-Za-z]", above) or re.search(rb"\d", above):
+        return line
+    return b"|".join(b" %s %s " % (a.strip(), b.strip()) for a, b in zip(upper, lower, strict=True))
 
 
 def two_columns(lines: Sequence[bytes]) -> TableRow | None:
@@ -90,18 +100,49 @@ def _may_head(line: bytes) -> bool:
     return 2 <= len(cells) <= 64 and not any(cell[:1].isdigit() or cell[-1:] in b":=" for cell in cells)
 
 
-def _row_of(line: bytes, wide: bool) -> TableRow | None:
+def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     named = [_named(text.decode("utf-8", "replace")) for text, _, _ in _cells(line, wide)]
+    rows = [cells for other in below if len(cells := [text for text, _, _ in _cells(other, wide)]) == len(named)]
+    if rows:  # a loss that begins at 0 is that of a part which is not trained yet
+        named = [_later(one) if _is_zero(text) else one for one, text in zip(named, rows[0], strict=True)]
     columns = [one.column if one else "" for one in named]
     taken = {column for column in columns if column}
     if not taken & {"loss", "eval_loss"} or not taken & {"step", "epoch", "tokens"}:
         return None
     names = []
     for at, one in enumerate(named):
-        rivals = [other.rank for other in named if other is not None and one is not None and other.column == one.column]
-        best = one is not None and one.rank == min(rivals) and one.column not in columns[:at]
-        names.append(_target(one.column, one.kind, one.unit) if best and one is not None else "")
+        if one is None or at != _first_of_best(named, one.column):
+            names.append("")
+        elif one.kind == "time" and "step" not in taken:
+            names.append(_of_an_epoch([cells[at] for cells in rows]))
+        else:
+            names.append(_target(one.column, one.kind, one.unit))
     return TableRow(names=tuple(names), wide=wide, kind=TRAIN if "loss" in taken else EVAL)
+
+
+def _first_of_best(named: Sequence[Named | None], column: str) -> int:
+    """Where the surest name of a column stands first."""
+    ranks = {at: one.rank for at, one in enumerate(named) if one is not None and one.column == column}
+    return min(ranks, key=lambda at: (ranks[at], at))
+
+
+def _later(one: Named | None) -> Named | None:
+    """A loss after its rivals."""
+    return replace(one, rank=one.rank + 50) if one is not None and one.column == "loss" else one
+
+
+def _is_zero(text: bytes) -> bool:
+    return re.fullmatch(rb"0(?:\.0*)?", text) is not None
+
+
+def _of_an_epoch(cells: Sequence[bytes]) -> str:
+    """What a column of clocks, one a row of an epoch, holds: that of the epoch, or all since the start if it grows."""
+    clocks = [match for text in cells if (match := _CLOCK.fullmatch(text)) is not None]
+    seconds = [3600 * int(c["h"] or 0) + 60 * int(c["min"]) + float(c["s"]) for c in clocks]
+    if len(seconds) < 2 or len(seconds) < len(cells):
+        return ""
+    grows = all(b > a for a, b in pairwise(seconds)) and seconds[-1] > 1.5 * seconds[0]
+    return "elapsed_seconds" if grows else "epoch_seconds"
 
 
 def _named(name: str) -> Named | None:
@@ -133,6 +174,13 @@ def _is_value(text: bytes) -> bool:
 
 def _found(target: str, text: bytes, start: int) -> list[Found]:
     """The number of a cell with its own unit; a total behind a counter; nothing of a clock or an empty cell."""
+    clock = _CLOCK.fullmatch(text)
+    if clock is not None and target in ("elapsed_seconds", "epoch_seconds"):
+        return [
+            Found(target=f"{target}__{part}", start=start + clock.start(part), end=start + clock.end(part))
+            for part in ("h", "min", "s")
+            if clock[part] is not None
+        ]
     match = _CELL.fullmatch(text)
     if match is None:
         return []

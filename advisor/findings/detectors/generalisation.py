@@ -155,7 +155,10 @@ def _wide_gap(case: Case, losses: Curve, evals: Curve) -> Verdict:
     """The gap alone, where the log has too few validation losses to see their course."""
     if not len(evals) or not len(losses):
         return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
-    train, held_out = float(np.median(tail(losses.value))), float(evals.value[-1])
+    before = losses.value[losses.step <= evals.step[-1]] if losses.counted == evals.counted else losses.value
+    if not len(before):  # an evaluation of what was not trained yet
+        return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
+    train, held_out = float(np.median(tail(before))), float(evals.value[-1])
     if train <= 0 or held_out < train * _GAP_RATIO or held_out < train + _GAP_NATS:
         return Insufficient(code="overfitting", missing=f"{_FEWEST_EVALS} validation losses")
     return Finding(

@@ -160,7 +160,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
     losses = curve(case.run, "loss")
     if len(losses) < 3:
         return Insufficient(code="loss_divergence", missing="three rows with a training loss")
-    if not has_level(case, losses):
+    if not has_level(case, losses) or losses.value[0] == 0:  # of a part that is not trained yet
         return Insufficient(code="loss_divergence", missing=_POSITIVE)
     turned = _turned(losses)
     if turned is None:

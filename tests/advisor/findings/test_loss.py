@@ -148,6 +148,12 @@ def test_a_policy_loss_has_no_level_to_diverge_from():
     assert isinstance(detect_loss_divergence(policy), Insufficient)
 
 
+def test_a_loss_that_begins_at_nothing_does_not_diverge():
+    """spaCy's first part is 0 until its component is trained; it was an error of high confidence."""
+    case = learning_case(learning_run(15, loss=[0.0, *np.linspace(0.5, 4.5, 14)]))
+    assert isinstance(detect_loss_divergence(case), Insufficient)
+
+
 def test_nothing_is_resumed_from_before_the_first_step():
     loss = np.full(300, np.nan)
     found = detect_loss_not_finite(learning_case(learning_run(300, loss=loss, loss_is_nan=1.0, eval_loss=None)))

@@ -134,6 +134,17 @@ def test_both_losses_rising_is_not_overfitting():
     assert detect_overfitting(learning_case(learning_run(loss=loss, eval_loss=overfitted(4.8)))) is None
 
 
+def test_an_evaluation_before_the_training_shows_no_gap():
+    """MLX evaluates at its first iteration, before anything was learnt."""
+    loss, evaluated = np.linspace(2.5, 0.5, 200), np.full(200, np.nan)
+    evaluated[0] = 2.9
+    first = learning_run(200, loss=loss, eval_loss=evaluated)
+    found = detect_overfitting(learning_case(first))
+    assert isinstance(found, Insufficient)
+    last = learning_run(200, loss=loss, eval_loss=evaluated[::-1])
+    assert isinstance(detect_overfitting(learning_case(last)), Finding)
+
+
 def test_one_validation_loss_far_above_is_a_gap():
     # W&B summary: val 2.449, train 0.895
     table = learning_run(1, loss=[0.895], eval_loss=[2.449], learning_rate=None, grad_norm=None)

@@ -1,0 +1,104 @@
+"""Sheets of one name and one number a line (`|  AverageEpRet |  21.3 |`, `Mean reward: 4.10`), printed again and again.
+
+OpenAI's loggers, Spinning Up, RSL-RL and their kin print one after each round. A sheet ends where a name comes again;
+what rules or blank lines lie between its lines matters not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from advisor.readers.assemble import assemble
+from advisor.readers.chunks import chunks
+from advisor.readers.events import EventScanner
+from advisor.readers.json_rows import JsonRows
+from advisor.readers.names import MAX_NAME, column_of
+from advisor.readers.run_table import RunTable
+
+NAME = "sheets"
+FEWEST = 3  # sheets of a log, and lines of a sheet
+_LIKE = 0.29  # how sure: above what single lines of a log of no known format can be
+_SHOWN = 4000  # lines that are looked at to tell
+_ALIKE = 0.5  # of a log's sheets hold the names of most
+_RULE = re.compile(rb"\s*[-=#*_\xe2\x94\x80|+]{10,}\s*")
+_ANSI = re.compile(rb"\x1b\[[\d;]*m")
+_PAIR = re.compile(
+    rb"\s*\|?\s*(?P<name>[A-Za-z][\w /().%-]{0,60}?)\s*(?:[|:=]|(?<=\s))\s*"
+    rb"(?P<value>[-+]?(?:\d{1,15}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][-+]?\d{1,3})?|[-+]?nan|[-+]?inf)"
+    rb"(?P<total>/\d{1,12})?(?P<unit>s|ms|%)?\s*\|?\s*"
+)
+_MEASURES = frozenset(("loss", "eval_loss", "reward", "eval_reward", "accuracy", "eval_accuracy"))
+_COUNTS = frozenset(("step", "epoch", "tokens"))
+_OF_AGENTS = {"loss_unit": "policy or value of an agent"}
+
+
+def score(head: bytes, path: Path) -> float:
+    """How surely a file is a log of such sheets: they repeat what counts and what a training measures."""
+    lines = head.split(b"\n")[:_SHOWN]
+    if sum(_RULE.fullmatch(line) is not None for line in lines) < FEWEST:
+        return 0.0
+    sheets = [sheet for _, sheet in _sheets(enumerate(lines, 1))]
+    names = Counter(name for sheet in sheets for name in sheet)
+    common = {name for name, count in names.items() if count >= max(FEWEST, _ALIKE * len(sheets))}
+    columns = {named.column for name in common if (named := column_of(name)) is not None}
+    return _LIKE if len(common) >= FEWEST and columns & _MEASURES and columns & _COUNTS else 0.0
+
+
+def read(path: Path) -> RunTable:
+    """Read each sheet as a record; AdvisorError when the file cannot be opened."""
+    scanner, rows = EventScanner(), JsonRows()
+    for number, sheet in _sheets(_lines(path, scanner)):
+        if len(sheet) >= FEWEST:
+            rows.add(sheet, number)
+    gathered = rows.finish()
+    plays = {"reward", "eval_reward"} & gathered.provenance.keys()
+    return assemble(
+        gathered.records,
+        source=str(path),
+        format=NAME,
+        framework=None,
+        facts=_OF_AGENTS if plays else {},
+        events=scanner.finish(),
+        provenance=gathered.provenance,
+        notes=gathered.notes,
+    )
+
+
+def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
+    for chunk in chunks(path):
+        lines = chunk.text.split(b"\n")
+        numbers = np.arange(chunk.first_line, chunk.first_line + len(lines))
+        listener.feed(chunk.text, numbers)
+        yield from zip(numbers.tolist(), lines, strict=True)
+
+
+def _sheets(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Names and numbers until a name comes again, with the line of the first."""
+    sheet: dict[str, str] = {}
+    began = 0
+    for number, line in lines:
+        pair = _pair(line)
+        if pair is None:
+            continue
+        if pair[0] in sheet:
+            yield began, sheet
+            sheet = {}
+        began = began if sheet else number
+        sheet[pair[0]] = pair[1]
+    if sheet:
+        yield began, sheet
+
+
+def _pair(line: bytes) -> tuple[str, str] | None:
+    """The name and the number of a line that holds nothing else; a unit goes to the name."""
+    if len(line) > 2 * MAX_NAME or (match := _PAIR.fullmatch(_ANSI.sub(b"", line))) is None:
+        return None
+    name = match["name"].decode().strip()
+    if match["total"]:
+        return "step", match["value"].decode()  # `Learning iteration 3/1500`: what the sheet is of
+    return f"{name} ({match['unit'].decode()})" if match["unit"] else name, match["value"].decode()
