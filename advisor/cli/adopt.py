@@ -50,7 +50,8 @@ def command(
     installed: its steps are seen by a probe that PyTorch loads, else by its own log. Then: advisor launch PLAN, watch,
     stop, resume and compare as for any run.
     """
-    from advisor.adopt.plan import AdoptedGoal, batch_options, says_how_long
+    from advisor.adopt.plan import AdoptedGoal, says_how_long
+    from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
     from advisor.store.adopted import load_adopted

@@ -122,12 +122,11 @@ def command(
             may_change,
             stop_if_over,
             gpu_ids,
-            check,
-            dry_run,
         )
         _refuse_limits(any(given))
         place = parse_place(on, account=account, qos=qos, constraint=constraint)
-        return _adopted(plan, run_dir, place, (bootstrap, folder), detach=detach, as_json=as_json)
+        where = (run_dir, place, (bootstrap, folder))
+        return _adopted(plan, *where, check=check, dry_run=dry_run, detach=detach, as_json=as_json)
     if bootstrap or folder:
         raise AdvisorError("--bootstrap and --folder are of adopted commands", "leave them out", exit_code=2)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
@@ -162,14 +161,27 @@ def _refuse_limits(given: bool) -> None:
 
 
 def _adopted(
-    plan: Path, run_dir: Path | None, place: Place, there: tuple[str | None, str | None], *, detach: bool, as_json: bool
+    path: Path,
+    run_dir: Path | None,
+    place: Place,
+    there: tuple[str | None, str | None],
+    *,
+    check: bool,
+    dry_run: bool,
+    detach: bool,
+    as_json: bool,
 ) -> int:
     """The plan of an adopted command, within the limits that it was planned for: here or elsewhere."""
-    from advisor.workflows.adopt import launch_adopted
     from advisor.workflows.adopt_elsewhere import Elsewhere
+    from advisor.workflows.adopt_launch import dry_run_adopted, launch_adopted, looked_at_adopted
 
-    store, needs = default_store(), Elsewhere(bootstrap=there[0], folder=there[1])
-    started = launch_adopted(store, load_adopted_plan(plan), run_dir, place=place, there=needs)
+    store, plan, needs = default_store(), load_adopted_plan(path), Elsewhere(bootstrap=there[0], folder=there[1])
+    if check:
+        return show_checks(looked_at_adopted(store, plan, place, needs), as_json=as_json)
+    if dry_run:
+        show_request(dry_run_adopted(store, plan, run_dir, place, needs), as_json=as_json)
+        return 0
+    started = launch_adopted(store, plan, run_dir, place=place, there=needs)
     return after_start(store, started, detach=detach, as_json=as_json)
 
 

@@ -46,7 +46,7 @@ def command(
             raise AdvisorError(
                 "an adopted command has no --stop-loss, and keeps its price", "--max-hours or --max-usd", exit_code=2
             )
-        from advisor.workflows.adopt import resume_adopted  # scipy: resuming another run starts without it
+        from advisor.workflows.adopt_launch import resume_adopted  # scipy: resuming another run starts without it
 
         started = resume_adopted(store, run_dir, max_usd, max_hours)
     else:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.adopt.empirical import HeldOut
-from advisor.adopt.plan import Option
 from advisor.adopt.session import batch_of, in_words
+from advisor.adopt.splits import Option
 from advisor.report.table import Table
 from advisor.store.adopted import LOG, WHOLE_RUN, Adopted, AdoptedBurst, AdoptedPlan, Recipe
 from advisor.units import (

@@ -9,8 +9,9 @@ from typing import Final
 
 import streamlit as st
 
-from advisor.adopt.plan import AdoptedGoal, batch_options, says_how_long
+from advisor.adopt.plan import AdoptedGoal, says_how_long
 from advisor.adopt.session import in_words
+from advisor.adopt.splits import batch_options
 from advisor.errors import AdvisorError
 from advisor.launch.engines import describe, parse_place
 from advisor.launch.state import goes_on
@@ -26,7 +27,7 @@ from advisor.ui.launch_form import FILES, PLACES, zipped
 from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, side_by_side, table
 from advisor.units import format_estimate, format_seconds, parse_deadline, parse_tokens, parse_usd
-from advisor.workflows.adopt import BUDGET_SECONDS, Adoption, adoption_of, launch_adopted, plan_adopted
+from advisor.workflows.adopt import BUDGET_SECONDS, Adoption, adoption_of, plan_adopted
 from advisor.workflows.adopt_beside import (
     Adopting,
     cancel_adopting,
@@ -35,6 +36,7 @@ from advisor.workflows.adopt_beside import (
     start_adopting,
 )
 from advisor.workflows.adopt_elsewhere import ADOPTED_TARGETS, Elsewhere, export_adopted
+from advisor.workflows.adopt_launch import launch_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.preflight import training_here
 
@@ -42,6 +44,7 @@ QUERY: Final = "query-params"
 NAME = "adopted"  # in the session and in the address: which command is looked at
 LOOK_SECONDS = 1.0
 _NEW = "adopted-new"  # session state: the command that has just been adopted
+_SAID = "adopted-warnings"  # session state: what was said of the run that has just been started
 _WATCHED = "adopted-run"  # session state: the run folder that is looked at
 
 
@@ -271,7 +274,7 @@ def _launch(plan: AdoptedPlan) -> None:
         place = parse_place(f"{engine}:{name}" if name else str(engine))
         with st.spinner("starting it"):
             started = launch_adopted(loaders.store(), plan, place=place, there=there)
-        st.session_state[_WATCHED] = str(started.run_dir)
+        st.session_state[_WATCHED], st.session_state[_SAID] = str(started.run_dir), started.warnings
         st.rerun()
 
 
@@ -310,6 +313,8 @@ def _runs(name: str) -> None:
     if not folders:
         return
     st.subheader("Its runs", anchor=False)
+    for warning in st.session_state.pop(_SAID, ()):
+        st.caption(f":material/warning: {in_controls(warning, ADOPT, plain)}")
     wanted = st.session_state.get(_WATCHED)
     places = [str(folder) for folder in folders]
     path = st.selectbox(

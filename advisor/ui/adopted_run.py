@@ -20,7 +20,7 @@ from advisor.trainers.adopted import ADOPTED
 from advisor.ui import loaders
 from advisor.ui.tables import plain
 from advisor.units import format_count, format_estimate, format_seconds, format_usd
-from advisor.workflows.adopt import resume_adopted
+from advisor.workflows.adopt_launch import resume_adopted
 from advisor.workflows.launch import stop
 
 

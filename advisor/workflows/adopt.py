@@ -24,32 +24,17 @@ from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import cards, device_key
-from advisor.launch.backend import LaunchRequest
-from advisor.launch.engines import backend_of, describe
-from advisor.launch.local import LocalBackend
-from advisor.launch.process import folder_lock, python_variables
-from advisor.launch.remote import RemoteBackend
-from advisor.launch.state import RunState, check_not_running, this_host
-from advisor.run_records import Guards, LaunchRecord, Place
 from advisor.store.adopted import (
-    PLAN,
     Adopted,
     AdoptedBurst,
     AdoptedPlan,
     Knob,
     Recipe,
     dump_adopted_plan,
-    load_adopted,
-    load_adopted_plan,
     save_adopted,
 )
-from advisor.store.disk import disk_errors, dump_yaml, write_atomic
-from advisor.store.run_folder import read_launch
+from advisor.store.disk import write_atomic
 from advisor.store.store import Store
-from advisor.trainers.adopted import ADOPTED, RECIPE, spent_seconds
-from advisor.workflows.adopt_elsewhere import Elsewhere, carried, warnings_of
-from advisor.workflows.launch import Started
-from trainer.schema import Outcome, to_dict
 
 BUDGET_SECONDS = 240.0
 _HELP_SECONDS = 120.0  # imports come before a program reads its arguments
@@ -189,121 +174,6 @@ def _room(adopted: Adopted) -> float | None:
         return psutil.virtual_memory().available * _FREE_SHARE
     spec = find_gpu(adopted.device_key)
     return spec.memory_bytes * _FREE_SHARE if spec is not None else None
-
-
-def launch_adopted(
-    store: Store,
-    plan: AdoptedPlan,
-    run_dir: Path | None = None,
-    *,
-    place: Place = Place(),  # noqa: B008 - frozen
-    there: Elsewhere = Elsewhere(),  # noqa: B008 - frozen
-) -> Started:
-    """Start the plan of an adopted command in a run folder of its own: here, or where `place` says.
-
-    Raises AdvisorError for an engine that takes none, or that has not what it needs.
-    """
-    now = datetime.now(UTC)
-    if place.engine != LocalBackend.engine:
-        plan = there.of(plan)
-    elif there != Elsewhere():
-        raise AdvisorError("--bootstrap and --folder are of another machine", "leave them out, or --on", exit_code=2)
-    if run_dir is not None:
-        folder = run_dir.expanduser().resolve()
-        with disk_errors("make the run folder", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-    else:
-        folder = store.new_run_folder(plan.trainer, now)
-    with folder_lock(folder):
-        if (folder / PLAN).exists():
-            raise AdvisorError(f"{folder} holds a run already", f"go on with it: advisor resume {folder}")
-        recipe = load_adopted(store.home, plan.trainer).recipe
-        return _submit(store, folder, plan, recipe, _record(plan, folder, now, attempt=1, place=place))
-
-
-def resume_adopted(store: Store, folder: Path, max_usd: float | None, max_hours: float | None) -> Started:
-    """Start the command of an adopted run again; new limits replace the old ones."""
-    status = describe(folder, store)
-    check_not_running(folder, status)
-    if status.outcome is Outcome.COMPLETED:
-        raise AdvisorError(f"{folder} has completed: nothing to resume", f"advisor compare {folder}")
-    plan, before = load_adopted_plan(folder / PLAN), read_launch(folder)
-    assert before is not None  # an adopted run is known by its launch record
-    if max_usd is not None or max_hours is not None:
-        plan = replace(plan, max_usd=max_usd, max_seconds=_limit(plan, max_usd, max_hours))
-    used = spent_seconds(folder)
-    if plan.max_seconds is not None and used >= plan.max_seconds:
-        message = f"{folder} has used {used:.0f} s of the {plan.max_seconds:.0f} s it was given"
-        more = 2 * plan.max_seconds / 3600
-        raise AdvisorError(message, f"give it more: advisor resume {folder} --max-hours {more:.3g}")
-    attempt = before.attempt + (status.state is not RunState.NEVER_STARTED)
-    record = _record(plan, folder, datetime.now(UTC), attempt=attempt, place=before.place)
-    recipe = load_adopted(store.home, plan.trainer).recipe
-    started = _submit(store, folder, plan, recipe, replace(record, id=before.id))
-    if plan.resume_args:
-        return started
-    return replace(
-        started, warnings=("nothing is known that makes this program go on: it starts again at its first step",)
-    )
-
-
-def _limit(plan: AdoptedPlan, max_usd: float | None, max_hours: float | None) -> float | None:
-    if max_usd is not None and not plan.usd_per_hour:
-        raise AdvisorError("a limit in dollars needs a price, and the plan has none", "--max-hours", exit_code=2)
-    limits = [max_hours * 3600] if max_hours is not None else []
-    limits += [max_usd / plan.usd_per_hour * 3600] if max_usd is not None and plan.usd_per_hour else []
-    return min(limits, default=None)
-
-
-def _record(plan: AdoptedPlan, folder: Path, now: datetime, attempt: int, place: Place) -> LaunchRecord:
-    return LaunchRecord(
-        id=folder.name,
-        name=plan.trainer,
-        attempt=attempt,
-        launched_at=now.isoformat(timespec="milliseconds"),
-        host=this_host(),
-        pid=None,
-        process_started=None,
-        command=ADOPTED.command(folder, plan.gpus),
-        gpus=plan.gpus,
-        usd_per_hour=plan.usd_per_hour,
-        guards=Guards(max_usd=plan.max_usd, max_seconds=plan.max_seconds),
-        plan_id=plan.id,
-        device_key=plan.device_key,
-        handle=f"local://{folder}" if place.engine == LocalBackend.engine else f"{place.engine}://",
-        place=place,
-        trainer=ADOPTED.name,
-    )
-
-
-def _submit(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
-    if record.place.engine != LocalBackend.engine:
-        return _hand_over(store, folder, plan, recipe, record)
-    request = LaunchRequest(
-        folder=folder,
-        command=record.command,
-        environment=python_variables(),
-        files={PLAN: dump_adopted_plan(plan), RECIPE: dump_yaml(to_dict(recipe))},
-        record=record,
-        cards=0 if plan.device_key == "cpu" else plan.gpus,
-    )
-    LocalBackend(store).submit(request)
-    started = read_launch(folder)
-    assert started is not None  # the backend has just written it
-    return Started(run_dir=folder, launch=started, warnings=plan.warnings)
-
-
-def _hand_over(store: Store, folder: Path, plan: AdoptedPlan, recipe: Recipe, record: LaunchRecord) -> Started:
-    """Give the run to an engine elsewhere, which says first whether it would take it."""
-    backend = backend_of(record.place.engine, store)
-    assert isinstance(backend, RemoteBackend)  # every engine but this machine and recordings is one
-    request = backend.carry(carried(plan, recipe, folder, record))
-    offered = backend.offer(request)
-    backend.submit(request)
-    started = read_launch(folder)
-    assert started is not None  # the backend has just written it
-    warnings = (*plan.warnings, *offered, *warnings_of(plan, shared=record.place.engine == "slurm"))
-    return Started(run_dir=folder, launch=started, warnings=warnings)
 
 
 def save_plan(plan: AdoptedPlan, path: Path) -> None:

@@ -20,7 +20,19 @@ from advisor.store.store import Store
 from trainer.runlog import RunLogWriter
 
 ADVISOR = Path(__file__).parents[2] / "advisor"
-ROOMS = ("plan", "calibrate", "findings", "hardware", "launch", "readers", "runs", "store", "trainers", "workflows")
+ROOMS = (
+    "adopt",
+    "plan",
+    "calibrate",
+    "findings",
+    "hardware",
+    "launch",
+    "readers",
+    "runs",
+    "store",
+    "trainers",
+    "workflows",
+)
 SOURCES = sorted(path for room in ROOMS for path in (ADVISOR / room).rglob("*.py"))
 
 

@@ -24,8 +24,9 @@ from advisor.runs.follow import follower
 from advisor.store.adopted import Setting, load_adopted
 from advisor.store.run_folder import read_launch
 from advisor.store.store import Store
-from advisor.workflows.adopt import launch_adopted, resume_adopted, save_plan
+from advisor.workflows.adopt import save_plan
 from advisor.workflows.adopt_elsewhere import Elsewhere, carried, export_adopted
+from advisor.workflows.adopt_launch import launch_adopted, resume_adopted
 from advisor.workflows.compare import review
 from advisor.workflows.export import Engine
 from advisor.workflows.launch import stop
@@ -279,6 +280,16 @@ def test_skypilot_and_limits_of_a_launch_are_refused_with_a_way_out(store, tmp_p
     ):
         done = advisor(*words)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+    checked = advisor("launch", str(path), "--check", "--json")
+    assert checked.returncode == 0 and json.loads(checked.stdout)["can_start"], checked.stderr
+    shutil.move(path, tmp_path / "moved.yaml")
+    save_plan(plan_of(store, tmp_path / "gone", 5, ("no-such-program",)), path)
+    lacking = advisor("launch", str(path), "--check")
+    assert lacking.returncode == 1 and "there is no folder" in lacking.stdout and "no-such-program" in lacking.stdout
+    shutil.move(tmp_path / "moved.yaml", path)
+    dry = advisor("launch", str(path), "--on", "slurm:gpu", "--dry-run")
+    assert dry.returncode == 0 and "sbatch --parsable" in dry.stdout and "#SBATCH --partition=gpu" in dry.stdout
+    assert not list((store.home / "runs").glob("*"))
     made = advisor("export", str(path), "--to", "slurm", "--out", str(tmp_path / "out"), "--bootstrap", "true")
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "out" / "advisor" / "adopt" / "guard.py").exists()

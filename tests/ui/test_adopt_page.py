@@ -12,6 +12,8 @@ pytest.importorskip("streamlit", reason="the app's packages are not installed")
 from streamlit.testing.v1 import AppTest
 
 from advisor.errors import AdvisorError
+from advisor.launch.engines import describe
+from advisor.launch.state import goes_on
 from advisor.store.adopted import load_adopted
 from advisor.store.store import default_store
 from advisor.workflows.adopt_beside import (
@@ -21,6 +23,8 @@ from advisor.workflows.adopt_beside import (
     start_adopting,
     typed_command,
 )
+from advisor.workflows.adopt_launch import launch_adopted
+from tests.engines.adopted_runs import plan_of
 from tests.ui.adopting import SCRIPT, adopted
 from tests.ui.serving import chromium, free_port, serving
 
@@ -139,3 +143,19 @@ def test_from_a_pasted_command_to_its_score_on_a_telephone(advisor_home, tmp_pat
     [folder] = runs_of_command(default_store(), "never_seen")
     assert any(row.run_id == folder.name and row.quantity == "step_seconds" for row in default_store().scores())
     assert [burst.source for burst in load_adopted(advisor_home, "never_seen").bursts].count("run") == 1  # it learnt
+
+
+def test_the_page_of_all_runs_shows_one_of_an_adopted_command_by_its_own_numbers(advisor_home, tmp_path):
+    """It was read as one of our trainer's there, which has another configuration."""
+    store = default_store()
+    folder = launch_adopted(store, plan_of(store, tmp_path, 30)).run_dir
+    wait_until(lambda: not goes_on(describe(folder, store).state), 120)
+    script = "from advisor.ui.frame import guarded\nfrom advisor.ui import watch\nguarded(watch.page)()\n"
+    at = AppTest.from_string(script, default_timeout=180).run()
+    assert not at.exception and not at.error
+    numbers = {metric.label: metric.value for metric in at.metric}
+    assert numbers["Progress"] == "30 of 30 steps" and numbers["A step"].endswith("s")
+    assert "completed" in words(at)
+    again = app(adopted="never_seen", adopt_steps="30").run()
+    assert not again.exception and not again.error
+    assert "wall clock" in words(again) and "Its runs" in words(again)

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.adopt.empirical import Batch, Seen, fit_memory, fit_time, leave_one_out
-from advisor.adopt.plan import AdoptedGoal, batch_options, make_plan, says_how_long
+from advisor.adopt.plan import AdoptedGoal, make_plan, says_how_long
 from advisor.adopt.self_test import cut_apart, end_to_end, verdicts
 from advisor.adopt.session import tries
+from advisor.adopt.splits import batch_options
 from advisor.adopt.steady import warmup_steps
 from advisor.errors import AdvisorError
 from advisor.records import Basis

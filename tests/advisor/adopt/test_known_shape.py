@@ -10,8 +10,8 @@ import pytest
 from advisor.adopt.by_law import choose_fit, fit_law, workload
 from advisor.adopt.decoder import Weights, decoder_of
 from advisor.adopt.empirical import Batch, Seen, fit_time, leave_one_out
-from advisor.adopt.plan import batch_options
 from advisor.adopt.session import seen_times
+from advisor.adopt.splits import batch_options
 from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines

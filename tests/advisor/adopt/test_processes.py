@@ -12,9 +12,10 @@ import pytest
 
 from advisor.adopt.empirical import Batch, Seen, fit_time
 from advisor.adopt.launcher import LAUNCHER, launcher_knob
-from advisor.adopt.plan import AdoptedGoal, batch_options, make_plan
+from advisor.adopt.plan import AdoptedGoal, make_plan
 from advisor.adopt.self_test import verdicts
 from advisor.adopt.session import seen_memory, tries
+from advisor.adopt.splits import batch_options
 from advisor.errors import AdvisorError
 from advisor.records import Basis
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting

@@ -1,0 +1,157 @@
+"""The ways to split the global batch of an adopted command: rows, micro-batches of a step, processes. Pure.
+
+The global batch is the command's own in each of them, whichever way its program counts: rows and accumulation of each
+process, accumulation shared out among them, or micro-batches that follow from a global batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from advisor.adopt.by_law import choose_fit
+from advisor.adopt.empirical import Batch, Predicts, fit_memory, fit_time
+from advisor.adopt.self_test import rows_of_all
+from advisor.adopt.session import batch_of, memory_kind, seen_memory, seen_times, sharers
+from advisor.errors import AdvisorError
+from advisor.records import Estimate
+from advisor.store.adopted import Adopted, AdoptedBurst, Setting
+
+_FARTHEST = 2.0  # times what was measured: beyond that nothing is planned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way to split the global batch."""
+
+    batch: Batch
+    settings: tuple[Setting, ...]
+    step_seconds: Estimate
+    memory_bytes: Estimate | None
+
+
+def time_of(adopted: Adopted, many: float | None = None) -> Predicts:
+    """What is known of a command's step time, with so many processes (None: its own).
+
+    Raises AdvisorError where no burst was steady.
+    """
+    seen = seen_times(adopted.bursts)
+    if not seen:
+        raise AdvisorError(
+            "no burst had steady steps whose batch could be seen", "adopt it again with more time: --budget-seconds"
+        )
+    base = adopted.bursts[0].processes
+    return fit_time(seen) if many not in (None, base) else choose_fit(adopted).fit(seen)
+
+
+def batch_options(adopted: Adopted, gpus: int | None = None) -> list[Option]:
+    """Every split of the command's global batch that its knobs can set, not far from what was measured.
+
+    `gpus` processes train together; None: as many as the command itself has. The first split is the command's own, or
+    the nearest to it. Raises AdvisorError where so many processes cannot have that batch.
+    """
+    memory_seen, kind = seen_memory(adopted.bursts), memory_kind(adopted.bursts)
+    memory = fit_memory(memory_seen) if memory_seen else None
+    many = float(adopted.bursts[0].processes if gpus is None else gpus)
+    time, base = time_of(adopted, many), batch_of(adopted.bursts[0])
+    assert base is not None  # what was timed was seen
+    _refuse_processes(adopted, base, many)
+
+    def option(batch: Batch) -> Option:
+        bytes_ = memory.estimate(batch).scaled(sharers(kind, many)) if memory else None
+        return Option(batch=batch, settings=_settings(adopted, base, batch), step_seconds=time.estimate(batch),
+                      memory_bytes=bytes_)  # fmt: skip
+
+    splits = list(_splits(adopted, base, time, many))
+    if many != base.processes:
+        splits.sort(key=lambda split: abs(math.log(split[0] / base.rows)))
+    options = [option(replace(base, rows=rows, calls=calls, processes=many)) for rows, calls in splits]
+    if not options:
+        raise AdvisorError(
+            f"its batch of {base.rows * base.calls * base.processes:g} rows cannot stay with {many:g} processes: "
+            "nothing that was seen to work sets the rows of each",
+            "name the option: --knob micro_batch=--OPTION or grad_accum=--OPTION, and adopt it again",
+            exit_code=3,
+        )
+    return options
+
+
+def _refuse_processes(adopted: Adopted, base: Batch, many: float) -> None:
+    """Another number of processes needs a knob that is not known to lie."""
+    if many == base.processes:
+        return
+    knob = adopted.recipe.knob("gpus")
+    if knob is None:
+        raise AdvisorError(
+            f"nothing is known that makes it {many:g} processes",
+            "start it by torchrun --nproc-per-node 1 …, or name its own option: --knob gpus=--OPTION",
+            exit_code=2,
+        )
+    told = next((v for v in adopted.verdicts if v.name == "gpus"), None)
+    if told is not None and told.verdict not in ("works", "untested"):
+        raise AdvisorError(f"{knob.key} cannot be believed: {told.words}", "leave --gpus out", exit_code=3)
+
+
+def _splits(adopted: Adopted, base: Batch, time: Predicts, many: float) -> Iterator[tuple[float, float]]:
+    """Rows and calls of one process that together are the command's own global batch."""
+    together = round(base.rows * base.calls * base.processes)
+    micro = adopted.recipe.knob("micro_batch")
+    sets_rows = micro is not None and bool(micro.value) and adopted.works("micro_batch")
+    sets_calls = _accum_by_hand(adopted) or _accum_follows(adopted)
+    if many == base.processes:
+        yield base.rows, base.calls
+    most, least = max(b.rows for b in time.seen) * _FARTHEST, min(b.rows for b in time.seen) / _FARTHEST
+    least = least if many != base.processes else least * _FARTHEST
+    for rows in map(float, range(1, together + 1)) if sets_rows else (base.rows,):
+        calls = together / (rows * many)
+        new = (rows, many) != (base.rows, base.processes)
+        if new and least <= rows <= most and calls.is_integer() and (sets_calls or calls == base.calls):
+            batch = replace(base, rows=rows, calls=calls, processes=many)
+            if all(float(setting.value).is_integer() for setting in _settings(adopted, base, batch)):
+                yield rows, calls
+
+
+def _settings(adopted: Adopted, base: Batch, batch: Batch) -> tuple[Setting, ...]:
+    """What gives each process such a batch; the number of processes before what divides by it."""
+    found = []
+    micro, accum = adopted.recipe.knob("micro_batch"), adopted.recipe.knob("grad_accum")
+    if batch.processes != base.processes:
+        found.append(Setting(name="gpus", value=batch.processes))
+    if batch.rows != base.rows:
+        assert micro is not None and micro.value is not None  # it sets the rows
+        found.append(Setting(name="micro_batch", value=micro.value * batch.rows / base.rows))
+    if accum is not None and accum.value is not None and _accum_by_hand(adopted):
+        shared = batch.processes / base.processes if _accum_is_shared(adopted) else 1.0
+        value = accum.value * batch.calls * shared / base.calls
+        if value != accum.value:
+            found.append(Setting(name="grad_accum", value=value))
+    return tuple(found)
+
+
+def _accum_by_hand(adopted: Adopted) -> bool:
+    """Whether accumulation is set by a knob that works."""
+    accum = adopted.recipe.knob("grad_accum")
+    return accum is not None and accum.value is not None and adopted.works("grad_accum")
+
+
+def _accum_is_shared(adopted: Adopted) -> bool:
+    """Whether the program divides its accumulation among its processes, as nanoGPT does: by bursts of other numbers."""
+    alone, own = _alone(adopted, "gpus"), adopted.bursts[0].shape
+    seen = [(b.shape.calls, b.processes) for b in alone if b.shape is not None]
+    if own is None or not seen:
+        return False
+    return all(calls * many == own.calls * adopted.bursts[0].processes for calls, many in seen)
+
+
+def _accum_follows(adopted: Adopted) -> bool:
+    """Whether the program itself keeps its global batch: bursts of another micro-batch had as many rows a step."""
+    base, alone = adopted.bursts[0], [b for b in _alone(adopted, "micro_batch") if b.shape]
+    if base.shape is None or adopted.recipe.knob("grad_accum") is not None:
+        return False
+    return bool(alone) and all(rows_of_all(burst) == rows_of_all(base) for burst in alone)
+
+
+def _alone(adopted: Adopted, name: str) -> list[AdoptedBurst]:
+    """The bursts that set one knob and no other."""
+    return [burst for burst in adopted.bursts if [setting.name for setting in burst.values] == [name]]
