@@ -99,17 +99,30 @@ class Chosen:
 
 @functools.lru_cache(maxsize=16)
 def choose_fit(adopted: Adopted) -> Chosen:
-    """The law where the model is known, one process trains and its bursts are predicted no worse; else the terms."""
-    seen = seen_times(adopted.bursts)
-    model, terms = adopted.bursts[0].model, leave_one_out(seen, fit_time)
-    if model is None or terms is None or any(one.batch.processes > 1 for one in seen):
+    """The law where the model is known, one process trains and its bursts are predicted no worse; else the terms.
+
+    Bursts of several processes are the terms' alone: both are judged by those of one.
+    """
+    seen, model = seen_times(adopted.bursts), adopted.bursts[0].model
+    terms = leave_one_out(seen, fit_time)
+    if model is None or terms is None or adopted.bursts[0].processes > 1:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     known = model
 
     def by_law(some: Sequence[Seen]) -> Predicts:
-        return fit_law(known, some)
+        return fit_law(known, _of_one_process(some))
 
-    law = leave_one_out(seen, by_law)
-    if law is None or law.median > terms.median:
+    law = leave_one_out(_of_one_process(seen), by_law)
+    if law is None or law.median > _of_same(terms, law).median:
         return Chosen(fit=fit_time, held_out=terms, by_law=False)
     return Chosen(fit=by_law, held_out=law, by_law=True)
+
+
+def _of_one_process(seen: Sequence[Seen]) -> list[Seen]:
+    return [one for one in seen if one.batch.processes == 1]
+
+
+def _of_same(terms: HeldOut, law: HeldOut) -> HeldOut:
+    """What the terms say of the batches that the law was asked."""
+    asked = {point.batch for point in law.points}
+    return HeldOut(points=tuple(point for point in terms.points if point.batch in asked))

@@ -29,7 +29,7 @@ from trainer.schema import to_dict
 
 _FITS = {
     True: "its step times are fitted by the law of decoders",
-    False: "its step times are fitted by their own terms, which predict its bursts better or are of several processes",
+    False: "its step times are fitted by terms of their own, which predict its bursts better",
 }
 _MEMORY_KINDS = {
     "allocated": "allocated",

@@ -166,6 +166,10 @@ def test_the_law_is_taken_where_it_predicts_the_bursts_no_worse():
 def test_it_is_not_taken_of_another_model_of_several_processes_or_where_it_is_worse():
     assert not choose_fit(adopted(None)).by_law
     assert not choose_fit(adopted(MODEL, processes=2)).by_law
+    one = adopted(MODEL)
+    two = replace(one.bursts[0], processes=2, values=(Setting(name="gpus", value=2),), step_seconds=(0.3,) * 8)
+    both = replace(one, bursts=(*one.bursts, two))
+    assert choose_fit(both).by_law and choose_fit(both).held_out == choose_fit(one).held_out  # of one process
 
     def by_rows(batch: Batch) -> float:
         """A program that waits for its rows, whatever their length."""
