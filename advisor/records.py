@@ -44,6 +44,15 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What is trained beside weights that stay as they are: two thin matrices for each (LoRA, Hu et al. 2021)."""
+
+    rank: int
+    targets: str = "all"  # all | attention: the matrices of a block that have one
+    quantized: bool = False  # the blocks' matrices are held in 4 bits (QLoRA, Dettmers et al. 2023)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Software:
     """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
@@ -58,6 +67,7 @@ class Software:
     fused_attention: bool = True
     attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
     extra_parameters: int = 0  # that the shape lacks: an untied head's; negative: of a head that is tied
+    adapters: Adapters | None = None  # None: all weights are trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import click
 
 from advisor.cli.params import BYTES, FILE, NUMBERS, SIZE, TOKENS
 from advisor.errors import AdvisorError
-from advisor.records import Prediction, Software, Workload
+from advisor.records import Adapters, Prediction, Software, Workload
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -63,6 +63,15 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
     help="What the devices hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
+@click.option("--lora-rank", type=SIZE, help="Train adapters of this rank beside frozen 16-bit weights (LoRA).")
+@click.option(
+    "--lora-targets",
+    type=click.Choice(("all", "attention")),
+    default="all",
+    show_default=True,
+    help="The matrices of a block that have adapters.",
+)
+@click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
 @click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
 @click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
 @click.option("--download-rate", type=BYTES, help="Bytes a second for them, as 100MB. Default: 25 to 400 MB.")
@@ -99,6 +108,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     from advisor.calibrate.profiles import load_profile
     from advisor.cli.device import warn_of_others
     from advisor.hardware.here import device_key
+    from advisor.plan.adapted import published as with_adapters
     from advisor.store.store import default_store
     from trainer.schema import make_shape
 
@@ -106,15 +116,17 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
     key = device_key(options["gpu"])
     warn_of_others([key])
-    elsewhere = eight_bit or options["sharding"] == "optimizer"  # not done by this project's trainer
-    published = Software(fp8=eight_bit)  # what the trainer here does not do, loops in PyTorch elsewhere do
+    adapters = _adapters(key, options)
+    elsewhere = eight_bit or adapters is not None or options["sharding"] == "optimizer"  # not done by the trainer here
+    # what the trainer here does not do, loops in PyTorch elsewhere do
+    published = with_adapters(adapters) if adapters else Software(fp8=eight_bit)
     profile = load_profile(
         key,
         default_store(),
         family=options["family"],
         precision=precision,
         compile=options["compile_"],
-        software=published if eight_bit else None,
+        software=published if eight_bit or adapters else None,
         sharding=options["sharding"] if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
@@ -148,8 +160,28 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         sharding=sharding,
         software=published if elsewhere else None,
     )
-    others = ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
+    others = (
+        ("published software, less by what frozen weights save: the trainer here trains no adapters",)
+        if adapters
+        else ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
+    )
     return profile, workload, (*profile.sources, *(others if elsewhere else ()))
+
+
+def _adapters(key: str, options: dict[str, Any]) -> Adapters | None:
+    """What is trained beside frozen weights; AdvisorError where the options contradict each other."""
+    if options["lora_rank"] is None:
+        if options["qlora"] or options["lora_targets"] != "all":
+            given = "--qlora" if options["qlora"] else "--lora-targets"
+            raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
+        return None
+    if key == "cpu" or options["optimizer"] == "muon" or options["precision"] in ("fp32", "fp8"):
+        raise AdvisorError(
+            "adapters are predicted on cards, in 16 bits and with AdamW, as published runs have them",
+            "--gpu rtx-4090, without --optimizer muon and --precision",
+            exit_code=2,
+        )
+    return Adapters(rank=options["lora_rank"], targets=options["lora_targets"], quantized=options["qlora"])
 
 
 def predict_rows(path: Path) -> int:

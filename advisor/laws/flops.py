@@ -49,6 +49,16 @@ def block_matrix_parameters(shape: Shape[_Count]) -> _Count:
     return shape.depth * (attention + ffn)
 
 
+def adapter_parameters(shape: Shape[_Count], rank: int, targets: str) -> _Count:
+    """Weights of LoRA's pairs of thin matrices: rank·(d_in + d_out) for each matrix of a block that has one.
+
+    `targets`: "attention" (query, key, value, output) or "all" (those and the FFN's). Source: Hu et al. 2021, §4.
+    """
+    attention = 4 * shape.width + 2 * (shape.width + _kv_width(shape))
+    ffn = (3 if shape.family == "llama" else 2) * (shape.width + shape.ffn_width)
+    return shape.depth * rank * (attention + (ffn if targets == "all" else 0))
+
+
 def matmul_parameters(shape: Shape[_Count]) -> _Count:
     """N_mm: weights multiplied with the token stream, the head included and lookup tables not.
 

@@ -17,7 +17,7 @@ import numpy as np
 from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.laws.intervals import Z80, chance_below
-from advisor.predict import comm
+from advisor.predict import adapters, comm
 from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
 from advisor.predict.memory import MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
@@ -64,8 +64,10 @@ def step_seconds_many(
     z = sizes_of(a, grad_accum, gpus)
     logs = predict_log(profile.posterior, z)
     unlike = unlikeness(profile.posterior, tag_of(a))
-    own = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2)
-    value, spread = np.exp(logs.mean), np.exp(Z80 * profile.widening * own)
+    share = adapters.share_of_a_step(a)
+    own = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2 + share.deviation**2)
+    value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.unpacking_seconds(a, profile.spec)
+    spread = np.exp(Z80 * profile.widening * own)
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
@@ -80,6 +82,8 @@ def step_seconds_many(
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
     """Median tokens per second of all devices, as `step_seconds_many` has them but without intervals: cheaper."""
     seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
+    seconds = seconds * adapters.share_of_a_step(a).of_time
+    seconds = seconds + grad_accum * adapters.unpacking_seconds(a, profile.spec)
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
         seconds = seconds + comm.exposed_many(exchange, profile.spec, BACKWARD * seconds / grad_accum).value
@@ -174,6 +178,9 @@ def _prediction(
     flops_per_token = flops.flops_per_token(w.shape)
     if (seen := attended_tokens(w.software, w.shape.seq_len)) < w.shape.seq_len:
         flops_per_token -= 12.0 * w.shape.depth * w.shape.width * (w.shape.seq_len - float(seen))
+    if w.software is not None and (added := w.software.adapters) is not None:  # no gradients of frozen weights
+        flops_per_token -= 2.0 * flops.matmul_parameters(w.shape)
+        flops_per_token += 6.0 * flops.adapter_parameters(w.shape, added.rank, added.targets)
     peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
     rate = reciprocal(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes

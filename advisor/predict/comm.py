@@ -16,7 +16,7 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
 from advisor.predict.intervals import BASES, EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.throughput import ELEMENT_BYTES, extra_parameters
+from advisor.predict.throughput import ELEMENT_BYTES, extra_parameters, trained_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)
@@ -114,8 +114,9 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
 
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
     """What workloads of one kind exchange on so many GPUs each; arrays of shape (n,)."""
-    parameters = (a.parameters + extra_parameters(a.software)).astype(float)
-    gathered, scattered, step = 4 * parameters, 2 * parameters, np.zeros(len(parameters))
+    parameters = trained_parameters(a).astype(float)
+    every = (a.parameters + extra_parameters(a.software)).astype(float)  # what stays frozen is gathered too
+    gathered, scattered, step = 4 * every, 2 * parameters, np.zeros(len(parameters))
     if a.software is None and a.sharding == "full":
         blocks = (a.depth * a.block_parameters).astype(float)
         gathered = 2 * ELEMENT_BYTES[a.precision] * blocks + 4 * (parameters - blocks)

@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_line import Line
-from advisor.predict.memory_published import published_bytes
+from advisor.predict.memory_published import published_bytes, published_parts
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
 from advisor.store.folders import profiles_folder
@@ -149,6 +149,8 @@ class MemoryModel:
     def breakdown(self, workload: Workload) -> MemoryParts:
         """Say what holds the allocated bytes at the peak of a step."""
         a = WorkloadArrays.of([workload])
+        if self._published(a):
+            return self._published_breakdown(a)
         weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
         state = float(self.structure.persistent_bytes(a)[0])
         parts, line = self.structure.parts_bytes(a), self._line(a)
@@ -161,6 +163,17 @@ class MemoryModel:
             activations_bytes=varying["activations"],
             logits_bytes=varying["logits"],
             overhead_bytes=total - state - sum(varying.values()),
+        )
+
+    def _published_breakdown(self, a: WorkloadArrays) -> MemoryParts:
+        """Of other software: what its customs hold, before the line that measurements of such runs lie about."""
+        parts = {name: float(np.broadcast_to(part, (1,))[0]) for name, part in published_parts(a).items()}
+        forward = parts["held"] + parts["activations"] + parts["logits"] >= parts["gradients"]
+        parts |= {"gradients": parts["held"]} if forward else {"activations": 0.0, "logits": 0.0}
+        named = {name: parts[name] for name in ("weights", "gradients", "optimizer", "activations", "logits")}
+        total = float(self._allocated(a)[0][0])
+        return MemoryParts(
+            **{f"{name}_bytes": part for name, part in named.items()}, overhead_bytes=total - sum(named.values())
         )
 
     def basis(self, workload: Workload) -> Basis:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from advisor.laws import flops
 from advisor.predict.memory_terms import WorkloadArrays
 from advisor.records import Software
 
 # Bytes per parameter: weights, their fp32 master copy with both moments, gradients (sources §2.1).
 _STATE_BYTES = {"fp32": (4, 8, 4), "copied": (2, 12, 2), "16bit": (2, 4, 2)}
+# Frozen weights are 16-bit; in 4 bits with a 32-bit scale for each 64 of them (QLoRA, Dettmers et al. 2023, §3).
+_FROZEN_BYTES, _NF4_BYTES = 2.0, 0.5 + 4 / 64
 # Megatron and DeepSpeed reduce and gather in buckets of 5e8 elements (DeepSpeed's documented defaults), 16-bit each.
 _BUCKET_ELEMENTS = 5e8
 # Bytes per token and row of the vocabulary at the loss's peak: 16-bit logits, fp32 log-probabilities, fp32 gradient
@@ -32,16 +35,36 @@ def published_bytes(a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
     The peak beyond the state is at the start of the backward pass, where all activations and the logits live, or in
     the optimizer's step, where all gradients do.
     """
+    parts = published_parts(a)
+    beyond = np.maximum(parts["held"] + parts["activations"] + parts["logits"], parts["gradients"])
+    return parts["weights"] + parts["optimizer"], beyond + parts["copies"]
+
+
+def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
+    """Bytes by what holds them; `held`: the gradients that are alive while activations are.
+
+    Of adapters the weights are those that stay frozen too, gradients and moments their own.
+    """
     software = a.software or Software()
     weight, moments, gradient = _STATE_BYTES[software.state]
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
     n = (a.parameters + software.extra_parameters).astype(float)
-    saved = 4.0 * a.block_matrices if a.optimizer == "muon" else 0.0  # one moment instead of two
-    persistent = n * weight / weights_shards + (n * moments - saved) / state_shards
-    gradients = n * gradient / weights_shards
-    held = gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0)
-    backward = _activations(a, software) + _logits(a, software) + held
-    return persistent, np.maximum(backward, gradients) + _copies(a, software)
+    adapters = software.adapters
+    trained = n if adapters is None else flops.adapter_parameters(a, adapters.rank, adapters.targets).astype(float)
+    frozen = 0.0 if adapters is None else _FROZEN_BYTES * n
+    if adapters is not None and adapters.quantized:
+        frozen = frozen + (_NF4_BYTES - _FROZEN_BYTES) * a.block_matrices
+    saved = 4.0 * a.block_matrices if a.optimizer == "muon" and adapters is None else 0.0  # one moment instead of two
+    gradients = trained * gradient / weights_shards
+    return {
+        "weights": (trained * weight + frozen) / weights_shards,
+        "optimizer": (trained * moments - saved) / state_shards,
+        "gradients": gradients,
+        "held": gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0),
+        "activations": _activations(a, software),
+        "logits": _logits(a, software),
+        "copies": _copies(a, software),
+    }
 
 
 def _activations(a: WorkloadArrays, software: Software) -> np.ndarray:
@@ -81,6 +104,8 @@ def _logits(a: WorkloadArrays, software: Software) -> np.ndarray:
 def _copies(a: WorkloadArrays, software: Software) -> np.ndarray:
     """16-bit weights gathered or cast for use, and the buckets of collectives."""
     table = a.vocab_size * a.width
+    if software.adapters is not None and a.sharding != "full":  # a matrix on its way from 4 bits; no gradients of it
+        return 2.0 * a.width * a.ffn_width if software.adapters.quantized else np.zeros(len(a.depth))
     if a.sharding == "full":  # two blocks on their way, both tables, and a block's gradient before it is scattered
         return 6.0 * a.block_parameters + 2.0 * table * (1 if a.family == "gpt2" else 2)
     if software.state == "copied" and a.gpus > 1:

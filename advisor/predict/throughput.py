@@ -116,7 +116,7 @@ def sizes_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray | None 
         vocab=a.vocab_size.astype(float),
         tokens=a.tokens.astype(float),
         grad_accum=grad_accum.astype(float),
-        parameters=(a.parameters + extra_parameters(a.software)) / shares,
+        parameters=trained_parameters(a) / shares,
         block_matmul=flops.matmul_parameters(a) - head,
         head_matmul=head,
         element_bytes=ELEMENT_BYTES[a.precision] * ones,
@@ -143,6 +143,14 @@ def newton_schulz_flops(s: flops.Shape[int] | flops.Shape[np.ndarray]) -> float 
 def all_parameters(w: Workload) -> int:
     """Trainable parameters: the shape's, and what a published model has more or fewer of (an untied or tied head)."""
     return flops.parameters(w.shape) + extra_parameters(w.software)
+
+
+def trained_parameters(a: WorkloadArrays) -> np.ndarray:
+    """What the optimizer updates and several devices exchange the gradients of."""
+    adapters = a.software.adapters if a.software is not None else None
+    if adapters is not None:
+        return flops.adapter_parameters(a, adapters.rank, adapters.targets)
+    return a.parameters + extra_parameters(a.software)
 
 
 def extra_parameters(software: Software | None) -> int:

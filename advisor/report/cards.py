@@ -11,6 +11,7 @@ from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
+from advisor.laws.flops import adapter_parameters
 from advisor.records import Workload
 from advisor.report.table import capital
 from advisor.units import (
@@ -18,9 +19,11 @@ from advisor.units import (
     format_bandwidth,
     format_bytes,
     format_centre,
+    format_count,
     format_estimate,
     format_flops,
     format_percent,
+    format_rate,
     format_seconds,
     format_tokens,
     format_usd_rate,
@@ -28,6 +31,7 @@ from advisor.units import (
 )
 
 if TYPE_CHECKING:
+    from advisor.plan.adapted import Adapted
     from advisor.plan.cards import CardRow
 
 UNDATED = "commit undated (v8 schema: 2025-09 or later)"  # the price age column says it already
@@ -37,6 +41,27 @@ _COMPARED = (
     *("interconnect, GB/s both ways", "PyTorch wheels", "cannot do"),
 )
 OFFER_NUMBERS = ("$/h", "$/GPU-h", "spot $/h")  # columns of `offer_rows` that hold numbers
+
+
+ADAPTED_NUMBERS = ("trained", "memory", "micro-batch", "tokens/s", "longest context")  # columns that hold numbers
+
+
+def adapted_rows(found: Iterable[Adapted]) -> list[dict[str, str]]:
+    """A row for each kind of adapters: what is trained, what it takes of the card, how fast."""
+    rows = []
+    for one in found:
+        answer, work = one.prediction, one.prediction.workload
+        total, rate = answer.peak_reserved_bytes, answer.tokens_per_second
+        rows.append({
+            "kind": "QLoRA: frozen in 4 bits" if one.adapters.quantized else "LoRA: frozen in 16 bits",
+            "trained": format_count(adapter_parameters(work.shape, one.adapters.rank, one.adapters.targets)),
+            "memory": format_estimate(total, format_bytes) if total else "unknown",
+            "micro-batch": f"{work.micro_batch}" if answer.fits else "does not fit",
+            "recomputed": "yes" if work.activation_checkpointing == "full" else "no",
+            "tokens/s": format_estimate(rate, format_rate) if rate else "unknown",
+            "longest context": format_count(one.longest_context) if one.longest_context else "none",
+        })  # fmt: skip
+    return rows
 
 
 def card_facts(spec: GpuSpec) -> list[tuple[str, str]]:

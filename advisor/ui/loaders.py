@@ -7,7 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.calibrate.profiles import load_profile, profile_of
+from advisor.plan.adapted import published
 from advisor.predict.profile import Profile
+from advisor.records import Adapters
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
 
@@ -36,6 +38,12 @@ def _profile(
 ) -> Profile:
     del home, stamped  # in the key only
     return load_profile(key, default_store(), family=family, precision=precision, compile=compile)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def adapter_profile(key: str, family: str) -> Profile:
+    """A device as published software has it that trains adapters: no calibration speaks of that."""
+    return load_profile(key, default_store(), family=family, software=published(Adapters(rank=1)))
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

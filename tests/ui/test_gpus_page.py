@@ -57,6 +57,25 @@ def test_a_ticked_card_says_the_largest_batch_and_context():
     assert int(found["Largest micro-batch tried that fits"]) >= int(found["Micro-batch of a plan"].split(" x ")[0])
 
 
+def test_adapters_make_a_model_fit_that_does_not_fit_whole():
+    script = (
+        "import datetime\nfrom advisor.ui import gpus\n"
+        "goal = gpus._controls()\nrows = gpus._market(goal, ())\n"
+        "gpus._one(next(r for r in rows if r.spec.key == 'rtx-4090'), goal, datetime.date(2026, 11, 23))\n"
+    )
+    at = AppTest.from_string(script, default_timeout=180)
+    at.query_params["card_model"] = "llama-3-8b"
+    at.query_params["lora_rank"] = "32"
+    at.run()
+    assert not at.exception
+    assert "does not fit" in words(at)  # all of it
+    assert "Largest micro-batch tried that fits" not in [metric.label for metric in at.metric]
+    shown = next(t.value for t in at.table if "longest context" in t.value)
+    assert list(shown["micro-batch"]) != ["does not fit", "does not fit"]
+    # rank 32 in 32 layers: 4 x 4096 + 2 x (4096 + 1024) + 3 x (4096 + 14336) = 81,920: 83,886,080
+    assert set(shown["trained"]) == {"83.9 M"}
+
+
 def test_cards_of_the_address_stand_side_by_side_and_are_planned_on_with_the_model_asked_about(monkeypatch):
     at = app()
     at.query_params.update({"cards": ["l4", "h100-80gb-sxm"], "llama_depth": "8", "card_family": "llama"})

@@ -1,0 +1,131 @@
+"""LoRA and QLoRA: counts that PEFT prints, bytes by hand, the passes that are left, published peaks and pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+
+import pytest
+from click.testing import CliRunner
+
+from advisor.calibrate.profiles import load_profile
+from advisor.cli.predict import command
+from advisor.laws import flops
+from advisor.plan.adapted import adapted, published
+from advisor.predict.adapters import share_of_a_step
+from advisor.predict.batch import predict_batch
+from advisor.predict.memory_published import published_parts
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.records import Adapters, Workload
+from advisor.store.store import Store
+from benchmarks.adapters import GIB, rows
+from trainer.schema import make_shape
+
+LLAMA_2_7B = {"depth": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn_width": 11008, "vocab_size": 32000}
+SHAPE = make_shape("llama", seq_len=2048, **LLAMA_2_7B)
+N = 6_738_415_616  # as Meta's weights count
+
+
+def workload(adapters: Adapters | None = None, **changes) -> Workload:
+    software = published(adapters or Adapters(rank=8))
+    base = Workload(shape=SHAPE, micro_batch=1, gpu="a100-80gb-sxm", software=software)
+    return dataclasses.replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rank", "targets", "count"),
+    [(8, "all", 19_988_480), (8, "attention", 8_388_608), (64, "all", 159_907_840)],  # PEFT, trainable params
+)
+def test_adapters_have_the_weights_that_peft_prints(rank, targets, count):
+    assert flops.parameters(SHAPE) == N
+    assert flops.adapter_parameters(SHAPE, rank, targets) == count
+
+
+def test_frozen_weights_take_two_bytes_or_four_and_a_half_bits_and_nothing_else():
+    added = 19_988_480
+    sixteen = published_parts(WorkloadArrays.of([workload()]))
+    assert float(sixteen["weights"][0]) == 2 * N + 2 * added
+    assert float(sixteen["optimizer"][0]) == 4 * added and float(sixteen["gradients"][0]) == 2 * added
+    four = published_parts(WorkloadArrays.of([workload(Adapters(rank=8, quantized=True))]))
+    matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    assert float(four["weights"][0]) == pytest.approx(2 * (N - matrices) + 4.5 / 8 * matrices + 2 * added)
+    assert float(four["activations"][0]) == float(sixteen["activations"][0])
+
+
+def test_the_passes_that_are_left_agree_with_measured_pairs():
+    """Tokens a second and card with and without adapters: NeMo's Llama 70B; torchtune's 3B, recomputed."""
+    whole = share_of_a_step(WorkloadArrays.of([workload()]))
+    again = share_of_a_step(WorkloadArrays.of([workload(activation_checkpointing="full")]))
+    assert float(whole.of_time[0]) == pytest.approx(4 / 6, rel=0.01)
+    assert float(again.of_time[0]) == pytest.approx(6 / 8, rel=0.01)
+    nemo = [(154208 / 32) / (59848 / 8), (123648 / 32) / (49648 / 8), (52416 / 32) / (21144 / 8)]
+    for measured, share in (*((one, whole) for one in nemo), (7301 / 8210, again)):
+        assert abs(measured / float(share.of_time[0]) - 1) < 0.2
+    assert share_of_a_step(WorkloadArrays.of([workload(software=None)])).of_time == 1.0
+
+
+def test_published_peaks_lie_in_their_intervals(tmp_path):
+    errors, inside = [], []
+    profile = load_profile("a100-80gb-sxm", Store(tmp_path), family="llama", software=published(Adapters(rank=8)))
+    for row in rows():
+        said = (profile.memory.reserved_bytes if row.reserved else profile.memory.allocated_bytes)(row.workload)
+        errors.append(abs(said.value / GIB / row.peak - 1))
+        inside.append(said.contains(row.peak * GIB))
+    assert len(errors) >= 20 and statistics.median(errors) < 0.2 and sum(inside) >= 0.8 * len(inside)
+
+
+def test_speed_of_torchtunes_adapters_on_a_4090(tmp_path):
+    """Llama 3.1 8B, packed 2048 by 2, recomputed: 3083 tokens a second with LoRA and 2413 with QLoRA."""
+    shape = make_shape("llama", depth=32, width=4096, heads=32, kv_heads=8, ffn_width=14336, vocab_size=128256,
+                       seq_len=2048)  # fmt: skip
+    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=published(Adapters(rank=8)))
+    for quantized, measured in ((False, 3083), (True, 2413)):
+        work = workload(Adapters(rank=8, quantized=quantized), shape=shape, micro_batch=2, gpu=profile.key,
+                        compile=profile.compile, activation_checkpointing="full")  # fmt: skip
+        said = predict_batch(profile, [work])[0]
+        assert said.tokens_per_second.contains(measured)
+        assert said.mfu.value < 0.8  # of the passes that are made
+
+
+def test_a_model_that_does_not_fit_whole_fits_with_its_weights_frozen(tmp_path):
+    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=published(Adapters(rank=16)))
+    sixteen, four = (adapted(profile, SHAPE, Adapters(rank=16, quantized=q)) for q in (False, True))
+    assert sixteen.prediction.fits and four.prediction.fits
+    assert four.prediction.peak_reserved_bytes.value < sixteen.prediction.peak_reserved_bytes.value
+    assert four.longest_context > sixteen.longest_context
+    large = make_shape("llama", depth=80, width=8192, heads=64, kv_heads=8, ffn_width=28672, vocab_size=128256,
+                       seq_len=2048)  # fmt: skip
+    assert adapted(profile, large, Adapters(rank=16)).prediction.fits is False
+
+
+BASE = ("--gpu", "rtx-4090", "--family", "llama", "--depth", "16", "--micro-batch", "1", "--seq-len", "1024",
+        "--vocab-size", "32000")  # fmt: skip
+
+
+def run(*words: str):
+    return CliRunner().invoke(command, [*BASE, *words], standalone_mode=False)
+
+
+def test_the_command_says_what_is_trained():
+    text = run("--lora-rank", "16").output
+    assert "LoRA of rank 16" in text and "trained)" in text and "trains no adapters" in text
+    found = json.loads(run("--lora-rank", "16", "--qlora", "--json").output)
+    whole = json.loads(run("--json").output)
+    assert found["peak_reserved_bytes"]["value"] < whole["peak_reserved_bytes"]["value"]
+    assert found["flops_per_token"] < whole["flops_per_token"]
+    assert found["memory_parts"]["weights_bytes"] < whole["memory_parts"]["weights_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--qlora",), "--qlora without a rank"),
+        (("--lora-targets", "attention"), "--lora-targets without a rank"),
+        (("--lora-rank", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
+        (("--lora-rank", "8", "--precision", "fp32"), "on cards, in 16 bits"),
+    ],
+)
+def test_what_makes_no_adapters_is_refused(words, said):
+    error = run(*words).exception
+    assert said in str(error) and error.hint
