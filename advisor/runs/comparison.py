@@ -174,6 +174,8 @@ def compare_those_far_enough(cases: Sequence[Case], names: Sequence[str]) -> tup
            for one, case in zip(reached, cases, strict=True)]  # fmt: skip
     kept = [(case, name) for case, name, is_far in zip(cases, names, far, strict=True) if is_far]
     words = [f"{name}: not compared, it broke off early" for name, is_far in zip(names, far, strict=True) if not is_far]
+    if len(kept) < 2:
+        return None, [*words, f"no other run came as far as {kept[0][1]}: nothing is compared"] if kept else words
     try:
         return compare_runs([case for case, _ in kept], [name for _, name in kept]), words
     except AdvisorError as error:

@@ -60,13 +60,16 @@ def judge_all(paths: Sequence[Path], store: Store, judge: Callable[[Path], Analy
 
 
 def _compared(analyses: Sequence[Analysis], *, forgiving: bool) -> tuple[Comparison | None, list[str]]:
-    """The runs against each other; of a folder of runs that cannot be, in words why not."""
+    """The runs against each other, or in words why not; of a folder those that broke off are left out."""
     if len(analyses) < 2:
         return None, []
     cases = [analysis.case for analysis in analyses]
-    if not forgiving:
-        return compare_runs(cases), []
-    return compare_those_far_enough(cases, names_of(analyses))
+    if forgiving:
+        return compare_those_far_enough(cases, names_of(analyses))
+    try:
+        return compare_runs(cases, names_of(analyses)), []
+    except AdvisorError as error:  # each is judged all the same
+        return None, [error.message]
 
 
 def names_of(analyses: Sequence[Analysis]) -> list[str]:

@@ -22,7 +22,7 @@ from advisor.runs.comparison import compare_runs
 from advisor.store.folders import example_run
 from advisor.store.store import Store
 from advisor.workflows.analysis import Given, to_document
-from advisor.workflows.analyze import analyze
+from advisor.workflows.analyze import analyze, judge_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -172,6 +172,24 @@ def test_one_log_is_not_compared(store, tmp_path):
     found = analyze(write_log(tmp_path / "run.log"), Given(), store)
     with pytest.raises(AdvisorError, match="cannot compare"):
         compare_runs(cases([found]))
+
+
+def test_two_logs_of_which_one_broke_off_are_judged_each(store, tmp_path):
+    """It was an error, and in the app "only one log was given" of two."""
+    (tmp_path / "runs").mkdir()
+    whole = write_log(tmp_path / "runs" / "whole.log")
+    (tmp_path / "broken.log").write_text(
+        'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n    main()\nRuntimeError: no card\n'
+    )
+    done = advisor("analyze", whole, tmp_path / "broken.log")
+    assert "broken.log has no training loss" in " ".join(done.stdout.split()) and "RuntimeError" in done.stdout
+    write_log(tmp_path / "runs" / "short.log", steps=8)
+    of_a_folder = judge_all([tmp_path / "runs"], store, lambda path: analyze(path, Given(), store))
+    assert len(of_a_folder.analyses) == 2 and of_a_folder.comparison is None
+    assert of_a_folder.left_out == (
+        "short.log: not compared, it broke off early",
+        "no other run came as far as whole.log: nothing is compared",
+    )
 
 
 def test_bad_input_is_one_sentence(tmp_path):
