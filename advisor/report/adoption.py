@@ -99,7 +99,7 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
         gated = "gated feed-forward" if model.family == "llama" else "feed-forward"
         yield (
             f"a decoder of {model.depth} blocks, {model.width} wide, {gated} of {model.ffn_width}, vocabulary of "
-            f"{model.vocab_size:,}, by its weights; {_FITS[done.by_law]}"
+            f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[done.by_law]}"
         )
     if held is None:
         yield "how right its step times are predicted cannot be told: fewer than four batches were measured"

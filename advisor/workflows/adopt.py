@@ -24,6 +24,7 @@ from advisor.adopt.session import Command, adopt
 from advisor.errors import AdvisorError, close_matches
 from advisor.hardware.catalog import find_gpu
 from advisor.hardware.here import cards, device_key
+from advisor.laws.flops import parameters
 from advisor.store.adopted import (
     Adopted,
     AdoptedBurst,
@@ -33,13 +34,17 @@ from advisor.store.adopted import (
     dump_adopted_plan,
     save_adopted,
 )
-from advisor.store.disk import write_atomic
+from advisor.store.disk import disk_errors, write_atomic
 from advisor.store.store import Store
+from advisor.workflows.goal import shape_of_config
+from trainer.schema import ModelShape
 
 BUDGET_SECONDS = 240.0
 _HELP_SECONDS = 120.0  # imports come before a program reads its arguments
 _FREE_SHARE = 0.9  # of a machine's free memory, that a run may fill
 _CONTAINERS, _ELSEWHERE = ("docker", "podman", "nerdctl"), ("ssh", "kubectl")
+_CONFIG = "config.json"  # of a model, beside its weights
+_SAME_MODEL = 0.1  # relative: a head that shares the embedding's weights may be counted or not
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?$")
 VARIABLE = re.compile(r"[A-Za-z_]\w*=")  # what a shell, or env, sets before it starts a program
 
@@ -82,7 +87,7 @@ def adopt_command(
         budget_seconds,
         on_event,
     )
-    base = session.bursts[0]
+    base = replace(session.bursts[0], model=session.bursts[0].model or configured_model(command, session.bursts[0]))
     on_card = _is_on_card(base)
     adopted = Adopted(
         name=name_of(command, name or ""),
@@ -94,11 +99,33 @@ def adopt_command(
         torch=session.torch,
         gpus=session.processes,
         verdicts=session.verdicts,
-        bursts=session.bursts,
+        bursts=(base, *session.bursts[1:]),
         seconds=round(time.monotonic() - began, 2),
     )
     save_adopted(store.home, adopted)
     return adoption_of(adopted)
+
+
+def configured_model(command: Sequence[str], base: AdoptedBurst) -> ModelShape | None:
+    """The decoder of a config.json that a command names, or its folder, where the weights were not seen; None: none.
+
+    Where it was seen how much is trained, that must be the whole of it.
+    """
+    if base.shape is None or base.shape.length is None:
+        return None
+    named = [part for word in command[1:] for part in (word, word.partition("=")[2]) if part]
+    paths = [name if os.path.basename(name) == _CONFIG else os.path.join(name, _CONFIG) for name in named]
+    found = next((path for path in paths if os.path.isfile(path)), None)  # False for what is no path at all
+    if found is None:
+        return None
+    with disk_errors("read", Path(found)):
+        text = Path(found).read_text(encoding="utf-8", errors="replace")
+    try:
+        shape, _ = shape_of_config(text, round(base.shape.length))
+    except AdvisorError:  # a model of another kind, or no configuration of one
+        return None
+    whole = parameters(shape)
+    return shape if base.elements is None or abs(base.elements / whole - 1) <= _SAME_MODEL else None
 
 
 def _is_on_card(base: AdoptedBurst) -> bool:

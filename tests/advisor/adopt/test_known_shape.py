@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from advisor.laws import flops
 from advisor.records import Basis
 from advisor.report.adoption import adoption_lines
 from advisor.store.adopted import Adopted, AdoptedBurst, BatchShape, Knob, KnobVerdict, Recipe, Setting
-from advisor.workflows.adopt import adoption_of
+from advisor.workflows.adopt import adoption_of, configured_model
 from trainer.schema import ModelShape
 
 
@@ -178,3 +179,24 @@ def test_it_is_not_taken_of_another_model_of_several_processes_or_where_it_is_wo
     waiting = adopted(MODEL, by_rows)
     chosen, terms = choose_fit(waiting), leave_one_out(seen_times(waiting.bursts), fit_time)
     assert chosen.held_out.median <= terms.median + 1e-12  # whichever it is, never the worse
+
+
+CONFIG = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "intermediate_size": 688, "vocab_size": 512}  # fmt: skip
+
+
+def test_a_configuration_that_the_command_names_says_what_was_not_seen(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    seen = replace(adopted(None).bursts[0], elements=None, source="log")
+    for words in (("--model", str(tmp_path / "model")), (f"--model={tmp_path}/model/config.json",)):
+        found = configured_model(("python", "t.py", "--json", '{"a": "' + "x" * 400 + '"}', *words), seen)
+        assert (found.depth, found.width, found.ffn_width, found.vocab_size) == (4, 256, 688, 512)
+    command = ("python", "t.py", str(tmp_path / "model"))
+    # 4 blocks of 4 x 256^2 + 3 x 256 x 688 and two norms, twice 512 x 256, and a norm at the end
+    assert configured_model(command, replace(seen, elements=3_426_560)) is not None
+    assert configured_model(command, replace(seen, elements=50_000)) is None  # adapters
+    assert configured_model(("python", "t.py", str(tmp_path)), seen) is None
+    (tmp_path / "model" / "config.json").write_text("{torn")
+    assert configured_model(command, seen) is None
+    assert configured_model(command, replace(seen, shape=None)) is None
