@@ -79,6 +79,25 @@ def learning_rate_points(case: Case, most: int = MOST_POINTS, smooth: float = 0.
     return _placed(case, shares, most, smooth) if len(shares) else []
 
 
+def telemetry_at_steps(case: Case, name: str, most: int = MOST_POINTS, smooth: float = 0.0) -> list[Point]:
+    """A column of telemetry at the steps that were trained meanwhile, the mean of all cards; empty without a clock
+    that telemetry and log share.
+    """
+    values, clock = run_metrics.telemetry(case, name), run_metrics.telemetry(case, "unix_seconds")
+    if not len(values) or len(clock) != len(values):
+        return []
+    known = np.isfinite(values) & np.isfinite(clock)
+    times, place = np.unique(clock[known], return_inverse=True)
+    means = np.bincount(place, weights=values[known]) / np.bincount(place)
+    for column in ("unix_seconds", "elapsed_seconds"):
+        own = curve(case.run, column)
+        during = (times >= own.value[0]) & (times <= own.value[-1]) if len(own) > 1 else np.zeros(len(times), bool)
+        if during.any():
+            steps = np.interp(times[during], own.value, own.step)
+            return _placed(case, Curve(step=steps, value=means[during]), most, smooth)
+    return []
+
+
 def columns_with_curves(case: Case) -> list[str]:
     """The columns of which this run's main phase has two values at least."""
     return [name for name in case.run.columns if len(curve(case.run, name)) > 1]

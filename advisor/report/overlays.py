@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ _SCALARS = {
         title="Step time", unit="seconds", curve=chart_data.step_points, log_y=True, positive=True
     ),
 }  # fmt: skip
+# of the machine while it trained; not among the charts that every report has
+_TELEMETRY = {
+    "telemetry/utilization": ("Utilisation", "share of time with a kernel"),
+    "telemetry/power_watts": ("Power", "watts of a card"),
+    "telemetry/memory_used_bytes": ("Memory in use", "of a card"),
+    "telemetry/temperature_celsius": ("Temperature", "°C"),
+}
 # columns that are an axis or no reading, and the learning rate's own that is the other's share
 _NO_SCALARS = {
     "step",
@@ -81,6 +89,10 @@ _NO_SCALARS = {
 }
 
 
+def _telemetry(column: str, case: Case, most: int, smooth: float) -> list[Point]:
+    return chart_data.telemetry_at_steps(case, column, most, smooth)
+
+
 def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
     """What at least one run has a curve of, by name, with its title; those that every log may have come first."""
     held = {name for analysis in analyses for name in chart_data.columns_with_curves(analysis.case)}
@@ -90,13 +102,20 @@ def scalars(analyses: Sequence[Analysis]) -> dict[str, str]:
         if any(len(scalar.curve(analysis.case, 2, 0.0)) > 1 for analysis in analyses)
     }
     names = [name for name in _SCALARS if name in known]
-    return {name: _scalar(name).title for name in (*names, *sorted(held - {*_SCALARS} - _NO_SCALARS))}
+    read = [
+        name for name in _TELEMETRY if any(len(_scalar(name).curve(analysis.case, 2, 0.0)) > 1 for analysis in analyses)
+    ]
+    return {name: _scalar(name).title for name in (*names, *sorted(held - {*_SCALARS} - _NO_SCALARS), *read)}
 
 
 def _scalar(name: str) -> Scalar:
     """A scalar by its name; what is not known in particular is the column of the table."""
     if name in _SCALARS:
         return _SCALARS[name]
+    if name in _TELEMETRY:
+        title, unit = _TELEMETRY[name]
+        column = name.removeprefix("telemetry/")
+        return Scalar(title=title, unit=unit, curve=partial(_telemetry, column))
     title = name.removesuffix("_bytes").removesuffix("_seconds").replace("_", " ").capitalize()
     unit = "seconds" if name.endswith("_seconds") else "as printed"
     return Scalar(title=title, unit=unit, curve=_column(name), log_y=name == "grad_norm", positive=name == "grad_norm")

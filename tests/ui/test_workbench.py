@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from advisor.store.kept_logs import keep_logs, kept_logs
 from advisor.store.store import Store
 from advisor.ui.uploads import Upload, judge_uploads
 from advisor.workflows.analysis import Given
+from tests.advisor.findings.build import telemetry
 from tests.ui.serving import chromium, free_port, serving
 
 GIVEN = Given(gpu="h100-80gb-sxm", gpus=1, usd_per_gpu_hour=3.6)
@@ -101,6 +103,22 @@ def test_every_column_of_a_log_can_be_drawn_in_words_and_units():
     [curve, *_] = drawn(overlay(analyses, held[0], Look()))
     assert curve["encoding"]["y"]["title"] == "GiB"
     assert curve["rows"][0]["value"] == pytest.approx(20e9 / 2**30)
+
+
+def test_what_the_cards_did_in_several_runs_is_drawn_over_each_other():
+    """Power, utilisation, memory and temperature at the steps that were trained meanwhile, the mean of all cards."""
+    stamped = [json.dumps({"step": step, "loss": 4 - step / 100, "timestamp": 2.0 * step}) for step in range(1, 60)]
+    first, second = judged("\n".join(stamped), "\n".join(stamped[:40]))
+    read = telemetry(300, gpus=2, power_watts=np.tile([300.0, 340.0], 300))
+    first = replace(first, case=replace(first.case, run=replace(first.case.run, telemetry=read)))
+    offered = scalars([first, second])
+    assert offered["telemetry/power_watts"] == "Power" and list(offered)[0] == LOSS
+    plot = overlay([first, second], "telemetry/power_watts", Look())
+    [curve, *_] = drawn(plot)
+    assert {row["value"] for row in curve["rows"]} == {320.0}
+    assert min(row["step"] for row in curve["rows"]) == 1 and max(row["step"] for row in curve["rows"]) == 59
+    assert "run1.log" in plot.caption  # which has none
+    assert "telemetry/power_watts" not in scalars([second])
 
 
 def test_a_validation_loss_begins_when_it_was_taken():
