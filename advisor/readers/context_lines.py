@@ -17,12 +17,12 @@ MANY = 5  # lines of one shape that are, where they count and measure nothing
 SHORTEST_BAR = 30  # seconds of a bar that may be a training's
 MAY_MATTER = re.compile(
     rb"(?i)loss|entropy|nll|xent|rmse|train|\btick\b|\btrl\b|\btel\b|\bval|epoch|episode|step|iter|batch|round|update|\bit\b|\bep\b"
-    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d"
+    rb"|\blearn|\bcost|objective|\bmse\b|\bmae\b|elbo|\bup\b|[\x80-\xff]|\d/ *\d|\d%\) \d|num frames|fit progress"
     rb"|\b(?:" + "|".join(ASCII_WORDS).encode() + rb")\b"
 )
 _BEGIN = re.compile(r"(?:start|starting|begin|beginning|training|train|running|current|info|now|in|at)_")
 _PLANS = {"epochs", "batches", "steps", "iterations", "iters", "num_epochs", "num_steps", "total_steps", "max_steps"}
-_TRAINING = re.compile(rb"(?i)\btrain|\blearning\b")
+_TRAINING = re.compile(rb"(?i)\btrain|\blearning\b|\bepisodes?\b|\bframes: \d")
 _BAR = re.compile(rb"\d{1,3}%[^\r\n\[%]{0,120} \d{1,12}/(?P<total>\d{1,12}) \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d)<")
 _OPEN_BAR = re.compile(rb"(?<!\d)\d{1,12}it \[(?:(\d{1,4}):)?(\d{1,4}):(\d\d),")
 _LABEL = 60  # bytes before a bar that say what it counts

@@ -69,7 +69,7 @@ END_RULES = (
         r"[Dd]id not improve more than tol.* [Ss]topping"
         r"|^\W*[Ee]arly[- ]?stop(?:ped|ping)?: |^Early stopping, best iteration is"
         r"|[Ee]arly ?[Ss]topping: |Stopping training early|early stop since|[Tt]raining stopped early"
-        r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|at|after|!|\.|$)"
+        r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|occurred|at|after|!|\.|$)"
         r"|(?:[Tt]rigger(?:ed|ing)|[Pp]erform(?:ed|ing)) early[- ]?stop|EARLY STOP|^\W*[Ee]arly[- ]?stop(?:ped"
         r"|ping)?\W*$"
         r"|[Ee]poch \S+ ?: early stopping|\bearly stop(?:ped|ping)? after \d+ (?:epochs|steps|iterations|rounds)\b"
@@ -77,7 +77,7 @@ END_RULES = (
     ),
     rule(
         "finished",
-        "nd of epoch|rain_time|"
+        "rening zako|Run finished|nd of epoch|rain_time|"
         "raining|rain finished|inished train|ompleted train|one training|epochs completed in|reached.|train_runtime"
         "|Total training time|max_update:|peak memory|TRAINING|total average iteration time|tuning|训练完成|训练结束"
         "|训练完毕"
@@ -111,6 +111,7 @@ END_RULES = (
         r"|^\W*Completed all \d+ (?:\w+ )?(?:rounds|epochs|steps|iterations) in <DURATION>"
         r"|训练(?:已)?(?:完成|结束|完毕)(?:.{0,12}(?:耗时|用时|时间)\W{0,3}<DURATION>)?"
         r"|[Ee]ntraînement terminé(?:[^\d\n]{0,8}<DURATION>)?"
+        r"|\bRun finished \d+ round\(s\) in <DURATION>|[Tt]rening zakończony"
         r"|\bFINISHED \w+ in <DURATION>|^Finished! Error rate = "
         r"|[Ff]inish train(?:ing)? \S{1,80} in <DURATION>|[Tt]reinamento (?:concluíd|completad|finalizad|terminad)o"
         r"|[Aa]ddestramento (?:completat|terminat)o|[Pp]elatihan (?:telah )?selesai|[Ee]ğitim tamamlandı"

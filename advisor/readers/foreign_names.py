@@ -26,7 +26,21 @@ _PARTS = (
 _WORDS = {
     **dict.fromkeys(("perte", "pertes", "pérdida", "perdida", "perda", "perdita", "pierdere", "verlust"), "loss"),
     **dict.fromkeys(
-        ("потери", "лосс", "ошибка", "kayıp", "verlies", "ztráta", "veszteség", "förlust", "tappio"), "loss"
+        (
+            "потери",
+            "лосс",
+            "ошибка",
+            "kayıp",
+            "kaybı",
+            "strata",
+            "straty",
+            "verlies",
+            "ztráta",
+            "veszteség",
+            "förlust",
+            "tappio",
+        ),
+        "loss",
     ),
     **dict.fromkeys(
         ("époque", "époques", "época", "epoche", "epoca", "epocă", "эпоха", "epoka", "epok", "tijdperk"), "epoch"
@@ -43,6 +57,7 @@ _WORDS = {
     **dict.fromkeys(("genauigkeit", "точность", "acurácia", "exactitud", "exactitude"), "accuracy"),
     **dict.fromkeys(("обучение", "обучения", "eğitim"), "train"),
     **dict.fromkeys(("validación", "validação", "validazione", "validare", "validierung", "walidacja"), "val"),
+    **dict.fromkeys(("walidacyjna", "walidacyjnej", "validazione"), "val"),
     **dict.fromkeys(("валидация", "валидации", "doğrulama", "validatie"), "val"),
 }
 ASCII_WORDS = tuple(sorted(word for word in _WORDS if word.isascii()))

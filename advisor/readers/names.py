@@ -72,6 +72,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "steps_done",
         "time_total_timesteps", "total_timesteps", "timesteps", "n_updates",
         "global_step_max_steps", "iter_train", "total_steps_done", "learning_iteration", "tick",
+        "total_num_frames",
     )),
     ("epoch", "count", (
         "epoch", "epochs",
@@ -92,6 +93,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "running_loss", "train_box_loss", "box_loss",
+        "ce",
         r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)|rmse_(?:trn|train)",  # what boosted trees and potentials minimise
     )),
     ("eval_loss", "loss", (
@@ -159,6 +161,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "sec_per_iter", "s_per_iter", "iter_dt", "time_metrics_end_to_end", "seconds_per_iter", "perf_time_per_step",
         "step_dt", "train_dt", "iter_time_s", "updt", "per_step", "per_iter", "per_iteration",
     )),
+    ("epoch_seconds", "seconds", ("epoch_duration", "time_per_epoch", "epoch_seconds")),
     ("elapsed_seconds", "seconds", (
         "elapsed", "elapsed_time", "runtime", "_runtime", "total_time", "wall_time", "walltime", "time_elapsed",
         "train_time", "total_training_time", "training_time", "relative_time", "wall_clock", "time_total",
@@ -192,7 +195,7 @@ _PER_STEP = ("per_step", "per_iter", "per_iteration")  # behind a unit: "ms_per_
 # parts of a step that share their name with what they work on: in milliseconds "grad_norm" is the time it takes
 _TIMED = {"grad_norm": "grad_norm", "gradient_norm": "grad_norm", "flush": "flush", "gpu_flush": "flush",
           "data": "data", "timing_data": "data"}  # fmt: skip
-_AMBIGUOUS_TIME = re.compile(r"time|time_s|t|seconds|secs|sec")
+_AMBIGUOUS_TIME = re.compile(r"time|time_s|t|seconds|secs|sec|dur")
 _OUTER = re.compile(
     r"(?:train|training|trainer|metrics|perf|performance|time|timing|timings|optim|stats|global|model|gpu)_"
 )

@@ -52,7 +52,7 @@ _NAMED = (
     + _UNIT
     + rb"(?! ?[=:]))?"
     + _END
-    + rb"(?! (?:epoch|step|iter)[,:;|])"  # INFO - 1 epoch, loss: 0.2
+    + rb"(?! (?:epoch|step|iter)[,:;|](?! {0,3}\d))"  # INFO - 1 epoch, loss: 0.2; not epoch: 1 step: 500
 )
 _CLOCK = rb"\[(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d\d)(?:<|,(?= {1,3}[\d.?]{1,12}(?:s/it|it/s)))"
 _BARE_RATE = rb"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?) ?(?P<rated>" + _RATE + rb")(?!\w)"
@@ -69,7 +69,7 @@ _ORDINAL = (  # 第 3 轮, 第3/10步
 _JOINED = rb"(?<![A-Za-z0-9])(?P<glued>[Ee]poch|EPOCH|[Ss]tep|[Ii]ter)[_-]?(?P<number>\d+)" + _END
 # 3epoch:train:1-50batch, | 12 epoch, loss: 0.2
 _BEHIND = (
-    rb"(?:(?<![\w.:/-])(?=\d+[a-z])|(?:^|(?<=[-|,:\]] ))(?=\d+ [a-z]+[,:;|]))(?P<before>\d+) ?"
+    rb"(?:(?<![\w.:/-])(?=\d+[a-z])|(?:^|(?<=[-|,:\]] ))(?=\d+ [a-z]+[,:;|](?! {0,3}\d)))(?P<before>\d+) ?"
     rb"(?P<behind>epoch|step|iter)(?![\w/])"
     rb"|(?<![\w.])\d+-(?P<upto>\d+)batch\b"
 )
@@ -88,9 +88,15 @@ _SINCE = (  # 1m 42s (- 10m 40s) (5000 6%) 2.8512, as PyTorch's tutorials print
     rb"^ *(?:(?P<since_h>\d+)h )?(?P<since_m>\d+)m (?P<since_s>\d+)s \(-[ \dhms]{1,24}\) "
     rb"\((?P<turns>\d+) \d+%\) (?P<its>" + LOSS + rb")\s*$"
 )
+_ROUND = (  # Flower: fit progress: (3, 1.23, {'accuracy': 0.5}, 36.9)
+    rb"fit progress: \((?P<round>\d+), (?P<after>" + LOSS + rb"), \{[^{}]{0,400}\}, (?P<gone>\d+(?:\.\d+)?)\)"
+)
+_GONE = rb"(?<=\|) {1,4}(?P<gone_h>\d+):(?P<gone_m>\d\d):(?P<gone_s>\d\d)s\s*$"  # |  0:00:36s, as TabNet prints
 _SLOT = re.compile(
     b"|".join(
         (
+            _ROUND,
+            _GONE,
             _SINCE,
             _SPLIT,
             _CLOCK,
@@ -186,6 +192,15 @@ def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
         parts = {"h": "since_h", "min": "since_m", "s": "since_s"}
         clock = tuple((unit, *match.span(name)) for unit, name in parts.items() if match[name] is not None)
         yield Slot(name="bar clock", start=match.start(), end=match.end("since_s"), parts=clock)
+        return
+    if match["round"] is not None:
+        yield Slot(name="step", start=match.start("round"), end=match.end("round"))
+        yield Slot(name="loss", start=match.start("after"), end=match.end("after"))
+        yield Slot(name="elapsed", start=match.start("gone"), end=match.end("gone"), unit="s")
+        return
+    if match["gone_s"] is not None:
+        clock = tuple((unit, *match.span(f"gone_{unit[0]}")) for unit in ("h", "min", "s"))
+        yield Slot(name="bar clock", start=match.start(), end=match.end("gone_s"), parts=clock)
         return
     if match["turn"] is not None:
         yield Slot(name="step", start=match.start("turn"), end=match.end("turn"))

@@ -120,6 +120,13 @@ def _row_of(line: bytes, wide: bool, below: Sequence[bytes]) -> TableRow | None:
     return TableRow(names=tuple(names), wide=wide, kind=TRAIN if "loss" in taken else EVAL)
 
 
+def _seconds(text: bytes) -> float | None:
+    """Of a clock, or of a broken number of seconds."""
+    if clock := _CLOCK.fullmatch(text):
+        return 3600 * int(clock["h"] or 0) + 60 * int(clock["min"]) + float(clock["s"])
+    return float(text) if re.fullmatch(rb"\d{1,6}\.\d{1,9}", text) else None
+
+
 def _first_of_best(named: Sequence[Named | None], column: str) -> int:
     """Where the surest name of a column stands first."""
     ranks = {at: one.rank for at, one in enumerate(named) if one is not None and one.column == column}
@@ -136,9 +143,8 @@ def _is_zero(text: bytes) -> bool:
 
 
 def _of_an_epoch(cells: Sequence[bytes]) -> str:
-    """What a column of clocks, one a row of an epoch, holds: that of the epoch, or all since the start if it grows."""
-    clocks = [match for text in cells if (match := _CLOCK.fullmatch(text)) is not None]
-    seconds = [3600 * int(c["h"] or 0) + 60 * int(c["min"]) + float(c["s"]) for c in clocks]
+    """What a column of times, one a row of an epoch, holds: that of the epoch, or all since the start if it grows."""
+    seconds = [value for text in cells if (value := _seconds(text)) is not None]
     if len(seconds) < 2 or len(seconds) < len(cells):
         return ""
     grows = all(b > a for a, b in pairwise(seconds)) and seconds[-1] > 1.5 * seconds[0]
