@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from advisor.cli.params import DEADLINE, NEW_FILE, SIZE, TOKENS, USD, Number
 from advisor.errors import AdvisorError
 from advisor.report import render
+
+if TYPE_CHECKING:
+    from advisor.store.adopted import Adopted, AdoptedPlan
+    from advisor.store.store import Store
+    from advisor.workflows.adopt import Adoption
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -51,22 +58,13 @@ def command(
     stop, resume and compare as for any run.
     """
     from advisor.adopt.plan import AdoptedGoal, says_how_long
-    from advisor.adopt.splits import batch_options
     from advisor.report import adoption as report
     from advisor.report.table import on_console
-    from advisor.store.adopted import load_adopted
     from advisor.store.store import default_store
-    from advisor.workflows.adopt import adopt_command, adoption_of, plan_adopted, save_plan
+    from advisor.workflows.adopt import plan_adopted, save_plan
 
     store = default_store()
-    if words:
-        with render.progress("starting", budget_seconds) as shown:
-            done = adopt_command(store, words, name=name, knobs=_knobs(knobs), budget_seconds=budget_seconds,
-                                 on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
-    elif name is None:
-        raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
-    else:
-        done = adoption_of(load_adopted(store.home, name))
+    done = _measured(store, words, name, knobs, budget_seconds) if words else _known(store, name)
     adopted = done.adopted
     if not as_json:
         render.show(
@@ -89,9 +87,34 @@ def command(
     elif plan is None:
         render.show(f"next: advisor adopt --name {adopted.name} --deadline 3h")
     else:
-        options = report.options_table(batch_options(adopted, gpus), plan)
-        render.show("", on_console(options), *report.plan_lines(plan, adopted.recipe), "")
+        _show_plan(plan, adopted, gpus)
         render.show(f"next: advisor launch {path}")
+
+
+def _measured(store: Store, words: Sequence[str], name: str | None, knobs: tuple[str, ...], seconds: float) -> Adoption:
+    from advisor.workflows.adopt import adopt_command
+
+    with render.progress("starting", seconds) as shown:
+        return adopt_command(store, words, name=name, knobs=_knobs(knobs), budget_seconds=seconds,
+                             on_event=lambda text, gone: shown(completed=gone, description=text))  # fmt: skip
+
+
+def _known(store: Store, name: str | None) -> Adoption:
+    from advisor.store.adopted import load_adopted
+    from advisor.workflows.adopt import adoption_of
+
+    if name is None:
+        raise AdvisorError("which command?", "advisor adopt -- python train.py …", exit_code=2)
+    return adoption_of(load_adopted(store.home, name))
+
+
+def _show_plan(plan: AdoptedPlan, adopted: Adopted, gpus: int | None) -> None:
+    from advisor.adopt.splits import batch_options
+    from advisor.report import adoption as report
+    from advisor.report.table import on_console
+
+    options = report.options_table(batch_options(adopted, gpus), plan)
+    render.show("", on_console(options), *report.plan_lines(plan, adopted.recipe), "")
 
 
 def _knobs(given: tuple[str, ...]) -> dict[str, str]:

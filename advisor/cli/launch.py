@@ -113,22 +113,11 @@ def command(
     host of ~/.ssh/config; skypilot rents a machine by SkyPilot, within the plan's price, and gives it back.
     """
     if is_adopted_plan(read_yaml(plan, "plan")):
-        given = (
-            max_usd,
-            max_hours,
-            stop_loss,
-            gates,
-            first,
-            may_change,
-            stop_if_over,
-            gpu_ids,
-        )
-        _refuse_limits(any(given))
+        _refuse_limits(any((max_usd, max_hours, stop_loss, gates, first, may_change, stop_if_over, gpu_ids)))
         place = parse_place(on, account=account, qos=qos, constraint=constraint)
         where = (run_dir, place, (bootstrap, folder))
         return _adopted(plan, *where, check=check, dry_run=dry_run, detach=detach, as_json=as_json)
-    if bootstrap or folder:
-        raise AdvisorError("--bootstrap and --folder are of adopted commands", "leave them out", exit_code=2)
+    _refuse_its_place(bootstrap or folder)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])
     store = default_store()
     source = flow.with_notice(_with_gates(read_source(plan), gates, plan), notice)
@@ -152,6 +141,11 @@ def command(
     if arrival is not None:
         arrival.write(started.run_dir)
     return after_start(store, started, detach=detach, as_json=as_json)
+
+
+def _refuse_its_place(given: str | None) -> None:
+    if given:
+        raise AdvisorError("--bootstrap and --folder are of adopted commands", "leave them out", exit_code=2)
 
 
 def _refuse_limits(given: bool) -> None:

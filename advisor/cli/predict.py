@@ -160,12 +160,14 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         sharding=sharding,
         software=published if elsewhere else None,
     )
-    others = (
-        ("published software, less by what frozen weights save: the trainer here trains no adapters",)
-        if adapters
-        else ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
-    )
-    return profile, workload, (*profile.sources, *(others if elsewhere else ()))
+    return profile, workload, (*profile.sources, *(_elsewhere(adapters) if elsewhere else ()))
+
+
+def _elsewhere(adapters: Adapters | None) -> tuple[str]:
+    """Why a prediction rests on other people's software."""
+    if adapters is not None:
+        return ("published software, less by what frozen weights save: the trainer here trains no adapters",)
+    return ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
 
 
 def _adapters(key: str, options: dict[str, Any]) -> Adapters | None:
