@@ -62,11 +62,12 @@ docs: $(VENV)/core.stamp
 	$(BIN)/python -m advisor.cli.reference docs/cli.md
 	$(BIN)/python -m advisor.report.catalogue docs/findings.md
 
-# the pictures of the README, from a run that is launched for them; the folder has every page in both themes as well
+# pictures of the pages, from a run that is launched for them; the folder has every page in both themes as well. The
+# README's of Runs is of that page after `make quickstart`: the run here is planned by another machine's calibration
 screenshots: $(VENV)/dev.stamp
 	ADVISOR_SCREENSHOTS=build/screenshots $(BIN)/pytest -q tests/ui/test_end_to_end.py
 	mkdir -p docs/images
-	for page in plan watch runs analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
+	for page in plan watch analyze; do cp build/screenshots/readme-$$page.png docs/images/$$page.png; done
 
 clean:
 	rm -rf $(VENV) $(ENGINES) $(TRANSFORMERS) $(LITGPT) $(TRACKERS) build dist .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
