@@ -67,7 +67,8 @@ class Software:
     fused_attention: bool = True
     attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
     extra_parameters: int = 0  # that the shape lacks: an untied head's; negative: of a head that is tied
-    adapters: Adapters | None = None  # None: all weights are trained
+    adapters: Adapters | None = None  # None: the weights themselves are trained
+    frozen_blocks: int = 0  # the first so many blocks and the embeddings below them stay as they are
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,7 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
     show_default=True,
     help="The matrices of a block that have adapters.",
 )
+@click.option("--freeze-blocks", type=SIZE, help="Train all but the first so many blocks and the embeddings.")
 @click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
 @click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
 @click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
@@ -108,7 +109,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     from advisor.calibrate.profiles import load_profile
     from advisor.cli.device import warn_of_others
     from advisor.hardware.here import device_key
-    from advisor.plan.adapted import published as with_adapters
+    from advisor.plan.adapted import published as in_part
     from advisor.store.store import default_store
     from trainer.schema import make_shape
 
@@ -116,17 +117,18 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
     key = device_key(options["gpu"])
     warn_of_others([key])
-    adapters = _adapters(key, options)
-    elsewhere = eight_bit or adapters is not None or options["sharding"] == "optimizer"  # not done by the trainer here
+    adapters, frozen = _adapters(key, options), _frozen(key, options)
+    partly = adapters is not None or frozen > 0
+    elsewhere = eight_bit or partly or options["sharding"] == "optimizer"  # not done by the trainer here
     # what the trainer here does not do, loops in PyTorch elsewhere do
-    published = with_adapters(adapters) if adapters else Software(fp8=eight_bit)
+    published = in_part(adapters, frozen) if partly else Software(fp8=eight_bit)
     profile = load_profile(
         key,
         default_store(),
         family=options["family"],
         precision=precision,
         compile=options["compile_"],
-        software=published if eight_bit or adapters else None,
+        software=published if eight_bit or partly else None,
         sharding=options["sharding"] if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
@@ -160,13 +162,13 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         sharding=sharding,
         software=published if elsewhere else None,
     )
-    return profile, workload, (*profile.sources, *(_elsewhere(adapters) if elsewhere else ()))
+    return profile, workload, (*profile.sources, *(_elsewhere(partly) if elsewhere else ()))
 
 
-def _elsewhere(adapters: Adapters | None) -> tuple[str]:
+def _elsewhere(partly: bool) -> tuple[str]:
     """Why a prediction rests on other people's software."""
-    if adapters is not None:
-        return ("published software, less by what frozen weights save: the trainer here trains no adapters",)
+    if partly:
+        return ("published software, less by what frozen weights save: the trainer here trains whole models",)
     return ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
 
 
@@ -177,13 +179,32 @@ def _adapters(key: str, options: dict[str, Any]) -> Adapters | None:
             given = "--qlora" if options["qlora"] else "--lora-targets"
             raise AdvisorError(f"{given} without a rank", "say how large the adapters are: --lora-rank 16", exit_code=2)
         return None
+    _as_published(key, options)
+    return Adapters(rank=options["lora_rank"], targets=options["lora_targets"], quantized=options["qlora"])
+
+
+def _frozen(key: str, options: dict[str, Any]) -> int:
+    """How many blocks are frozen; AdvisorError where none would be left, or adapters are trained as well."""
+    if options["freeze_blocks"] is None:
+        return 0
+    if options["lora_rank"] is not None:
+        raise AdvisorError(
+            "with adapters all weights are frozen", "--lora-rank or --freeze-blocks, not both", exit_code=2
+        )
+    if options["depth"] is not None and options["freeze_blocks"] >= options["depth"]:
+        hint = f"fewer than the model has: --freeze-blocks {options['depth'] - 1}"
+        raise AdvisorError(f"no block of {options['depth']} is left to train", hint, exit_code=2)
+    _as_published(key, options)
+    return int(options["freeze_blocks"])
+
+
+def _as_published(key: str, options: dict[str, Any]) -> None:
     if key == "cpu" or options["optimizer"] == "muon" or options["precision"] in ("fp32", "fp8"):
         raise AdvisorError(
-            "adapters are predicted on cards, in 16 bits and with AdamW, as published runs have them",
+            "training a part is predicted on cards, in 16 bits and with AdamW, as published runs have it",
             "--gpu rtx-4090, without --optimizer muon and --precision",
             exit_code=2,
         )
-    return Adapters(rank=options["lora_rank"], targets=options["lora_targets"], quantized=options["qlora"])
 
 
 def predict_rows(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""A model trained by adapters beside frozen weights: the batch to take on a card, its memory, speed, context. Pure."""
+"""A model of which a part is trained: the batch to take on a card, its memory, speed and context. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ _AS_FAST = 0.98  # of the best rate: the smallest micro-batch that comes so near
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """What one kind of adapters comes to. `prediction`: of the batch to take; of one sequence where nothing fits."""
+    """What training a part comes to. `prediction`: of the batch to take; of one sequence where nothing fits."""
 
-    adapters: Adapters
     prediction: Prediction
     longest_context: int | None  # tokens of one sequence that surely fit; None: not even the shortest
 
 
-def published(adapters: Adapters) -> Software:
-    """The loop that trains adapters: other people's, with frozen weights in 16 bits."""
-    return Software(state="16bit", adapters=adapters)
+def published(adapters: Adapters | None = None, frozen_blocks: int = 0) -> Software:
+    """The loop that trains a part of a model: other people's, with everything in 16 bits."""
+    return Software(state="16bit", adapters=adapters, frozen_blocks=frozen_blocks)
 
 
-def adapted(profile: Profile, shape: ModelShape, adapters: Adapters, gpus: int = 1) -> Adapted:
+def adapted(profile: Profile, shape: ModelShape, software: Software, gpus: int = 1) -> Adapted:
     """The fastest batch that surely fits, with blocks recomputed or not; `profile` is one of published software.
 
     Several GPUs each hold all weights (data parallel).
@@ -41,7 +40,7 @@ def adapted(profile: Profile, shape: ModelShape, adapters: Adapters, gpus: int =
         gpus=gpus,
         precision=profile.precision,
         compile=profile.compile,
-        software=published(adapters),
+        software=software,
     )
     tried = [
         replace(base, micro_batch=micro, activation_checkpointing=again)
@@ -52,7 +51,7 @@ def adapted(profile: Profile, shape: ModelShape, adapters: Adapters, gpus: int =
     fitting = [answer for answer in answers if answer.fits]
     leanest = replace(base, activation_checkpointing="full")
     chosen = _fastest(fitting) if fitting else answers[tried.index(leanest)]
-    return Adapted(adapters=adapters, prediction=chosen, longest_context=largest_context(profile, leanest))
+    return Adapted(prediction=chosen, longest_context=largest_context(profile, leanest))
 
 
 def _fastest(fitting: Sequence[Prediction]) -> Prediction:

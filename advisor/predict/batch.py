@@ -181,6 +181,8 @@ def _prediction(
     if w.software is not None and (added := w.software.adapters) is not None:  # no gradients of frozen weights
         flops_per_token -= 2.0 * flops.matmul_parameters(w.shape)
         flops_per_token += 6.0 * flops.adapter_parameters(w.shape, added.rank, added.targets)
+    elif w.software is not None and w.software.frozen_blocks:  # no backward pass goes through them
+        flops_per_token -= 2 / 3 * flops.flops_per_token(w.shape) * w.software.frozen_blocks / w.shape.depth
     peak = profile.peak_flops(w.precision, tf32=w.software is None or w.software.tf32)
     rate = reciprocal(step, w.step_tokens) if step else None
     memory = profile.device_memory_bytes

@@ -16,7 +16,8 @@ from advisor.hardware.catalog import GPUS_PER_NODE, GpuSpec
 from advisor.hardware.links import read_link
 from advisor.predict.intervals import BASES, EstimateArrays
 from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.throughput import ELEMENT_BYTES, extra_parameters, trained_parameters
+from advisor.predict.throughput import ELEMENT_BYTES, extra_parameters
+from advisor.predict.trained import trained_parameters
 from advisor.records import Basis, Estimate, Workload
 
 LATENCY_SECONDS = 10e-6  # per ring step: NVLink in Calculon's system descriptions (sources §3.2)

@@ -66,8 +66,10 @@ class Download:
 
 
 def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
-    """The parts of the device's memory; None for other people's software, but for adapters."""
-    if workload.software is not None and workload.software.adapters is None and not profile.memory.observations:
+    """The parts of the device's memory; None for other people's software that trains all of a model."""
+    software = workload.software
+    in_part = software is not None and (software.adapters is not None or software.frozen_blocks > 0)
+    if software is not None and not in_part and not profile.memory.observations:
         return None
     held, total = profile.memory.breakdown(workload), profile.memory.device_total_bytes(workload)
     tensors = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.laws import flops
 from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.trained import trained_parameters, trained_share
 from advisor.records import Software
 
 # Bytes per parameter: weights, their fp32 master copy with both moments, gradients (sources §2.1).
@@ -43,25 +43,27 @@ def published_bytes(a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
 def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
     """Bytes by what holds them; `held`: the gradients that are alive while activations are.
 
-    Of adapters the weights are those that stay frozen too, gradients and moments their own.
+    Of adapters the weights are those that stay frozen too, gradients and moments their own. Below the first block that
+    is trained nothing is kept for a backward pass that does not reach it.
     """
     software = a.software or Software()
     weight, moments, gradient = _STATE_BYTES[software.state]
     weights_shards, state_shards = {"none": (1, 1), "optimizer": (1, a.gpus), "full": (a.gpus, a.gpus)}[a.sharding]
     n = (a.parameters + software.extra_parameters).astype(float)
     adapters = software.adapters
-    trained = n if adapters is None else flops.adapter_parameters(a, adapters.rank, adapters.targets).astype(float)
-    frozen = 0.0 if adapters is None else _FROZEN_BYTES * n
+    trained = trained_parameters(a).astype(float)
+    frozen = _FROZEN_BYTES * (n if adapters is not None else n - trained)
     if adapters is not None and adapters.quantized:
         frozen = frozen + (_NF4_BYTES - _FROZEN_BYTES) * a.block_matrices
-    saved = 4.0 * a.block_matrices if a.optimizer == "muon" and adapters is None else 0.0  # one moment instead of two
+    muon = a.optimizer == "muon" and adapters is None  # one moment instead of two
+    saved = 4.0 * a.block_matrices * trained_share(a) if muon else 0.0
     gradients = trained * gradient / weights_shards
     return {
         "weights": (trained * weight + frozen) / weights_shards,
         "optimizer": (trained * moments - saved) / state_shards,
         "gradients": gradients,
         "held": gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0),
-        "activations": _activations(a, software),
+        "activations": _activations(a, software) * trained_share(a),
         "logits": _logits(a, software),
         "copies": _copies(a, software),
     }

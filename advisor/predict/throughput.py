@@ -18,6 +18,7 @@ import numpy as np
 
 from advisor.laws import flops
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
+from advisor.predict.trained import trained_parameters
 from advisor.records import Software, Workload
 
 TERMS = (
@@ -143,14 +144,6 @@ def newton_schulz_flops(s: flops.Shape[int] | flops.Shape[np.ndarray]) -> float 
 def all_parameters(w: Workload) -> int:
     """Trainable parameters: the shape's, and what a published model has more or fewer of (an untied or tied head)."""
     return flops.parameters(w.shape) + extra_parameters(w.software)
-
-
-def trained_parameters(a: WorkloadArrays) -> np.ndarray:
-    """What the optimizer updates and several devices exchange the gradients of."""
-    adapters = a.software.adapters if a.software is not None else None
-    if adapters is not None:
-        return flops.adapter_parameters(a, adapters.rank, adapters.targets)
-    return a.parameters + extra_parameters(a.software)
 
 
 def extra_parameters(software: Software | None) -> int:

@@ -11,8 +11,10 @@ from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
-from advisor.laws.flops import adapter_parameters
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.trained import trained_parameters
 from advisor.records import Workload
+from advisor.report.prediction import partial_words
 from advisor.report.table import capital
 from advisor.units import (
     DAY,
@@ -47,14 +49,14 @@ ADAPTED_NUMBERS = ("trained", "memory", "micro-batch", "tokens/s", "longest cont
 
 
 def adapted_rows(found: Iterable[Adapted]) -> list[dict[str, str]]:
-    """A row for each kind of adapters: what is trained, what it takes of the card, how fast."""
+    """A row for each way: what is trained, what it takes of the card, how fast."""
     rows = []
     for one in found:
         answer, work = one.prediction, one.prediction.workload
         total, rate = answer.peak_reserved_bytes, answer.tokens_per_second
         rows.append({
-            "kind": "QLoRA: frozen in 4 bits" if one.adapters.quantized else "LoRA: frozen in 16 bits",
-            "trained": format_count(adapter_parameters(work.shape, one.adapters.rank, one.adapters.targets)),
+            "kind": partial_words(work),
+            "trained": format_count(int(trained_parameters(WorkloadArrays.of([work]))[0])),
             "memory": format_estimate(total, format_bytes) if total else "unknown",
             "micro-batch": f"{work.micro_batch}" if answer.fits else "does not fit",
             "recomputed": "yes" if work.activation_checkpointing == "full" else "no",

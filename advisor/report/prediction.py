@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from advisor.laws.flops import adapter_parameters
-from advisor.records import Adapters, Estimate, Prediction, Workload
+from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.trained import trained_parameters
+from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
 from advisor.report.table import Table
 from advisor.units import format_bytes, format_count, format_number
@@ -20,19 +21,24 @@ ESTIMATES = {  # fields of a prediction, in the order in which they are shown
 }
 
 
-def adapter_words(adapters: Adapters) -> str:
-    """LoRA or QLoRA, its rank and what has it."""
-    kind = "QLoRA" if adapters.quantized else "LoRA"
-    return f"{kind} of rank {adapters.rank}" + (" in attention" if adapters.targets == "attention" else "")
+def partial_words(workload: Workload) -> str:
+    """Which part of a model is trained; empty for all of it."""
+    software = workload.software or Software()
+    if (adapters := software.adapters) is not None:
+        kind = "QLoRA" if adapters.quantized else "LoRA"
+        return f"{kind} of rank {adapters.rank}" + (" in attention" if adapters.targets == "attention" else "")
+    if software.frozen_blocks:
+        return f"{software.frozen_blocks} of {workload.shape.depth} blocks frozen"
+    return ""
 
 
 def heading(prediction: Prediction) -> str:
     """What is predicted: model, batch, devices."""
     w = prediction.workload
     size = f"depth {w.shape.depth}, width {w.shape.width}, {format_count(prediction.parameters)} parameters"
-    if w.software is not None and (added := w.software.adapters) is not None:
-        trained = adapter_parameters(w.shape, added.rank, added.targets)
-        size += f", {adapter_words(added)} ({format_count(trained)} trained)"
+    if words := partial_words(w):
+        trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
+        size += f", {words} ({format_count(trained)} trained)"
     batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
     how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
     return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"

@@ -18,7 +18,7 @@ from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.laws.flops import parameters
 from advisor.plan import curves
-from advisor.plan.adapted import adapted
+from advisor.plan.adapted import adapted, published
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.plan.goal import VOCAB_SIZE
 from advisor.plan.models import named_models
@@ -292,7 +292,7 @@ def _one(row: CardRow, goal: Goal, today: datetime.date) -> None:
         _fits(loaders.profile(spec.key, family=goal.family), row.prediction.workload)
     elif row.problem:
         st.warning(f"{plain(row.problem)}.", icon=":material/memory:")
-    _adapters(spec, goal)
+    _in_part(spec, goal)
     left, right = side_by_side("gpu", (2, 3))
     with left:
         pairs(card_facts(require_gpu(spec.key)), ("Specification", " "))
@@ -307,29 +307,35 @@ def _one(row: CardRow, goal: Goal, today: datetime.date) -> None:
             st.caption(plain("  \n".join(notes)))
 
 
-def _adapters(spec: GpuSpec, goal: Goal) -> None:
-    """The same model with its weights frozen and adapters trained: what of it fits, and how fast."""
+def _in_part(spec: GpuSpec, goal: Goal) -> None:
+    """The same model with its weights, or some of its blocks, frozen: what of it fits, and how fast."""
     # the page asks about one model, and says all of it
     assert goal.depth is not None and goal.vocab_size is not None and goal.seq_len is not None
     shape = make_shape(
         goal.family, depth=goal.depth, vocab_size=goal.vocab_size, seq_len=goal.seq_len, width=goal.width,
         heads=goal.heads, kv_heads=goal.kv_heads, ffn_width=goal.ffn_width,
     )  # fmt: skip
-    with st.expander("Fine-tune it with adapters instead (LoRA, QLoRA)", icon=":material/layers:"):
-        columns = st.columns((1, 1, 3))
+    with st.expander("Fine-tune a part of it instead (LoRA, QLoRA, frozen blocks)", icon=":material/layers:"):
+        columns = st.columns((1, 1, 1, 2))
         rank = columns[0].selectbox(
             "Rank", RANKS, index=1, key="lora_rank", bind=QUERY, help="Width of the two thin matrices of an adapter."
         )
         targets = columns[1].selectbox(
             "In", ("all", "attention"), key="lora_targets", bind=QUERY, help="The matrices of a block that have one."
         )
-        profile = loaders.adapter_profile(spec.key, goal.family)
-        kinds = [Adapters(rank=rank, targets=targets, quantized=quantized) for quantized in (False, True)]
+        frozen = columns[2].number_input(
+            "Frozen blocks", 0, shape.depth - 1, shape.depth // 2, key="frozen_blocks", bind=QUERY,
+            help="The first so many and the embeddings, with no adapters.",
+        )  # fmt: skip
+        profile = loaders.published_profile(spec.key, goal.family)
+        kinds = [published(Adapters(rank=rank, targets=targets, quantized=quantized)) for quantized in (False, True)]
+        kinds += [published(frozen_blocks=int(frozen))] if frozen else []
         table(adapted_rows([adapted(profile, shape, kind) for kind in kinds]), right=ADAPTED_NUMBERS)
         st.caption(
-            "On one card, with AdamW. *prior*: by the count of passes over frozen weights and by published runs; on 20 "
-            "published peaks of LoRA and QLoRA the middle was 14 % off and 19 intervals held. The trainer here trains "
-            "no adapters: `advisor adopt` plans a run of a program that does."
+            "On one card, with AdamW, all in 16 bits. *prior*: by the count of passes over frozen weights and by "
+            "published runs; on 20 published peaks of LoRA and QLoRA the middle was 14 % off and 19 intervals held; "
+            "of frozen blocks nothing is published. The trainer here trains whole models: `advisor adopt` plans a "
+            "run of a program that does this."
         )
 
 

@@ -9,7 +9,6 @@ import streamlit as st
 from advisor.calibrate.profiles import load_profile, profile_of
 from advisor.plan.adapted import published
 from advisor.predict.profile import Profile
-from advisor.records import Adapters
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
 
@@ -41,9 +40,9 @@ def _profile(
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def adapter_profile(key: str, family: str) -> Profile:
-    """A device as published software has it that trains adapters: no calibration speaks of that."""
-    return load_profile(key, default_store(), family=family, software=published(Adapters(rank=1)))
+def published_profile(key: str, family: str) -> Profile:
+    """A device as published software has it that trains a part of a model: no calibration speaks of that."""
+    return load_profile(key, default_store(), family=family, software=published())
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

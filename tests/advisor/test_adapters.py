@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import statistics
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -30,7 +30,7 @@ N = 6_738_415_616  # as Meta's weights count
 def workload(adapters: Adapters | None = None, **changes) -> Workload:
     software = published(adapters or Adapters(rank=8))
     base = Workload(shape=SHAPE, micro_batch=1, gpu="a100-80gb-sxm", software=software)
-    return dataclasses.replace(base, **changes)
+    return replace(base, **changes)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,30 @@ def test_speed_of_torchtunes_adapters_on_a_4090(tmp_path):
 
 def test_a_model_that_does_not_fit_whole_fits_with_its_weights_frozen(tmp_path):
     profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=published(Adapters(rank=16)))
-    sixteen, four = (adapted(profile, SHAPE, Adapters(rank=16, quantized=q)) for q in (False, True))
+    sixteen, four = (adapted(profile, SHAPE, published(Adapters(rank=16, quantized=q))) for q in (False, True))
     assert sixteen.prediction.fits and four.prediction.fits
     assert four.prediction.peak_reserved_bytes.value < sixteen.prediction.peak_reserved_bytes.value
     assert four.longest_context > sixteen.longest_context
     large = make_shape("llama", depth=80, width=8192, heads=64, kv_heads=8, ffn_width=28672, vocab_size=128256,
                        seq_len=2048)  # fmt: skip
-    assert adapted(profile, large, Adapters(rank=16)).prediction.fits is False
+    assert adapted(profile, large, published(Adapters(rank=16))).prediction.fits is False
+
+
+def test_frozen_blocks_have_no_moments_and_nothing_is_kept_below_them():
+    half = workload(software=published(frozen_blocks=16))
+    parts, whole = (published_parts(WorkloadArrays.of([w])) for w in (half, workload(software=published())))
+    block = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096  # and its two norms
+    trained = N - 16 * block - 32000 * 4096
+    assert float(parts["weights"][0]) == float(whole["weights"][0]) == 2 * N
+    assert float(parts["optimizer"][0]) == 4 * trained and float(parts["gradients"][0]) == 2 * trained
+    assert float(parts["activations"][0]) == pytest.approx(0.5 * float(whole["activations"][0]))
+    share, again = (
+        share_of_a_step(WorkloadArrays.of([w])) for w in (half, replace(half, activation_checkpointing="full"))
+    )
+    assert float(share.of_time[0]) == pytest.approx((16 * 2 + 16 * 6) / (32 * 6))
+    assert float(again.of_time[0]) == pytest.approx((16 * 2 + 16 * 8) / (32 * 8))
+    found = json.loads(run("--freeze-blocks", "8", "--json").output)
+    assert found["memory_parts"]["optimizer_bytes"] < 4 * found["parameters"]
 
 
 BASE = ("--gpu", "rtx-4090", "--family", "llama", "--depth", "16", "--micro-batch", "1", "--seq-len", "1024",
@@ -109,7 +126,7 @@ def run(*words: str):
 
 def test_the_command_says_what_is_trained():
     text = run("--lora-rank", "16").output
-    assert "LoRA of rank 16" in text and "trained)" in text and "trains no adapters" in text
+    assert "LoRA of rank 16" in text and "trained)" in text and "trains whole models" in text
     found = json.loads(run("--lora-rank", "16", "--qlora", "--json").output)
     whole = json.loads(run("--json").output)
     assert found["peak_reserved_bytes"]["value"] < whole["peak_reserved_bytes"]["value"]
@@ -122,6 +139,9 @@ def test_the_command_says_what_is_trained():
     [
         (("--qlora",), "--qlora without a rank"),
         (("--lora-targets", "attention"), "--lora-targets without a rank"),
+        (("--lora-rank", "8", "--freeze-blocks", "4"), "all weights are frozen"),
+        (("--freeze-blocks", "16"), "no block of 16 is left"),
+        (("--freeze-blocks", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
         (("--lora-rank", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
         (("--lora-rank", "8", "--precision", "fp32"), "on cards, in 16 bits"),
     ],
