@@ -11,10 +11,7 @@ from advisor.hardware.live_prices import Refreshed
 from advisor.hardware.offers import Offer, ProviderOffers
 from advisor.hardware.prices import PriceRow
 from advisor.hardware.software_support import lacks, short_words, support_words
-from advisor.predict.memory_terms import WorkloadArrays
-from advisor.predict.trained import trained_parameters
 from advisor.records import Workload
-from advisor.report.prediction import partial_words
 from advisor.report.table import capital
 from advisor.units import (
     DAY,
@@ -50,6 +47,11 @@ ADAPTED_NUMBERS = ("trained", "memory", "micro-batch", "tokens/s", "longest cont
 
 def adapted_rows(found: Iterable[Adapted]) -> list[dict[str, str]]:
     """A row for each way: what is trained, what it takes of the card, how fast."""
+    # a list of cards needs no arithmetic
+    from advisor.predict.memory_terms import WorkloadArrays
+    from advisor.predict.trained import trained_parameters
+    from advisor.report.prediction import partial_words
+
     rows = []
     for one in found:
         answer, work = one.prediction, one.prediction.workload
