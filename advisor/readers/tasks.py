@@ -1,5 +1,7 @@
 """A wrapper's list of tasks (`[3/24] width 512 | started at …`, `[3/24] … DONE`): trainings that log elsewhere.
 
+Optuna's trials (`Trial 3 finished with value: 0.71`) are such a list too, whose end nobody knows.
+
 Asked only where no record of a training was found. Tasks have a number over their total, which is the same for all, and
 words of a beginning or an end; that they are trainings, and no steps of an installation, other words must say.
 """
@@ -28,6 +30,9 @@ _LIKE = 0.16  # how sure: above an error message, below two records of a trainin
 _NO_LOGS = frozenset((".md", ".rst", ".tex", ".html", ".htm", ".xml", ".json", ".jsonl", ".csv", ".tsv", ".ipynb"))
 _COUNTED = re.compile(
     rb"(?<![\d/.:-])(?P<number>\d{1,5})(?: ?/ ?| of )(?P<total>\d{1,5})(?![\d/%]|[.:]\d)(?P<rest>[^\n]{0,300})"
+)
+_TRIAL = re.compile(
+    rb"\bTrial (?P<number>\d{1,5}) (?P<how>finished|pruned|failed)\b(?: with value: (?P<value>[-+\d.eE]{1,30}))?"
 )
 _NO_TASK = re.compile(
     rb"(?i)%\||\bit/s|s/it|\bloss\b|\b(?:epochs?|steps?|iter\w{0,7}|batch\w{0,3})\W{0,3}\d{1,5} ?(?:/|of)"
@@ -89,7 +94,7 @@ def read(path: Path) -> RunTable:
         framework=None,
         columns={},
         provenance={},
-        events=(Event(kind="tasks", text=f"{len(tasks)} of {total} tasks were started"), *events),
+        events=(Event(kind="tasks", text=_started(len(tasks), total)), *events),
         status=status,
         status_reason=reason,
         runs=parts,
@@ -97,6 +102,10 @@ def read(path: Path) -> RunTable:
             "a list of tasks: what each of them printed is elsewhere, nothing of their training can be judged here",
         ),
     )
+
+
+def _started(count: int, total: int) -> str:
+    return f"{count} of {total} tasks were started" if total else f"{count} trials were run"
 
 
 def _lines(path: Path, listener: EventScanner) -> Iterator[tuple[int, bytes]]:
@@ -117,6 +126,10 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     tasks: dict[int, _Task] = {}
     totals: dict[int, int] = {}
     for at, line in lines:
+        if (trial := _TRIAL.search(line[:400])) is not None and int(trial["number"]) == len(tasks) < MOST_TASKS:
+            tasks[len(tasks) + 1] = _trial(trial, line, at, tasks.get(len(tasks)))
+            totals[0] = len(tasks)
+            continue
         if (match := _COUNTED.search(line[:400])) is None or _NO_TASK.search(line[:400]):
             continue
         number, total = int(match["number"]), int(match["total"])
@@ -138,6 +151,31 @@ def _tasks(lines: Iterable[tuple[int, bytes]]) -> tuple[list[_Task], int]:
     if len(totals) != 1 or numbers != list(range(1, len(found) + 1)):
         return [], 0
     return found, next(iter(totals))
+
+
+def _trial(match: re.Match[bytes], line: bytes, at: int, before: _Task | None) -> _Task:
+    """One trial by the line that it ends with, which is all that is said of it."""
+    value = (
+        f"value {float(match['value']):g}" if match["value"] and _is_number(match["value"]) else match["how"].decode()
+    )
+    return _Task(
+        number=int(match["number"]) + 1,
+        name=f"trial {int(match['number'])}, {value}",
+        first_line=at,
+        last_line=at,
+        began=before.ended if before is not None else None,
+        ended=moment(line),
+        well=match["how"] != b"failed",
+        said=line.decode("utf-8", "replace").strip()[:200],
+    )
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(rest: bytes) -> str:
@@ -173,9 +211,18 @@ def _part(task: _Task, following: _Task | None) -> RunPart:
 def _whole(tasks: list[_Task], total: int, events: Sequence[Event]) -> tuple[Status, str]:
     """How the list ended: it says of a task no more than that its process did."""
     ended, failed = [t for t in tasks if t.well is not None], [t for t in tasks if t.well is False]
-    words = f"{len(ended)} of {total} tasks ended" + (f", {len(failed)} of them failed" if failed else "")
+    of_all = f"{len(ended)} of {total} tasks" if total else f"{len(ended)} trials"
+    words = f"{of_all} ended" + (f", {len(failed)} of them failed" if failed else "")
     if len(ended) == total:
         return (Status.CRASHED if len(failed) == total else Status.COMPLETED), words
+    if not total:
+        status, reason = status_of(events, None, None, 0.0)
+        told = status not in (Status.UNKNOWN, Status.COMPLETED)
+        return (
+            (status, f"{words}; {reason}")
+            if told
+            else (Status.UNKNOWN, f"{words}; how many there were to be is not said")
+        )
     place = f"the list ends in task {tasks[-1].number} of {total}; {words}"
     status, reason = status_of(events, None, None, 0.0)
     if status in (Status.UNKNOWN, Status.COMPLETED):
