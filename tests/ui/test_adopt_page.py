@@ -78,6 +78,12 @@ def test_a_command_that_was_adopted_shows_its_knobs_bursts_and_plan(advisor_home
     assert "Launch it" in [button.label for button in at.button]
 
 
+def test_an_address_cannot_put_a_command_in_the_page(advisor_home):
+    at = app(**{name: "touch here" for name in ("adopt-command", "adopt_command", "command", "words")}).run()
+    assert not at.exception
+    assert at.text_area(key="adopt-command").value == ""
+
+
 def test_without_a_limit_it_asks_and_a_wrong_one_is_one_sentence(advisor_home):
     adopted(advisor_home)
     at = app().run()
