@@ -126,7 +126,7 @@ def read_sharding(text: str, optimizer: str = "") -> str | Open | Refusal:
     """
     low = _ALL_OF_ONE.sub(" ", _NEGATED.sub(" ", stated(text)))
     if re.search(_ADAPTERS, low):
-        return Refusal(f"adapters ({text}), only full training is modelled")
+        return Refusal(f"adapters ({text}), whose rank and matrices a row does not say: see --lora-rank")
     if re.search(r"offload|infinity", low):
         return Refusal(f"offloading to the host ({text})")
     for kind, pattern in _OTHER_PARALLELISM.items():

@@ -1,8 +1,8 @@
 """Tables of published runs to workloads: one row in, every workload it may mean or one refusal in words out.
 
 What a row does not say is derived where one answer is possible and left open where a few are: each becomes a workload
-with its weight, and is named. What the model does not describe (tensor and pipeline parallel, experts, adapters) is
-refused, never approximated.
+with its weight, and is named. What the model does not describe (tensor and pipeline parallel, experts), or no row says
+enough of (adapters), is refused, never approximated.
 """
 
 from __future__ import annotations
