@@ -114,8 +114,7 @@ def command(
     """
     if is_adopted_plan(read_yaml(plan, "plan")):
         _refuse_limits(any((max_usd, max_hours, stop_loss, gates, first, may_change, stop_if_over, gpu_ids)))
-        place = parse_place(on, account=account, qos=qos, constraint=constraint)
-        where = (run_dir, place, (bootstrap, folder))
+        where = (run_dir, parse_place(on, account=account, qos=qos, constraint=constraint), (bootstrap, folder))
         return _adopted(plan, *where, check=check, dry_run=dry_run, detach=detach, as_json=as_json)
     _refuse_its_place(bootstrap or folder)
     limits = Limits(max_usd=max_usd, max_hours=max_hours, loss=[parse_loss_stop(text) for text in stop_loss])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from advisor.report.table import Table, capital, on_page
 from advisor.store.adopted import Adopted, AdoptedPlan, adopted_names, dump_adopted_plan, load_adopted
 from advisor.ui import adopted_run, loaders
 from advisor.ui.controls import ADOPT, in_controls
-from advisor.ui.launch_form import FILES, PLACES, zipped
+from advisor.ui.launch_form import FILES, PLACES, offer_files
 from advisor.ui.live import printed_last
 from advisor.ui.tables import plain, side_by_side, table
 from advisor.units import format_estimate, format_seconds, parse_deadline, parse_tokens, parse_usd
@@ -291,19 +292,11 @@ def _there() -> Elsewhere:
 
 def _files(plan: AdoptedPlan) -> None:
     """The run as files for another engine, as a zip, and what to type where it is unpacked."""
-    there = _there()
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        to = st.selectbox(
-            "For", list(ADOPTED_TARGETS), key="adopted-export", help="A script, a job, or a cloud's task."
-        )
-        made = export_adopted(loaders.store(), plan, to, there=there)
-        st.download_button(
-            "Download", zipped(made), f"{plan.id}-{to}.zip", "application/zip", icon=":material/folder_zip:",
-            help="The plan, the guard with its probe, and the job: unpack it there.", on_click="ignore", type="primary",
-        )  # fmt: skip
-    for warning in made.warnings:
-        st.caption(f":material/warning: {in_controls(warning, ADOPT, plain)}")
-    st.code("\n".join(made.steps), language="bash", wrap_lines=True)
+    offer_files(
+        list(ADOPTED_TARGETS), partial(export_adopted, loaders.store(), plan, there=_there()), plan.id,
+        key="adopted-export", holds="The plan, the guard with its probe, and the job: unpack it there.",
+        said=lambda warning: in_controls(warning, ADOPT, plain),
+    )  # fmt: skip
 
 
 def _runs(name: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import io
 import zipfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -133,20 +135,27 @@ def _launched(plan: Plan, place: Place, limits: Limits) -> None:
 
 
 def _files(plan: Plan) -> None:
+    """The job for an engine, and that it can be scored."""
+    holds = "Everything the run needs but its data: unpack it there."
+    offer_files(list(TARGETS), partial(export, plan), plan.id, key="launch-export", holds=holds)
+    st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
+
+
+def offer_files(
+    targets: Sequence[str], made_for: Callable[[str], Exported], name: str, *, key: str, holds: str,
+    said: Callable[[str], str] = plain,
+) -> None:  # fmt: skip
     """The job for an engine as a zip, and what to type where it is unpacked."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        to = st.selectbox(
-            "For", list(TARGETS), key="launch-export", help="A plain script, a cluster's job, or a cloud's task."
-        )
-        made = export(plan, to)
+        to = st.selectbox("For", targets, key=key, help="A plain script, a cluster's job, or a cloud's task.")
+        made = made_for(to)
         st.download_button(
-            "Download", zipped(made), f"{plan.id}-{to}.zip", "application/zip", icon=":material/folder_zip:",
-            help="Everything the run needs but its data: unpack it there.", on_click="ignore", type="primary",
+            "Download", zipped(made), f"{name}-{to}.zip", "application/zip", icon=":material/folder_zip:",
+            help=holds, on_click="ignore", type="primary",
         )  # fmt: skip
     for warning in made.warnings:
-        st.caption(f":material/warning: {plain(warning)}")
+        st.caption(f":material/warning: {said(warning)}")
     st.code("\n".join(made.steps), language="bash", wrap_lines=True)
-    st.caption("The run's folder, brought back, is scored against the plan by `advisor import FOLDER`.")
 
 
 def zipped(made: Exported) -> bytes:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -33,27 +32,15 @@ from advisor.workflows.launch import stop
 from tests.engines.adopted_runs import SCRIPT, certain, plan_of
 from tests.engines.test_slurm import cluster  # noqa: F401 - a fixture
 from tests.engines.test_ssh import HERE, there  # noqa: F401 - a fixture
+from tests.engines.waiting import SECONDS, over, waited
 from trainer.schema import Outcome
 
-SECONDS = 300.0
 ENDLESS = 10**6
 
 
 @pytest.fixture
 def store(tmp_path):
     return Store(tmp_path / "home")
-
-
-def waited(happens, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
-
-
-def over(folder, store):
-    waited(lambda: describe(folder, store).state not in (RunState.RUNNING, RunState.QUEUED))
-    return describe(folder, store)
 
 
 def steps(folder: Path) -> list[int]:

@@ -25,10 +25,9 @@ from advisor.workflows.compare import review
 from advisor.workflows.launch import Limits, beforehand, dry_run, launch, resume, stop
 from tests.advisor.plans import SIZES, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
+from tests.engines.waiting import SECONDS, over, waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, Outcome
-
-SECONDS = 300.0  # that a run of these tests may take on a machine that does other things
 
 
 @pytest.fixture
@@ -52,18 +51,6 @@ def slow_plan(steps=80):
     plan = small_plan(steps=steps)
     run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
     return replace(plan, run=run)
-
-
-def waited(happens, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
-
-
-def over(folder, store):
-    waited(lambda: describe(folder, store).state not in (RunState.RUNNING, RunState.QUEUED))
-    return describe(folder, store)
 
 
 def losses(folder):

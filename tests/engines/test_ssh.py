@@ -32,11 +32,11 @@ from advisor.workflows.data import prepare_data
 from advisor.workflows.launch import Limits, beforehand, dry_run, fetch, launch, resume, stop
 from tests.advisor.plans import SIZES, planned, slowed, small_plan
 from tests.engines.arrivals import DEADLINE, check_it_ended_inside
+from tests.engines.waiting import SECONDS, over, waited
 from trainer.runlog import load_run_log
 from trainer.schema import CheckpointConfig, DataConfig, Outcome
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-SECONDS = 300.0
 NO_PIP = "PIP_CONFIG_FILE=/dev/null PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_RETRIES=0"  # nothing is installed there
 HERE = "ssh:there"
 
@@ -120,18 +120,6 @@ def slow_plan(steps=80, gpus=1):
     plan = small_plan(steps=steps)
     run = replace(plan.run, micro_batch=16, checkpoint=CheckpointConfig(every_steps=20, every_seconds=None))
     return replace(plan, run=run, workload=replace(plan.workload, gpus=gpus))
-
-
-def waited(happens, seconds=SECONDS):
-    end = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
-
-
-def over(folder, store):
-    waited(lambda: describe(folder, store).state not in (RunState.RUNNING, RunState.QUEUED))
-    return describe(folder, store)
 
 
 def losses(folder):

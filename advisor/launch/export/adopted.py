@@ -19,7 +19,7 @@ import trainer
 from advisor.hardware.catalog import find_gpu
 from advisor.launch.export.bundle import PACKAGES, RUN, RUN_FOLDER, SETUP, pinned
 from advisor.launch.export.cloud import DISK_GB, SKY, bucket, card_word
-from advisor.launch.export.slurm import EARLY_SECONDS, SCRIPT, asked_options, card_options, slurm_time
+from advisor.launch.export.slurm import SCRIPT, card_options, job_options
 from advisor.run_records import Place
 from advisor.store.adopted import LOG, PLAN, AdoptedPlan, dump_adopted_plan
 from advisor.store.disk import dump_yaml
@@ -114,13 +114,8 @@ def adopted_slurm(job: AdoptedJob) -> dict[str, str]:
         "--nodes=1",
         "--ntasks=1",
         *card_options(job.cards),
-        f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
-        f"--signal=TERM@{job.grace_seconds}",
         "--no-requeue",
-        "--open-mode=append",
-        "--output=%x-%j.out",
-        f"--comment=advisor:{job.plan.id}",
-        *asked_options(job.place),
+        *job_options(job.limit_seconds, job.grace_seconds, job.plan.id, job.place),
     ]
     return {
         SCRIPT: "\n".join([

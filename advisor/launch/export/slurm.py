@@ -26,13 +26,8 @@ def slurm(job: ExportJob) -> dict[str, str]:
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={job.gpus_per_node}",
         *card_options(job.gpus_per_node if job.spec else 0),
-        f"--time={slurm_time(job.limit_seconds + EARLY_SECONDS)}",
-        f"--signal=TERM@{job.grace_seconds}",
         "--requeue",
-        "--open-mode=append",
-        "--output=%x-%j.out",
-        f"--comment=advisor:{job.plan.id}",
-        *asked_options(place),
+        *job_options(job.limit_seconds, job.grace_seconds, job.plan.id, place),
     ]
     return {
         SCRIPT: "\n".join([
@@ -83,6 +78,18 @@ def calibration_script(place: Place, *, cards: int, limit_seconds: float, comman
 def card_options(count: int) -> list[str]:
     """Options for so many cards a node; a CPU is measured, and trains, with nobody beside."""
     return [f"--gpus-per-node={count}", "--cpus-per-task=4"] if count else ["--exclusive"]
+
+
+def job_options(limit_seconds: int, grace_seconds: int, plan_id: str, place: Place) -> list[str]:
+    """What any job that trains asks for: its limit, a signal before it, where its output goes, what the user gave."""
+    return [
+        f"--time={slurm_time(limit_seconds + EARLY_SECONDS)}",
+        f"--signal=TERM@{grace_seconds}",
+        "--open-mode=append",
+        "--output=%x-%j.out",
+        f"--comment=advisor:{plan_id}",
+        *asked_options(place),
+    ]
 
 
 def asked_options(place: Place) -> list[str]:
