@@ -123,16 +123,28 @@ def _same(text: str, value: float | None) -> bool:
 
 
 def _hours(row: dict[str, str], analysis: Analysis) -> Check:
-    match = _NUMBER.search(row["hours"])
-    expected = float(match[0]) if match else math.nan
+    expected, allowed = _stated_hours(row["hours"])
     hours = analysis.spent_hours
     if row["hours"].startswith("last run") and analysis.run_seconds:  # stated of that one alone
         last = analysis.run_seconds[-1]
         hours = None if last is None else last / 3600
     if hours is None:
         return Check(Mark.SILENT, f"no hours for {row['hours']}")
-    right = abs(hours - expected) <= HOURS_OFF * expected
+    right = abs(hours - expected) <= allowed
     return Check(Mark.RIGHT) if right else Check(Mark.WRONG, f"{hours} for {row['hours']}")
+
+
+def _stated_hours(text: str) -> tuple[float, float]:
+    """Hours of a manifest and how far an answer may be off: `base 73.37 (4402 m) + SFT 6.10` is a sum, `~2` is rounded."""
+    first = _NUMBER.search(text)
+    terms = re.sub(r"\([^)]*\)", "", text).partition(";")[0].split(" + ")
+    numbers = [match[0] for term in terms if (match := _NUMBER.search(term))]
+    if first is None or not numbers:
+        return math.nan, math.nan
+    stated = sum(map(float, numbers)) if len(terms) > 1 else float(first[0])
+    decimals = len(first[0].partition(".")[2])
+    rounded = 0.5 * 10**-decimals if text.startswith("~") else 0.0
+    return stated, max(HOURS_OFF * stated, rounded)
 
 
 def _asked_in_all(name: str, marks: Counter[tuple[str, Mark]]) -> int:
