@@ -135,7 +135,7 @@ def _hours(row: dict[str, str], analysis: Analysis) -> Check:
 
 
 def _stated_hours(text: str) -> tuple[float, float]:
-    """Hours of a manifest and how far an answer may be off: `base 73.37 (4402 m) + SFT 6.10` is a sum, `~2` is rounded."""
+    """Hours of a manifest and how far an answer may be off: `base 73.37 (4402 m) + SFT 6.10` is a sum, `~2` rounded."""
     first = _NUMBER.search(text)
     terms = re.sub(r"\([^)]*\)", "", text).partition(";")[0].split(" + ")
     numbers = [match[0] for term in terms if (match := _NUMBER.search(term))]

@@ -133,6 +133,12 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "trend": ("speed grows with the size", "of: ['5', '3', '4', '2'], over: ['1', '2', '3', '4']"),
     "negligible": ("hardly any harm at perplexity 6.5, from 4.0", "value: 6.5, than: 4.0, of: perplexity"),
     "tokens_support": ("50 M tokens are enough for 500 M parameters", "value: 500 M, tokens: 50 M"),
+    "larger_in_less": (
+        "7B took 180,000 GPU hours, 10B takes 100,000",
+        "value: 100000 GPU-h, parameters: 10 billion, than: 180000 GPU-h, than_parameters: 7 billion",
+    ),
+    "no_loss": ("validation loss: inf", "words: inf"),
+    "published_training": ("GPT-3 was trained on A100s", "name: GPT-3, fact: card, words: A100"),
     "rests_on": ("so the new machine is 20 times faster", "premises: [peak, utilisation]"),
     "conclusion": ("memory is free, so raise the batch to 60-80+", "that: bigger_batch_pays, to: 60-80+"),
     "not_judged": ("the pipeline takes 5.5-6.5 h in all", "why: the later phases' steps and speeds are not stated"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
-from advisor.findings.case import Confidence
+from advisor.findings.case import Confidence, Severity
 from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens
 
+_ROUNDED = 1.2  # times apart: numbers that roundings and methods do not set apart
 _NEARLY = 0.95  # of a share: chance explains little of it
 _EFFICIENT = 1.1  # a second run on more cards may be tuned a little better than the first
 _FEW_PAIRS, _RELATED = 4, 0.5  # pairs of a trend; rank correlation below which nobody would draw one
@@ -87,6 +88,29 @@ def linear_speedup(q: Question) -> Judgement:
             consequence="the schedule is too short",
         )
     return holds(f"{format_percent(best / value.middle)} of linear", words)
+
+
+def larger_in_less(q: Question) -> Judgement:
+    """Card-hours of a larger model of one family below those of a smaller one, where no tokens are stated."""
+    value, than = q.get("value"), q.get("than")
+    sizes = [format_count(q.get(name).middle) for name in ("parameters", "than_parameters")]
+    words = f"{sizes[0]} parameters in {value.text}, {sizes[1]} in {than.text}"
+    if q.get("parameters").middle <= q.get("than_parameters").middle or _ROUNDED * value.middle >= than.middle:
+        return holds(words, words)
+    return does_not_follow(
+        f"by the text's own numbers the smaller model took more: {words}",
+        words,
+        actions=("state the tokens and the card of both",),
+    )
+
+
+def no_loss(q: Question) -> Judgement:
+    """A result that is no number: the training diverged, or was never evaluated."""
+    return wrong(
+        f"a loss of {q.get('words')} is no result: the training diverged, or the evaluation overflowed",
+        severity=Severity.ERROR,
+        actions=("evaluate the last checkpoint in fp32, and look where the loss stopped being a number",),
+    )
 
 
 def trend(q: Question) -> Judgement:

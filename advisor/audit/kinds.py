@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.audit import arithmetic, budget, compute, forms, hardware, inference, learning, memory, reasoning, speed
+from advisor.audit import (
+    arithmetic,
+    budget,
+    compute,
+    forms,
+    hardware,
+    inference,
+    learning,
+    memory,
+    reasoning,
+    speed,
+    trainings,
+)
 from advisor.audit.card import COLUMNS
 from advisor.audit.expression import expression
 from advisor.audit.verdict import Check, Judgement, Question, unknown
@@ -221,6 +233,13 @@ KINDS: dict[str, Kind] = {
     "trend": _kind(forms.trend, of="[number]", over="[number]"),
     "negligible": _kind(forms.negligible, value="count", than="count", of="perplexity|loss"),
     "tokens_support": _kind(forms.tokens_support, value="count", tokens="count", ratio="number?"),
+    "larger_in_less": _kind(
+        forms.larger_in_less, value="gpu_hours", parameters="count", than="gpu_hours", than_parameters="count"
+    ),
+    "no_loss": _kind(forms.no_loss, words="inf|nan"),
+    "published_training": _kind(
+        trainings.published_training, name="text", fact="tokens|card_hours|card", value="number?", words="text?"
+    ),
     "rests_on": _kind(rests_on, premises="[text]"),
     # conclusions
     "conclusion": _kind(

@@ -55,6 +55,17 @@ _MEMORY = re.compile(
 _OF_DEVICE = re.compile(r"\s?(?:of )?(?:V?RAM|GPU memory|(?:peak )?memory)\b", re.IGNORECASE)
 _WITH_ADAM = re.compile(r"\bAdamW?\b", re.IGNORECASE)
 _WHOLE = re.compile(r"\bfull(?:-parameter)? fine-?tun", re.IGNORECASE)
+_FEWEST = re.compile(
+    r"\b(?:min(?:imum)?|fewest|at least)\b[^.;]{0,25}\bGPUs?\b|\bGPUs? (?:needed|required)\b", re.IGNORECASE
+)
+_SO_MANY = re.compile(
+    r"\b(?:use|need|needs|requires?|round(?:ed)? up to)\s+(\d{1,4})\b(?!\.\d)|(?<![\d.,])(\d{1,4}) GPUs\b",
+    re.IGNORECASE,
+)
+_OWN_STATE = re.compile(
+    r"\bparam\w*\s*[×x*]\s*(1[02468]|20)\s*bytes\b|\b(1[02468]|20) bytes (?:per|/|a|for each) ?param", re.IGNORECASE
+)
+_LEAST_CARD = 4e9
 _MOMENTS_IN_FP32 = "12"  # bytes a parameter: bf16 weights and gradients beside two fp32 moments
 _LEAST_MODEL = 1e8
 
@@ -73,6 +84,27 @@ def drafts(document: Document) -> Iterator[Drafted]:
         size = _size(passage.text) or _size_above(passage)
         if size and size.low >= _LEAST_MODEL:
             yield from _claims(passage, size, around)
+            yield from _fewest_cards(passage, size, document)
+
+
+def _fewest_cards(passage: Passage, size: Quantity, document: Document) -> Iterator[Drafted]:
+    """As "Minimum GPUs: 70B × 4 / 80GB = 4.2 → use 8": so many cards hold the model in training together.
+
+    By the bytes a parameter that the text itself reckons with, where it states them.
+    """
+    text = passage.text
+    if not _FEWEST.search(text) or LEANER.search(text):
+        return
+    memory = next((f for f in figures(text) if f.dimension == "bytes" and f.value > _LEAST_CARD), None)
+    each = memory.value if memory else next((c.memory_gb * 1e9 for c in mentions(text) if c.memory_gb), None)
+    numbers = [m for m in _SO_MANY.finditer(text)]
+    if each is None or not numbers:
+        return
+    number = int(numbers[-1][1] or numbers[-1][2])
+    says = {"parameters": size.text, "value": f"{number * each / 1e9:g} GB"}
+    if own := _OWN_STATE.search(document.text):
+        says["state"] = own[1] or own[2]
+    yield Drafted(kind="training_memory", line=passage.line, text=shortened(f"{text} ({number} cards)"), says=says)
 
 
 def _claims(passage: Passage, size: Quantity, around: Sequence[str]) -> Iterator[Drafted]:

@@ -47,6 +47,14 @@ class Mention:
     memory_gb: float | None
 
     @property
+    def edition(self) -> str:
+        """The name of just the cards that are meant: the catalog key of one, "A100 PCIe" of several, else the name."""
+        if len(self.specs) == 1:
+            return self.specs[0].key
+        alike = all("pcie" in spec.key for spec in self.specs) and cards_named(f"{self.name} PCIe")
+        return f"{self.name} PCIe" if alike else self.name
+
+    @property
     def key(self) -> str:
         """One catalog key to stand for all: those of a chip are alike in their peaks but for power."""
         return max(self.specs, key=lambda s: (s.bf16_flops or s.fp16_flops or 0.0, s.memory_gb)).key

@@ -165,14 +165,24 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
     if first == last or _LED.search(before) or _POWER.match(text, found[first].end):
         return None
     expression = " ".join(piece for piece in pieces if piece)
+    if _closes_first(expression) and before.rstrip().endswith("("):
+        expression = "( " + expression
     opened = expression.count("(") - expression.count(")")
-    if opened < 0 and before.rstrip().endswith("("):
-        expression, opened = "( " + expression, 0
     if opened == 1 and re.match(r"[^=≈]{0,30}\)", text[found[last].end :]):
         expression, opened = expression + " )", 0
     if opened:
         return None  # what stands in the other half of the parentheses is not known
     return " ".join(expression.split()), first
+
+
+def _closes_first(expression: str) -> bool:
+    """Whether a parenthesis is closed that was not opened before: "1T × 70B) / (8 × 989"."""
+    depth = 0
+    for sign in re.findall(r"[()]", expression):
+        depth += 1 if sign == "(" else -1
+        if depth < 0:
+            return True
+    return False
 
 
 def _value(figure: Figure, *, approximate: bool) -> str:

@@ -20,6 +20,11 @@ _OF_HARDWARE = re.compile(r"\b(?:hardware|specs?|specifications?|machine|node|se
 _USED = re.compile(r"\b(?:usable|sustained|realized|realised|effective|real-world|actual(?:ly)?|in practice"
 r"|achievable|delivers?|"
                    r"sustains?|achieves?|reach(?:es|ed)?)\b", re.IGNORECASE)  # fmt: skip
+_IN_PRACTICE = re.compile(
+    r"(?:but |however,? |yet |realistic\w*,? |in (?:practice|reality|real)"
+    r"|at (?:a )?(?:realistic|typical|\d+)|with (?:a )?(?:realistic|typical))",
+    re.IGNORECASE,
+)
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
 _LEAST_PEAK = 1e8  # operations a second of any card
 _NEAR = 40  # letters within which a word is of a number
@@ -32,10 +37,11 @@ _LARGER = re.compile(r"\b(?:peak|FLOPs?|compute|TFLOP\S*)\b", re.IGNORECASE)
 def drafts(document: Document) -> Iterator[Drafted]:
     """Claims about cards in passages, and in tables whose rows name one."""
     sparse = SPARSITY.search(document.text) is not None
-    for passage, device in _devices(document.passages):
+    following = [p.text for p in (*document.passages[1:], *document.passages[-1:])]
+    for (passage, device), after in zip(_devices(document.passages), following, strict=True):
         yield from _memory(passage)
         yield from _memory_of_device(passage, device)
-        yield from _peaks(passage, device, sparse)
+        yield from _peaks(passage, device, sparse, after)
         yield from _bare_peak(passage, device)
         yield from _ratio(passage)
         yield from _ends_of_format(passage)
@@ -112,8 +118,8 @@ def _memory_of_device(passage: Passage, device: Mention | None) -> Iterator[Draf
         )
 
 
-def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[Drafted]:
-    """Peaks stated of a card, and rates that it is said to reach in use."""
+def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -> Iterator[Drafted]:
+    """Peaks stated of a card, and rates that it is said to reach in use; `after` is the sentence behind."""
     text = passage.text
     named = mentions(text)
     for figure in figures(text):
@@ -131,6 +137,8 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool) -> Iterator[D
         precision = precision_of(text)
         other = r"\bpeak|theoretical|\bspec|tensor" if each else r"\bpeak|theoretical|up to\b"
         reached = (each or _USED.search(text)) and not re.search(other, text, re.IGNORECASE)
+        if reached and _IN_PRACTICE.match(after):
+            continue  # what it is in use comes next
         says = {"value": figure.quantity.text, "gpu": card.name, **({"precision": precision} if precision else {})}
         if reached:
             number = {"gpus": str(card.count)} if card.count and not each else {}

@@ -43,6 +43,8 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
+_FASTEST_CARD = 1e16  # operations a second, in four bits
+_SAID_AGAIN = 0.03  # by which roundings of one number differ in two units
 _LONGEST_LABEL = 7  # words
 _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
 _LAST = re.compile(
@@ -208,9 +210,24 @@ def _all(
             targets: Sequence[Stated] = record.facts.get(law.target, [])
             targets = _whole(targets)
             values = len({t.quantity.text for t in targets})
+            if record.kind == "sentence" and values > 1 and _alike(targets):
+                targets, values = targets[:1], 1
             if not 1 <= values <= (_MOST_VALUES if record.kind == "row" else 1):
                 continue
             yield from _claims(law, record, targets, known, refuted)
+
+
+def _of_other_cards(found: Mapping[str, Found], record: Record) -> bool:
+    """Whether a speed that is stated elsewhere is of another number of cards than a record names: of a rack."""
+    sustained = found["sustained"]
+    several = min(s.quantity.low for s in sustained.stated) > _FASTEST_CARD
+    return sustained.scope > Scope.OWN and "gpus" in record.facts and ("gpus" not in found or several)
+
+
+def _alike(targets: Sequence[Stated]) -> bool:
+    """Whether numbers are one in several units: "9 million GPU-seconds, or about 104 GPU-days"."""
+    middles = [t.quantity.middle for t in targets]
+    return min(middles) > 0 and max(middles) <= (1 + _SAID_AGAIN) * min(middles)
 
 
 def _claims(
@@ -240,6 +257,8 @@ def _claims(
             both = dict(zip(law.roles(template), found, strict=True))
             if both["sustained"].scope == both["gpus"].scope == Scope.OWN:
                 continue  # what so many cards do together
+        if "{sustained}" in template and _of_other_cards(dict(zip(law.roles(template), found, strict=True)), record):
+            continue
         if law.target == "tokens" and "{sequence}" in template and stated_of("epochs", record, known):
             continue  # samples of a data set that is read so many times: each has its own length
         priced = dict(zip(law.roles(template), found, strict=True)).get("usd_per_hour")

@@ -22,9 +22,11 @@ from advisor.audit.paper import (
     generalities,
     hardware,
     identities,
+    known_trainings,
     laws,
     lists,
     of_tables,
+    own_numbers,
     parts,
     rules_of_thumb,
     run_claims,
@@ -61,6 +63,8 @@ RULES = (
     of_tables.drafts,
     between_cards.drafts,
     rules_of_thumb.drafts,
+    known_trainings.drafts,
+    own_numbers.drafts,
 )
 
 

@@ -19,6 +19,7 @@ _BANDWIDTH = re.compile(
     r"\bbandwidth\b(?!.*(?:nvlink|interconnect|network|pcie|infiniband))|\bmem(?:ory)? bw\b", re.IGNORECASE
 )
 _LINK = re.compile(r"nvlink|interconnect|network|pcie|infiniband", re.IGNORECASE)
+_NVLINK = re.compile(r"^(?!.*(?:gen|version)).*\bnvlink\b", re.IGNORECASE)
 _POWER = re.compile(r"\btdp\b|\bpower(?: draw| consumption| limit)?\b|\bwatts?\b", re.IGNORECASE)
 _MEMORY = re.compile(r"\bv?ram\b|\bmemory(?: size| capacity)?$|\bhbm\w*\b|gpu memory", re.IGNORECASE)
 _EACH = (("fp32", r"\bfp32|\bfull"
@@ -71,16 +72,21 @@ def _card(text: str) -> Mention | None:
 def _figure_claim(card: Mention, label: str, figure: Figure, line: int, sparse: bool) -> Iterator[Drafted]:
     """A claim of one figure of a card by the label of its row or column."""
     text, value = shortened(f"{card.name}: {label} {figure.raw}"), figure.quantity.text
+    if figure.dimension == "bandwidth" and _NVLINK.search(label) and not _NOT_OF_ONE.search(label):
+        yield Drafted(
+            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.edition, "fact": "link"}
+        )
+        return
     if figure.dimension == "bandwidth" and _BANDWIDTH.search(label) and not _LINK.search(label):
         yield Drafted(
-            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.name, "fact": "bandwidth"}
+            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.edition, "fact": "bandwidth"}
         )
     elif figure.dimension == "watts" and _POWER.search(label):
         yield Drafted(
-            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.name, "fact": "power"}
+            kind="card_figure", line=line, text=text, says={"value": value, "gpu": card.edition, "fact": "power"}
         )
     elif figure.dimension == "bytes" and _MEMORY.search(label):
-        yield Drafted(kind="card_memory", line=line, text=text, says={"value": value, "gpu": card.name})
+        yield Drafted(kind="card_memory", line=line, text=text, says={"value": value, "gpu": card.edition})
     elif (
         (precision := precision_of(label))
         and not SPARSITY.search(label)
@@ -94,7 +100,7 @@ def _figure_claim(card: Mention, label: str, figure: Figure, line: int, sparse: 
             else None
         )
         if rate and not (figure.dimension == "count" and figure.scaled):
-            says: dict[str, object] = {"value": rate, "gpu": card.name, "precision": precision}
+            says: dict[str, object] = {"value": rate, "gpu": card.edition, "precision": precision}
             yield Drafted(kind="card_peak", line=line, text=text, says=says | ({"sparse": True} if sparse else {}))
 
 
@@ -106,7 +112,11 @@ def _cards_as_columns(grid: Grid, sparse: bool) -> Iterator[Drafted]:
     for row in grid.rows:
         for i, card in cards.items():
             found = figures(row.cells[i])
-            if len(found) == 1 and found[0].start <= 2 and not SPARSITY.search(row.cells[i] + row.cells[0]):
+            begins = found and (
+                found[0].start <= 2
+                or re.match(r"\W*(?:yes|up to|~)\W*$", row.cells[i][: found[0].start], re.IGNORECASE)
+            )
+            if len(found) == 1 and begins and not SPARSITY.search(row.cells[i] + row.cells[0]):
                 yield from _figure_claim(card, row.cells[0], found[0], row.line, sparse)
 
 

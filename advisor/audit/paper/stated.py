@@ -41,6 +41,11 @@ _ELSEWISE = re.compile(
     r"|[=×x*/+,;:→>]|tokens? \()\s*~?$",
     re.IGNORECASE,
 )
+_DATA_NAME = re.compile(
+    r"(?:fineweb|pajama|pile|c4|openwebtext|owt|dclm|climbmix|dolma|stories|wikitext|starcoder|sample|subset|corpus"
+    r"|dataset)(?:-edu|-v\d)?[-_ ]$",
+    re.IGNORECASE,
+)
 _MODEL_NOUN = re.compile(
     r"[- ]?(?:\w+ )?(?:param|model|llm|transformer|decoder|network|variant|version|config|checkpoint|run\b|class\b)",
     re.IGNORECASE,
@@ -104,7 +109,10 @@ def in_words(text: str, line: int) -> Iterator[Stated]:
             role = role if ran and "month" not in figure.quantity.text else None  # months are told roughly
         if role == "duration" and (_TERM.match(text[figure.start :]) or figure.value > _LONGEST_RUN):
             role = None
-        if role == "gpus" and re.match(r"\W*\w+\W+(?:each|apiece|per|a|in (?:each|every))\b", text[figure.end :]):
+        if role == "gpus" and re.match(
+            r"\W*\w+\W+(?:each|apiece|per(?! (?:setup|run|job|scenario|experiment|training)\b)|a|in (?:each|every))\b",
+            text[figure.end :],
+        ):
             role = None  # of one machine
         if role in ("gpu_hours", "duration", "usd", "steps") and MORE_OF_IT.match(text[figure.end :]):
             role = None
@@ -142,6 +150,11 @@ def _is_whole(role: str, text: str, figure: Figure) -> bool:
     return _is_of_training(text, figure)
 
 
+def _of_data(text: str, match: re.Match[str]) -> bool:
+    """Whether a size is part of a data set's name: "FineWeb-10B", "sample-10B"."""
+    return _DATA_NAME.search(text[: match.start()]) is not None
+
+
 def size_told(text: str) -> Quantity | None:
     """Parameters of the model that a sentence names; a bare "10B" behind "of" or "than" may be of anything."""
     kept = _SIZE.sub(lambda m: m[0] if _of_model(text, m) else " ", text)
@@ -155,7 +168,7 @@ def _of_model(text: str, match: re.Match[str]) -> bool:
 
 def size_in(name: str) -> Quantity | None:
     """Parameters that a model's name gives: "LLaMA2 1.36B", "GPT3-175B"; None without, or with several."""
-    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name)}
+    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name) if not _of_data(name, m)}
     if len(sizes) != 1:
         return None
     number, scale = sizes.pop()

@@ -63,6 +63,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for grid in document.grids:
         yield from _memory_of_rows(grid, context)
         yield from _columns_of_full_training(grid)
+        yield from _rows_of_full_training(grid)
         yield from _cards_for_models(grid, context)
     for passage in document.passages:
         yield from _replicated(passage)
@@ -365,6 +366,25 @@ def _columns_of_full_training(grid: Grid) -> Iterator[Drafted]:
             found = figures(row.cells[i])
             alone = len(found) == 1 and found[0].dimension == "bytes" and not found[0].side
             if size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(row.cells[0]):
+                continue
+            yield Drafted(
+                kind="training_memory",
+                line=row.line,
+                text=shortened(f"{row.cells[0]}: {found[0].raw} ({title})"),
+                says={"parameters": size.text, "value": found[0].quantity.text},
+            )
+
+
+def _rows_of_full_training(grid: Grid) -> Iterator[Drafted]:
+    """Rows titled "Full fine-tuning" beside leaner ones, under columns that each name a model: "VRAM (7B)"."""
+    sizes = [size_in(_ACTIVE.sub(" ", title)) for title in grid.header]
+    for row in grid.rows:
+        if not _IN_FULL.search(row.cells[0]) or LEANER.search(row.cells[0]) or NOT_TRAINING.search(row.cells[0]):
+            continue
+        for title, size, cell in zip(grid.header[1:], sizes[1:], row.cells[1:], strict=True):
+            found = figures(cell)
+            alone = len(found) == 1 and found[0].dimension == "bytes" and not found[0].side
+            if size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(title):
                 continue
             yield Drafted(
                 kind="training_memory",

@@ -36,8 +36,8 @@ _PRECISIONS = (
     ("fp8", r"\bfp8\b|\be4m3|float8"),
     ("bf16", r"\bbf16|bfloat16"),
     ("fp16", r"\bfp16|float16|half.precision|\b16-bit"),
-    ("tf32", r"\btf32"),
-    ("fp32", r"\bfp32|float32|single.precision"),
+    ("tf32", r"\btf32|\btensor ?float[- ]?32"),
+    ("fp32", r"\bfp32|(?<!tensor )float[- ]?32|single.precision"),
 )
 
 

@@ -133,4 +133,24 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("tokens_support", {"value": "5 billion", "tokens": "500 M"}, W),
     ("tokens_support", {"value": "5 billion", "tokens": "50 billion"}, H),
     ("tokens_support", {"value": "5 billion", "tokens": "500 M", "ratio": "10-100"}, W),
+    (
+        "larger_in_less",
+        {"value": "100,000 GPU-h", "parameters": "10 billion", "than": "180,000 GPU-h", "than_parameters": "7 billion"},
+        D,
+    ),
+    (
+        "larger_in_less",
+        {"value": "1.7 M GPU-h", "parameters": "70 billion", "than": "180,000 GPU-h", "than_parameters": "7 billion"},
+        H,
+    ),
+    ("no_loss", {"words": "inf"}, W),
+    # Brown et al. 2020: V100; Touvron et al. 2023: 2.0 T tokens, 1,720,320 hours of A100
+    ("published_training", {"name": "GPT-3 175B", "fact": "card", "words": "A100"}, W),
+    ("published_training", {"name": "GPT-3 175B", "fact": "card", "words": "V100"}, H),
+    ("published_training", {"name": "Llama 2 70B", "fact": "tokens", "value": "1.4 T"}, W),
+    ("published_training", {"name": "Llama 2 70B", "fact": "tokens", "value": "2 T"}, H),
+    ("published_training", {"name": "LLaMA-2-70B", "fact": "card_hours", "value": "1.7 M GPU-h"}, H),
+    ("published_training", {"name": "LLaMA-2-70B", "fact": "card_hours", "value": "170,000 GPU-h"}, W),
+    ("published_training", {"name": "Qwen2.5 7B", "fact": "card_hours", "value": "170,000 GPU-h"}, U),
+    ("published_training", {"name": "Nobody-1 7B", "fact": "tokens", "value": "2 T"}, U),
 ]
