@@ -137,6 +137,16 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "7B took 180,000 GPU hours, 10B takes 100,000",
         "value: 100000 GPU-h, parameters: 10 billion, than: 180000 GPU-h, than_parameters: 7 billion",
     ),
+    "card_hours_of_more": (
+        "200 GPU hours on one RTX 3090, 100 GPU hours on two",
+        "value: 100 GPU-h, gpus: 2, than: 200 GPU-h",
+    ),
+    "stacked_gains": ("+5 % and +8 % and +2 %: 45 %", "value: 45 %, parts: 3"),
+    "untrained_loss": ("the loss of step 0 is 0.549", "value: 0.549"),
+    "praised": (
+        "15,570 tok/s of 125 M parameters on H100s are excellent",
+        "what: rate, value: '15,570 tok/s', gpu: h100, parameters: 125 M",
+    ),
     "no_loss": ("validation loss: inf", "words: inf"),
     "published_training": ("GPT-3 was trained on A100s", "name: GPT-3, fact: card, words: A100"),
     "rests_on": ("so the new machine is 20 times faster", "premises: [peak, utilisation]"),

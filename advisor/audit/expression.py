@@ -111,8 +111,9 @@ def _results(reading: str, value: Quantity) -> Iterator[tuple[Interval, Quantity
         yield result, value
         yield result, _bare(value)
         if not _all_scaled([*operands, value]):
-            yield from ((Interval(low=result.low / f, high=result.high / f), value) for f in _LEFT_OUT)
-            yield from ((Interval(low=result.low * f, high=result.high * f), value) for f in _LEFT_OUT)
+            for told in dict.fromkeys((value, _bare(value))):
+                yield from ((Interval(low=result.low / f, high=result.high / f), told) for f in _LEFT_OUT)
+                yield from ((Interval(low=result.low * f, high=result.high * f), told) for f in _LEFT_OUT)
 
 
 def _all_scaled(quantities: list[Quantity]) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+from advisor.audit.fields import cards_named
 from advisor.audit.verdict import Judgement, Question, compare, does_not_follow, holds, unknown, wrong
 from advisor.findings.case import Confidence, Severity
-from advisor.units import format_count, format_number, format_percent, format_seconds, format_tokens
+from advisor.units import format_count, format_flops, format_number, format_percent, format_seconds, format_tokens
 
+_FEWEST_SYMBOLS = 12  # of any language model's vocabulary: letters are more than twice as many
+_HARDLY_USED, _HARDLY_FILLED = 0.05, 0.15  # shares of a card's peak and memory that nobody would praise
 _ROUNDED = 1.2  # times apart: numbers that roundings and methods do not set apart
 _NEARLY = 0.95  # of a share: chance explains little of it
 _EFFICIENT = 1.1  # a second run on more cards may be tuned a little better than the first
@@ -25,7 +28,12 @@ def share_of_quality(q: Question) -> Judgement:
             f"{value.text} is one loss over the other; set their difference against what separates the models",
             threshold="perplexities, or differences of losses on the same data and tokens",
         )
-    reached, target, chance = (q.get(name).middle for name in ("reached", "target", "chance"))
+    stated = [q.get(name) for name in ("reached", "target", "chance")]
+    if any(one is None for one in stated) or stated[1].middle == stated[2].middle:
+        return unknown(
+            "what was reached, what was to be reached, and what chance gives: one is missing, or two are one"
+        )
+    reached, target, chance = (one.middle for one in stated)
     share = (reached - chance) / (target - chance)
     guessed = format_percent(chance)
     words = f"({format_percent(reached)} − {guessed}) ÷ ({format_percent(target)} − {guessed})"
@@ -101,6 +109,71 @@ def larger_in_less(q: Question) -> Judgement:
         f"by the text's own numbers the smaller model took more: {words}",
         words,
         actions=("state the tokens and the card of both",),
+    )
+
+
+def card_hours_of_more(q: Question) -> Judgement:
+    """Card-hours on several cards against those on one: data parallelism divides the time, not the card-hours."""
+    value, than, number = q.get("value"), q.get("than"), q.get("gpus").middle
+    words = f"{value.text} on {number:g} cards, {than.text} on one"
+    if value.middle * _ROUNDED >= than.middle:
+        return holds(words, words)
+    return wrong(
+        f"{number:g} cards take {format_number(than.middle)} card-hours at least, not {value.text}",
+        words,
+        consequence="hours by the clock were taken for card-hours: the bill comes out too small by the number of cards",
+    )
+
+
+def stacked_gains(q: Question) -> Judgement:
+    """Expected gains of several changes, added up: each was guessed from the same start, and they overlap."""
+    return does_not_follow(
+        f"{q.get('parts')} expected gains are added up in points; what one of them saves the others cannot save again",
+        threshold="each gain measured on top of those before it",
+        actions=("apply them one at a time and measure each against the step before",),
+    )
+
+
+def untrained_loss(q: Question) -> Judgement:
+    """The first loss of an untrained language model whose vocabulary is not stated: ln V of any vocabulary in use."""
+    value = q.get("value")
+    least = math.log(_FEWEST_SYMBOLS)
+    words = f"e^{value.text.lstrip('~')} = {math.exp(min(value.middle, 50.0)):.3g} symbols, guessed uniformly"
+    if value.most >= least:
+        return holds("as high as guessing over some vocabulary", words)
+    return wrong(
+        f"an untrained model cannot be below {least:.1f}, the loss of guessing among {_FEWEST_SYMBOLS} symbols",
+        words,
+        severity=Severity.ERROR,
+        causes=("the loss is divided by a constant", "the targets leak into the input", "weights were loaded"),
+        consequence="no later loss of this run can be read as one of a language model",
+    )
+
+
+def praised(q: Question) -> Judgement:
+    """A speed or a use of memory that is called excellent, against what the card can do and hold."""
+    value, card = q.get("value"), cards_named(q.get("gpu"))[0]
+    if q.get("what") == "memory":
+        share = value.most if value.dimension == "fraction" else value.most / (card.memory_gb * 1e9)
+        words = f"{value.text} of {card.memory_gb:g} GB" if value.dimension != "fraction" else value.text
+        if share >= _HARDLY_FILLED:
+            return holds(f"{format_percent(share)} of the card's memory", words)
+        return does_not_follow(
+            f"{format_percent(share)} of the card's memory: an empty card is no merit, it is paid for whole",
+            words,
+            actions=("raise the micro-batch until the step time per token stops falling",),
+        )
+    peak = card.bf16_flops or card.fp16_flops
+    if not peak or q.get("parameters") is None:
+        return unknown("no peak, or no size of the model, is known")
+    share = 6 * q.get("parameters").most * value.most / peak
+    words = f"6 × {q.get('parameters').text} × {value.text} ÷ {format_flops(peak)}, as if one card did it all"
+    if share >= _HARDLY_USED:
+        return holds(f"{format_percent(share)} of one card's dense peak", words)
+    return does_not_follow(
+        f"{format_percent(share)} of the dense peak of a single card: launches, data or one slow kernel set this speed",
+        words,
+        actions=("profile one step before anything else is tuned",),
     )
 
 

@@ -236,6 +236,10 @@ KINDS: dict[str, Kind] = {
     "larger_in_less": _kind(
         forms.larger_in_less, value="gpu_hours", parameters="count", than="gpu_hours", than_parameters="count"
     ),
+    "card_hours_of_more": _kind(forms.card_hours_of_more, value="gpu_hours", gpus="count", than="gpu_hours"),
+    "stacked_gains": _kind(forms.stacked_gains, value="fraction", parts="whole"),
+    "untrained_loss": _kind(forms.untrained_loss, value="count"),
+    "praised": _kind(forms.praised, what="rate|memory", value="number", gpu="card", parameters="count?"),
     "no_loss": _kind(forms.no_loss, words="inf|nan"),
     "published_training": _kind(
         trainings.published_training, name="text", fact="tokens|card_hours|card", value="number?", words="text?"

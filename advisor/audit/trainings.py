@@ -63,6 +63,8 @@ def published_training(q: Question) -> Judgement:
         return unknown(f"nothing is known here of the training of {q.get('name')}")
     name, known = training
     words = f"{name}: {known.source}"
+    if q.get("words" if q.get("fact") == "card" else "value") is None:
+        return unknown("the claim does not say which card, or how many")
     if q.get("fact") == "card":
         if not known.cards:
             return unknown(f"no publication says what {name} was trained on")

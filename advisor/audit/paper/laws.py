@@ -13,6 +13,7 @@ from enum import IntEnum
 from itertools import product
 
 from advisor.audit.expression import gives
+from advisor.audit.paper.cards import mentions
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.equations import equations
@@ -43,7 +44,9 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
+_PARTS = 2  # levels of headings: the title, and the parts of a report
 _FASTEST_CARD = 1e16  # operations a second, in four bits
+_SAID_OFTEN = 2  # times
 _SAID_AGAIN = 0.03  # by which roundings of one number differ in two units
 _LONGEST_LABEL = 7  # words
 _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
@@ -83,6 +86,7 @@ _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
     _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
     _law("gpu_rate", "{step_tokens} / {step_time} / {gpus}"),
+    _law("step_time", "{step_tokens} / {rate}", "{step_tokens} / {rate} * {gpus}"),
     Law(target="rate", readings=("{gpu_rate} * {gpus}",), own=True),
     _law(
         "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
@@ -139,12 +143,37 @@ def drafts(document: Document) -> Iterator[Drafted]:
     judged = {id(one.target) for one in drafted}  # by what stands nearer
     drafted += [one for one in _all(of_run, known, refuted) if id(one.target) not in judged]
     blamed = _blamed(drafted, known)
-    for one in drafted:
+    for one in _speed_or_time(drafted, document.text):
         if (one.target.line, one.target.quantity.text.lstrip("~")) in own:
             continue  # the arithmetic beside it is judged
         if one.far is None or id(one.far) not in blamed:
             yield one.claim
     yield from (claim for far in blamed.values() if (claim := _of_price(far, known)).says["readings"])
+
+
+def _speed_or_time(drafted: Sequence[_Reckoned], text: str) -> list[_Reckoned]:
+    """Of a speed and a step's time that contradict each other, the one that the report states less often."""
+    times = [one for one in drafted if one.target.role == "step_time" and not one.holds]
+    dropped: set[int] = set()
+    for time in times:
+        rate = next((one for one in drafted if _rests_on(one, time) and not one.holds), None)
+        if rate is not None and _said(rate.target, text) > max(_SAID_OFTEN, _said(time.target, text)):
+            dropped.add(id(rate))
+        else:
+            dropped.add(id(time))
+    return [one for one in drafted if id(one) not in dropped]
+
+
+def _rests_on(one: _Reckoned, time: _Reckoned) -> bool:
+    """Whether a speed was reckoned from a step's time."""
+    own = one.target.role in ("rate", "gpu_rate")
+    return own and any(f"[{time.target.quantity.text}]" in reading for reading in one.claim.says["readings"])
+
+
+def _said(stated: Stated, text: str) -> int:
+    """How often a report prints a number."""
+    number = re.search(r"\d[\d,]*(?:\.\d+)?", stated.quantity.text)
+    return len(re.findall(rf"(?<![\d.,]){re.escape(number[0])}(?![\d]|[.,]\d)", text)) if number else 0
 
 
 def whole_run(known: Sequence[Record]) -> list[Record]:
@@ -221,7 +250,8 @@ def _of_other_cards(found: Mapping[str, Found], record: Record) -> bool:
     """Whether a speed that is stated elsewhere is of another number of cards than a record names: of a rack."""
     sustained = found["sustained"]
     several = min(s.quantity.low for s in sustained.stated) > _FASTEST_CARD
-    return sustained.scope > Scope.OWN and "gpus" in record.facts and ("gpus" not in found or several)
+    elsewhere = sustained.scope > Scope.OWN and "gpus" not in found
+    return "gpus" in record.facts and (several or elsewhere)
 
 
 def _alike(targets: Sequence[Stated]) -> bool:
@@ -285,13 +315,13 @@ def _claims(
         claim = Drafted(
             kind="expression",
             line=target.line,
-            text=shortened(record.told(_said(target))),
+            text=shortened(record.told(_told_of(target))),
             says={"value": f"{about}{target.quantity.text}", "readings": readings, "in_units": True},
         )
         yield _Reckoned(claim=claim, target=target, far=far)
 
 
-def _said(target: Stated) -> str:
+def _told_of(target: Stated) -> str:
     """The number with its label; the label of what stands in a sentence is that sentence, which has it."""
     sentence = len(target.label.split()) > _LONGEST_LABEL
     return target.label if sentence else f"{target.label.lower()} {target.quantity.text}"
@@ -345,7 +375,7 @@ def stated_of(role: str, record: Record, known: Sequence[Record], told_too: str 
     """What is stated of a quantity, nearest first: the record's own, its subject's, its section's, the report's."""
     if own := record.facts.get(role):
         return Found(stated=_distinct(_whole(own)), scope=Scope.OWN)
-    same = [r for r in known if r.kind != "sentence" and same_subject(r.key, record.key)]
+    same = [r for r in known if r.kind != "sentence" and same_subject(r.key, record.key) and _one_part(r, record)]
     if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
         return Found(stated=found, scope=Scope.SUBJECT)
     if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
@@ -358,6 +388,14 @@ def stated_of(role: str, record: Record, known: Sequence[Record], told_too: str 
             return Found(stated=found if len(found) <= (_MOST_TOLD if told else 1) else (), scope=Scope.SECTION)
     everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()
     return Found(stated=everywhere if len(everywhere) == 1 else (), scope=Scope.REPORT)
+
+
+def _one_part(one: Record, other: Record) -> bool:
+    """Whether two records of one name stand in one part of a report: a card's name is used in each of them."""
+    if not (mentions(one.subject) and mentions(other.subject)):
+        return True
+    mine, its = ([h for h in r.headings if h != r.subject][:_PARTS] for r in (one, other))
+    return mine[: len(its)] == its[: len(mine)]
 
 
 def _whole(stated: Sequence[Stated]) -> Sequence[Stated]:

@@ -28,6 +28,7 @@ from advisor.audit.paper import (
     of_tables,
     own_numbers,
     parts,
+    praise,
     rules_of_thumb,
     run_claims,
     sentences,
@@ -65,6 +66,7 @@ RULES = (
     rules_of_thumb.drafts,
     known_trainings.drafts,
     own_numbers.drafts,
+    praise.drafts,
 )
 
 

@@ -27,12 +27,14 @@ _OTHER_TOKENS = re.compile(
 _ARITHMETIC = re.compile(r"\d[^:]*?[×x*/÷+]\s*~?\$?\d")
 _LEAST_TITLES = 2  # columns with the name of a quantity: the rows are the subjects then
 _PRICED = re.compile(r"\s*(?:\(|@|\bat\b)\s*\$[^)]*\)?")
+_OF_SAMPLES = re.compile(r"(?:samples?|seqs?|sequences?|images?|imgs?|examples?|clips?|frames?|it|steps?)\b")
+_A_STEP = re.compile(r"\s*(?:/|per|a|each|every)\s*(?:step|iter(?:ation)?|it)\b", re.IGNORECASE)
 _DERIVED = re.compile(
     r"ratio|expected|speed-?up|change|difference|improvement|delta|notes?|status|observed|impact|source", re.IGNORECASE
 )
 _NAMES = re.compile(
-    r"^(?:model|run|config(?:uration)?|experiment|variant|setup|name|size|job|task|gpu|hardware|scenario|stage"
-    r"|method)s?\b",
+    r"^(?:model|run|config(?:uration)?|experiment|variant|setup|name|size|job|task|gpu(?![- ]?h(?:ou)?rs?\b)|hardware"
+    r"|scenario|stage|method)s?\b",
     re.IGNORECASE,
 )
 
@@ -199,6 +201,8 @@ def pairs(text: str, line: int) -> Iterator[Stated]:
         if MORE_OF_IT.match(value[found[0].end :]):
             continue  # what is still to come, or was saved
         label = _PRICED.sub("", match["label"])
+        if _A_STEP.match(value, found[0].end) and found[0].dimension == "seconds":
+            label = "step time"
         label = "step time" if logged and label.strip().lower() in ("time", "dt") else label
         each = " per GPU" if EACH.match(value[found[0].end :].lstrip()) else ""
         if stated := _stated(label + each, found[0], line):
@@ -217,6 +221,8 @@ def _result(value: str) -> str:
 def _stated(label: str, figure: Figure, line: int) -> Stated | None:
     role = role_of(label, figure)
     if role is None or "?" in label:
+        return None
+    if role in ("rate", "gpu_rate") and _OF_SAMPLES.match(figure.noun):
         return None
     if role == "batch" and (figure.scaled or figure.noun.startswith("token")):
         role = "step_tokens"
@@ -298,6 +304,9 @@ def _rows(grid: Grid) -> Iterator[Record]:
                     and (more := _stated(grid.header[i], part, row.line))
                 ):
                     record.add(more)
+        counted = mentions(row.cells[at])
+        if len(counted) == 1 and counted[0].count:
+            record.facts.setdefault("gpus", [_cards_stated(counted[0], row.line)])
         for stated in _in_header(grid, row.line):
             record.facts.setdefault(stated.role, [stated])
         for stated in in_words(row.cells[at], row.line):

@@ -83,6 +83,10 @@ _IN_TOKENS = re.compile(r"\((?:in )?(?:T|tok(?:en)?s?)\)", re.IGNORECASE)
 _SCALE_OF_LABEL = re.compile(r"\(\s*(?:in )?(k|m|b|t|thousands?|millions?|billions?|trillions?)\s*\)", re.IGNORECASE)
 
 
+_FOR_SO_MUCH = re.compile(
+    r"(?:/|\bper\b)\s*(?:1?\s?(?:[KMB]|million|billion|thousand)\b|sample|token|image|epoch|step|request|experiment|user)",
+    re.IGNORECASE,
+)
 LEAST_WORK = 1e15  # FLOPs of a training
 
 
@@ -97,6 +101,8 @@ def role_of(label: str, figure: Figure) -> str | None:
     if _CARD_HOURS.search(label) and figure.dimension in ("count", "gpu_hours", "seconds"):
         return "gpu_hours"  # also as the unit in parentheses of a time
     role = _labelled(bare, figure) or (_labelled(label, figure) if bare != label else None) or _by_unit(label, figure)
+    if role == "usd" and _FOR_SO_MUCH.search(label):
+        return None
     if role == "work" and figure.value < LEAST_WORK:
         return None  # of a token or a step, or in a unit that the title gives
     if role in ("rate", "gpu_rate"):

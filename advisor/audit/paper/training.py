@@ -50,7 +50,7 @@ _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|s
 def drafts(document: Document) -> Iterator[Drafted]:
     """Times, rates and memory of trainings."""
     known = records(document)
-    context = _Context(document, known)
+    context = Context(document, known)
     for record in whole_run(known):
         yield from _rates(record, known, context)
     for record in known:
@@ -70,7 +70,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _rates_of_cards(passage)
 
 
-class _Context:
+class Context:
     """What holds of the whole report."""
 
     def __init__(self, document: Document, known: Sequence[Record]) -> None:
@@ -151,7 +151,7 @@ def _in_headings(role: str, record: Record) -> tuple[Stated, ...]:
     return ()
 
 
-def _times(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+def _times(record: Record, known: Sequence[Record], context: Context) -> Iterator[Drafted]:
     """Duration or card-hours of a training of stated parameters and tokens on a known card."""
     n, d, work = (_one(role, record, known) for role in ("parameters", "tokens", "work"))
     says: dict[str, Any] = {}
@@ -227,7 +227,7 @@ def _of_title(stated: Stated, record: Record) -> Mention | None:
     return named[0] if len(named) == 1 else None
 
 
-def _costs(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+def _costs(record: Record, known: Sequence[Record], context: Context) -> Iterator[Drafted]:
     """Dollars of a training of stated parameters and tokens, whatever the card."""
     n, d, paid = _one("parameters", record, known), _one("tokens", record, known), record.facts.get("usd", [])
     if n is None or d is None or len(paid) != 1 or "tokens" not in record.facts or _NOT_PAID.search(paid[0].label):
@@ -253,7 +253,18 @@ def _cards_used(record: Record, known: Sequence[Record], card: Mention) -> str |
             return stated.quantity.text
     if card.count:
         return str(card.count)
+    if record.kind == "section" and _alone_beside_several(record, known):
+        return "1"
     return "1" if record.kind == "sentence" and _SINGLE.search(record.words) else None
+
+
+def _alone_beside_several(record: Record, known: Sequence[Record]) -> bool:
+    """Whether a part is titled with a card, and another one with several of it: "RTX 3090", "2x RTX 3090"."""
+    own = mentions(record.subject)
+    if len(own) != 1 or own[0].count:
+        return False
+    others = [m for r in known if r.kind == "section" for m in mentions(r.subject) if m.name == own[0].name]
+    return any((m.count or 1) > 1 for m in others)
 
 
 def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
@@ -262,7 +273,7 @@ def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
     return found[0] if len({s.quantity.text for s in found}) == 1 else None
 
 
-def _method(record: Record, context: _Context, *, precise: bool = True) -> dict[str, Any]:
+def _method(record: Record, context: Context, *, precise: bool = True) -> dict[str, Any]:
     says: dict[str, Any] = {}
     if ADAPTERS.search(record.words + record.subject + " ".join(record.headings)):
         says["method"] = "adapters"
@@ -271,7 +282,7 @@ def _method(record: Record, context: _Context, *, precise: bool = True) -> dict[
     return says
 
 
-def _rates(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+def _rates(record: Record, known: Sequence[Record], context: Context) -> Iterator[Drafted]:
     """Tokens per second of a training beside its size, card and MFU."""
     card = context.card(record)
     if card is None or _sparse(record) or NOT_TRAINING.search(record.words + " ".join(record.headings)):
@@ -308,7 +319,7 @@ def _slowest(role: str, record: Record) -> Stated | None:
     return min(stated, key=lambda s: s.quantity.low, default=None)
 
 
-def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterator[Drafted]:
+def _floor(record: Record, known: Sequence[Record], context: Context) -> Iterator[Drafted]:
     """Any tokens per second of a training: beyond the peak of all cards that are named even for the smallest model."""
     if record.kind != "sentence" or "parameters" in record.facts or NOT_TRAINING.search(record.words):
         return
@@ -328,7 +339,7 @@ def _floor(record: Record, known: Sequence[Record], context: _Context) -> Iterat
         yield Drafted(kind="training_rate", line=rate.line, text=shortened(record.words), says=says)
 
 
-def _memory_of_rows(grid: Grid, context: _Context) -> Iterator[Drafted]:
+def _memory_of_rows(grid: Grid, context: Context) -> Iterator[Drafted]:
     """Tables of models with the memory that training them is said to take."""
     around = " ".join((*grid.headings, *grid.header))
     training = TRAINING.search(around) or TRAINING.search(context.title)
@@ -394,7 +405,7 @@ def _rows_of_full_training(grid: Grid) -> Iterator[Drafted]:
             )
 
 
-def _cards_for_models(grid: Grid, context: _Context) -> Iterator[Drafted]:
+def _cards_for_models(grid: Grid, context: Context) -> Iterator[Drafted]:
     """Tables of cards with the models that are said to be trained on one of them."""
     around = " ".join((*grid.headings, *grid.header))
     if not TRAINING.search(around) or NOT_TRAINING.search(around) or LEANER.search(around):

@@ -153,4 +153,16 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("published_training", {"name": "LLaMA-2-70B", "fact": "card_hours", "value": "170,000 GPU-h"}, W),
     ("published_training", {"name": "Qwen2.5 7B", "fact": "card_hours", "value": "170,000 GPU-h"}, U),
     ("published_training", {"name": "Nobody-1 7B", "fact": "tokens", "value": "2 T"}, U),
+    ("card_hours_of_more", {"value": "100 GPU-h", "gpus": 2, "than": "200 GPU-h"}, W),
+    ("card_hours_of_more", {"value": "210 GPU-h", "gpus": 2, "than": "200 GPU-h"}, H),
+    ("stacked_gains", {"value": "45 %", "parts": 3}, D),
+    ("untrained_loss", {"value": "0.549"}, W),
+    ("untrained_loss", {"value": "4.2"}, H),  # e^4.2 = 67 characters
+    # 6 · 125e6 · 15,570 = 11.7 TFLOP/s of 989
+    ("praised", {"what": "rate", "value": "15,570 tok/s", "gpu": "h100-80gb-sxm", "parameters": "125 M"}, D),
+    ("praised", {"what": "rate", "value": "350,000 tok/s", "gpu": "h100-80gb-sxm", "parameters": "125 M"}, H),
+    ("praised", {"what": "rate", "value": "15,570 tok/s", "gpu": "h100-80gb-sxm"}, U),
+    ("praised", {"what": "memory", "value": "2.5 GB", "gpu": "h100-80gb-sxm"}, D),
+    ("praised", {"what": "memory", "value": "62 GB", "gpu": "h100-80gb-sxm"}, H),
+    ("praised", {"what": "memory", "value": "3-9 %", "gpu": "h100-80gb-sxm"}, D),
 ]

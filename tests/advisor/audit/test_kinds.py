@@ -272,6 +272,7 @@ def test_every_kind_has_a_true_and_a_false_claim() -> None:
         "clip_share",
         "one_cause",
         "no_loss",
+        "stacked_gains",
     }  # statements of a loss; never judged; never accused
     assert set(rulings) | {"conclusion", "rests_on"} == set(KINDS)
     for kind in set(rulings) - one_sided:
