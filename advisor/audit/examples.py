@@ -53,6 +53,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "checkpoint_size": ("a checkpoint takes 200 MB", "value: 200 MB"),
     "checkpoint_total": ("about 38.5 GB of disk for all checkpoints", "value: ~38.5 GB, count: 12"),
     "unsaved_work": ("the last checkpoint is of step 4000", "saved_step: 4000"),
+    "memory_overhead": ("50-60 GB of CUDA overhead is normal", "value: 50-60 GB"),
+    "exceeds_card": ("86.4 GB exceed a card of 93.6 GB", "value: 86.4 GB, than: 93.6 GB"),
     "perplexity": ("perplexity 5.2e72 at loss 450.649", "value: 5.2e72, loss: 450.649"),
     "initial_loss": ("the first loss is 8.38", "value: 8.3783"),
     "expected_loss": ("a final loss below 2.7", "value: <2.7"),

@@ -102,6 +102,8 @@ KINDS: dict[str, Kind] = {
     "checkpoint_size": _kind(memory.checkpoint_size, value="bytes", resumable="flag?"),
     "checkpoint_total": _kind(memory.checkpoint_total, value="bytes", count="count"),
     "unsaved_work": _kind(memory.unsaved_work, saved_step="whole?"),
+    "memory_overhead": _kind(memory.overhead, value="bytes"),
+    "exceeds_card": _kind(memory.exceeds, value="bytes", than="bytes"),
     # learning
     "perplexity": _kind(learning.perplexity, value="count", loss="count"),
     "initial_loss": _kind(learning.initial_loss, value="count"),

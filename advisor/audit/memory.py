@@ -33,6 +33,7 @@ _OVERHEAD = {"usual": (1e9, 3e9), "wide": (0.3e9, 5e9)}  # context, libraries, f
 # 6 with everything in bf16 (sources §2.4). Fewer cannot be resumed from.
 _RESUMABLE = (6.0, 18.0)
 USUAL_RESUMABLE = (8.0, 12.0)
+_CLEARLY = 1.02
 _MODEL_ONLY = (2.0, 4.0)
 
 
@@ -191,3 +192,25 @@ def unsaved_work(q: Question) -> Judgement:
         f"{lost:,} steps, {hours:.1f} h of work{bill} are lost if it stops now",
         f"({s.steps_done:,} − {saved or 0:,}) × {seconds[1]:.3g} s",
     )
+
+
+def overhead(q: Question) -> Judgement:
+    """Device memory that is put down to the CUDA context, the allocator or fragmentation without being measured."""
+    value = q.get("value")
+    words = "a context and its kernels take 0.3 to 1 GB, NCCL's buffers 1 to 2, the allocator's gaps seldom a fifth"
+    if value.least <= 2 * _OVERHEAD["wide"][1]:
+        return holds("plausible", words)
+    return does_not_follow(
+        f"{value.text} of overhead was not measured: activations, logits, unsharded gradients, a cache",
+        words,
+        actions=("print torch.cuda.memory_summary(): allocated against reserved says how much is fragmentation",),
+    )
+
+
+def exceeds(q: Question) -> Judgement:
+    """A need that is said not to fit on a card, against the memory that the text gives it."""
+    value, than = q.get("value"), q.get("than")
+    words = f"{value.text} against {than.text}"
+    if _CLEARLY * value.high < than.low:  # both in one sense of a gigabyte
+        return wrong(f"by the text's own numbers it fits: {words}", words)
+    return holds(words, words)

@@ -221,6 +221,23 @@ def accumulation_slows(q: Question) -> Judgement:
     )
 
 
+def accumulation_holds_activations(q: Question) -> Judgement:
+    """Judge "With accumulation the activations add up": each micro-batch's are freed by its own backward pass."""
+    return wrong(
+        "each micro-batch runs its backward pass and frees its activations; only the gradients stay",
+        "torch.autograd frees a graph's buffers in its backward pass",
+        consequence="memory is looked for where none is used",
+    )
+
+
+def gradients_all_reduced(q: Question) -> Judgement:
+    """Judge "FSDP all-reduces the gradients": fully sharded gradients are reduce-scattered."""
+    return wrong(
+        "fully sharded gradients are reduce-scattered: after an all-reduce each card would hold all of them",
+        "PyTorch documentation of FullyShardedDataParallel; Rajbhandari et al. 2020, ZeRO",
+    )
+
+
 CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {
     "bigger_batch_pays": speed_reasoning.bigger_batch_pays,
     "faster_gpu_pays": speed_reasoning.faster_gpu_pays,
@@ -242,4 +259,6 @@ CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {
     "data_file_good": data_file_good,
     "more_tokens_help": more_tokens_help,
     "accumulation_slows": accumulation_slows,
+    "accumulation_holds_activations": accumulation_holds_activations,
+    "gradients_all_reduced": gradients_all_reduced,
 }

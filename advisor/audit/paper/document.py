@@ -25,6 +25,7 @@ _PART = re.compile(
 )
 _RULE = re.compile(r"^[\s|:+=\-─━═]*$")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_FOOTNOTE = re.compile(r"(?<=\S)\[\^[\w-]{1,20}\]")
 _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z~$\d✅❌⚠])")
 _SHORTENED = re.compile(
     r"\b(?:e\.g|i\.e|vs|approx|est|cf|ca|al|Fig|Eq|Sec|Tab|No|resp|incl|max|min|avg)\.$", re.IGNORECASE
@@ -205,7 +206,7 @@ class _Cutter:
 def plain(text: str) -> str:
     """Text without Markdown's marks; dashes and signs spelt one way."""
     text = _LINK.sub(r"\1", text)
-    text = re.sub(r"<br\s*/?>", " ", text)
+    text = re.sub(r"<br\s*/?>", " ", _FOOTNOTE.sub("", text))
     text = re.sub(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])", " × ", text)  # a product, no emphasis
     text = re.sub(r"(?<=\w) \* (?=\w)", " × ", text)
     text = re.sub(r"\*{1,3}|`+|(?<!\w)__|__(?!\w)|</?[a-z][^>]{0,80}>", "", text)

@@ -18,6 +18,7 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _CLOCK = re.compile(r"(?:(\d+)\s?d(?:ays?)?,?\s?)?(\d+)\s?h(?:ours?|rs?)?,?\s?(\d{1,2})\s?m(?:in(?:utes?)?)?\b")
+_STOPWATCH = re.compile(r"(\d{1,3}):([0-5]\d):([0-5]\d)(?:\.\d+)?(?![\d:])")
 _SCALES = {"k": "k", "thousand": "k", "m": "M", "million": "M", "b": "billion", "billion": "billion", "bn": "billion"}
 _SCALES |= {"t": "T", "trillion": "T", "g": "billion", "mn": "M"}
 _SCALE = r"(?:\s?(?P<scale>[kKMBTG](?![A-Za-z])|[Tt]housand|[Mm]illion|[Bb]illion|[Tt]rillion|bn\b|mn\b))?"
@@ -149,6 +150,9 @@ def _two_numbers(text: str, match: re.Match[str]) -> bool:
 
 
 def _clock(text: str, match: re.Match[str]) -> Figure | None:
+    if watch := _STOPWATCH.match(text, match.start("first")):
+        seconds = int(watch[1]) * 3600 + int(watch[2]) * 60 + int(watch[3])
+        return _made(text, match, parse_quantity(f"{seconds} s"), match.start(), watch.end()) if seconds else None
     clock = _CLOCK.match(text, match.start("first"))
     if clock is None:
         return None

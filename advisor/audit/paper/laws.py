@@ -80,6 +80,8 @@ _ELSE = re.compile(
     re.IGNORECASE,
 )
 _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
+_PACE = "{tokens} / {duration}"  # by a clock that was read
+_BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"
 _IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
 _BATCH = "{micro_batch} * {accumulation}"
@@ -88,6 +90,7 @@ LAWS = (
     _law("gpu_rate", "{step_tokens} / {step_time} / {gpus}"),
     _law("step_time", "{step_tokens} / {rate}", "{step_tokens} / {rate} * {gpus}"),
     Law(target="rate", readings=("{gpu_rate} * {gpus}",), own=True),
+    _law("rate", _PACE),
     _law(
         "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
     ),
@@ -161,6 +164,11 @@ def _speed_or_time(drafted: Sequence[_Reckoned], text: str) -> list[_Reckoned]:
             dropped.add(id(rate))
         else:
             dropped.add(id(time))
+    slow = [one for one in drafted if one.target.role == "rate" and not one.holds]
+    for one in drafted:
+        clock = one.target.role == "duration" and _BY_CLOCK.search(one.target.label)  # it is believed
+        if clock and any(f"/ [{one.target.quantity.text}]" in r for rate in slow for r in rate.claim.says["readings"]):
+            dropped.add(id(one))
     return [one for one in drafted if id(one) not in dropped]
 
 
@@ -289,6 +297,8 @@ def _claims(
                 continue  # what so many cards do together
         if "{sustained}" in template and _of_other_cards(dict(zip(law.roles(template), found, strict=True)), record):
             continue
+        if template == _PACE and not all(_BY_CLOCK.search(s.label) for s in found[1].stated):
+            continue
         if law.target == "tokens" and "{sequence}" in template and stated_of("epochs", record, known):
             continue  # samples of a data set that is read so many times: each has its own length
         priced = dict(zip(law.roles(template), found, strict=True)).get("usd_per_hour")
@@ -299,7 +309,7 @@ def _claims(
         for role, one in zip(law.roles(template), found, strict=True):
             if role == "usd_per_hour" and one.scope >= Scope.SECTION:
                 far = one.stated[0]
-        for chosen in product(*(_senses(one.stated, refuted) for one in found)):
+        for chosen in product(*(_senses(one.stated, {} if template == _PACE else refuted) for one in found)):
             readings.append(template.format(**dict(zip(law.roles(template), chosen, strict=True))))
     unique = list(dict.fromkeys(readings))
     if not unique or len(unique) > _MOST_READINGS:

@@ -16,6 +16,7 @@ from advisor.audit.paper import (
     capacity,
     comparisons,
     conclusions,
+    device_memory,
     equations,
     forms,
     formulas,
@@ -67,6 +68,7 @@ RULES = (
     known_trainings.drafts,
     own_numbers.drafts,
     praise.drafts,
+    device_memory.drafts,
 )
 
 

@@ -24,6 +24,7 @@ _OTHER_TOKENS = re.compile(
     r"|valid|test|eval",
     re.IGNORECASE,
 )
+_SEEN = re.compile(r"\b(?:num_?|total )?(?:input|output)[ _](?=tokens[ _](?:seen|processed))", re.IGNORECASE)
 _ARITHMETIC = re.compile(r"\d[^:]*?[×x*/÷+]\s*~?\$?\d")
 _LEAST_TITLES = 2  # columns with the name of a quantity: the rows are the subjects then
 _PRICED = re.compile(r"\s*(?:\(|@|\bat\b)\s*\$[^)]*\)?")
@@ -226,7 +227,7 @@ def _stated(label: str, figure: Figure, line: int) -> Stated | None:
         return None
     if role == "batch" and (figure.scaled or figure.noun.startswith("token")):
         role = "step_tokens"
-    if role == "tokens" and _OTHER_TOKENS.search(label):
+    if role == "tokens" and _OTHER_TOKENS.search(_SEEN.sub("", label)):
         return None
     if role == "rate" and EACH.search(label):
         role = "gpu_rate"
@@ -256,8 +257,10 @@ def is_transposed(grid: Grid) -> bool:
         return False
     labels = [row.cells[0] for row in grid.rows]
     named = sum(bool(_row_roles(row)) for row in grid.rows)
-    return bool(_METRICS.search(grid.header[0])) or (
-        not _NAMES.search(grid.header[0]) and len(labels) > 1 and named > 0.6 * len(labels)
+    return bool(_METRICS.search(grid.header[0])) or bool(
+        (not _NAMES.search(grid.header[0]) or re.match(r"config", grid.header[0], re.IGNORECASE))
+        and len(labels) > 1
+        and named > 0.6 * len(labels)
     )
 
 

@@ -49,7 +49,7 @@ _LABELS: tuple[tuple[str, str, frozenset[str]], ...] = tuple(
         ("parameters", r"model (?:support|capacity)|\bparam(?:eter)?s?\b|model size|^size$|\bn_params", "count"),
         ("optimal_tokens", r"optimal tok|tok[^|]{0,10}optimal|chinchilla", "count"),
         ("dataset", r"dataset[^|]{0,12}tok|unique tok|corpus|tokens available|data(?:set)? size", "count"),
-        ("tokens", r"tok(?:en)?s?\b", "count"),
+        ("tokens", r"tok(?:en)?s?\b(?!\s*(?:/|per\b))", "count"),
         ("memory", r"\bvram|memory|\bgb\b|\bgib\b", "bytes"),
         ("duration", r"time|duration|hours?|days|wall|elapsed|eta\b|took|length", "seconds count"),
         ("loss", r"loss|nll|cross.?entropy", "count"),

@@ -165,4 +165,8 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("praised", {"what": "memory", "value": "2.5 GB", "gpu": "h100-80gb-sxm"}, D),
     ("praised", {"what": "memory", "value": "62 GB", "gpu": "h100-80gb-sxm"}, H),
     ("praised", {"what": "memory", "value": "3-9 %", "gpu": "h100-80gb-sxm"}, D),
+    ("memory_overhead", {"value": "50-60 GB"}, D),
+    ("memory_overhead", {"value": "2-4 GB"}, H),
+    ("exceeds_card", {"value": "86.4 GB", "than": "93.6 GB"}, W),
+    ("exceeds_card", {"value": "86.4 GB", "than": "80 GB"}, H),
 ]

@@ -234,6 +234,8 @@ CONCLUDED = [
     ("data_file_good", {"size": "278 B", "full_size": "2.2 MB"}, W),
     ("data_file_good", {"size": "2.2 MB", "opening": "<!DOCTYPE html>"}, W),
     ("accumulation_slows", {}, D),
+    ("accumulation_holds_activations", {}, W),
+    ("gradients_all_reduced", {}, W),
     ("more_tokens_help", {}, H),
     ("more_tokens_help", {"run": {"dataset": "30 MB"}}, D),  # 160 passes
 ]

@@ -89,6 +89,29 @@ PAIRS = {
         "# Training a language model\n\n## Initial loss (step 0)\n\n- GPU 0: 0.549\n- GPU 1: 0.548\n",
         "# Training a language model\n\n## Initial loss (step 0)\n\n- GPU 0: 10.83\n- GPU 1: 10.84\n",
     ),
+    "overhead": ("Total CUDA overhead: 50-60 GB, this is normal.\n", "Total CUDA overhead: 1-2 GB, this is normal.\n"),
+    "overhead in a row": (
+        "| Component | Memory (GB) |\n|---|---|\n| Weights | 1.6 |\n| CUDA overhead | 50-60 |\n",
+        "| Component | Memory (GB) |\n|---|---|\n| Weights | 1.6 |\n| CUDA overhead | 1-2 |\n",
+    ),
+    "activations of accumulation": (
+        "# Memory\n\n## Gradient accumulation\n\n- Each micro-step adds activation memory\n",
+        "# Memory\n\n## Gradient accumulation\n\n- Each micro-step adds to the gradients\n",
+    ),
+    "gradients under FSDP": (
+        "# FSDP run\n\n## Gradients (sharded by FSDP)\n\n- Gradients are all-reduced across GPUs\n",
+        "# FSDP run\n\n## Gradients (sharded by FSDP)\n\n- Gradients are reduce-scattered across GPUs\n",
+    ),
+    "a need that fits": (
+        "Each GPU: 74.7 GB used out of 93.6 GB.\n\nTotal: 86.4 GB (exceeds a single GPU)\n",
+        "Each GPU: 74.7 GB used out of 93.6 GB.\n\nTotal: 106.4 GB (exceeds a single GPU)\n",
+    ),
+    "a speed by the clock": (
+        "| Metric | A | B |\n|---|---|---|\n| input tokens seen | 6,553,600 | 19,660,800 |\n"
+        "| runtime | 0:06:48.60 | 0:04:59.19 |\n| tokens/sec | 2,004.87 | 2,737.98 |\n",
+        "| Metric | A | B |\n|---|---|---|\n| input tokens seen | 6,553,600 | 19,660,800 |\n"
+        "| runtime | 0:06:48.60 | 0:04:59.19 |\n| tokens/sec | 16,039 | 65,712 |\n",
+    ),
     "NVLink of an edition": (
         "| | H100 PCIe | H100 SXM |\n|---|---|---|\n| NVLink | Yes (1,800 GB/s) | Yes (900 GB/s) |\n",
         "| | H100 PCIe | H100 SXM |\n|---|---|---|\n| NVLink | Yes (600 GB/s) | Yes (900 GB/s) |\n",
