@@ -30,6 +30,7 @@ from advisor.units import (
 
 # FLOPs a parameter and token: 4 where only adapters learn (no gradients of the weights), 6 in full, 8 with every
 # activation computed twice; attention adds to each (sources §1.2).
+_HALF_SENSE, _ABOUT = 0.45, 1.25  # of the dense peak: below what a format of half the rate gives; roundings
 _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # Bytes a parameter that training keeps on one card: 16 with AdamW in fp32 or mixed precision, 8 with everything in bf16
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
@@ -302,7 +303,9 @@ def card_peak(q: Question) -> Judgement:
     # shader rates, fp16 sums on GeForce cards, other formats: a figure that is some rate of the card accuses nobody
     others = (1, SPARSE) if q.get("precision") else (1, SPARSE, 4)
     every = [number * rate * k for c in cards for rate in (*_rates(c), c.bf16_flops) if rate for k in others]
-    if any(value.admits(0.93 * rate, 1.07 * rate) for rate in every):
+    # of all of them, in the format that is named
+    far_below = number > 1 and _ABOUT * value.high < _HALF_SENSE * min(dense)
+    if not far_below and any(value.admits(0.93 * rate, 1.07 * rate) for rate in every):
         return unknown("a rate of the card in another format or sense", f"catalog: {q.get('gpu')}")
     return compare(value, min(dense), max(dense), show=format_flops, arithmetic=f"catalog: {q.get('gpu')}, dense")
 

@@ -36,6 +36,10 @@ _SETTINGS = (
     ("kv_heads", r"^(?:n_|number of |num_)?(?:key-value|kv)[ _]heads$"),
     ("tied", r"^(?:tied?|weight tying)\b"),
 )
+_IS_GPU = re.compile(r"^(?:gpus?|accelerators?|hardware|cards?|primary platform|platform)\b", re.IGNORECASE)
+_IS_PEAK = re.compile(r"\bpeak\b|theoretical", re.IGNORECASE)
+_OF_NODE = re.compile(r"\bper (?:node|machine|server)\b|\b(?:total|aggregate|combined|all \d+)\b", re.IGNORECASE)
+_OF_ONE = re.compile(r"\bper (?:GPU|card|device)\b|\beach\b", re.IGNORECASE)
 _LEAST_DECLARED = 1e7  # what is smaller may be mostly norms, positions and biases
 _LEAST_MODEL = 3e8  # parameters
 _NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggregate)\b", re.IGNORECASE)
@@ -47,6 +51,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for grid in document.grids:
         yield from _cards_as_columns(grid, sparse)
         yield from _cards_as_rows(grid)
+        yield from _peak_of_machine(grid, sparse)
         yield from _weights(grid)
     for passage in document.passages:
         yield from _beside(passage.text, passage.line)
@@ -128,6 +133,30 @@ def _cards_as_rows(grid: Grid) -> Iterator[Drafted]:
             found = figures(row.cells[i])
             if card and len(found) == 1 and found[0].dimension in ("bandwidth", "watts"):
                 yield from _figure_claim(card, grid.header[i], found[0], row.line, sparse=True)
+
+
+def _peak_of_machine(grid: Grid, sparse: bool) -> Iterator[Drafted]:
+    """A list of a machine's parts: "GPU | 8x H100", "Peak FLOPs | 2 PetaFLOPs (bf16) | per node"."""
+    listed = [m for row in grid.rows if _IS_GPU.search(row.cells[0]) for cell in row.cells[1:] for m in mentions(cell)]
+    if len(listed) != 1:
+        return
+    card = listed[0]
+    for row in grid.rows:
+        words = " ".join(row.cells)
+        found = [f for cell in row.cells[1:] for f in figures(cell) if f.dimension == "flops"]
+        if len(found) != 1 or not _IS_PEAK.search(row.cells[0]) or SPARSITY.search(words) or not precision_of(words):
+            continue
+        together, each = _OF_NODE.search(words), _OF_ONE.search(words)
+        if bool(together) == bool(each) or (together and not card.count):
+            continue  # of one card, or of all
+        says: dict[str, object] = {
+            "value": found[0].quantity.text,
+            "gpu": card.edition,
+            "precision": precision_of(words),
+            **({"count": str(card.count)} if together else {}),
+            **({"sparse": True} if sparse else {}),
+        }
+        yield Drafted(kind="card_peak", line=row.line, text=shortened(" | ".join(row.cells)), says=says)
 
 
 def _beside(text: str, line: int) -> Iterator[Drafted]:

@@ -112,6 +112,12 @@ PAIRS = {
         "| Metric | A | B |\n|---|---|---|\n| input tokens seen | 6,553,600 | 19,660,800 |\n"
         "| runtime | 0:06:48.60 | 0:04:59.19 |\n| tokens/sec | 16,039 | 65,712 |\n",
     ),
+    "the peak of a node": (
+        "| Component | Specification | Note |\n|---|---|---|\n| GPU | 8x NVIDIA H100 (80GB HBM3) | target |\n"
+        "| Peak FLOPs | ~2 PetaFLOPs (bf16) | per node |\n",
+        "| Component | Specification | Note |\n|---|---|---|\n| GPU | 8x NVIDIA H100 (80GB HBM3) | target |\n"
+        "| Peak FLOPs | ~7.9 PetaFLOPs (bf16) | per node |\n",
+    ),
     "NVLink of an edition": (
         "| | H100 PCIe | H100 SXM |\n|---|---|---|\n| NVLink | Yes (1,800 GB/s) | Yes (900 GB/s) |\n",
         "| | H100 PCIe | H100 SXM |\n|---|---|---|\n| NVLink | Yes (600 GB/s) | Yes (900 GB/s) |\n",
