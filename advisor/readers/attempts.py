@@ -175,12 +175,17 @@ def _last(values: np.ndarray) -> float | None:
 def one_per_step(piece: np.ndarray, records: Records, axis: np.ndarray) -> tuple[np.ndarray, int]:
     """Of several training records of one step, keep the lowest rank's, or the last where no rank was printed.
 
-    Gives the kept indices in the order of the file and how many were left out.
+    Of the first step the first is kept: a log begins with what it prints first. Gives the kept indices in the order of
+    the file and how many were left out.
     """
     train = piece[(records.kind[piece] == TRAIN) & ~np.isnan(axis[piece])]
     rank = records.column("rank")[train]
     rank = np.where(np.isnan(rank), 0.0, rank)
-    order = np.lexsort((-train, rank, axis[train]))  # of each step: lowest rank first, then the latest
+    begins = axis[train] == np.min(axis[train], initial=np.inf)
+    begins &= len(distinct(records.rule[train][begins])) == 1  # lines of one form: others add to the same record
+    order = np.lexsort(
+        (np.where(begins, train, -train), rank, axis[train])
+    )  # of each step: lowest rank, then the latest
     steps = axis[train][order]
     first = np.concatenate(([True], steps[1:] != steps[:-1])) if len(steps) else np.zeros(0, bool)
     lost = train[order[~first]]
