@@ -19,10 +19,12 @@ _WIDE, _END = 1.05, 0.2  # a range is one from so much on; its ends may be off b
 _EXACT, _ABOUT = 0.02, 0.06  # what rounding on the way may move a result: nobody is misled by less
 # what a number without a unit may leave out: thousands and millions, minutes and hours, per cent, bits
 _LEFT_OUT = (1e3, 1e6, 1e9, 1e12, 60.0, 3600.0, 86400.0, 24.0, 100.0, 8.0, 1024.0, 1024.0**2, 1024.0**3)
+_WRITTEN = (1e4, 1e8)
 _SHOW: dict[str, Callable[[float], str]] = {
     "seconds": format_seconds,
     "usd": format_usd,
     "fraction": format_percent,
+    "gpu_hours": lambda hours: f"{_number(hours)} card-hours",
 }
 
 
@@ -180,7 +182,12 @@ def _shown(result: Interval | None, value: Quantity) -> str:
 
 
 def _show(value: Quantity) -> Callable[[float], str]:
-    return _SHOW.get(value.dimension, "{:,.4g}".format)
+    return _SHOW.get(value.dimension, _number)
+
+
+def _number(value: float) -> str:
+    """Four digits, or all of a number that people write out: 16,384."""
+    return f"{value:,.0f}" if _WRITTEN[0] <= abs(value) < _WRITTEN[1] else f"{value:,.4g}"
 
 
 def gives(value: str, readings: Sequence[str]) -> bool:

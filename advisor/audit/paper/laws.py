@@ -45,6 +45,7 @@ def _law(target: str, *readings: str) -> Law:
 
 
 _PARTS = 2  # levels of headings: the title, and the parts of a report
+_FAR_OFF = 2.0  # times from 6 N D: attention and recomputation give less
 _FASTEST_CARD = 1e16  # operations a second, in four bits
 _SAID_OFTEN = 2  # times
 _SAID_AGAIN = 0.03  # by which roundings of one number differ in two units
@@ -309,7 +310,12 @@ def _claims(
         for role, one in zip(law.roles(template), found, strict=True):
             if role == "usd_per_hour" and one.scope >= Scope.SECTION:
                 far = one.stated[0]
-        for chosen in product(*(_senses(one.stated, {} if template == _PACE else refuted) for one in found)):
+        senses = [
+            (_work(one.stated, known) if role == "work" else [])
+            or _senses(one.stated, {} if template == _PACE else refuted)
+            for role, one in zip(law.roles(template), found, strict=True)
+        ]
+        for chosen in product(*senses):
             readings.append(template.format(**dict(zip(law.roles(template), chosen, strict=True))))
     unique = list(dict.fromkeys(readings))
     if not unique or len(unique) > _MOST_READINGS:
@@ -348,6 +354,19 @@ def _follows(record: Record, found: Sequence[Found]) -> bool:
         and any(one.scope == Scope.OWN and len(one.stated) == 1 for one in found)
         and all(one.scope <= Scope.SECTION for one in found)
     )
+
+
+def _work(stated: Sequence[Stated], known: Sequence[Record]) -> list[str]:
+    """FLOPs that are not those of the parameters and tokens beside them, as those have them; empty where they are."""
+    for record in known:
+        own = {role: record.facts.get(role, []) for role in ("work", "parameters", "tokens")}
+        if any(len(found) != 1 for found in own.values()) or own["work"][0] not in stated or len(stated) != 1:
+            continue
+        n, d = (own[role][0].quantity for role in ("parameters", "tokens"))
+        ratio = 6 * n.middle * d.middle / own["work"][0].quantity.middle
+        if not 1 / _FAR_OFF < ratio < _FAR_OFF:
+            return [f"( 6 * [{n.text}] * [{d.text}] * [1 FLOP] )"]
+    return []
 
 
 def _senses(stated: Sequence[Stated], refuted: Mapping[int, Sequence[str]]) -> list[str]:

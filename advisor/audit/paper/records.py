@@ -67,7 +67,7 @@ class Record:
 
     def told(self, what: str) -> str:
         """What is said of the subject: "7B on 8 GPUs: 12 h"; without one, of nothing named."""
-        return f"{self.subject}: {what}" if self.subject else what
+        return f"{self.subject.rstrip(': ')}: {what}" if self.subject else what
 
     @property
     def key(self) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.advisor.audit.test_paper import accused
+from tests.advisor.audit.test_paper import accused, judged
 
 _PRICES = "| GPU | $/Hour |\n|---|---|\n| H100 | $2.00 |\n| B200 | $6.00 |\n"
 _LIST = "| Model | Org | GPUs | Tokens |\n|---|---|---|---|\n"
@@ -136,6 +136,13 @@ def test_what_a_text_s_own_numbers_refute_is_named(tmp_path: Path, name: str) ->
     wrong, right = PAIRS[name]
     assert accused(tmp_path, wrong)
     assert accused(tmp_path, right) == []
+
+
+def test_what_follows_from_a_wrong_number_is_reckoned_with_the_right_one(tmp_path: Path) -> None:
+    text = "# LLM training cost\n\nA 7B model trained on 2 trillion tokens takes roughly 84 quintillion FLOPs. "
+    text += "On an A100 GPU delivering about 312 teraFLOPs per second, this takes roughly 9 million GPU-seconds.\n"
+    hours = next(one for one in judged(tmp_path, text) if "GPU-seconds" in one.claim.text).judgement
+    assert "too little" in hours.so  # 8.4e22 ÷ 312e12 = 269 million seconds
 
 
 # right, and once accused
