@@ -62,8 +62,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _floor(record, known, context)
     for grid in document.grids:
         yield from _memory_of_rows(grid, context)
-        yield from _columns_of_full_training(grid)
-        yield from _rows_of_full_training(grid)
+        yield from _full_training(grid)
         yield from _cards_for_models(grid, context)
     for passage in document.passages:
         yield from _replicated(passage)
@@ -367,35 +366,17 @@ def _memory_of_rows(grid: Grid, context: Context) -> Iterator[Drafted]:
             )
 
 
-def _columns_of_full_training(grid: Grid) -> Iterator[Drafted]:
-    """Columns titled "Full fine-tuning" beside leaner ones, with the memory that each model takes so."""
-    for i, title in enumerate(grid.header):
-        if not _IN_FULL.search(title) or LEANER.search(title) or NOT_TRAINING.search(title):
-            continue
-        for row in grid.rows:
-            size = size_in(_ACTIVE.sub(" ", row.cells[0])) if i else None
-            found = figures(row.cells[i])
-            alone = len(found) == 1 and found[0].dimension == "bytes" and not found[0].side
-            if size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(row.cells[0]):
-                continue
-            yield Drafted(
-                kind="training_memory",
-                line=row.line,
-                text=shortened(f"{row.cells[0]}: {found[0].raw} ({title})"),
-                says={"parameters": size.text, "value": found[0].quantity.text},
-            )
+def _full_training(grid: Grid) -> Iterator[Drafted]:
+    """Columns or rows titled "Full fine-tuning" beside leaner ones, with the memory that each model takes so.
 
-
-def _rows_of_full_training(grid: Grid) -> Iterator[Drafted]:
-    """Rows titled "Full fine-tuning" beside leaner ones, under columns that each name a model: "VRAM (7B)"."""
-    sizes = [size_in(_ACTIVE.sub(" ", title)) for title in grid.header]
+    The models are the rows, or the other columns: "VRAM (7B)".
+    """
     for row in grid.rows:
-        if not _IN_FULL.search(row.cells[0]) or LEANER.search(row.cells[0]) or NOT_TRAINING.search(row.cells[0]):
-            continue
-        for title, size, cell in zip(grid.header[1:], sizes[1:], row.cells[1:], strict=True):
-            found = figures(cell)
+        for title, cell in zip(grid.header[1:], row.cells[1:], strict=True):
+            method, model = (title, row.cells[0]) if _is_full(title) else (row.cells[0], title)
+            size, found = size_in(_ACTIVE.sub(" ", model)), figures(cell)
             alone = len(found) == 1 and found[0].dimension == "bytes" and not found[0].side
-            if size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(title):
+            if not _is_full(method) or size is None or size.low < _LEAST_MODEL or not alone or LEANER.search(model):
                 continue
             yield Drafted(
                 kind="training_memory",
@@ -403,6 +384,10 @@ def _rows_of_full_training(grid: Grid) -> Iterator[Drafted]:
                 text=shortened(f"{row.cells[0]}: {found[0].raw} ({title})"),
                 says={"parameters": size.text, "value": found[0].quantity.text},
             )
+
+
+def _is_full(title: str) -> bool:
+    return bool(_IN_FULL.search(title)) and not (LEANER.search(title) or NOT_TRAINING.search(title))
 
 
 def _cards_for_models(grid: Grid, context: Context) -> Iterator[Drafted]:
