@@ -12,12 +12,13 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of
 from advisor.audit.paper.stated import size_in
+from advisor.audit.paper.words import phrase
 from advisor.hardware.prices import load_prices
 
 _HAS = re.compile(
     r"\s*(?:instances?|machines?|nodes?|VMs?)?\s*(?:\(|with|has|have|offers?|:|=|-|,)\s*(?:the )?", re.IGNORECASE
 )
-_CHEAPER = re.compile(
+_CHEAPER = phrase(
     r"\b(cheaper|less expensive|dearer|more expensive|costs? (?:less|more))\b[^.;]{0,25}\bper (?:GPU-)?hour\b", re.I
 )
 _AGAINST = re.compile(r"\b(?:vs\.?|versus|over|relative to|compared (?:to|with)|against)\s", re.IGNORECASE)

@@ -14,7 +14,7 @@ from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.stated import in_words, size_in, size_told
-from advisor.audit.paper.words import LEANER, NOT_TRAINING, TRAINING
+from advisor.audit.paper.words import LEANER, NOT_TRAINING, TRAINING, phrase
 from advisor.audit.quantity import Quantity, parse_quantity
 
 _TRAINS = re.compile(
@@ -55,7 +55,7 @@ _MEMORY = re.compile(
 _OF_DEVICE = re.compile(r"\s?(?:of )?(?:V?RAM|GPU memory|(?:peak )?memory)\b", re.IGNORECASE)
 _WITH_ADAM = re.compile(r"\bAdamW?\b", re.IGNORECASE)
 _WHOLE = re.compile(r"\bfull(?:-parameter)? fine-?tun", re.IGNORECASE)
-_FEWEST = re.compile(
+_FEWEST = phrase(
     r"\b(?:min(?:imum)?|fewest|at least)\b[^.;]{0,25}\bGPUs?\b|\bGPUs? (?:needed|required)\b", re.IGNORECASE
 )
 _SO_MANY = re.compile(

@@ -9,6 +9,7 @@ from typing import Any
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
+from advisor.audit.paper.words import phrase
 
 _MORE_BATCH = r"(?:increas\w+|larger|bigger|rais\w+|higher)(?: the)? (?:micro-?|device )?batch"
 # what is concluded → words that conclude it; a sentence that doubts, asks or denies concludes nothing
@@ -34,7 +35,8 @@ _CONCLUDED = (
     ("more_tokens_help", r"more tokens[^.]{0,20}better"),
     ("used_better", r"(?:better|improved?) (?:hardware|GPU) utili[sz]ation\W[^.]{0,30}memory (?:usage|use)"),
 )  # fmt: skip
-_CONVERGING = re.compile(
+_COMPILED = tuple((that, phrase(pattern, re.IGNORECASE)) for that, pattern in _CONCLUDED)
+_CONVERGING = phrase(
     r"(?:loss|training|model)\W[^.]{0,20}converg(?:es|ing|ed|ence)\b[^.]{0,20}(?:expected|good|well|nicely|confirmed)",
     re.IGNORECASE,
 )
@@ -51,8 +53,8 @@ def drafts(document: Document, run: dict[str, Any]) -> Iterator[Drafted]:
         text = passage.text
         if passage.fenced:
             continue
-        for that, pattern in _CONCLUDED:
-            match = re.search(pattern.replace("[^.]", r"(?:[^.]|\.\d)"), text, re.IGNORECASE)
+        for that, pattern in _COMPILED:
+            match = pattern.search(text)
             if match is None or (_DOUBTED.search(text) and that not in ("clipping_works", "bigger_batch_pays")):
                 continue
             says: dict[str, Any] = {"that": that}

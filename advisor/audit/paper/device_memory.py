@@ -9,15 +9,16 @@ from advisor.audit.paper.cards import mentions
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.words import phrase
 
-_OVERHEAD = re.compile(
+_OVERHEAD = phrase(
     r"\b(?:CUDA|memory|allocator|framework|PyTorch)\b[^.;|]{0,30}\b(?:overhead|fragmentation)\b"
     r"|\boverhead\b[^.;|]{0,20}\b(?:fragmentation|CUDA|context)\b|\bunaccounted\b",
     re.IGNORECASE,
 )
 _NOT_MEASURED = re.compile(r"\bwithout\b|\bwould\b|\bsav|\breduc|\bavoid|\bvs\b|\btotal:|\bleak", re.IGNORECASE)
 _ACCUMULATION = re.compile(r"\b(?:gradient )?accumulation\b|\bmicro-?(?:step|batch)", re.IGNORECASE)
-_ADDS_UP = re.compile(
+_ADDS_UP = phrase(
     r"\bactivations? (?:memory )?(?:accumulate|add up|pile up|build up)\b"
     r"|\b(?:each|every) (?:micro-?(?:step|batch)|accumulation step) (?:adds|stores|keeps|holds)\b"
     r"[^.;]{0,25}\bactivation",
@@ -25,13 +26,13 @@ _ADDS_UP = re.compile(
 )
 _DENIED = re.compile(r"\bnot\b|n't\b|\bnever\b|\bfreed\b|\bwithout accum", re.IGNORECASE)
 _SHARDED = re.compile(r"\bFSDP\d?\b|\bfully sharded\b|\bZeRO-?3\b|\bfully_shard\b", re.IGNORECASE)
-_ALL_REDUCED = re.compile(
+_ALL_REDUCED = phrase(
     r"\bgradients?\b[^.;]{0,30}\ball-?reduced?\b|\ball-?reduces? (?:the )?gradients?\b", re.IGNORECASE
 )
 _REPLICATED = re.compile(
     r"\bDDP\b|HSDP|hybrid|replica|\bNO_SHARD\b|\bZeRO-?1\b|instead|unlike|\bvs\b|\bnot\b", re.IGNORECASE
 )
-_TOO_MUCH = re.compile(
+_TOO_MUCH = phrase(
     r"\b(?:exceeds?|does(?:n't| not) fit|too (?:large|big|much) for|more than|beyond)\b"
     r"[^.;]{0,25}\b(?:GPU|card|VRAM|device)\b",
     re.IGNORECASE,

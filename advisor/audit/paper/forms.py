@@ -13,6 +13,7 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.stated import Stated
+from advisor.audit.paper.words import phrase
 
 _LOSS = re.compile(r"\b(?:loss|nll|cross-?entropy|perplexity|ppl)\b", re.IGNORECASE)
 _SHARE = re.compile(
@@ -43,7 +44,7 @@ _UNIFORM = re.compile(
 )
 
 # a difference in what a model learned, and its one cause
-_CAUSED = re.compile(
+_CAUSED = phrase(
     r"\b(?:gap|improvement|difference|gain|advantage|regression)s?\b[^.;]{0,50}\b(?:comes? from|came from"
     r"|(?:is|are|was) (?:entirely |mainly |purely )?(?:due to|caused by|explained by|a result of|because of"
     r"|attributable to)|stems? from|(?:is|are) the well-known)\b",

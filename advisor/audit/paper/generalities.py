@@ -11,9 +11,10 @@ from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.laws import stated_of
 from advisor.audit.paper.records import Record, plain_name, records
 from advisor.audit.paper.stated import Stated, size_in
+from advisor.audit.paper.words import phrase
 
 _WAY = re.compile(r"\b(faster|slower|longer|quicker)\b", re.IGNORECASE)
-_ACCUMULATION = re.compile(
+_ACCUMULATION = phrase(
     r"(?:grad(?:ient)?[ _-]?accum\w*)(?:\s+steps?)?\b(?:(?!\bper\b)[^.|]){0,60}?"
     r"\b(?:dominant|slower|slows|bottleneck|main (?:factor|reason|cause)|biggest factor)\b",
     re.IGNORECASE,
@@ -29,12 +30,12 @@ _FORMULA = re.compile(
     r"(?:\s*(?P<op>[/×x*÷])\s*(?P<factor>\d+(?:\.\d+)?))?",
     re.IGNORECASE,
 )
-_ADAPTED = re.compile(
+_ADAPTED = phrase(
     r"^(?!.*\b(?:memory|VRAM|parameters|optimi[sz]er|cost)\b).*\b(?:reduc\w+|slash\w*|cuts?|lower\w*|sav\w+|fewer|less)\b[^.;]{0,40}"
     r"\b(?:FLOPs?|floating[- ]point operations|compute|computations?)\b",
     re.IGNORECASE,
 )
-_SAYS_OPTIMAL = re.compile(
+_SAYS_OPTIMAL = phrase(
     r"(?:optimal|chinchilla)[^.;]{0,60}?(?:\bwould be|\bis\b|:|=|≈|→|\bsuggests?|\bneeds?|\brequires?"
     r"|\bmeans?)[^.;]{0,30}\btokens?\b"
     r"|^(?:for|a) [^.;]{0,40}(?:that's|that is|needs?|requires?|≈|=)[^.;]{0,25}\btokens?\b",

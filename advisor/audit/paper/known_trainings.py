@@ -10,11 +10,11 @@ from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of
-from advisor.audit.paper.words import NOT_TRAINING
+from advisor.audit.paper.words import NOT_TRAINING, phrase
 from advisor.audit.trainings import named
 
 _MAKERS = r"(?:Meta|OpenAI|DeepSeek|Google|DeepMind|BigScience|TII|MosaicML|Microsoft|Bloomberg|Alibaba|Facebook)"
-_WAS = re.compile(
+_WAS = phrase(
     rf"\b(?:was|were) (?:originally )?(?:pre-?)?trained\b|\b{_MAKERS}\b[^.;]{{0,25}}\b(?:pre-?)?trained\b"
     r"|\boriginal (?:pre-?)?training\b|\btraining run\b"
     r"|\b(?:required|took|needed|used|cost)\b[^.;]{0,60}\b(?:to train|training)\b"

@@ -19,6 +19,7 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.equations import equations
 from advisor.audit.paper.records import Record, records, same_subject
 from advisor.audit.paper.stated import Stated
+from advisor.audit.paper.words import phrase
 
 _MOST_READINGS = 24
 _MOST_CORRECTED = 4  # readings of a refuted number that what rests on it is tried with
@@ -51,7 +52,7 @@ _SAID_OFTEN = 2  # times
 _SAID_AGAIN = 0.03  # by which roundings of one number differ in two units
 _LONGEST_LABEL = 7  # words
 _LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
-_LAST = re.compile(
+_LAST = phrase(
     r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
 )
 _OF_A_RUN = (

@@ -12,10 +12,11 @@ from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import plain_name
+from advisor.audit.paper.words import phrase
 
 _LEAST_ROWS = 3
 _LEAST_PAIRS = 4
-_GAIN = re.compile(
+_GAIN = phrase(
     r"\b(?:performance|throughput|speed|time|memory|loss)\b[^.;]{0,30}\b(?:increas|improv|r[oi]se|gr[eo]w|drop|fell|decreas"
     r"|reduc|cut|faster|slower|higher|lower|smaller)",
     re.IGNORECASE,

@@ -11,6 +11,7 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.stated import in_words
+from advisor.audit.paper.words import phrase
 
 _GAP = re.compile(
     r"\s*(?:of (?:the|its|your|that) (?:compute|capacity|peak|performance|GPU) )?(?:performance |efficiency )?"
@@ -24,7 +25,7 @@ _TIMES = re.compile(
     re.IGNORECASE,
 )
 _COST = re.compile(r"(?:'s|s)?\s(?:hourly |rental )?(?:cost|price|rate)\b", re.IGNORECASE)
-_MORE = re.compile(r"[^.;]{0,20}\b(?:purchase|buy|capex|MSRP|list price)\b", re.IGNORECASE)
+_MORE = phrase(r"[^.;]{0,20}\b(?:purchase|buy|capex|MSRP|list price)\b", re.IGNORECASE)
 _NO_NUMBER = re.compile(
     r"^\W*(?:(?:final|best|validation|val|test|training|train|eval(?:uation)?)[ _])*loss\s*[:=]\s*[-+]?"
     r"(?P<word>inf(?:inity)?|nan)\b",

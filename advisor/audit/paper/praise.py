@@ -11,7 +11,7 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.training import Context
-from advisor.audit.paper.words import ADAPTERS, NOT_TRAINING, TRAINING
+from advisor.audit.paper.words import ADAPTERS, NOT_TRAINING, TRAINING, phrase
 from advisor.audit.quantity import Quantity
 
 _PRAISED = re.compile(
@@ -29,7 +29,7 @@ _OF_EACH = re.compile(r"\s*(?:/|per|each|on each) ?(?:GPU|card|device)?\b", re.I
 _CONVERGES = re.compile(
     r"\b(?:full(?:y)?|complete|proper|reach) (?:convergence|converged?|trained)\b|\bto converge\b", re.IGNORECASE
 )
-_FIRST_LOSS = re.compile(
+_FIRST_LOSS = phrase(
     r"\b(?:initial|first|step[- ]?0|starting) (?:step )?loss\b|\bloss\b[^.;:]{0,20}\bstep 0\b", re.IGNORECASE
 )
 _NOT_UNTRAINED = re.compile(

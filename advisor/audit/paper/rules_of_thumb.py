@@ -9,9 +9,10 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
+from advisor.audit.paper.words import phrase
 
 _RECOMPUTED = re.compile(r"\b(?:gradient|activation) (?:re)?(?:checkpointing|computation)\b", re.IGNORECASE)
-_FASTER = re.compile(
+_FASTER = phrase(
     r"\b(?:increas|improv|boost|rais|speed)\w*(?: up)?(?: \w+){0,2} (?:throughput|speed|training)\b[^.;]{0,20}\d"
     r"|\bfaster\b",
     re.IGNORECASE,
@@ -25,12 +26,12 @@ _ONE_MORE = re.compile(
 )
 _OF_TIME = re.compile(r"\b(?:wall[- ]clock|time|slower|overhead|slowdown|cost)\b", re.IGNORECASE)
 _SMALLER = re.compile(r"\b(?:teacher|reference|draft|small|frozen|subset|some|every|once|eval\w*)\b", re.IGNORECASE)
-_ADAM = re.compile(
+_ADAM = phrase(
     r"\b(?:AdamW?|optimi[sz]er)\b[^.;]{0,30}\b(?:adds?|costs?|needs?|requires?|takes?|doubles?)\b[^.;]{0,40}"
     r"\b(?:FLOPs?|floating[- ]point operations)\b",
     re.IGNORECASE,
 )
-_LINK = re.compile(r"NVLink\b[^.;,]{0,25}?$")
+_LINK = phrase(r"NVLink\b[^.;,]{0,25}?$")
 _LINKED = re.compile(r"\s*(?:of |bidirectional |per GPU |\w+ )?NVLink\b")
 _OF_SEVERAL = re.compile(
     r"\b(?:aggregate|total|combined|NVSwitch|bisection|node|system|rack|NVL\d+|domain|HBM\w*|memory)\b", re.IGNORECASE

@@ -14,7 +14,7 @@ from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import records
 from advisor.audit.paper.run import declared_parameters
 from advisor.audit.paper.stated import size_in
-from advisor.audit.paper.words import LEANER, precision_of
+from advisor.audit.paper.words import LEANER, phrase, precision_of
 from advisor.audit.quantity import parse_quantity
 from advisor.laws.repetition import WASTEFUL_EPOCHS
 
@@ -273,9 +273,7 @@ def _faster_than(text: str, line: int, run: dict[str, Any]) -> Iterator[Drafted]
         yield Drafted(kind="gpu_speedup", line=line, text=shortened(text), says=says)
 
 
-_FORMAT = re.compile(
-    r"(?:accuracy|precision|range|exponent)[^.]{0,30}?\bsame as (FP32|FP16|BF16|TF32)\b", re.IGNORECASE
-)
+_FORMAT = phrase(r"(?:accuracy|precision|range|exponent)[^.]{0,30}?\bsame as (FP32|FP16|BF16|TF32)\b", re.IGNORECASE)
 _TECHNIQUES = (
     ("cudnn_benchmark", r"cudnn[ ._]?benchmark"),
     ("channels_last", r"channels[_ ]last"),

@@ -14,7 +14,7 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.equations import equations
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.stated import size_in
-from advisor.audit.paper.words import SPARSE_MODEL
+from advisor.audit.paper.words import SPARSE_MODEL, phrase
 
 _DEVICES = r"(?:GPUs?|devices?|cards?|chips?|accelerators?|nodes?|[AHBV]\d{2,3}s?)"
 _OF_EACH = re.compile(rf"\s*(?:per|/|each|on each)\s*(?:single )?{_DEVICES}\b", re.IGNORECASE)
@@ -40,12 +40,12 @@ _MORE_CARDS = re.compile(rf"\b(\d+)\s*(?:to|→|->)\s*(\d+)\s*(?:x\s*)?{_DEVICES
 _OF_A_CARD = re.compile(r"(?:GPU|card|chip|[AHBV]\d{2,3}\w*)", re.IGNORECASE)
 _OF_ONE = re.compile(r"\b(?:each|single|one|a|per)\s+(?:GPU|card|[AHBV]\d{2,3})\b(?![- ]h)", re.IGNORECASE)
 
-_A_MONTH = re.compile(r"\b(?:monthly|(?:per|a|each) month)\b[^.;$]{0,40}$", re.IGNORECASE)
+_A_MONTH = phrase(r"\b(?:monthly|(?:per|a|each) month)\b[^.;$]{0,40}$", re.IGNORECASE)
 _MONTHLY = re.compile(r"\s*(?:/|per|a)\s?month\b", re.IGNORECASE)
 _PERIOD = re.compile(r"\s?(?:/|per|a|each)\s?(day|week|month|year|yr|mo)\b", re.IGNORECASE)
 _DAYS = {"day": 1.0, "week": 7.0, "month": 365 / 12, "mo": 365 / 12, "year": 365.0, "yr": 365.0}
 _HOURS_A_MONTH = 730
-_HALVES = re.compile(r"\bhalv\w+\b[^.;]{0,20}\bweights?\b|\bweights?\b[^.;]{0,20}\bhalv\w+", re.IGNORECASE)
+_HALVES = phrase(r"\bhalv\w+\b[^.;]{0,20}\bweights?\b|\bweights?\b[^.;]{0,20}\bhalv\w+", re.IGNORECASE)
 _FOUR_BITS = re.compile(r"\b4[- ]?bits?\b|\bNF4\b|\bint4\b", re.IGNORECASE)
 _EIGHT_BITS = re.compile(r"\b8[- ]?bits?\b|\bint8\b|\bfp8\b", re.IGNORECASE)
 _SIXTEEN = re.compile(r"\bbf16\b|\bfp16\b|\b16[- ]?bits?\b|\bhalf[- ]precision\b", re.IGNORECASE)

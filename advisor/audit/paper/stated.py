@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import LEAST_WORK
+from advisor.audit.paper.words import phrase
 from advisor.audit.quantity import Quantity, parse_quantity
 
 _SIZE = re.compile(
@@ -25,7 +26,7 @@ _TOKENS_A_STEP = re.compile(
     re.IGNORECASE,
 )
 EACH = re.compile(r"(?:/|\bper\b)\s*(?:single )?(?:gpu|card|device|chip|[ahbv]\d{2,3})\b", re.IGNORECASE)
-_TERM = re.compile(
+_TERM = phrase(
     r"\d+[- ](?:years?|months?)\b[^.;,]{0,25}\b(?:reserv|commit|contract|term\b|plan\b|lease)", re.IGNORECASE
 )
 # a part that is still to come, or was saved
@@ -35,7 +36,7 @@ MORE_OF_IT = re.compile(
 _EVERY = re.compile(
     r"\b(?:every|each|per|for|first|last|another|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
 )
-_RAN_FOR = re.compile(r"\b(?:pre-?)?trained\b[^.;]*$", re.IGNORECASE)  # "trained on 1T tokens for 24 days"
+_RAN_FOR = phrase(r"\b(?:pre-?)?trained\b[^.;]*$", re.IGNORECASE)  # "trained on 1T tokens for 24 days"
 _ELSEWISE = re.compile(
     r"(?:\b(?:of|than|vs\.?|to|from|and|at|by|after|over|first|last|only|about|see|saw|on)"
     r"|[=×x*/+,;:→>]|tokens? \()\s*~?$",
@@ -50,10 +51,10 @@ _MODEL_NOUN = re.compile(
     r"[- ]?(?:\w+ )?(?:param|model|llm|transformer|decoder|network|variant|version|config|checkpoint|run\b|class\b)",
     re.IGNORECASE,
 )
-_OF_BATCH = re.compile(r"\b(?:batch|steps? of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
+_OF_BATCH = phrase(r"\b(?:batch|steps? of)\b(?:[^.;]|i\.e\.){0,80}$", re.IGNORECASE)
 _OPERATOR_BEFORE = re.compile(r"[\w%)]\s*[×*÷]\s*\(?$|\d\w?\s+[x/]\s+$")
 _OPERATOR_BEHIND = re.compile(r"(?:\s?[A-Za-z]+)?\s*(?:[×*÷]\s*[\d$(~]|\s[x/]\s[\d$(~])")
-_OF_PEAK = re.compile(r"%\s+of\s+[^.;]{0,30}$")  # "45% of an A100's 312 TFLOP/s"
+_OF_PEAK = phrase(r"%\s+of\s+[^.;]{0,30}$")  # "45% of an A100's 312 TFLOP/s"
 _FOR_EACH = re.compile(r"\s*(?:/|per\b|an?\b|each\b|for each\b)", re.IGNORECASE)
 _PER_TOKEN = re.compile(r"\s*(?:/|per)\s*tok", re.IGNORECASE)
 _AT_PEAK = re.compile(r"\bpeak\b|theoretical|datasheet|spec", re.IGNORECASE)

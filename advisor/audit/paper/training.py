@@ -14,14 +14,23 @@ from advisor.audit.paper.figures import figures
 from advisor.audit.paper.laws import stated_of, whole_run
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.stated import Stated, in_words, size_in, size_told
-from advisor.audit.paper.words import ADAPTERS, LEANER, NOT_TRAINING, SEVERAL, SPARSE_MODEL, TRAINING, precision_of
+from advisor.audit.paper.words import (
+    ADAPTERS,
+    LEANER,
+    NOT_TRAINING,
+    SEVERAL,
+    SPARSE_MODEL,
+    TRAINING,
+    phrase,
+    precision_of,
+)
 
 _SINGLE = re.compile(
     r"\b(?:single|one|1|(?:on|with) an?)[ x×-]*(?:single |NVIDIA |consumer )?"
     r"(?:GPU|card|[ABHLVT]\d{1,3}|RTX|[345]0[6789]0)",
     re.IGNORECASE,
 )
-_LONG = re.compile(
+_LONG = phrase(
     r"\b(?:context|seq\w*|window|length)\b[^.\n]{0,25}\b(?:16|32|64|128|256)[kK]\b"
     r"|\b(?:16|32|64|128|256)[kK]\b[^.\n]{0,12}\b(?:context|seq\w*|window)\b"
     r"|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context",
