@@ -35,7 +35,7 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # Bytes a parameter that training keeps on one card: 16 with AdamW in fp32 or mixed precision, 8 with everything in bf16
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
 STATE, LEAN_STATE = 16.0, 8.0
-_PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
+PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
 _SMALL_STATE = 0.15  # of a card's memory: nobody calls the rest full because of the model
 _A_RANGE = 1.05  # times from end to end: both are said
@@ -109,12 +109,12 @@ def training_cost(q: Question) -> Judgement:
         return unknown(f"no price list has {q.get('gpu')}")
     each, cheapest = min(rents)  # dollars an hour for each FLOP/s at the peak
     work = _WORK[q.get("method") or "full"][0] * n.least * d.least
-    least = work * _PRICES[0] * each / (IMPOSSIBLE_MFU * 3600)
+    least = work * PRICES[0] * each / (IMPOSSIBLE_MFU * 3600)
     words = f"{n.text} × {d.text}: {work:.3g} FLOP at least; {cheapest} at the lowest listed price is the cheapest"
     if value.most < least:
         return wrong(
             f"{format_usd(least)} at the very least, at {format_percent(IMPOSSIBLE_MFU)} of the peak and "
-            f"{format_percent(_PRICES[0])} of the lowest listed price",
+            f"{format_percent(PRICES[0])} of the lowest listed price",
             words,
             severity=Severity.ERROR,
             consequence="money is planned too small by this factor",
@@ -252,20 +252,25 @@ def peak_ratio(q: Question) -> Judgement:
 def card_price(q: Question) -> Judgement:
     """A rent per hour of so many cards against every listed price: wrong only where it is far from all of them."""
     value, number = q.get("value"), int(q.get("count").middle) if q.get("count") else 1
-    keys = {card.key for card in _cards(q.get("gpu"))}
-    bills = sorted(
-        row.on_demand_usd_per_hour / row.gpu_count
-        for row in load_prices()
-        if row.gpu in keys and row.on_demand_usd_per_hour and row.gpu_count
-    )
+    bills = listed_rents(q.get("gpu"))
     if not bills:
         return unknown(f"no price list has {q.get('gpu')}")
     low, high = number * bills[0], number * bills[-1]
     span = f"{format_usd_rate(bills[0])} to {format_usd_rate(bills[-1])}/h"
     words = f"{len(bills)} listed prices of one {q.get('gpu')}: {span}"
-    if value.most < _PRICES[0] * low or value.least > _PRICES[1] * high:
+    if value.most < PRICES[0] * low or value.least > PRICES[1] * high:
         return wrong(f"{words}{f', {number} of them' if number > 1 else ''}, not {value.text}", words)
     return holds(words, words)
+
+
+def listed_rents(name: str | None) -> list[float]:
+    """Dollars an hour of one card of a name in every price list, the lowest first."""
+    keys = {card.key for card in _cards(name)}
+    return sorted(
+        row.on_demand_usd_per_hour / row.gpu_count
+        for row in load_prices()
+        if row.gpu in keys and row.on_demand_usd_per_hour and row.gpu_count
+    )
 
 
 def card_memory(q: Question) -> Judgement:

@@ -97,6 +97,9 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "card_price": ("an H100 costs $2.50 an hour", "value: $2.50/h, gpu: h100"),
     "card_memory": ("the L40S has 48 GB", "value: 48 GB, gpu: l40s"),
     "card_peak": ("eight H100 have 7.9 PFLOP/s in bf16", "value: 7.9 PFLOP/s, gpu: h100, count: 8, precision: bf16"),
+    "utilisation": ("an MFU of 124 %", "value: 124 %"),
+    "rent": ("100 hours on 8 H100 for $50", "value: $50, gpu: h100, time: 100 h, gpus: 8"),
+    "weights_fit": ("QLoRA trains a 70 B model in 24 GB", "value: 24 GB, parameters: 70 billion, bits: 4"),
     "tokens_per_parameter": ("20 tokens for each parameter", "value: '20', parameters: 1 billion, tokens: 20 billion"),
     "training_work": (
         "7 B parameters on 1 T tokens take 4.2e22 FLOP",

@@ -9,6 +9,7 @@ from advisor.audit import (
     arithmetic,
     budget,
     compute,
+    floors,
     forms,
     hardware,
     inference,
@@ -190,6 +191,9 @@ KINDS: dict[str, Kind] = {
     "card_peak": _kind(
         compute.card_peak, value="flops", gpu="card", count="count?", precision=f"{_RATES}?", sparse="flag?"
     ),
+    "utilisation": _kind(floors.utilisation, value="fraction"),
+    "rent": _kind(floors.rent, value="usd", gpu="card", time="number", gpus="count?"),
+    "weights_fit": _kind(floors.weights_fit, value="bytes", parameters="count", bits="count"),
     "tokens_per_parameter": _kind(compute.tokens_per_parameter, value="number", parameters="count", tokens="count"),
     "training_work": _kind(inference.training_work, value="work", parameters="count", tokens="count"),
     "optimal_tokens": _kind(inference.optimal_tokens, value="count", parameters="count"),

@@ -18,6 +18,7 @@ from advisor.audit.paper import (
     conclusions,
     device_memory,
     equations,
+    floors,
     forms,
     formulas,
     generalities,
@@ -69,6 +70,7 @@ RULES = (
     own_numbers.drafts,
     praise.drafts,
     device_memory.drafts,
+    floors.drafts,
 )
 
 

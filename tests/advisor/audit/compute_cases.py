@@ -50,6 +50,18 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("card_peak", {"value": "7.9 PFLOP/s", "gpu": "h100", "count": 8, "precision": "bf16"}, H),
     ("card_peak", {"value": "1,979 TFLOP/s", "gpu": "h100", "precision": "bf16"}, W),
     ("card_peak", {"value": "1,979 TFLOP/s", "gpu": "h100", "precision": "bf16", "sparse": True}, H),
+    # 124 % of a peak is more than all of it; 85 % may be of a peak that was written too low
+    ("utilisation", {"value": "124 %"}, W),
+    ("utilisation", {"value": "85 %"}, U),
+    ("utilisation", {"value": "38-43 %"}, H),
+    # 8 × 24 = 192 card-hours: $3.50, 6 cents and $70 an hour
+    ("rent", {"value": "$672", "gpu": "h100", "time": "24 h", "gpus": "8"}, H),
+    ("rent", {"value": "$12", "gpu": "h100", "time": "24 h", "gpus": "8"}, W),
+    ("rent", {"value": "$13,440", "gpu": "h100", "time": "192 GPU-h"}, W),
+    ("rent", {"value": "$100", "gpu": "h100", "time": "20 %"}, U),
+    # 70e9 × 4 bits = 35 GB
+    ("weights_fit", {"value": "24 GB", "parameters": "70 billion", "bits": "4"}, W),
+    ("weights_fit", {"value": "48 GB", "parameters": "70 billion", "bits": "4"}, H),
     ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "20 billion"}, H),
     ("tokens_per_parameter", {"value": "20", "parameters": "1 billion", "tokens": "60 billion"}, W),
     ("training_work", {"value": "4.2e22 FLOP", "parameters": "7 billion", "tokens": "1 T"}, H),
