@@ -15,16 +15,14 @@ def utilisation(q: Question) -> Judgement:
     """A share of the dense peak that a training is said to use: never more than all of it."""
     value = q.get("value")
     words = f"{value.text} of what the cards can do"
-    if value.least > 1.0:
+    if value.least > IMPOSSIBLE_MFU:
         return wrong(
             f"impossible: {words}; another peak, number of cards or count of tokens is meant",
             words,
             severity=Severity.ERROR,
             threshold=f"no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
         )
-    if value.most < IMPOSSIBLE_MFU:
-        return holds("possible", words)
-    return unknown("more than any training is known to reach, unless by a peak that is too low", words)
+    return holds("possible", words)
 
 
 def rent(q: Question) -> Judgement:

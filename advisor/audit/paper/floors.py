@@ -64,7 +64,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
 def _utilisation(record: Record) -> Iterator[Drafted]:
     """As "an MFU of 124 %"."""
     for stated in record.facts.get("mfu", ()):
-        if not _RELATIVE.search(record.words if record.kind == "sentence" else stated.label):
+        if not _RELATIVE.search(f"{record.words if record.kind != 'section' else ''} {stated.label}"):
             says = {"value": stated.quantity.text}
             text = shortened(record.told(f"MFU {stated.quantity.text}"))
             yield Drafted(kind="utilisation", line=stated.line, text=text, says=says)

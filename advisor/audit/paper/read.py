@@ -31,6 +31,7 @@ from advisor.audit.paper import (
     own_numbers,
     parts,
     praise,
+    reckoned,
     rules_of_thumb,
     run_claims,
     sentences,
@@ -71,6 +72,7 @@ RULES = (
     praise.drafts,
     device_memory.drafts,
     floors.drafts,
+    reckoned.drafts,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage
@@ -13,7 +13,6 @@ from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.roles import LEAST_WORK
 from advisor.audit.paper.stated import size_in
 from advisor.audit.paper.words import SPARSE_MODEL, SPARSITY, precision_of
-from advisor.laws.mfu import IMPOSSIBLE_MFU
 
 _BANDWIDTH = re.compile(
     r"\bbandwidth\b(?!.*(?:nvlink|interconnect|network|pcie|infiniband))|\bmem(?:ory)? bw\b", re.IGNORECASE
@@ -46,7 +45,7 @@ _NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggreg
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
-    """Claims about cards' data sheets, weights in memory, FLOPs of trainings, utilisations that cannot be."""
+    """Claims about cards' data sheets, weights in memory, FLOPs of trainings."""
     sparse = SPARSITY.search(document.text) is not None
     for grid in document.grids:
         yield from _cards_as_columns(grid, sparse)
@@ -66,7 +65,6 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for record in records(document):
         yield from _work(record)
         yield from _shape(record)
-        yield from _impossible(record)
 
 
 def _card(text: str) -> Mention | None:
@@ -353,20 +351,3 @@ def _perplexity(text: str, line: int) -> Iterator[Drafted]:
     ):
         says = {"value": f"~{stated['perplexity'][0]}", "loss": stated["loss"][0]}
         yield Drafted(kind="perplexity", line=line, text=shortened(text), says=says)
-
-
-def _impossible(record: Record) -> Iterator[Drafted]:
-    """An MFU that nothing reaches."""
-    if record.kind == "sentence" or re.search(r"FP8|MBU|scaling efficiency|GPU util", record.words, re.IGNORECASE):
-        return
-    for stated in _high(record):
-        yield Drafted(
-            kind="mfu",
-            line=stated[1],
-            text=shortened(f"{record.subject or record.words}: MFU {stated[0]}"),
-            says={"value": stated[0]},
-        )
-
-
-def _high(record: Record) -> Sequence[tuple[str, int]]:
-    return [(s.quantity.text, s.line) for s in record.facts.get("mfu", []) if s.quantity.least > IMPOSSIBLE_MFU]
