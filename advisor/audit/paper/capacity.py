@@ -55,6 +55,7 @@ _MEMORY = re.compile(
 _OF_DEVICE = re.compile(r"\s?(?:of )?(?:V?RAM|GPU memory|(?:peak )?memory)\b", re.IGNORECASE)
 _WITH_ADAM = re.compile(r"\bAdamW?\b", re.IGNORECASE)
 _WHOLE = re.compile(r"\bfull(?:-parameter)? fine-?tun", re.IGNORECASE)
+_BEGINS = re.compile(r"\W*(?:pre-?)?training (?:a|an|the|our|this)?\s?[\w.-]*\d+(?:\.\d+)?\s?[BM]\b", re.IGNORECASE)
 _FEWEST = phrase(
     r"\b(?:min(?:imum)?|fewest|at least)\b[^.;]{0,25}\bGPUs?\b|\bGPUs? (?:needed|required)\b", re.IGNORECASE
 )
@@ -164,7 +165,10 @@ def _needed(text: str) -> Figure | None:
     """The memory that a text says is needed: not that of a card, nor of a part of the state."""
     found = [f for f in figures(text) if f.dimension == "bytes"]
     found = [f for f in found if _OF_DEVICE.match(text[f.end :])] or found
-    whole = _OCCUPIES.search(text) and all(part.search(text) for part in _PARTS_OF_STATE)
+    parts = all(part.search(text) for part in _PARTS_OF_STATE)
+    whole = _OCCUPIES.search(text) and (
+        parts or ((_WHOLE.search(text) or _BEGINS.match(text)) and not _PART.search(text))
+    )
     if len(found) != 1 or mentions(text) or found[0].side == "<":
         return None
     if not whole and (not _NEEDS.search(text) or _PART.search(text)):

@@ -32,6 +32,7 @@ from advisor.audit.paper import (
     parts,
     praise,
     reckoned,
+    results,
     rules_of_thumb,
     run_claims,
     sentences,
@@ -73,6 +74,7 @@ RULES = (
     device_memory.drafts,
     floors.drafts,
     reckoned.drafts,
+    results.drafts,
 )
 
 

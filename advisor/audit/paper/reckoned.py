@@ -199,10 +199,12 @@ def _readings(formula: _Formula, texts: Mapping[str, str]) -> Iterator[str]:
 
 def _share_of_weights(passage: Passage, found: list[Figure], stated: Mapping[str, Figure]) -> Iterator[Drafted]:
     """As "LoRA trains 40M parameters of the 7B, 0.6 % of the total"."""
-    size = size_told(passage.text)
     part = [f for f in found if f.dimension == "count" and re.match(r"(?:trainable )?param", f.noun)]
     share = [f for f in found if f.dimension == "fraction"]
-    if size is None or len(part) != 1 or len(share) != 1 or not _TRAINABLE.search(passage.text):
+    if len(part) != 1 or len(share) != 1 or not _TRAINABLE.search(passage.text):
+        return
+    size = size_told(passage.text[: part[0].start] + passage.text[part[0].end :])
+    if size is None:
         return
     whole = size.text.lstrip("~")
     if part[0].value < size.low * 0.999 and not re.search(r"active|activated", passage.text, re.IGNORECASE):

@@ -26,7 +26,7 @@ _EPOCHS = re.compile(r"epochs?\b|pass(?:es)?\b")
 _ARE = re.compile(r"[^.;\d]{0,40}(?:\b(?:is|are|makes?|means|i\.e\.,?)|=)\s*(?:only |just )?")
 _OVER = re.compile(r"[^.;\d]{0,30}\b(?:of|over|through|on)\b[^.;\d]{0,30}")
 _LEAST_DATA = 1000
-_BITS = re.compile(r"\b(4|8|16|32)[- ]?bits?\b", re.IGNORECASE)
+_BITS = re.compile(r"\b(4|8|16|32)[- ]?bits?\b|\b(?:b?fp?|b?float|int)-?(4|8|16|32)\b", re.IGNORECASE)
 _TAKES = re.compile(r"\b(?:needs?|takes?|is|requires?|occup\w+|becomes?|uses?|weighs?|fits? in)\b|=", re.IGNORECASE)
 _MORE_THAN_WEIGHTS = re.compile(
     r"LoRA|adapter|\bKV\b|activation|context|\btrain|fine-?tun|total|optimi[sz]er|checkpoint|gradient|overhead|reduc"
@@ -36,6 +36,17 @@ _MORE_THAN_WEIGHTS = re.compile(
 _OVERHEADS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)  # times the weights: scales of quantised blocks, buffers
 _MOMENTS = re.compile(r"\b(?:two|both|2) (?:fp32 )?(?:\w+ )?(?:moments?|states|copies|values|momentum)", re.IGNORECASE)
 _HALVED = re.compile(r"bf16|fp16|float16|half|16-?bit|8-?bit|2 bytes|quanti", re.IGNORECASE)
+_STATES = re.compile(r"\b(?:optimi[sz]er|Adam\w*)\b[^.]{0,20}\bstates?\b|\bmoments?\b", re.IGNORECASE)
+_IN_FP32 = re.compile(r"\bfp32\b|\bfloat32\b|\b32-?bit\b|\bfull precision\b", re.IGNORECASE)
+_OF_MORE = re.compile(r"\b(?:each|per (?:state|moment)|master|weights?|gradients?|total|instead|vs)\b", re.IGNORECASE)
+_MOST_EACH = 64  # bytes a parameter
+_WITH_STATES = re.compile(
+    r"\b(?:with|includ\w+|plus|\+|and)\b[^.;]{0,20}\b(?:AdamW?|optimi[sz]er|moments?)\b", re.IGNORECASE
+)
+_OF_SEVERAL = re.compile(
+    r"\b(?:total|all|keep|last \d|\d+ checkpoints|without|only|8-?bit|LoRA|adapter)\b", re.IGNORECASE
+)
+_BYTES_SAVED = (6, 8, 10, 12, 14, 16, 18)  # a parameter: all in bf16, to weights twice and gradients beside the moments
 _MORE_CARDS = re.compile(rf"\b(\d+)\s*(?:to|→|->)\s*(\d+)\s*(?:x\s*)?{_DEVICES}", re.IGNORECASE)
 _OF_A_CARD = re.compile(r"(?:GPU|card|chip|[AHBV]\d{2,3}\w*)", re.IGNORECASE)
 _OF_ONE = re.compile(r"\b(?:each|single|one|a|per)\s+(?:GPU|card|[AHBV]\d{2,3})\b(?![- ]h)", re.IGNORECASE)
@@ -66,6 +77,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _by_bits(passage, found)
         yield from _by_bytes(passage, found)
         yield from _moments(passage)
+        yield from _bytes_of_moments(passage, found)
+        yield from _of_checkpoint(passage, found)
         yield from _more_cards(passage, found)
         own = [p for p in document.passages if p.section == passage.section]
         yield from _of_all_cards(passage, found, _counts(own))
@@ -121,7 +134,7 @@ def _epochs(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
 def _by_bits(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
     """As "a 7B model in 4 bits takes 3.5 GB": its weights, and some more for scales and buffers."""
     text = passage.text
-    bits, size = {int(b) for b in _BITS.findall(text)}, size_in(text)
+    bits, size = {int(one or other) for one, other in _BITS.findall(text)}, size_in(text)
     stated = [f for f in found if f.dimension == "bytes"]
     if len(bits) != 1 or size is None or not stated or SPARSE_MODEL.search(text) or _MORE_THAN_WEIGHTS.search(text):
         return
@@ -155,6 +168,35 @@ def _moments(passage: Passage) -> Iterator[Drafted]:
         if len(operands) == 2 and operands[1] == "4 B" and "*" in equation.says["readings"][0]:
             says = {"value": equation.says["value"], "readings": [f"[{operands[0]}] * 8"], "in_units": True}
             yield Drafted(kind="expression", line=passage.line, text=shortened(text), says=says)
+
+
+def _bytes_of_moments(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "AdamW keeps 4 bytes a parameter in fp32": two moments of 4 bytes."""
+    text = passage.text
+    if (
+        not re.search(r"\bAdamW?\b", text)
+        or not _STATES.search(text)
+        or not _IN_FP32.search(text)
+        or _HALVED.search(text)
+    ):
+        return
+    each = [f for f in found if f.dimension == "bytes" and _A_PARAMETER.match(text, f.end) and f.value < _MOST_EACH]
+    if len(each) == 1 and not _OF_MORE.search(text) and not each[0].side:
+        says = {"value": each[0].quantity.text, "readings": ["[8 B]"], "in_units": True}
+        yield Drafted(kind="expression", line=passage.line, text=shortened(text), says=says)
+
+
+def _of_checkpoint(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "each checkpoint of the 1.3B model is 2.6 GB, with Adam's states": weights and two moments at the least."""
+    text, size = passage.text, size_in(passage.text)
+    stated = [f for f in found if f.dimension == "bytes"]
+    told = re.search(r"\bcheckpoints?\b", text, re.IGNORECASE) and _WITH_STATES.search(text)
+    if size is None or size.low < _LEAST_DATA or len(stated) != 1 or not told or SPARSE_MODEL.search(text):
+        return
+    if not re.search(
+        r"\b(?:total|all|keep|last \d|\d+ checkpoints|without|only|8-?bit|LoRA|adapter)\b", text, re.IGNORECASE
+    ):
+        yield _claim(passage, stated[0], [f"[{size.text.lstrip('~')}] * {each}" for each in _BYTES_SAVED])
 
 
 def _more_cards(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:

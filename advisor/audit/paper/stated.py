@@ -36,8 +36,11 @@ MORE_OF_IT = re.compile(
 _EVERY = re.compile(
     r"\b(?:every|each|per|for|first|last|another|warm-?up\w*)\s+(?:the\s)?(?:first |last )?~?$", re.IGNORECASE
 )
-# "trained on 1T tokens for 24 days"
-_RAN_FOR = phrase(r"\b(?:(?:pre-?)?train(?:ed|ing)|ran|running|rent(?:ed|ing))\b[^.;]*$", re.IGNORECASE)
+# "trained on 1T tokens for 24 days", "64 H100 for 72 hours", "at $2.50/hr for 10 days"
+_RAN_FOR = phrase(
+    r"(?:\b(?:(?:pre-?)?train(?:ed|ing)|ran|running|rent(?:ed|ing))|\bGPUs|\d\s?[x×]\s?\w+|\$[^.;]*/\s?(?:hr|hour|h))\b[^.;]*$",
+    re.IGNORECASE,
+)
 _ELSEWISE = re.compile(
     r"(?:\b(?:of|than|vs\.?|to|from|and|at|by|after|over|first|last|only|about|see|saw|on)"
     r"|[=×x*/+,;:→>]|tokens? \()\s*~?$",

@@ -236,6 +236,13 @@ CONCLUDED = [
     ("accumulation_slows", {}, D),
     ("accumulation_holds_activations", {}, W),
     ("gradients_all_reduced", {}, W),
+    ("attention_flops", {}, W),
+    ("zero_stage_shards_weights", {}, W),
+    ("ddp_shards", {}, W),
+    ("bf16_needs_scaling", {}, W),
+    ("parameters_per_token", {}, W),
+    ("validation_far_below_training", {}, D),
+    ("scales_beyond_all", {}, D),
     ("more_tokens_help", {}, H),
     ("more_tokens_help", {"run": {"dataset": "30 MB"}}, D),  # 160 passes
 ]
