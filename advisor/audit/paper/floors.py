@@ -90,7 +90,7 @@ def _rent(record: Record) -> Iterator[Drafted]:
 
 def _number(record: Record) -> str | None:
     """How many cards were rented; one where a sentence says so."""
-    if len(stated := record.facts.get("gpus", ())) == 1:
+    if len(stated := record.facts.get("gpus", [])) == 1:
         return stated[0].quantity.text
     counts = {card.count for card in record.cards}
     if len(counts) != 1:
