@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from advisor.audit.quantity import Quantity, parse_quantity
-from advisor.audit.verdict import Judgement, Question, compare, holds, unknown, wrong
+from advisor.audit.verdict import Judgement, Question, compare, holds, show_bytes, unknown, wrong
 from advisor.units import format_percent, format_seconds, format_usd
 
 _OPERAND = re.compile(r"\[([^\]]+)\]")
@@ -25,6 +25,7 @@ _SHOW: dict[str, Callable[[float], str]] = {
     "usd": format_usd,
     "fraction": format_percent,
     "gpu_hours": lambda hours: f"{_number(hours)} card-hours",
+    "energy": lambda joules: f"{_number(joules / 3.6e6)} kWh",
 }
 
 
@@ -182,7 +183,7 @@ def _shown(result: Interval | None, value: Quantity) -> str:
 
 
 def _show(value: Quantity) -> Callable[[float], str]:
-    return _SHOW.get(value.dimension, _number)
+    return show_bytes(value) if value.dimension == "bytes" else _SHOW.get(value.dimension, _number)
 
 
 def _number(value: float) -> str:

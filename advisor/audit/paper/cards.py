@@ -9,7 +9,19 @@ from functools import cache, lru_cache
 from advisor.audit.fields import cards_named
 from advisor.hardware.catalog import GpuSpec, load_gpus
 
-_COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16, "dual": 2, "quad": 4}
+_COUNTS = {
+    "single": 1,
+    "one": 1,
+    "two": 2,
+    "dual": 2,
+    "three": 3,
+    "four": 4,
+    "quad": 4,
+    "five": 5,
+    "six": 6,
+    "eight": 8,
+}
+_COUNTS |= {"sixteen": 16, "thirty-two": 32, "sixty-four": 64}
 _CARD_HOURS = re.compile(r"[- ]?(?:GPU|card)?[- ]?h(?:ou)?rs?\b", re.IGNORECASE)
 _REMEMBERED = 20_000  # texts
 _PORTABLE = ("laptop", "mobile")
@@ -23,9 +35,9 @@ _NODES_BEHIND = re.compile(r"\s?(?:GPU\s)?(?:nodes|servers|machines|hosts)\b", r
 _CARDS_OF_A_DGX, _LONGEST_NODES = 8, 30
 _AFTER = re.compile(r"s?\s*(?:GPUs?|cards?|Ti|laptop|desktop|with|can|has|\(|or|and)\b", re.I)
 _NAME = re.compile(
-    r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|(?i:single|one|two|four|eight|sixteen|dual"
-    r"|quad))[\s-]?(?:[x×*]\s?)?)?"
-    r"(?:(?:NVIDIA|AMD|GeForce|Nvidia|Tesla|Instinct|DGX|HGX)\s?)*"
+    r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|(?i:single|one|two|three|four|five|six"
+    r"|eight|sixteen|thirty-two|sixty-four|dual|quad))[\s-]?(?:[x×*]\s?)?)?"
+    r"(?:(?:NVIDIA|AMD|GeForce|Nvidia|Tesla|Instinct|DGX|HGX)[\s-]?)*"
     r"(?P<name>(?:RTX|GTX)[ -]?(?:PRO[ -]?)?A?\d{4}(?:[ -]?(?:Ti|SUPER|Super|Ada|D))?|GH200|GB[23]00"
     r"|[BH][1238]00|A100|A800|V100|P100"
     r"|A(?:10G|10|30|40|6000|5000|4000|4500)|L40S|L40|L4|T4|MI\d{3}[xX]?|TPU ?v\d\w?"

@@ -23,6 +23,13 @@ _BULLET = re.compile(r"^\s*(?:[-*+•◦▪‣]|\d{1,2}[.)])\s+(?=\S)")
 _PART = re.compile(
     r"(?:Part|Step|Phase|Stage|Strategy|Option|Case|Example|Chapter|Section|Scenario|Method)\b", re.IGNORECASE
 )
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_SPELT_OUT = re.compile(
+    rf"(?<![-\w])({'|'.join(_NUMBERS[1:])})(?=[ -](?:full |more |whole |training )?(?:seconds?|minutes?|hours?|days?"
+    r"|weeks?|months?|years?|epochs?|passes|bytes|bits|billion|million|trillion|percent|per cent|GPUs|cards|devices|nodes"
+    r"|layers|heads|checkpoints)\b)",
+    re.IGNORECASE,
+)
 _RULE = re.compile(r"^[\s|:+=\-─━═]*$")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _FOOTNOTE = re.compile(r"(?<=\S)\[\^[\w-]{1,20}\]")
@@ -204,7 +211,7 @@ class _Cutter:
 
 
 def plain(text: str) -> str:
-    """Text without Markdown's marks; dashes and signs spelt one way."""
+    """Text without Markdown's marks; dashes, signs and small numbers before their units spelt one way."""
     text = _LINK.sub(r"\1", text)
     text = re.sub(r"<br\s*/?>", " ", _FOOTNOTE.sub("", text))
     text = re.sub(r"(?<=[\d)A-Z])\s?\*\s?(?=[\d(~$A-Z])", " × ", text)  # a product, no emphasis
@@ -214,6 +221,7 @@ def plain(text: str) -> str:
     text = _POWER.sub(lambda m: f"{m[1]}e{m[2].translate(_RAISED).strip('{}')}", text)
     text = _BARE_POWER.sub(lambda m: f"1e{m[1].translate(_RAISED).strip('{}')}", text)
     text = re.sub(r"[–—‒](?=\s?[~$]?\d)", "-", text).replace("−", "-").replace("\u00a0", " ").replace("\u202f", " ")
+    text = _SPELT_OUT.sub(lambda m: str(_NUMBERS.index(m[1].lower()) + 1), text)
     return " ".join(text.split())
 
 

@@ -25,6 +25,7 @@ _IN_PRACTICE = re.compile(
     r"|at (?:a )?(?:realistic|typical|\d+)|with (?:a )?(?:realistic|typical))",
     re.IGNORECASE,
 )
+_OF_A_RUN = re.compile(r"\btrain(?:s|ed|ing)?\b|\b(?:we|our|my)\b|\bMFU\b", re.IGNORECASE)  # no words of a vendor
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
 _LEAST_PEAK = 1e8  # operations a second of any card
 _NEAR = 40  # letters within which a word is of a number
@@ -132,10 +133,11 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -
             card = device  # the section says how many of them
         if re.search(r"%\s+of\s+(?:the |its |a )?$", text[: figure.start]):
             continue  # the peak, not what is reached of it
-        if card is None or figure.side == "<" or SPARSITY.search(text):
+        ours = figure.side == "<" and _OF_A_RUN.search(text) and _USED.search(text)
+        if card is None or (figure.side == "<" and not ours) or SPARSITY.search(text):
             continue
         precision = precision_of(text)
-        other = r"\bpeak|theoretical|\bspec|tensor" if each else r"\bpeak|theoretical|up to\b"
+        other = r"\bpeak|theoretical|\bspec|tensor" if each else r"\bpeak|theoretical" + ("" if ours else r"|up to\b")
         reached = (each or _USED.search(text)) and not re.search(other, text, re.IGNORECASE)
         if reached and _IN_PRACTICE.match(after):
             continue  # what it is in use comes next

@@ -85,6 +85,8 @@ _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _PACE = "{tokens} / {duration}"  # by a clock that was read
 _BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"
+_REDUCED = re.compile(r"(\d+(?:\.\d+)?)\s?%\s(?:off|discount|cheaper|less)\b", re.IGNORECASE)
+_PRICE_OF_ONE = re.compile(r"\$\s?[\d.]+\s?(?:/|per )\s?(?:GPU|card)\s?[- /]?(?:per )?h", re.IGNORECASE)
 _IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
@@ -293,6 +295,8 @@ def _claims(
         of_cards = template == _HOURLY or "{sustained}" in template
         if of_cards and several and (law.told or not stated_of("gpus", record, known)):
             continue  # the hour of one card, or of all
+        if template == _HOURLY and several and _PRICE_OF_ONE.search(record.words):
+            continue  # the hour of one card, where several are paid
         if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
             both = dict(zip(law.roles(template), found, strict=True))
             if both["sustained"].scope == both["gpus"].scope == Scope.OWN:
@@ -319,6 +323,8 @@ def _claims(
         for chosen in product(*senses):
             readings.append(template.format(**dict(zip(law.roles(template), chosen, strict=True))))
     unique = list(dict.fromkeys(readings))
+    if law.target == "usd" and record.kind == "sentence" and (cut := _REDUCED.search(record.words)):
+        unique += [f"( {reading} ) * {1 - float(cut[1]) / 100:g}" for reading in unique]
     if not unique or len(unique) > _MOST_READINGS:
         return
     for target in targets:

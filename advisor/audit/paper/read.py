@@ -23,6 +23,7 @@ from advisor.audit.paper import (
     formulas,
     generalities,
     hardware,
+    held_parts,
     identities,
     known_trainings,
     laws,
@@ -74,6 +75,7 @@ RULES = (
     device_memory.drafts,
     floors.drafts,
     reckoned.drafts,
+    held_parts.drafts,
     results.drafts,
 )
 

@@ -16,80 +16,16 @@ from advisor.audit.paper.cards import mentions
 from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
+from advisor.audit.paper.named_numbers import stated_once
 from advisor.audit.paper.stated import size_told
 from advisor.audit.paper.words import NOT_TRAINING, SPARSE_MODEL, phrase
 
-_BEHIND, _BEFORE = 32, 40  # letters in which a number's name stands
 _MOST_NUMBERS = 9  # of a sentence: more are a list of many things
-# quantity → its name behind the number, its name before it
-_NAMES: tuple[tuple[str, str, str], ...] = (
-    (
-        "accumulation",
-        r"(?:gradient[- ])?accum\w*(?: steps?)?\b|micro-?steps\b",
-        r"(?:gradient[- ])?accum\w*(?: steps?)?",
-    ),
-    (
-        "step_tokens",
-        r"tok(?:en)?s?(?: (?:per|a|each|every|in (?:a|each|every)) |\s?/\s?)(?:optimi[sz]er |global |training )?"
-        r"(?:step|batch|iteration|update)\b",
-        r"(?:each|every|one|per|a) (?:optimi[sz]er |training )?(?:step|batch|update|iteration)"
-        r"(?: (?:processes|sees|has|holds|contains|is|uses|consumes|covers))?"
-        r"|tokens per (?:step|batch|iteration|update)",
-    ),
-    (
-        "sequence",
-        r"(?:tok(?:en)?s? each|tokens? (?:long|per (?:sequence|sample|example)))\b",
-        r"seq(?:uence)?(?:[_ -]?len(?:gth)?)|(?:context|block)[_ -](?:length|size|window)|max[_ -]?(?:seq\w*|length)"
-        r"|(?:sequences|samples) of",
-    ),
-    ("sequences", r"(?:sequences|seqs|samples|examples)(?: (?:per|a|each) (?:step|batch|update|GPU))\b", r"$^"),
-    ("batch", r"(?:sequences|seqs)\b", r"(?:(?:global|effective|total|train(?:ing)?)[_ -])?batch(?:[_ -]?size)?"),
-    ("micro", r"$^", r"(?:micro|device|per[- ](?:device|GPU))[_ -]?batch(?:[_ -]?size)?"),
-    ("layers", r"(?:transformer |decoder |hidden )?(?:layers|blocks)\b", r"(?:n_?|num_?|number of )?(?:layers|depth)"),
-    (
-        "width",
-        r"(?:hidden (?:units|dim\w*|size)|dim(?:ension)?s?\b|d_model)",
-        r"(?:hidden|embedding|model)[_ -](?:size|dim\w*|width)|d_model|n_embd|width|d_embed",
-    ),
-    ("vocabulary", r"(?:vocab\w*|token types)", r"vocab\w*(?: size)?"),
-    ("heads", r"(?:attention |query )?heads\b", r"n_?heads"),
-    (
-        "ratio",
-        r"tok(?:en)?s? ?(?:per|/|to each|for each|for every) ?param\w*",
-        r"tokens?[- ](?:per|to)[- ]param\w*(?: ratio)?",
-    ),
-    ("epochs", r"(?:full )?(?:epochs?|pass(?:es)?)\b", r"(?:num_)?epochs"),
-    (
-        "steps",
-        r"(?:optimi[sz]er |training |gradient |total )?(?:steps|updates|iterations|iters)\b(?! per|/| accum)",
-        r"(?:max|total|num)?[_ ]?(?:steps|iters|iterations)",
-    ),
-    (
-        "samples",
-        r"(?:training )?(?:samples|examples|images|rows|pairs|documents)\b",
-        r"dataset size|(?:training )?(?:samples|examples)",
-    ),
-    ("dataset", r"(?:unique tokens|tokens? (?:corpus|data ?set)|-?token (?:corpus|data ?set))\b", r"$^"),
-    ("tokens", r"(?:training |total )?tok(?:en)?s?\b(?! ?(?:per|/|each|a second))", r"$^"),
-    ("gpus", r"(?:[A-Z]{1,3}\d{2,4}\w* ?)?(?:GPUs|cards|devices|accelerators)\b", r"(?:GPUs|num_gpus|world[_ ]size)"),
-)
-_COMPILED = tuple(
-    (
-        role,
-        re.compile(rf"[ -]?(?:{behind})", re.IGNORECASE),
-        re.compile(rf"\b(?:{before})(?:\s(?:of|is|was|to|at|about|around))*\W{{1,3}}$", re.IGNORECASE),
-    )
-    for role, behind, before in _NAMES
-)
-_AROUND_STEPS = re.compile(
-    r"\bwarm-?up|\bevery\b|\bfirst\b|\blast\b|\bdecay|\binterval|\beval\w*\b|\bcheckpoint|\blog\w*\b|\bup to\b",
-    re.IGNORECASE,
-)
+_BETWEEN = 40  # letters
 # what makes two numbers of a sentence those of two things
 _TWO_THINGS = phrase(
     r"\b(?:vs\.?|versus|compared|than|instead of|respectively|another|whereas|while|but|increas\w*|decreas\w*|reduc\w*"
-    r"|from [^.;]{0,20}\d[^.;]{0,20} to|per (?:GPU|device|card|worker|rank|node)|each (?:GPU|device|card|worker)"
-    r"|if|remaining|left|so far|previous\w*|original\w*|up to)\b|→|->",
+    r"|from [^.;]{0,20}\d[^.;]{0,20} to|if|so far|previous\w*|original\w*|up to)\b|→|->",
     re.IGNORECASE,
 )
 _TRAINABLE = re.compile(
@@ -100,18 +36,23 @@ _BYTES_A_TOKEN = "[1.9-9]"  # of two bytes of a token file, and of languages and
 _BLOCK = "[6-22]"  # times width²: shared keys and a lean FFN to a gated one of five times the width
 _IN_UNITS = {"in_units": True}
 _COMPRESSED = re.compile(r"compress|\bgz|zst|parquet|\bimages?\b|audio|video|\bRAM\b|memory|VRAM|model", re.IGNORECASE)
+_READ_AGAIN = re.compile(
+    r"\btrain(?:s|ed|ing)? (?:it |them )?(?:on|for|over)\b|\btimes\b|\bepochs?\b|\bpass(?:es)?\b", re.IGNORECASE
+)
 _HALF_DONE = 1e5  # FLOPs and more are of a training
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Formula:
-    """A quantity and the quantities that give it, times `more` and by `less` where they are stated too."""
+    """A quantity and those that give it: `always` belong to it where they are stated, `more` and `less` perhaps."""
 
     target: str
     needs: tuple[str, ...]
     over: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     less: tuple[str, ...] = ()
+    less_always: tuple[str, ...] = ()
 
 
 _FORMULAS = (
@@ -123,8 +64,22 @@ _FORMULAS = (
     _Formula(target="tokens", needs=("steps", "step_tokens"), more=("gpus",)),
     _Formula(target="ratio", needs=("tokens",), over=("parameters",)),
     _Formula(target="epochs", needs=("tokens",), over=("dataset",)),
-    _Formula(target="steps", needs=("samples",), over=("batch",), more=("epochs",), less=("gpus", "accumulation")),
+    _Formula(target="steps", needs=("samples",), over=("batch",), always=("epochs",), less=("gpus", "accumulation")),
+    _Formula(target="accumulation", needs=("batch",), over=("micro",), less_always=("gpus",)),
+    _Formula(target="batch", needs=("micro", "accumulation"), always=("gpus",)),
+    _Formula(target="batch", needs=("micro", "gpus"), always=("accumulation",)),
+    _Formula(target="duration", needs=("tokens",), over=("rate",), less=("gpus",)),
+    _Formula(target="duration", needs=("tokens",), over=("gpu_rate",), less=("gpus",)),
+    _Formula(target="duration", needs=("steps", "step_time")),
+    _Formula(target="gpu_hours", needs=("duration", "gpus")),
+    _Formula(target="energy", needs=("power", "duration"), always=("gpus",)),
+    _Formula(target="energy", needs=("power", "gpu_hours")),
 )
+_ALL_TOLD = re.compile(r"\b(?:optimi[sz]er|global|effective|total)\b", re.IGNORECASE)  # nothing may be left out
+# of a whole training `laws` reckons the time
+_TOKENS_LEFT = phrase(r"\btokens (?:are )?(?:left|to go)\b|\bremaining [\d.,]+\s?\w* tokens\b", re.IGNORECASE)
+_MEASURED = ("duration", "gpu_hours", "energy")
+_MANY_WATTS = 1500.0  # of more than one card
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
@@ -134,32 +89,12 @@ def drafts(document: Document) -> Iterator[Drafted]:
         found = figures(text)
         if not 2 <= len(found) <= _MOST_NUMBERS or "?" in text or _TWO_THINGS.search(text):
             continue
-        stated = _stated(text, found)
+        stated = stated_once(text, found)
         yield from _by_formula(passage, stated)
         yield from _share_of_weights(passage, found, stated)
         yield from _shape(passage, stated)
         yield from _tokens_of_text(passage, found, stated)
         yield from _work_of_time(passage, found)
-
-
-def _stated(text: str, found: list[Figure]) -> dict[str, Figure]:
-    """The quantities that a sentence states once."""
-    several: set[str] = set()
-    stated: dict[str, Figure] = {}
-    for figure in found:
-        role = _role(text, figure) if figure.dimension == "count" else None
-        if role is None:
-            continue
-        if role in stated and stated[role].value != figure.value:
-            several.add(role)
-        stated.setdefault(role, figure)
-    return {role: figure for role, figure in stated.items() if role not in several}
-
-
-def _role(text: str, figure: Figure) -> str | None:
-    behind, before = text[figure.end : figure.end + _BEHIND], text[max(0, figure.start - _BEFORE) : figure.start]
-    role = next((role for role, after, name in _COMPILED if after.match(behind) or name.search(before)), None)
-    return None if role == "steps" and _AROUND_STEPS.search(before) else role
 
 
 def _by_formula(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Drafted]:
@@ -170,31 +105,43 @@ def _by_formula(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Draf
     counted = {card.count for card in mentions(passage.text) if card.count}
     if len(counted) == 1:
         texts.setdefault("gpus", str(next(iter(counted))))
+    whole = _ALL_TOLD.search(passage.text) is not None and not _counts_all_cards(stated)
+    if "power" in stated and stated["power"].value > _MANY_WATTS:
+        texts.pop("gpus", None)
     for target in dict.fromkeys(formula.target for formula in _FORMULAS):
-        if target not in stated:
+        if target not in stated or (target == "duration" and not _TOKENS_LEFT.search(passage.text)):
             continue
-        readings = [r for f in _FORMULAS if f.target == target for r in _readings(f, texts)]
+        readings = [
+            r for f in _FORMULAS if f.target == target for r in _readings(f, texts, "micro" in f.needs and whole)
+        ]
         if readings:
             text = stated[target].quantity.text
+            text = f"~{text.lstrip('~')}" if target in _MEASURED else text
             says = {"value": text, "readings": list(dict.fromkeys(readings)), "in_units": True}
             yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
 
 
-def _readings(formula: _Formula, texts: Mapping[str, str]) -> Iterator[str]:
-    """The formula with and without whatever else the sentence states that may belong to it."""
+def _counts_all_cards(stated: Mapping[str, Figure]) -> bool:
+    """Whether steps of accumulation may be those of all cards together, as nanoGPT counts them."""
+    if not {"accumulation", "gpus"} <= stated.keys():
+        return False
+    steps, cards = stated["accumulation"].value, stated["gpus"].value
+    return cards > 0 and steps >= cards and steps % cards == 0
+
+
+def _readings(formula: _Formula, texts: Mapping[str, str], whole: bool) -> Iterator[str]:
+    """The formula with and without whatever else the sentence states that may belong to it; `whole`: with all of it."""
     if any(role not in texts for role in (*formula.needs, *formula.over)):
         return
-    more = [role for role in formula.more if role in texts]
-    over = "".join(f" / [{texts[role]}]" for role in formula.over)
-    for count in range(len(more), -1, -1):
+    always = [role for role in formula.always if role in texts]
+    more = [role for role in (*formula.more, *formula.less) if role in texts]
+    over = "".join(f" / [{texts[role]}]" for role in (*formula.over, *formula.less_always) if role in texts)
+    for count in range(len(more), len(more) - 1 if whole else -1, -1):
         for chosen in combinations(more, count):
-            yield " * ".join(f"[{texts[role]}]" for role in (*formula.needs, *chosen)) + over
-            if formula.target == "steps" and "gpus" in texts:
-                yield (
-                    " * ".join(f"[{texts[role]}]" for role in (*formula.needs, *chosen))
-                    + over
-                    + f" / [{texts['gpus']}]"
-                )
+            times = [role for role in (*formula.needs, *always, *chosen) if role not in formula.less]
+            less = "".join(f" / [{texts[role]}]" for role in chosen if role in formula.less)
+            hours = " / 3600" if formula.target == "gpu_hours" else " * 3600" if "gpu_hours" in formula.needs else ""
+            yield " * ".join(f"[{texts[role]}]" for role in times) + over + less + hours
 
 
 def _share_of_weights(passage: Passage, found: list[Figure], stated: Mapping[str, Figure]) -> Iterator[Drafted]:
@@ -231,18 +178,23 @@ def _shape(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Drafted]:
 
 
 def _tokens_of_text(passage: Passage, found: list[Figure], stated: Mapping[str, Figure]) -> Iterator[Drafted]:
-    """As "20 GB of text, roughly 5B tokens"."""
+    """As "20 GB of text, roughly 5B tokens", or by the bytes of a token that the sentence states."""
     sizes = [f for f in found if f.dimension == "bytes" and f.value >= 1e6]
-    tokens = stated.get("tokens")
-    if len(sizes) != 1 or tokens is None or tokens.value < 1e5 or _COMPRESSED.search(passage.text):
+    tokens, each = stated.get("tokens"), stated.get("bytes_per_token")
+    if len(sizes) != 1 or tokens is None or tokens.value < 1e5 or sizes[0].side or tokens.side:
         return
-    if not _TEXT.search(passage.text) or sizes[0].side or tokens.side or NOT_TRAINING.search(passage.text):
+    if each is not None and _READ_AGAIN.search(passage.text):
         return
-    between = passage.text[min(sizes[0].end, tokens.end) : max(sizes[0].start, tokens.start)]
-    if re.search(r"[.;]", between) or len(between) > _BEFORE:
-        return
-    says = {"value": tokens.quantity.text, "readings": [f"[{sizes[0].quantity.text}] / {_BYTES_A_TOKEN}"]}
-    yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says | {"in_units": True})
+    if each is None:
+        if _COMPRESSED.search(passage.text) or not _TEXT.search(passage.text) or NOT_TRAINING.search(passage.text):
+            return
+        between = passage.text[min(sizes[0].end, tokens.end) : max(sizes[0].start, tokens.start)]
+        if re.search(r"[.;]", between) or len(between) > _BETWEEN:
+            return
+    of_each = f"[{each.value:g}]" if each else _BYTES_A_TOKEN
+    value = tokens.quantity.text
+    says = {"value": value, "readings": [f"[{sizes[0].quantity.text}] / {of_each}"]}
+    yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says | _IN_UNITS)
 
 
 def _work_of_time(passage: Passage, found: list[Figure]) -> Iterator[Drafted]:

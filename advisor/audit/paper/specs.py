@@ -24,6 +24,7 @@ _MEMORY = re.compile(r"\bv?ram\b|\bmemory(?: size| capacity)?$|\bhbm\w*\b|gpu me
 _EACH = (("fp32", r"\bfp32|\bfull"
 r" precision", 4.0), ("fp16", r"\b[fb]f?p?16\b"
 r"|\bhalf", 2.0), ("int8", r"\bint8|\b8-?bit", 1.0), ("int4", r"\bint4|\b4-?bit|\bQ4", 0.5))  # fmt: skip
+_OTHER_PARTS = re.compile(r"\bKV\b|\bcached?\b|\blogits?\b|LoRA|adapter|\bactivations?\b|\bshard", re.IGNORECASE)
 _FLOPS = re.compile(r"\btrain\w*\b.*\b(?:flops?|compute)\b|\b(?:flops?|compute)\b.*\btrain", re.IGNORECASE)
 _SETTINGS = (
     ("parameters", r"^(?:total |number of |non-embedding )?param(?:eter)?s?(?: count)?$"),
@@ -212,7 +213,7 @@ def _factor_beside(text: str, figure: Figure) -> bool:
 def _weights_by_format(text: str, line: int) -> Iterator[Drafted]:
     """As "a 7B model needs 28 GB in FP32, 14 GB in FP16": no less than the weights of that format."""
     size = size_in(text)
-    if size is None or size.low < _LEAST_MODEL or SPARSE_MODEL.search(text):
+    if size is None or size.low < _LEAST_MODEL or SPARSE_MODEL.search(text) or _OTHER_PARTS.search(text):
         return
     for figure in figures(text):
         after = re.match(r"\s*(?:of V?RAM |of memory )?(?:in|at|for|with|using)\s+([\w-]+)", text[figure.end :])

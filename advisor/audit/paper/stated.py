@@ -71,7 +71,7 @@ _COUNTED = (
     ("step_tokens", r"tokens?(?: per |/)(?:optimi[sz]er )?(?:step|batch|iter|update)"),
     ("tokens", r"(?:training |total |unique )?tokens?\b(?! per| /|/)"),
     ("parameters", r"(?:param|model\b)"),
-    ("gpus", r"(?:gpus?|cards|accelerators)\b"),
+    ("gpus", r"(?:gpus?|cards|devices|accelerators)\b"),
     ("steps", r"(?:total |training |optimi[sz]er )?(?:steps|iterations|iters)\b(?! per|/)|(?:step|iteration) \w+"),
     ("epochs", r"epochs?\b"),
 )
