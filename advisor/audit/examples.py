@@ -156,5 +156,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "published_training": ("GPT-3 was trained on A100s", "name: GPT-3, fact: card, words: A100"),
     "rests_on": ("so the new machine is 20 times faster", "premises: [peak, utilisation]"),
     "conclusion": ("memory is free, so raise the batch to 60-80+", "that: bigger_batch_pays, to: 60-80+"),
+    "generality": ("FlashAttention lowers the FLOPs of attention", "that: attention_flops"),
+    "score_gap": ("65 % against 62 % of 100 questions", "value: 65 %, other: 62 %, items: '100'"),
     "not_judged": ("the pipeline takes 5.5-6.5 h in all", "why: the later phases' steps and speeds are not stated"),
 }

@@ -34,9 +34,9 @@ def gpu_fact(q: Question) -> Judgement:
         if spec.architecture.lower() in said.lower():
             return holds(spec.architecture, f"catalog: {spec.key}")
         return wrong(f"{spec.key} is {spec.architecture}", f"catalog: {spec.key}")
-    if fact == "bf16":
-        native = spec.bf16_flops is not None
-        so = f"{spec.key} has {'bf16 matrix units' if native else 'no bf16 matrix units'}"
+    if fact in ("bf16", "fp8"):
+        native = (spec.bf16_flops if fact == "bf16" else spec.fp8_flops) is not None
+        so = f"{spec.key} has {'' if native else 'no '}{fact} matrix units"
         return holds(so, "catalog") if native == (q.get("native") is not False) else wrong(so, "catalog")
     return _figure(q, fact, spec)
 

@@ -11,6 +11,7 @@ from advisor.audit import (
     compute,
     floors,
     forms,
+    general,
     hardware,
     inference,
     learning,
@@ -120,7 +121,7 @@ KINDS: dict[str, Kind] = {
     # hardware
     "gpu_fact": _kind(
         hardware.gpu_fact,
-        fact="memory|bandwidth|peak|power|architecture|bf16|vcpus|ram",
+        fact="memory|bandwidth|peak|power|architecture|bf16|fp8|vcpus|ram",
         gpu="card?",
         value="number?",
         words="text?",
@@ -260,5 +261,7 @@ KINDS: dict[str, Kind] = {
         full_size="bytes?",
         opening="text?",
     ),
+    "generality": _kind(general.generality, that="|".join(general.GENERAL)),
+    "score_gap": _kind(general.score_gap, value="fraction", other="fraction", items="count"),
     "not_judged": _kind(not_judged, why="text"),
 }

@@ -221,74 +221,11 @@ def accumulation_slows(q: Question) -> Judgement:
     )
 
 
-def accumulation_holds_activations(q: Question) -> Judgement:
-    """Judge "With accumulation the activations add up": each micro-batch's are freed by its own backward pass."""
-    return wrong(
-        "each micro-batch runs its backward pass and frees its activations; only the gradients stay",
-        "torch.autograd frees a graph's buffers in its backward pass",
-        consequence="memory is looked for where none is used",
-    )
-
-
 def gradients_all_reduced(q: Question) -> Judgement:
     """Judge "FSDP all-reduces the gradients": fully sharded gradients are reduce-scattered."""
     return wrong(
         "fully sharded gradients are reduce-scattered: after an all-reduce each card would hold all of them",
         "PyTorch documentation of FullyShardedDataParallel; Rajbhandari et al. 2020, ZeRO",
-    )
-
-
-def attention_flops(q: Question) -> Judgement:
-    """Judge "FlashAttention lowers the FLOPs of attention": it does the same products, and some of them twice."""
-    return wrong(
-        "the products are the same, and some are done again in the backward pass; what falls is memory and its traffic",
-        "Dao et al. 2022, FlashAttention: exact attention, O(N²) FLOPs, O(N) memory",
-    )
-
-
-def zero_stage_shards_weights(q: Question) -> Judgement:
-    """Judge "ZeRO-2 shards the weights": stages 1 and 2 shard optimizer states and gradients."""
-    return wrong(
-        "stage 1 shards the optimizer's states, stage 2 the gradients too; only stage 3 shards the weights",
-        "Rajbhandari et al. 2020, ZeRO",
-        consequence="a model is planned on cards that cannot hold its weights",
-    )
-
-
-def ddp_shards(q: Question) -> Judgement:
-    """Judge "DDP splits the model": each process holds all of it."""
-    return wrong(
-        "each process holds all weights, gradients and optimizer states; only the data are divided",
-        "PyTorch documentation of DistributedDataParallel",
-        consequence="a model is planned on cards that cannot hold it",
-    )
-
-
-def bf16_needs_scaling(q: Question) -> Judgement:
-    """Judge "bf16 needs loss scaling": it has the exponent of fp32."""
-    return wrong("bf16 has the range of fp32: nothing underflows that would not there", "8 exponent bits against 5")
-
-
-def parameters_per_token(q: Question) -> Judgement:
-    """Judge "20 parameters for each token": it is the other way round."""
-    return wrong("20 tokens for each parameter", "Hoffmann et al. 2022")
-
-
-def validation_far_below_training(q: Question) -> Judgement:
-    """Judge "validation far below training: it generalises well": the two are not of like data or of one sense."""
-    return does_not_follow(
-        "unseen data are not that much easier: they are training data, other data, or are reckoned otherwise",
-        "dropout, and a mean over an epoch, explain a few per cent",
-        actions=("evaluate on part of the training data with the same code",),
-    )
-
-
-def scales_beyond_all(q: Question) -> Judgement:
-    """Judge "120 % scaling efficiency": more cards do not make each of them faster."""
-    return does_not_follow(
-        "each card would do more than one alone: the baseline is slower for another reason, or the batch is another",
-        "at most 100 % where all else is equal",
-        actions=("measure one card and all of them with the same micro-batch, data and settings",),
     )
 
 
@@ -313,13 +250,5 @@ CONCLUSIONS: dict[str, Callable[[Question], Judgement]] = {
     "data_file_good": data_file_good,
     "more_tokens_help": more_tokens_help,
     "accumulation_slows": accumulation_slows,
-    "accumulation_holds_activations": accumulation_holds_activations,
     "gradients_all_reduced": gradients_all_reduced,
-    "attention_flops": attention_flops,
-    "zero_stage_shards_weights": zero_stage_shards_weights,
-    "ddp_shards": ddp_shards,
-    "bf16_needs_scaling": bf16_needs_scaling,
-    "parameters_per_token": parameters_per_token,
-    "validation_far_below_training": validation_far_below_training,
-    "scales_beyond_all": scales_beyond_all,
 }

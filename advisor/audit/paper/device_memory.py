@@ -82,7 +82,7 @@ def _told(passage: Passage, sharded: bool) -> Iterator[Drafted]:
     around = " ".join((text, *passage.headings[-1:]))
     if _ADDS_UP.search(text) and _ACCUMULATION.search(around) and not _DENIED.search(text):
         says = {"that": "accumulation_holds_activations"}
-        yield Drafted(kind="conclusion", line=passage.line, text=shortened(text), says=says)
+        yield Drafted(kind="generality", line=passage.line, text=shortened(text), says=says)
     heading = " ".join(passage.headings)
     told = _SHARDED.search(text) or re.search(r"\bsharded\b", heading, re.IGNORECASE) or _SHARDED.search(heading)
     if sharded and told and _ALL_REDUCED.search(text) and not _REPLICATED.search(text):

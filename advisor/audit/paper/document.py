@@ -26,7 +26,8 @@ _PART = re.compile(
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _SPELT_OUT = re.compile(
     rf"(?<![-\w])({'|'.join(_NUMBERS[1:])})(?=[ -](?:full |more |whole |training )?(?:seconds?|minutes?|hours?|days?"
-    r"|weeks?|months?|years?|epochs?|passes|bytes|bits|billion|million|trillion|percent|per cent|GPUs|cards|devices|nodes"
+    r"|weeks?|months?|years?|epochs?|passes|bytes|bits|billion|million|trillion|percent|per cent|GPUs|cards"
+    r"|devices|nodes"
     r"|layers|heads|checkpoints)\b)",
     re.IGNORECASE,
 )

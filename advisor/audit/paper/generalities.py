@@ -37,11 +37,16 @@ _ADAPTED = phrase(
 )
 _SAYS_OPTIMAL = phrase(
     r"(?:optimal|chinchilla)[^.;]{0,60}?(?:\bwould be|\bis\b|:|=|≈|→|\bsuggests?|\bneeds?|\brequires?"
-    r"|\bmeans?)[^.;]{0,30}\btokens?\b"
+    r"|\bmeans?)[^.;]{0,45}\btokens?\b"
     r"|^(?:for|a) [^.;]{0,40}(?:that's|that is|needs?|requires?|≈|=)[^.;]{0,25}\btokens?\b",
     re.IGNORECASE,
 )
-_LOWER_LOSS = re.compile(r"\b(?:lower|better|smaller|higher) (?:\w+ )?(?:loss|perplexity)\b", re.IGNORECASE)
+_LOWER_LOSS = phrase(
+    r"\b(?:lower|better|smaller|higher) (?:\w+ )?(?:loss|perplexity)\b"
+    r"|\b(?:loss|nats|perplexity)\b[^;]{0,90}\b(?:better|stronger|superior)\b[^.;]{0,20}\b(?:model|LM|tokeni[sz]er)\b",
+    re.IGNORECASE,
+)
+_PER_BYTE = re.compile(r"\bper[- ](?:byte|character|char)\b|\bnot\b|n't\b|\bcannot\b", re.IGNORECASE)
 _CLEARLY = 1.3
 _OPTIMAL = re.compile(r"chinchilla|compute[- ]optimal|tokens[- ]per[- ]param|\b20\s?[x×]\s", re.IGNORECASE)
 
@@ -184,7 +189,8 @@ def _losses(document: Document, known: Sequence[Record]) -> Iterator[Drafted]:
                 says={"vocabularies": sorted(sizes)},
             )
         told = _vocabularies(passage.text)
-        if len(told) == 2 and _LOWER_LOSS.search(passage.text) and not best:
+        per_token = _LOWER_LOSS.search(passage.text) and not _PER_BYTE.search(passage.text)
+        if len(told) == 2 and per_token and not best:
             yield Drafted(
                 kind="compared_losses", line=passage.line, text=shortened(passage.text), says={"vocabularies": told}
             )

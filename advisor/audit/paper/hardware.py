@@ -13,7 +13,8 @@ from advisor.audit.paper.stated import EACH
 from advisor.audit.paper.words import LEANER, SPARSITY, precision_of
 
 _ATTACHED = re.compile(
-    r"\s*(?:GPUs?|cards?)?\s*(?:\(|,|:|-|with|has|have|offers?|provides?|features?)?\s*(?:only |each )?"
+    r"\s*(?:GPUs?|cards?)?\s*(?:\(|,|:|-|with|has|have|offers?|provides?|features?|carr(?:y|ies)|packs?|sports?"
+    r"|(?:comes?|ships?) with)?\s*(?:and (?:its|the) )?(?:only |each |a full )?"
 )
 _MEMORY_EACH = re.compile(r"(?:GPU )?(?:memory|VRAM) (?:per|each) (?:GPU|card|device)\W{1,4}", re.IGNORECASE)
 _OF_HARDWARE = re.compile(r"\b(?:hardware|specs?|specifications?|machine|node|server|cluster)\b", re.IGNORECASE)

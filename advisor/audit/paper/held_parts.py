@@ -46,6 +46,7 @@ _ELSEWISE = re.compile(
     r"|\bthan\b|offload|\bdeltas?\b|\bLion\b|Adafactor|\bSGD\b|\bMuon\b|GaLore|\bif\b|\bfrom\b",
     re.IGNORECASE,
 )
+_NO_OFFLOADING = re.compile(r"\b(?:no|without)\b[^.;,]{0,30}\b(?:offload|shard)\w*", re.IGNORECASE)
 _ADAPTER = re.compile(r"\bQ?LoRA\b|adapter|\bDoRA\b", re.IGNORECASE)
 _OF_A_CARD = re.compile(
     r"\s?(?:V?RAM|GPUs?|cards?|A\d{2,4}|H\d{3}|RTX|[345]0[6-9]0|volume|machine|node)\b", re.IGNORECASE
@@ -57,6 +58,12 @@ _BYTES = {  # of a parameter: by part and format
 }
 _UNTOLD = {"gradients": ("[2]", "[4]"), "moments": ("[4]", "[8]", "[12]")}
 _WITH_MASTERS = "[12]"  # fp32 weights are often counted with the optimizer's states
+_SIZES_AND_FORMATS = re.compile(r"\d+(?:\.\d+)?\s?[BM]\b|\b[bf]p?(?:loat)?\d+\b|\bint\d+|\b\d+-bit", re.IGNORECASE)
+_MATRIX = re.compile(r"(?<![\d.,])(\d[\d,]{2,5})\s?[x×]\s?(\d[\d,]{2,5})(?![\d.])")
+_ONE_MATRIX = re.compile(
+    r"\b(?:one|single|each|a|an|per|every)\b[^.;]{0,30}\b(?:projection|matrix|layer|linear|module)\b", re.IGNORECASE
+)
+_RANK = re.compile(r"\brank[- ]?(?:of |= ?|r ?= ?)?(\d+)\b|\br ?= ?(\d+)\b", re.IGNORECASE)
 _LOGITS = re.compile(r"\blogits?\b", re.IGNORECASE)
 _CACHE = re.compile(
     r"\bKV[- ]?cache|\bkey[-/ ]value cache|\bcached tokens?\b|\bcache\b[^.;]{0,20}\btoken", re.IGNORECASE
@@ -106,6 +113,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         stated = stated_once(text, found)
         yield from _experts(passage, found, sizes)
         yield from _decoded(passage, found)
+        yield from _adapter(passage, found)
         if sizes and not SPARSE_MODEL.search(text):
             yield from _part(passage, sizes)
             yield from _logits(passage, sizes, stated)
@@ -133,14 +141,11 @@ def _size(text: str) -> Quantity | None:
 def _part(passage: Passage, sizes: Sequence[Figure]) -> Iterator[Drafted]:
     """As "about 12 GB for Adam's moments of the 3B model", "its 4-bit weights occupy 14 GB"."""
     text, size = passage.text, _size(passage.text)
-    if size is None or len(sizes) != 1 or sizes[0].side or _ELSEWISE.search(text):
+    if size is None or len(sizes) != 1 or sizes[0].side or _ELSEWISE.search(_NO_OFFLOADING.sub("", text)):
         return
     figure = sizes[0]
-    named = [
-        part
-        for part, before, behind in _ONE_PART
-        if before.search(text[: figure.start]) or behind.match(text[figure.end :])
-    ]
+    earlier = _SIZES_AND_FORMATS.sub("_", text[: figure.start])
+    named = [part for part, before, behind in _ONE_PART if before.search(earlier) or behind.match(text[figure.end :])]
     if len(named) != 1 or (named[0] != "weights" and _ADAPTER.search(text)):
         return
     formats = _formats(text)
@@ -153,6 +158,20 @@ def _part(passage: Passage, sizes: Sequence[Figure]) -> Iterator[Drafted]:
         each.append(_WITH_MASTERS)
     if each:
         yield _claim(passage, figure.quantity.text, [f"[{size.text.lstrip('~')}] * {one}" for one in each])
+
+
+def _adapter(passage: Passage, found: Sequence[Figure]) -> Iterator[Drafted]:
+    """As "LoRA of rank 16 on one 4096 × 4096 projection adds 131,072 parameters"."""
+    text = passage.text
+    shape, ranks = _MATRIX.findall(text), _RANK.findall(text)
+    counts = [
+        f for f in found if f.dimension == "count" and re.match(r"(?:trainable |extra |new )?(?:param|weight)", f.noun)
+    ]
+    if not (len(shape) == len(ranks) == len(counts) == 1) or not _ADAPTER.search(text) or not _ONE_MATRIX.search(text):
+        return
+    (rows, columns), rank = shape[0], "".join(ranks[0])
+    if counts[0].value > 0 and not counts[0].side:
+        yield _claim(passage, counts[0].quantity.text, [f"[{rank}] * ([{rows}] + [{columns}])"])
 
 
 def _logits(passage: Passage, sizes: Sequence[Figure], stated: Mapping[str, Figure]) -> Iterator[Drafted]:

@@ -39,6 +39,7 @@ from advisor.audit.paper import (
     sentences,
     specs,
     tables,
+    told,
     training,
 )
 from advisor.audit.paper.document import Document, read_document
@@ -77,6 +78,7 @@ RULES = (
     reckoned.drafts,
     held_parts.drafts,
     results.drafts,
+    told.drafts,
 )
 
 

@@ -17,6 +17,22 @@ from advisor.audit.paper.words import SPARSE_MODEL, SPARSITY, precision_of
 _BANDWIDTH = re.compile(
     r"\bbandwidth\b(?!.*(?:nvlink|interconnect|network|pcie|infiniband))|\bmem(?:ory)? bw\b", re.IGNORECASE
 )
+_OF_A_LINK = re.compile(r"nvlink|interconnect|pcie|network|infiniband|measured|used|average|\bat \d", re.IGNORECASE)
+_READS = re.compile(
+    r"\b(?:HBM\w*|V?RAM|GDDR\w*|memory)\s(?:at|with|of|runs at|delivers|moves)\s(?:about |around |~|roughly )*$",
+    re.IGNORECASE,
+)
+_NATIVE_FORMAT = re.compile(r"\b(bf16|bfloat16|fp8)\b", re.IGNORECASE)
+_NATIVE = re.compile(
+    r"\bnativ\w+|\bin hardware\b|\bhardware support\b|\btensor cores?\b|\bsupports?\b|\bunits\b|\baccelerat\w+",
+    re.IGNORECASE,
+)
+_NOT_NATIVE = re.compile(
+    r"\bnot\b|n't\b|\bno\b|\black\w*|\bwithout\b|\bemulat\w+|\bneither\b|\bmissing\b|\bcannot\b|\bonly\b|\bunlike\b|\?"
+    r"|\bif (?:the|it|your|a)\b|\bunsupported\b|\binstead\b|\bor (?:newer|later)\b|\bsoftware\b|\bstorage\b"
+    r"|\bstored?\b",
+    re.IGNORECASE,
+)
 _LINK = re.compile(r"nvlink|interconnect|network|pcie|infiniband", re.IGNORECASE)
 _NVLINK = re.compile(r"^(?!.*(?:gen|version)).*\bnvlink\b", re.IGNORECASE)
 _POWER = re.compile(r"\btdp\b|\bpower(?: draw| consumption| limit)?\b|\bwatts?\b", re.IGNORECASE)
@@ -55,6 +71,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _weights(grid)
     for passage in document.passages:
         yield from _beside(passage.text, passage.line)
+        yield from _native(passage.text, passage.line)
         yield from _price(passage.text, passage.line)
         yield from _price_of_each(passage, document)
         yield from _weights_by_format(passage.text, passage.line)
@@ -161,18 +178,30 @@ def _peak_of_machine(grid: Grid, sparse: bool) -> Iterator[Drafted]:
 def _beside(text: str, line: int) -> Iterator[Drafted]:
     """ "The A100 has 2 TB/s of memory bandwidth": one card and one such figure in a sentence."""
     card = _card(text)
-    found = [f for f in figures(text) if f.dimension in ("bandwidth", "watts")]
-    if (
-        card is None
-        or len(found) != 1
-        or re.search(r"nvlink|interconnect|pcie|network|infiniband|measured|used|average|at \d", text, re.IGNORECASE)
-    ):
+    if card is None or _OF_A_LINK.search(text):
         return
-    around = text[max(0, found[0].start - 30) : found[0].end + 30]
-    if (found[0].dimension == "bandwidth" and _BANDWIDTH.search(around)) or re.search(r"\bTDP\b", around):
-        fact = "bandwidth" if found[0].dimension == "bandwidth" else "power"
-        says = {"value": found[0].quantity.text, "gpu": card.name, "fact": fact}
-        yield Drafted(kind="card_figure", line=line, text=shortened(text), says=says)
+    for dimension, fact in (("bandwidth", "bandwidth"), ("watts", "power")):
+        found = [f for f in figures(text) if f.dimension == dimension]
+        if len(found) != 1 or found[0].side == "<":
+            continue
+        around = text[max(0, found[0].start - 30) : found[0].end + 30]
+        before = text[max(0, found[0].start - 40) : found[0].start]
+        wide = _BANDWIDTH.search(around) or _READS.search(before)
+        if wide if fact == "bandwidth" else re.search(r"\bTDP\b", around):
+            says = {"value": found[0].quantity.text, "gpu": card.name, "fact": fact}
+            yield Drafted(kind="card_figure", line=line, text=shortened(text), says=says)
+
+
+def _native(text: str, line: int) -> Iterator[Drafted]:
+    """As "the T4 has native bf16", "FP8 on the A100's tensor cores"."""
+    cards = mentions(text)
+    formats = {m[1].lower().replace("bfloat16", "bf16") for m in _NATIVE_FORMAT.finditer(text)}
+    if len({card.name for card in cards}) != 1 or len(formats) != 1 or not _NATIVE.search(text):
+        return
+    if _NOT_NATIVE.search(text):
+        return
+    says = {"fact": formats.pop(), "gpu": cards[0].key}
+    yield Drafted(kind="gpu_fact", line=line, text=shortened(text), says=says)
 
 
 def _price(text: str, line: int) -> Iterator[Drafted]:
@@ -341,9 +370,12 @@ def _perplexity(text: str, line: int) -> Iterator[Drafted]:
     """As "a loss of 3.20 (perplexity 24.5)": one of each in a sentence."""
     stated = {
         name: re.findall(
-            rf"\b{name}\b(?: of| is| was|:|=|\s)*\s*(\d+(?:\.\d+)?)(?![\d.]*\s*(?:%|→|->|to\b))", text, re.IGNORECASE
+            rf"\b{words}\b(?: of| is| was| ended at| ends at| at|:|=|≈|~| about| around| roughly|\s)*\s*(\d+(?:\.\d+)?)"
+            r"(?![\d.]*\s*(?:%|→|->|to\b))",
+            text,
+            re.IGNORECASE,
         )
-        for name in ("loss", "perplexity")
+        for name, words in (("loss", "(?:loss|cross[- ]entropy|NLL)"), ("perplexity", "(?:perplexity|ppl)"))
     }
     if (
         all(len(values) == 1 for values in stated.values())

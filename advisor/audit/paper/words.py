@@ -12,7 +12,7 @@ def phrase(pattern: str, flags: int = 0) -> re.Pattern[str]:
     return re.compile(_IN_A_SENTENCE.sub(r"(?:[^.\1]|\\.(?=\\d))", pattern), flags)
 
 
-SPARSITY = re.compile(r"\bspars(?:e|ity)|\b2:4\b", re.IGNORECASE)
+SPARSITY = re.compile(r"(?<!no )(?<!without )(?<!not )\bspars(?:e|ity)|\b2:4\b", re.IGNORECASE)
 # training that keeps less on one card than weights, gradients and moments
 LEANER = re.compile(
     r"\bQ?LoRA\b|\bPEFT\b|adapter|quanti[sz]|\b[48]-?bit|\bNF4\b|\bINT[48]\b|offload|ZeRO|FSDP|shard"

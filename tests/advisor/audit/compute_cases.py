@@ -77,6 +77,11 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("weights_memory", {"value": "7 GB", "parameters": "7 billion", "bytes_each": 2}, W),
     ("optimizer_state", {"value": 8}, H),
     ("optimizer_state", {"value": 2}, W),
+    ("generality", {"that": "ddp_shards"}, W),
+    ("generality", {"that": "two_changes"}, D),
+    # √((0.65·0.35 + 0.62·0.38)/n): 6.8 points with 100 questions, 0.68 with 10,000
+    ("score_gap", {"value": "65 %", "other": "62 %", "items": "100"}, D),
+    ("score_gap", {"value": "65 %", "other": "62 %", "items": "10,000"}, H),
     ("state_total", {"value": "4 x", "parts": ["1 x", "1 x", "2 x"]}, H),
     ("state_total", {"value": "4 x", "parts": ["0.5 x", "0.5 x", "0.5 x"]}, D),
     # 28 s ÷ 786,432 = 36 µs a token, 17 s ÷ 327,680 = 52 µs
