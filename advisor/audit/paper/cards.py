@@ -33,6 +33,10 @@ _NODES_BEFORE = re.compile(
 )
 _NODES_BEHIND = re.compile(r"\s?(?:GPU\s)?(?:nodes|servers|machines|hosts)\b", re.I)
 _CARDS_OF_A_DGX, _LONGEST_NODES = 8, 30
+_COMPARED_WITH = re.compile(
+    r"(?:\d\.\d+\s?[x×]\s?(?:the |an? )?|\b(?:vs\.?|than|over|versus|compared (?:to|with)|relative to)\s(?:an? |the )?)$",
+    re.I,
+)
 _AFTER = re.compile(r"s?\s*(?:GPUs?|cards?|Ti|laptop|desktop|with|can|has|\(|or|and)\b", re.I)
 _NAME = re.compile(
     r"(?<![\w.-])(?:(?P<count>\d{1,3}(?:,\d{3})+|\d+[kK]?|(?i:single|one|two|three|four|five|six"
@@ -70,6 +74,11 @@ class Mention:
     def key(self) -> str:
         """One catalog key to stand for all: those of a chip are alike in their peaks but for power."""
         return max(self.specs, key=lambda s: (s.bf16_flops or s.fp16_flops or 0.0, s.memory_gb)).key
+
+
+def subjects(text: str) -> list[Mention]:
+    """Cards that a text speaks of, without those that it only compares with: "(3.1× A100)", "than an A100"."""
+    return [card for card in mentions(text) if not _COMPARED_WITH.search(text[: card.start])]
 
 
 def mentions(text: str) -> list[Mention]:

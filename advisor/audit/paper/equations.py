@@ -162,6 +162,8 @@ def _operands(text: str, found: Sequence[Figure], last: int) -> tuple[str, int] 
     before = text[: found[first].start]
     if re.match(r"over|per|of|under|above|below", found[first].raw):
         return None
+    if re.search(r"[+×*÷/]\s?[~(]+\s?$", before):
+        return None  # the last terms of a longer one
     if first == last or _LED.search(before) or _POWER.match(text, found[first].end):
         return None
     expression = " ".join(piece for piece in pieces if piece)

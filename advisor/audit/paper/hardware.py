@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.cards import Mention, mentions, subjects
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
@@ -123,7 +123,7 @@ def _memory_of_device(passage: Passage, device: Mention | None) -> Iterator[Draf
 def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -> Iterator[Drafted]:
     """Peaks stated of a card, and rates that it is said to reach in use; `after` is the sentence behind."""
     text = passage.text
-    named = mentions(text)
+    named = subjects(text)
     for figure in figures(text):
         each = EACH.match(text[figure.end :].lstrip()) is not None
         said = re.search(r"(?:\bachieved|\bmodel)\W*$", text[: figure.start], re.IGNORECASE)

@@ -85,6 +85,7 @@ _SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
 _PACE = "{tokens} / {duration}"  # by a clock that was read
 _BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"
+_BARE_TOTAL = re.compile(r"(?:grand |sub)?total", re.IGNORECASE)
 _REDUCED = re.compile(r"(\d+(?:\.\d+)?)\s?%\s(?:off|discount|cheaper|less)\b", re.IGNORECASE)
 _PRICE_OF_ONE = re.compile(r"\$\s?[\d.]+\s?(?:/|per )\s?(?:GPU|card)\s?[- /]?(?:per )?h", re.IGNORECASE)
 _IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
@@ -280,6 +281,7 @@ def _claims(
     refuted: Mapping[int, Sequence[str]],
 ) -> Iterator[_Reckoned]:
     readings: list[str] = []
+    wide = record.kind == "run"  # whether a number of another section is among them
     far: Stated | None = None
     several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ())) or any(
         (card.count or 1) > 1 for r in known for card in r.cards
@@ -312,6 +314,7 @@ def _claims(
             continue  # a price elsewhere is of the rows of a table, not of any sum that is named
         if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
             continue
+        wide = wide or any(one.scope > Scope.SECTION for one in found)
         for role, one in zip(law.roles(template), found, strict=True):
             if role == "usd_per_hour" and one.scope >= Scope.SECTION:
                 far = one.stated[0]
@@ -328,6 +331,8 @@ def _claims(
     if not unique or len(unique) > _MOST_READINGS:
         return
     for target in targets:
+        if _BARE_TOTAL.fullmatch(target.label.strip()) and wide:
+            continue  # of what is listed above it
         if law.target == "duration" and target.quantity.high < 1.0:
             continue  # of a step or a part of one
         # what a number is corrected to by the target says nothing of the target

@@ -30,6 +30,7 @@ from advisor.audit.paper import (
     lists,
     of_tables,
     own_numbers,
+    pace,
     parts,
     praise,
     reckoned,
@@ -79,6 +80,7 @@ RULES = (
     held_parts.drafts,
     results.drafts,
     told.drafts,
+    pace.drafts,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from advisor.audit.paper.cards import Mention, mentions
+from advisor.audit.paper.cards import Mention, mentions, subjects
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
@@ -86,7 +86,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
 
 
 def _card(text: str) -> Mention | None:
-    named = mentions(text)
+    named = subjects(text)
     return named[0] if len(named) == 1 and (named[0].count or 1) == 1 and not _NOT_OF_ONE.search(text) else None
 
 

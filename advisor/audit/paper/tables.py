@@ -182,7 +182,9 @@ def _lists(passages: Sequence[Passage]) -> Iterator[Drafted]:
             items = []
         if _SOMETIMES.search(match["label"]):
             continue  # a total of each step holds a share of it that nobody prints
-        if _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
+        if _TOTAL.match(match["label"]) and re.match(r"\s*\+\s*[~$\d]", match["value"][found[0].end :]):
+            items = []  # the first of two
+        elif _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
             left_out = _WITHOUT.search(passage.text)
             parts = [f for p, f in items if not (left_out and p.text.lower().startswith(left_out[1].lower()[:6]))]
             if len(parts) >= (2 if left_out else 3) and passage.line - items[-1][0].line <= 2:

@@ -55,6 +55,8 @@ _ONE_MODEL = 1.5  # times apart: sizes that are one model's, with and without it
 _LEAST_MODEL = 1e7  # parameters; what is smaller is a layer or a head
 _MODELS = re.compile(r"(?<![\d.,-])(\d+(?:\.\d+)?)\s?B(?![A-Za-z])(?!\s*(?:tok|sample|example))")
 
+_MOST_CARDS = 1e6
+
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Times, rates and memory of trainings."""
@@ -336,7 +338,8 @@ def _floor(record: Record, known: Sequence[Record], context: Context) -> Iterato
     stated = [(r.section, s.quantity) for r in known for s in r.facts.get("parameters", [])]
     near = [q for section, q in stated if section == record.section and q.low >= _LEAST_MODEL]
     sizes = near or ([context.model.quantity] if context.model else [])
-    number = max((m.count or 1 for m in context.everywhere), default=1)
+    named = (s.quantity.most for r in known for s in r.facts.get("gpus", []) if s.quantity.most < _MOST_CARDS)
+    number = max(max((m.count or 1 for m in context.everywhere), default=1), round(max(named, default=1)))
     if not sizes or not 1 <= len({m.name.upper() for m in context.everywhere}) <= _FEW_CARDS:
         return
     best = max(context.everywhere, key=lambda m: max((s.bf16_flops or s.fp16_flops or 0.0) for s in m.specs))
