@@ -34,7 +34,8 @@ _NODES_BEFORE = re.compile(
 _NODES_BEHIND = re.compile(r"\s?(?:GPU\s)?(?:nodes|servers|machines|hosts)\b", re.I)
 _CARDS_OF_A_DGX, _LONGEST_NODES = 8, 30
 _COMPARED_WITH = re.compile(
-    r"(?:\d\.\d+\s?[x×]\s?(?:the |an? )?|\b(?:vs\.?|than|over|versus|compared (?:to|with)|relative to)\s(?:an? |the )?)$",
+    r"(?:\d\.\d+\s?[x×]\s?(?:the |an? )?|\b(?:vs\.?|than|over|versus|compared (?:to|with)|relative to)\s(?:an? "
+    r"|the )?)$",
     re.I,
 )
 _AFTER = re.compile(r"s?\s*(?:GPUs?|cards?|Ti|laptop|desktop|with|can|has|\(|or|and)\b", re.I)

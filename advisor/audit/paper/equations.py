@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -29,6 +30,9 @@ _INNER = re.compile(rf"\s*{_WORDS}\s*(?P<op>[×x*/÷·])\s*{_NAMED}")
 _REMARK = re.compile(r"\((?:for|on|with|using|assuming|at)\s[^()=]{1,60}\)")  # "(for 32 cards)"
 _MOST = 8
 _MASSES = re.compile(r"\d\s?(?:kg|g|t|tons?|tonnes?|lbs?)\s?(?:of )?(?:CO|\w*/kWh|\b\s?e\b)")
+
+_BESIDE = 6  # letters
+_SAME_DIGITS = 0.01  # of three powers of ten
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
@@ -138,6 +142,12 @@ def _restated(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted
             says = {"value": _value(other, approximate=True), "readings": [f"[{one.quantity.text}]"], "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
             continue
+        opened = re.match(r"\s*\(\s*(?:≈|~|about |=|i\.e\.,?)", text[one.end :])
+        powers = math.log10(other.value / one.value) / 3 if min(one.value, other.value) > 0 else 0.0
+        beside = one.dimension == "work" and other.dimension in ("work", "flops") and other.start - one.end < _BESIDE
+        if beside and opened and round(powers) != 0 and abs(powers - round(powers)) < _SAME_DIGITS:
+            says = {"value": f"~{other.value:g} FLOP", "readings": [f"[{one.quantity.text}]"], "in_units": True}
+            yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
         same = same and one.dimension != "rate" and len(units) == 2
         opened = re.fullmatch(r"\s*\(\s*(?:≈|about |or |i\.e\.,? |=)?\s*", text[one.end : other.start])
         opened = opened or re.fullmatch(r"\s\w+\s*\((?:or|=|i\.e\.,?)\s+", text[one.end : other.start])

@@ -27,6 +27,8 @@ _IN_PRACTICE = re.compile(
     re.IGNORECASE,
 )
 _OF_A_RUN = re.compile(r"\btrain(?:s|ed|ing)?\b|\b(?:we|our|my)\b|\bMFU\b", re.IGNORECASE)  # no words of a vendor
+_SPARSE_PEAK = 0.01
+_ON_AVERAGE = re.compile(r"\b(?:average|sustained|mean|effective)\b[^.;\d]{0,20}$", re.IGNORECASE)
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
 _LEAST_PEAK = 1e8  # operations a second of any card
 _NEAR = 40  # letters within which a word is of a number
@@ -139,7 +141,8 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -
             continue
         precision = precision_of(text)
         other = r"\bpeak|theoretical|\bspec|tensor" if each else r"\bpeak|theoretical" + ("" if ours else r"|up to\b")
-        reached = (each or _USED.search(text)) and not re.search(other, text, re.IGNORECASE)
+        reached = bool((each or _USED.search(text)) and not re.search(other, text, re.IGNORECASE))
+        reached = reached or _ON_AVERAGE.search(text[: figure.start]) is not None
         if reached and _IN_PRACTICE.match(after):
             continue  # what it is in use comes next
         says = {"value": figure.quantity.text, "gpu": card.name, **({"precision": precision} if precision else {})}
@@ -170,9 +173,12 @@ def _peak_claim(
     passage: Passage, card: Mention, figure: Figure, says: dict[str, str], sparse: bool
 ) -> Iterator[Drafted]:
     """A peak of one card, or of all that are named where only that can be meant."""
-    if "precision" not in says:
-        return
     dense = max((s.bf16_flops or s.fp16_flops or 0.0) for s in card.specs)
+    if "precision" not in says:
+        told = abs(figure.value / (2 * dense) - 1) < _SPARSE_PEAK if dense else False
+        if not told or sparse or not _OF_A_RUN.search(passage.text):
+            return  # of which format is not said; only the one with sparsity is known for what it is
+        says = says | {"precision": "bf16"}
     more = card.count if card.count and card.count > 1 else 0
     together = more and (figure.value > 2.5 * dense or abs(figure.value - more * dense) < 0.03 * more * dense)
     number: dict[str, object] = {"count": str(card.count)} if together else {}

@@ -10,6 +10,7 @@ from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of
+from advisor.audit.paper.stated import size_told
 from advisor.audit.paper.words import NOT_TRAINING, phrase
 from advisor.audit.trainings import named
 
@@ -32,12 +33,17 @@ _LISTED = re.compile(
 )
 _OF_CARDS = re.compile(r"^(?:gpus?|hardware|chips?|accelerators?|gpu type|training hardware)(?: used)?$", re.IGNORECASE)
 _LEAST_TOKENS = 1e10
+_PRETRAINING = re.compile(r"\b(?:full |complete )?pre-?train(?:ing|ed)?\b|\bfrom scratch\b", re.IGNORECASE)
+_PART_OF_IT = re.compile(
+    r"\bcontinued\b|\btokens?\b|\bsteps?\b|\bepochs?\b|\bfine-?tun|\bper\b|\bpart\b", re.IGNORECASE
+)
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every such statement of a sentence, and of tables that list trainings with who did them."""
     for passage in document.passages:
         yield from _told(passage)
+        yield from _in_time(passage)
     for grid in document.grids:
         if any(_LISTED.search(title) for title in grid.header):
             yield from _rows(grid)
@@ -56,6 +62,21 @@ def _told(passage: Passage) -> Iterator[Drafted]:
     for fact, stated in (("tokens", _tokens(text)), ("card_hours", _hours(text))):
         if len(stated) == 1:
             yield _claim(name, passage.line, text, {"fact": fact, "value": stated[0].quantity.text})
+
+
+def _in_time(passage: Passage) -> Iterator[Drafted]:
+    """As "LLaMA-13B: 2-3 days for full pre-training (8× H100)": its published tokens on those cards."""
+    text = passage.text
+    training, size = named(text), size_told(text)
+    cards = [card for card in mentions(text) if card.count]
+    times = [f for f in figures(text) if f.dimension == "seconds"]
+    if training is None or size is None or not training[1].tokens or not _PRETRAINING.search(text):
+        return
+    if len(cards) != 1 or len(times) != 1 or _tokens(text) or NOT_TRAINING.search(text) or _PART_OF_IT.search(text):
+        return
+    says = {"value": times[0].quantity.text, "parameters": size.text, "gpu": cards[0].name, "gpus": str(cards[0].count)}
+    says |= {"tokens": f"{min(training[1].tokens) / 1e9:g} billion"}
+    yield Drafted(kind="training_time", line=passage.line, text=shortened(text), says=says)
 
 
 def _rows(grid: Grid) -> Iterator[Drafted]:

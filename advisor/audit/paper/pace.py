@@ -1,6 +1,7 @@
 """Speeds and times that are told in steps, by the batch, size and card that the report declares elsewhere.
 
-As "0.9 steps/s", "100k steps in 12 hours", "each step takes 2 s": tokens a second that no peak gives are impossible. Degrees of parallelism against the number of cards.
+As "0.9 steps/s", "100k steps in 12 hours", "each step takes 2 s": tokens a second that no peak gives are impossible.
+Degrees of parallelism against the number of cards.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SO_MANY_STEPS = re.compile(
     re.IGNORECASE,
 )
 _ONE_STEP = re.compile(
-    r"\b(?:each|every|a|one)\s(?:training |optimi[sz]er )?(?:step|iteration)\s(?:takes?|took|lasts?|needs?|is)\s(?:about |~)*$"
+    r"\b(?:each|every|a|one)\s(?:training |optimi[sz]er )?(?:step|iteration)\s(?:takes?|took|lasts?|needs?"
+    r"|is)\s(?:about |~)*$"
     r"|\bstep time\W{1,3}(?:is |of |about |~)*$",
     re.IGNORECASE,
 )

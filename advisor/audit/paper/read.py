@@ -12,6 +12,7 @@ from advisor.audit.card import SCHEMA, Card
 from advisor.audit.load import card_from_dict
 from advisor.audit.paper import (
     agreement,
+    allocations,
     between_cards,
     capacity,
     comparisons,
@@ -81,6 +82,7 @@ RULES = (
     results.drafts,
     told.drafts,
     pace.drafts,
+    allocations.drafts,
 )
 
 

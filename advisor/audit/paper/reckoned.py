@@ -35,7 +35,9 @@ _TEXT = re.compile(r"\b(?:text|corpus|data ?set|data|books|wikipedia|code)\b", r
 _BYTES_A_TOKEN = "[1.9-9]"  # of two bytes of a token file, and of languages and tokenizers that need most
 _BLOCK = "[6-22]"  # times width²: shared keys and a lean FFN to a gated one of five times the width
 _IN_UNITS = {"in_units": True}
-_COMPRESSED = re.compile(r"compress|\bgz|zst|parquet|\bimages?\b|audio|video|\bRAM\b|memory|VRAM|model", re.IGNORECASE)
+_COMPRESSED = re.compile(
+    r"(?<!un)compress|\bgz|zst|parquet|\bimages?\b|audio|video|\bRAM\b|memory|VRAM|model", re.IGNORECASE
+)
 _READ_AGAIN = re.compile(
     r"\btrain(?:s|ed|ing)? (?:it |them )?(?:on|for|over)\b|\btimes\b|\bepochs?\b|\bpass(?:es)?\b", re.IGNORECASE
 )

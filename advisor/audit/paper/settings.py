@@ -1,4 +1,5 @@
-"""Settings that a report declares anywhere: `batch_size = 12`, `--total_steps 30000`, `"seq_length": 8192`, `Layers: 32`."""
+"""Settings that a report declares anywhere: `batch_size = 12`, `--total_steps 30000`,"
+" `"seq_length": 8192`, `Layers: 32`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from advisor.audit.paper.document import Document
 
 _ASSIGNED = re.compile(
-    r"(?:^|[\s,{(|`\"'])(?:--)?(?P<name>[A-Za-z][A-Za-z_]*(?:[ _-][A-Za-z_]+){0,3})[\"'`]?\s*(?:[:=]|(?<=[a-z_])\s(?=\d))\s*"
-    r"[\"'`]?(?P<value>\d[\d,_]*(?:\.\d+)?)(?P<scale>[kKMB])?(?![\w.%/]|\s?[x×*/+-]\s?\d|\s?(?:GB|MB|param|tokens? (?:per|each|/)))"
+    r"(?:^|[\s,{(|`\"'])(?:--)?(?P<name>[A-Za-z][A-Za-z_]*(?:[ _-][A-Za-z_]+){0,3})[\"'`]?\s*(?:[:=]"
+    r"|(?<=[a-z_])\s(?=\d))\s*"
+    r"[\"'`]?(?P<value>\d[\d,_]*(?:\.\d+)?)(?P<scale>[kKMB])?(?![\w.%/]|\s?[x×*/+-]\s?\d|\s?(?:GB|MB|param"
+    r"|tokens? (?:per|each|/)))"
 )
 _FLAG = re.compile(r"--(?P<name>[a-z][\w-]*)[ =](?P<value>\d[\d,_]*(?:\.\d+)?)(?P<scale>[kKMB])?(?![\w.])")
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 
 from advisor.audit.paper.cards import Mention, mentions, subjects
 from advisor.audit.paper.document import Document, Grid, Passage
@@ -57,6 +58,14 @@ _IS_PEAK = re.compile(r"\bpeak\b|theoretical", re.IGNORECASE)
 _OF_NODE = re.compile(r"\bper (?:node|machine|server)\b|\b(?:total|aggregate|combined|all \d+)\b", re.IGNORECASE)
 _OF_ONE = re.compile(r"\bper (?:GPU|card|device)\b|\beach\b", re.IGNORECASE)
 _LEAST_DECLARED = 1e7  # what is smaller may be mostly norms, positions and biases
+_LABEL = re.compile(r"^\W*(?P<label>[A-Za-z][\w /()-]{1,40}?)\s*:\s*(?P<value>.+)$")
+_OF_A_SHEET = re.compile(
+    r"\barchitecture\b|\bCUDA cores\b|\btensor cores\b|\bbandwidth\b|\bTDP\b|^power$|\bV?RAM\b|^(?:GPU )?memory$"
+    r"|\bSMs?\b",
+    re.IGNORECASE,
+)
+_GENERATION = re.compile(r"\b(?:Pascal|Volta|Turing|Ampere|Ada|Hopper|Blackwell)\b", re.IGNORECASE)
+_FEWEST_OF_A_SHEET = 3
 _LEAST_MODEL = 3e8  # parameters
 _NOT_OF_ONE = re.compile(r"\b(?:total|node|cluster|server|system|per rack|aggregate)\b", re.IGNORECASE)
 
@@ -77,6 +86,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _weights_by_format(passage.text, passage.line)
         yield from _faster(passage.text, passage.line)
         yield from _perplexity(passage.text, passage.line)
+    yield from _labelled(document, sparse)
     for grid in document.grids:
         yield from _labelled_work(grid)
         yield from _declared_size(grid)
@@ -190,6 +200,25 @@ def _beside(text: str, line: int) -> Iterator[Drafted]:
         if wide if fact == "bandwidth" else re.search(r"\bTDP\b", around):
             says = {"value": found[0].quantity.text, "gpu": card.name, "fact": fact}
             yield Drafted(kind="card_figure", line=line, text=shortened(text), says=says)
+
+
+def _labelled(document: Document, sparse: bool) -> Iterator[Drafted]:
+    """Lines "label: figure" under a heading that names one card, where several of them are those of a data sheet."""
+    for _, group in groupby(document.passages, key=lambda p: p.section):
+        passages = list(group)
+        card = _card(passages[0].headings[-1]) if passages[0].headings else None
+        lines = [(p, m) for p in passages if (m := _LABEL.match(p.text))]
+        if card is None or sum(bool(_OF_A_SHEET.search(m["label"])) for _, m in lines) < _FEWEST_OF_A_SHEET:
+            continue
+        for passage, match in lines:
+            found = figures(match["value"])
+            if re.fullmatch(r"(?:GPU )?architecture", match["label"], re.IGNORECASE) and _GENERATION.search(
+                match["value"]
+            ):
+                says = {"fact": "architecture", "gpu": card.key, "words": match["value"]}
+                yield Drafted(kind="gpu_fact", line=passage.line, text=shortened(passage.text), says=says)
+            elif found and found[0].start <= 2 and len(found) == 1:
+                yield from _figure_claim(card, match["label"], found[0], passage.line, sparse)
 
 
 def _native(text: str, line: int) -> Iterator[Drafted]:

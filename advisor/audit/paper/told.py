@@ -55,7 +55,8 @@ _SAYINGS = (
         "attention_linear",
         r"\b(?:self-)?attention(?:'s)?\b[^.;]{0,40}\b(?:costs?|compute|FLOPs|complexity|scores?)\b[^.;]{0,30}"
         r"\b(?:grows?|scales?|increases?|is)\b[^.;]{0,10}\blinear(?:ly)?\b[^.;]{0,20}\b(?:sequence|context|length)\b"
-        r"|\b(?:costs?|compute|FLOPs|complexity) of [^.;]{0,15}\battention (?:grows?|scales?|increases?|is)\b[^.;]{0,10}"
+        r"|\b(?:costs?|compute|FLOPs|complexity) of [^.;]{0,15}\battention (?:grows?|scales?|increases?"
+        r"|is)\b[^.;]{0,10}"
         r"\blinear(?:ly)?\b[^.;]{0,20}\b(?:sequence|context|length)\b",
         r"\blinear attention\b|\bmemory\b|\b(?:per|each|every) (?:new )?token\b|flash|window|sparse|mamba|cache",
     ),
