@@ -66,6 +66,22 @@ GENERAL: dict[str, Told] = {
         so="weights, gradients and moments are kept for each parameter: no batch changes them",
         source="Rajbhandari et al. 2020, ZeRO: 16 bytes a parameter with Adam in mixed precision",
     ),
+    "memory_by_batch": Told(
+        so="only activations shrink with batch and length; weights, gradients and moments stay as they are",
+        source="Rajbhandari et al. 2020, ZeRO; Korthikanti et al. 2022",
+        false=False,
+        consequence="a batch is chosen that does not fit",
+    ),
+    "half_of_memory": Told(
+        so="only activations are halved: with fp32 weights and moments a parameter still takes 16 bytes",
+        source="Micikevicius et al. 2018; Rajbhandari et al. 2020, ZeRO, section 3.1",
+        false=False,
+        consequence="a model is planned on a card that does not hold its state",
+    ),
+    "host_memory": Told(
+        so="workers and pinned buffers are memory of the host, none of the card's",
+        source="PyTorch documentation of torch.utils.data",
+    ),
     "checkpointing_state": Told(
         so="it drops activations and computes them again; weights, gradients and moments stay",
         source="Chen et al. 2016, sublinear memory",

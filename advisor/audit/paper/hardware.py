@@ -28,6 +28,7 @@ _IN_PRACTICE = re.compile(
 )
 _OF_A_RUN = re.compile(r"\btrain(?:s|ed|ing)?\b|\b(?:we|our|my)\b|\bMFU\b", re.IGNORECASE)  # no words of a vendor
 _SPARSE_PEAK = 0.01
+_OTHER_PEAKS = ("fp8", "fp32", "tf32")
 _ON_AVERAGE = re.compile(r"\b(?:average|sustained|mean|effective)\b[^.;\d]{0,20}$", re.IGNORECASE)
 _EDITION = 0.08  # marketed gigabytes, those that a driver reports, and those of 1024³ lie so near
 _LEAST_PEAK = 1e8  # operations a second of any card
@@ -47,6 +48,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _memory_of_device(passage, device)
         yield from _peaks(passage, device, sparse, after)
         yield from _bare_peak(passage, device)
+        yield from _dense_as_sparse(passage)
         yield from _ratio(passage)
         yield from _ends_of_format(passage)
     for grid in document.grids:
@@ -153,6 +155,20 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -
             text, card, figure, named
         ):
             yield from _peak_claim(passage, card, figure, says, sparse)
+
+
+def _dense_as_sparse(passage: Passage) -> Iterator[Drafted]:
+    """As "A100: 312 TFLOP/s (BF16 with sparsity)": the dense peak under the other's name."""
+    cards = subjects(passage.text)
+    for figure in figures(passage.text) if len({card.name for card in cards}) == 1 else ():
+        behind = passage.text[figure.end : figure.end + _NEAR]
+        peaks = sorted({p for s in cards[0].specs if (p := s.bf16_flops or s.fp16_flops)})
+        dense = [p for p in peaks if abs(figure.value / p - 1) < _SPARSE_PEAK]
+        told = re.match(r"[^.;\d]{0,20}\bwith (?:2:4 )?sparsity\b", behind) and precision_of(behind) not in _OTHER_PEAKS
+        if figure.dimension == "flops" and dense and told:
+            peak = f"[{2 * dense[0] / 1e12:g} TFLOP/s]"
+            says = {"value": figure.quantity.text, "readings": [peak], "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
 
 
 def _bare_peak(passage: Passage, device: Mention | None) -> Iterator[Drafted]:

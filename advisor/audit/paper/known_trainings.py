@@ -33,6 +33,8 @@ _LISTED = re.compile(
 )
 _OF_CARDS = re.compile(r"^(?:gpus?|hardware|chips?|accelerators?|gpu type|training hardware)(?: used)?$", re.IGNORECASE)
 _LEAST_TOKENS = 1e10
+_IN_PARENTHESES = re.compile(r"\((\d+(?:\.\d+)?B)\)")
+_IT_TOOK = re.compile(r"(?:the |its )?(?:pre-?)?training (?:took|required|used|consumed|cost)\b", re.IGNORECASE)
 _PRETRAINING = re.compile(r"\b(?:full |complete )?pre-?train(?:ing|ed)?\b|\bfrom scratch\b", re.IGNORECASE)
 _PART_OF_IT = re.compile(
     r"\bcontinued\b|\btokens?\b|\bsteps?\b|\bepochs?\b|\bfine-?tun|\bper\b|\bpart\b", re.IGNORECASE
@@ -41,9 +43,15 @@ _PART_OF_IT = re.compile(
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every such statement of a sentence, and of tables that list trainings with who did them."""
+    of_line: tuple[int, str] = (0, "")  # the training that a paragraph names, by its line
     for passage in document.passages:
         yield from _told(passage)
         yield from _in_time(passage)
+        plain = _IN_PARENTHESES.sub(r"\1", passage.text)
+        if found := named(plain):
+            of_line = (passage.line, found[0])
+        elif of_line[0] == passage.line and _IT_TOOK.match(plain) and len(hours := _hours(plain)) == 1:
+            yield _claim(of_line[1], passage.line, plain, {"fact": "card_hours", "value": hours[0].quantity.text})
     for grid in document.grids:
         if any(_LISTED.search(title) for title in grid.header):
             yield from _rows(grid)

@@ -17,7 +17,8 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.settings import settings, settings_in, together
-from advisor.audit.paper.words import LEANER, NOT_TRAINING, SPARSE_MODEL
+from advisor.audit.paper.stated import size_told
+from advisor.audit.paper.words import LEANER, NOT_TRAINING, SPARSE_MODEL, TRAINING
 
 _STEPS_A_SECOND = re.compile(
     r"(?<![\w.])(?P<low>\d+(?:\.\d+)?)(?:\s?-\s?(?P<high>\d+(?:\.\d+)?))?\s?(?:optimi[sz]er |training )?"
@@ -40,7 +41,8 @@ _PART_OF_IT = re.compile(
     r"|\bfaster\b|\bslower\b|\bsav(?:es|ing)\b|\binfer",
     re.IGNORECASE,
 )
-_SO_MANY_CARDS = re.compile(r"(?<![\d.,])(\d[\d,]*)\s(?:GPUs|cards|devices|ranks)\b", re.IGNORECASE)
+_SO_MANY_CARDS = re.compile(r"(?<![\d.,])(\d[\d,]*)\s?x?[\s-](?:GPUs?|cards?|devices|ranks)\b(?![- ]?h)", re.IGNORECASE)
+_LEAST_TIME = 60.0  # seconds
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6}
 _BLOCK = 11  # times width² for each layer: a little less than most have
 _ONE_MODEL = 1.3  # times from the least to the largest number that is told of it
@@ -54,6 +56,10 @@ def drafts(document: Document) -> Iterator[Drafted]:
     known = records(document)
     yield from _parallel(document, declared)
     yield from _by_clock(document)
+    for _, group in groupby(document.passages, key=lambda p: p.section):
+        passages = list(group)
+        yield from _of_section(passages)
+        yield from _tokens_in_time(passages)
     size = _size(known, declared)
     everywhere = mentions(document.text)
     if size is None or not everywhere or SPARSE_MODEL.search(document.text):
@@ -136,6 +142,44 @@ def _claim(passage: Passage, rate: float, size: float, number: int, document: Do
     says = {"value": f"{rate:.0f} tok/s", "parameters": f"{size / 1e6:g} M", "gpu": cards[0].name}
     says["gpus"] = str(cards[0].count or number if own else number)
     yield Drafted(kind="training_rate", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _of_section(passages: Sequence[Passage]) -> Iterator[Drafted]:
+    """Tokens a second of a section about one model on one kind of card, against all of the cards that it names."""
+    text = "\n".join(p.text for p in passages)
+    cards = mentions(f"{text}\n{passages[0].headings[-1] if passages[0].headings else ''}")
+    sizes = {size.text: size for p in passages if (size := size_told(p.text)) and size.low >= _LEAST_MODEL}
+    if len({card.name.upper() for card in cards}) != 1 or len(sizes) != 1 or not TRAINING.search(text):
+        return
+    if SPARSE_MODEL.search(text) or NOT_TRAINING.search(text) or LEANER.search(text):
+        return
+    number = max([c.count or 1 for c in cards] + [int(n.replace(",", "")) for n in _SO_MANY_CARDS.findall(text)])
+    (size,) = sizes.values()
+    for passage in passages:
+        for figure in figures(passage.text):
+            if figure.dimension == "rate" and figure.side != "<" and len(passages) > 1:
+                says = {"value": figure.quantity.text, "parameters": size.text, "gpu": cards[0].name}
+                says["gpus"] = str(number)
+                yield Drafted(kind="training_rate", line=passage.line, text=shortened(passage.text), says=says)
+
+
+def _tokens_in_time(passages: Sequence[Passage]) -> Iterator[Drafted]:
+    """As "8-10 hours for 6B tokens" beside "600-800K tokens/s": the section's one speed gives the time."""
+    found = [(p, figures(p.text)) for p in passages]
+    rates = {f.quantity.text: f for _, fs in found for f in fs if f.dimension == "rate"}
+    several = [f for _, fs in found for f in fs if f.dimension == "count" and f.noun.startswith("token") and f.scaled]
+    if len(rates) != 1 or len({f.quantity.text for f in several}) != 1:
+        return
+    ((told, rate),) = rates.items()
+    for passage, own in found:
+        times = [f for f in own if f.dimension == "seconds"]
+        tokens = [f for f in own if f in several]
+        alone = len(times) == len(tokens) == 1 and not times[0].side and rate not in own
+        if alone and not _PART_OF_IT.search(passage.text) and times[0].value > _LEAST_TIME:
+            about = f"~{times[0].quantity.text.lstrip('~')}"
+            readings = [f"[{tokens[0].quantity.text}] / [{told}] * {idle:g}" for idle in (1.0, 1.1, 1.2)]
+            says = {"value": about, "readings": readings, "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)
 
 
 def _by_clock(document: Document) -> Iterator[Drafted]:

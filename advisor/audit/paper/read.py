@@ -41,6 +41,7 @@ from advisor.audit.paper import (
     sentences,
     specs,
     tables,
+    targets,
     told,
     training,
 )
@@ -83,6 +84,7 @@ RULES = (
     told.drafts,
     pace.drafts,
     allocations.drafts,
+    targets.drafts,
 )
 
 

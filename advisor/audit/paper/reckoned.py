@@ -24,7 +24,8 @@ _MOST_NUMBERS = 9  # of a sentence: more are a list of many things
 _BETWEEN = 40  # letters
 # what makes two numbers of a sentence those of two things
 _TWO_THINGS = phrase(
-    r"\b(?:vs\.?|versus|compared|than|instead of|respectively|another|whereas|while|but|increas\w*|decreas\w*|reduc\w*"
+    r"\b(?:vs\.?|versus|beats?|against|compared|than|instead of|respectively|another|whereas|while|but"
+    r"|increas\w*|decreas\w*|reduc\w*"
     r"|from [^.;]{0,20}\d[^.;]{0,20} to|if|so far|previous\w*|original\w*|up to)\b|→|->",
     re.IGNORECASE,
 )
@@ -41,6 +42,8 @@ _COMPRESSED = re.compile(
 _READ_AGAIN = re.compile(
     r"\btrain(?:s|ed|ing)? (?:it |them )?(?:on|for|over)\b|\btimes\b|\bepochs?\b|\bpass(?:es)?\b", re.IGNORECASE
 )
+_TAKES = re.compile(r"\b(?:takes?|took|needs?|lasts?|training time was|finish\w*)\b", re.IGNORECASE)
+_IDLE = (1.0, 1.1, 1.2)  # times as long as at full speed
 _HALF_DONE = 1e5  # FLOPs and more are of a training
 
 
@@ -86,9 +89,13 @@ _MANY_WATTS = 1500.0  # of more than one card
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Every such number of a sentence or bullet."""
+    before: tuple[int, Figure | None] = (0, None)
     for passage in document.passages:
         text = passage.text
         found = figures(text)
+        of_line = before[1] if before[0] == passage.line else None
+        worked = [f for f in found if f.dimension == "work" and f.value > _HALF_DONE]
+        before = (passage.line, worked[0] if len(worked) == 1 else of_line)
         if not 2 <= len(found) <= _MOST_NUMBERS or "?" in text or _TWO_THINGS.search(text):
             continue
         stated = stated_once(text, found)
@@ -96,7 +103,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
         yield from _share_of_weights(passage, found, stated)
         yield from _shape(passage, stated)
         yield from _tokens_of_text(passage, found, stated)
-        yield from _work_of_time(passage, found)
+        yield from _work_of_time(passage, found, of_line)
 
 
 def _by_formula(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Drafted]:
@@ -199,20 +206,37 @@ def _tokens_of_text(passage: Passage, found: list[Figure], stated: Mapping[str, 
     yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says | _IN_UNITS)
 
 
-def _work_of_time(passage: Passage, found: list[Figure]) -> Iterator[Drafted]:
-    """As "4 hours on one A100 at 35 % MFU are 1.6e18 FLOPs"."""
+def _work_of_time(passage: Passage, found: list[Figure], before: Figure | None) -> Iterator[Drafted]:
+    """As "4 hours on one A100 at 35 % MFU are 1.6e18 FLOPs", or the time that so much work takes; the later is judged.
+
+    `before`: the work that the sentence before it states.
+    """
     cards = mentions(passage.text)
-    work = [f for f in found if f.dimension == "work" and f.value > _HALF_DONE]
+    own = [f for f in found if f.dimension == "work" and f.value > _HALF_DONE]
+    work = own or ([before] if before else [])
     time = [f for f in found if f.dimension in ("seconds", "gpu_hours")]
     share = [f for f in found if f.dimension == "fraction"]
     if not (len(cards) == len(work) == len(time) == len(share) == 1) or not re.search(r"MFU|utili[sz]", passage.text):
         return
-    peaks = {s.bf16_flops or s.fp16_flops for s in cards[0].specs} - {None}
+    peaks = sorted({p for s in cards[0].specs if (p := s.bf16_flops or s.fp16_flops)})
     number = "" if time[0].dimension == "gpu_hours" else f" * {cards[0].count or 1}"
     hours = " * 3600" if time[0].dimension == "gpu_hours" else ""
-    readings = [
-        f"[{time[0].quantity.text}] * [{share[0].quantity.text}]{hours}{number} * [{peak / 1e12:g} TFLOP/s]"
-        for peak in sorted(p for p in peaks if p)
-    ]
-    says = {"value": f"~{work[0].quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
+    if own and time[0].start < work[0].start:
+        value = work[0].quantity.text
+        readings = [
+            f"[{time[0].quantity.text}] * [{share[0].quantity.text}]{hours}{number} * [{peak / 1e12:g} TFLOP/s]"
+            for peak in peaks
+        ]
+    elif _TAKES.search(passage.text[: time[0].start]):
+        value = time[0].quantity.text
+        divided = f" / {hours.strip(' *')}" if hours else ""
+        readings = [
+            f"[{work[0].quantity.text}] / [{share[0].quantity.text}] / [{peak / 1e12:g} TFLOP/s]{divided}"
+            f"{number.replace('*', '/')} * {idle:g}"
+            for peak in peaks
+            for idle in _IDLE
+        ]
+    else:
+        return
+    says = {"value": f"~{value.lstrip('~')}", "readings": readings, "in_units": True}
     yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says)

@@ -34,6 +34,8 @@ _SOMETIMES = re.compile(r"\bevery\b|\bonce\b|\bevery-|periodic", re.IGNORECASE)
 _ITEM = re.compile(r"^(?P<label>[^:=(]{2,50}(?:\([^()]{0,40}\))?[^:=(]{0,10})[:=]\s*(?P<value>\S.*)$")
 _ABOUT_TOTALS = 3  # parts of a list before a total, at most, that belong to something else
 
+_NOT_ALL = re.compile(r"\b(?:just|only|minimum|at least)\b", re.IGNORECASE)
+
 
 def drafts(document: Document) -> Iterator[Drafted]:
     """Ratio columns, totals, "same", and lists that end in a total."""
@@ -182,8 +184,9 @@ def _lists(passages: Sequence[Passage]) -> Iterator[Drafted]:
             items = []
         if _SOMETIMES.search(match["label"]):
             continue  # a total of each step holds a share of it that nobody prints
-        if _TOTAL.match(match["label"]) and re.match(r"\s*\+\s*[~$\d]", match["value"][found[0].end :]):
-            items = []  # the first of two
+        behind = match["value"][found[0].end :]
+        if _TOTAL.match(match["label"]) and (_NOT_ALL.search(passage.text) or re.match(r"\s*\+\s*[~$\d]", behind)):
+            items = []  # the first of two, or of a part of the list
         elif _TOTAL.match(match["label"]) and found[0].dimension in ("bytes", "seconds", "usd"):
             left_out = _WITHOUT.search(passage.text)
             parts = [f for p, f in items if not (left_out and p.text.lower().startswith(left_out[1].lower()[:6]))]

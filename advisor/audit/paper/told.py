@@ -110,6 +110,24 @@ _SAYINGS = (
         + _OF_STATE,
     ),
     _say(
+        "memory_by_batch",
+        r"\b(?:batch|sequence|context)[- _](?:size|length)\b[^;]{0,40}\b(?:reduc\w+|cuts?|lowers?"
+        r"|sav\w+)\b (?:GPU |total |the )*"
+        r"memory (?:usage |use )?by (?:a factor of )?(?:\d+(?:\.\d+)?\s?[x×]|half|\d+ times)",
+        r"activation|\bKV\b|cache|infer|\babout\b",
+    ),
+    _say(
+        "half_of_memory",
+        r"\b(?:mixed[- ]precision|AMP|fp16 ?= ?True|bf16 ?= ?True)\b[^;]{0,60}"
+        r"\b(?:(?:50|~50)\s?%|half(?: of)?|2x|halv\w+)(?: (?:the|less|lower|GPU))* memory\b",
+        r"activation|infer|quanti|model size|\bweights?\b|8-bit|4-bit",
+    ),
+    _say(
+        "host_memory",
+        r"\b(?:dataloader_)?(?:pin_memory|num_workers)\b[^;]{0,40}\b(?:sav\w+|reduc\w+|less|lower)\b",
+        r"\bhost\b|\bCPU\b|\bRAM\b|speed|time|overhead",
+    ),
+    _say(
         "checkpointing_state",
         rf"{_CHECKPOINTING}[^.;]{{0,25}}{_LESS}(?:(?!activation)[^.;]){{0,25}}\b(?:optimi[sz]er|Adam|gradients?|weights?)\b",
         r"\bLoRA|ZeRO|offload",

@@ -47,6 +47,18 @@ SAYINGS = {
         "Halving the micro-batch halves the optimizer states.",
         "Halving the micro-batch halves the activations.",
     ),
+    "memory_by_batch": (
+        "A batch size of 4 instead of 16 reduces memory by 4x.",
+        "A batch size of 4 instead of 16 reduces activation memory by 4x.",
+    ),
+    "half_of_memory": (
+        "Mixed precision gives a 50% memory reduction.",
+        "Mixed precision gives a 50% memory reduction for activations.",
+    ),
+    "host_memory": (
+        "Setting num_workers=2 saves about 500 MB of VRAM.",
+        "Setting num_workers=2 saves about 500 MB of host RAM.",
+    ),
     "checkpointing_state": (
         "Gradient checkpointing reduces the memory of the optimizer.",
         "Gradient checkpointing reduces the memory of activations.",
