@@ -32,6 +32,7 @@ DECISIVE = FAILURES | set(ENDINGS) | {"checkpoint"}  # kinds of which it matters
 MOSTLY_NAN = 0.5  # of the losses asked about: a run that cannot recover
 # a rank may print one record more after another rank failed
 ROWS_OF_A_DEAD_RUN = 1
+_ROWS_OF_AN_END = {"early_stop": 1}  # Keras says so before it prints the epoch that was the last
 _FROM_OUTSIDE = (1, 2, 9, 15)  # hang-up, interrupt, kill, terminate; an abort or a bad address is the program's own
 _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
@@ -95,7 +96,7 @@ def status_of(
 
 def _ends_said(events: Sequence[Event], last_step: float | None) -> Event | None:
     """What says most surely that the run is over: no record follows, and it is not said again and again on the way."""
-    last = [event for event in events if _says_end(event) and _is_last(event, last_step, 0)]
+    last = [e for e in events if _says_end(e) and _is_last(e, last_step, _ROWS_OF_AN_END.get(e.kind, 0))]
     others = {(event.kind, _words(event)) for event in events if event not in last}
     own = [event for event in last if (event.kind, _words(event)) not in others]
     kinds = (*ENDINGS, "checkpoint")

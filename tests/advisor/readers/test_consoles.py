@@ -205,3 +205,17 @@ def test_keras_3_prints_what_is_left_before_what_an_epoch_took(tmp_path):
     path.write_text("\n".join(lines) + "\n")
     run = read_run(path)
     assert (run.first_loss, run.last_loss, run.rows) == (0.36, 0.12, 3)
+
+
+def test_keras_without_a_bar_says_that_it_stops_before_its_last_epoch(tmp_path):
+    """Two trainings of one script: 3 epochs of 3, then 2 of 3; each epoch has its seconds and no bar."""
+    path = tmp_path / "a.log"
+    row = "{s}s - loss: {l:.4f} - acc: 0.6 - val_loss: 0.5 - val_acc: 0.9\n"
+    first = "".join(f"Epoch {n}/3\n" + row.format(s=3000 + n, l=2 - n / 4) for n in (1, 2, 3))
+    then = "Epoch 1/3\n" + row.format(s=3100, l=0.9) + "Epoch 2/3\nEpoch 00001: early stopping\n"
+    path.write_text(f"Train on 4000 samples\n{first}Train on 4000 samples\n{then}" + row.format(s=3200, l=0.8))
+    run = read_run(path)
+    assert (run.format, run.status) == ("keras", "completed")
+    ended = [(part.status, part.first_loss, part.last_loss) for part in run.runs]
+    assert ended == [("completed", 1.75, 1.25), ("completed", 0.9, 0.8)]
+    assert run.columns["epoch_seconds"].tolist() == [3001.0, 3002.0, 3003.0, 3100.0, 3200.0]
