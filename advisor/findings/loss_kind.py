@@ -21,8 +21,10 @@ _LANGUAGE = re.compile(
 
 
 def has_level(case: Case, losses: Curve) -> bool:
-    """Whether the height of the loss means anything: not so of policy losses and of those that go below zero."""
-    if "policy" in str(case.run.facts.get("loss_unit") or ""):
+    """Whether the height of the loss means anything: not so of policy losses, of one that is trained beside others
+    (those of a GAN pull against each other), and of those that go below zero."""
+    unit = str(case.run.facts.get("loss_unit") or "")
+    if "policy" in unit or "one of several" in unit:
         return False
     if len(curve(case.run, "reward")) or len(curve(case.run, "eval_reward")):
         return False

@@ -2,8 +2,8 @@
 
 A log's records are cut where their steps go back. A piece that repeats an earlier one value for value is that run
 printed twice, and is dropped. A piece that begins inside the steps of the phase before continues it from a checkpoint:
-the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began is
-a phase of its own: fine-tuning after pre-training, or a run started afresh.
+the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began, or
+one record later, is a phase of its own: fine-tuning after pre-training, or a run started afresh.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
 JITTER = 2  # logged steps that ranks printing into one file may be apart
+LONG = 20  # records of a run that had a later checkpoint than its first record's
 REPEATED_BY_RANKS = 0.3  # of the records: more than a restart repeats, less than two ranks do
 
 
@@ -76,7 +77,7 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attemp
 def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
     """Join a piece to the phase it continues, or begin a phase with it."""
     before = found.phases[-1] if found.phases else None
-    if before is None or new.name != before.name or not new.first > before.first:
+    if before is None or new.name != before.name or not new.first > _begun(before, axis):
         found.phases.append(new)
         return
     kept = before.records[~(axis[before.records] >= new.first)]
@@ -88,6 +89,12 @@ def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
         before.restarts += 1
     before.records = np.concatenate((kept, new.records))
     before.planned = new.planned if new.planned is not None else before.planned
+
+
+def _begun(before: Stretch, axis: np.ndarray) -> float:
+    """The last step that is still the beginning of a phase: what goes back to it goes on from no checkpoint."""
+    steps = distinct(axis[before.records][~np.isnan(axis[before.records])])
+    return float(steps[1]) if len(steps) >= LONG else before.first
 
 
 def _cut(axis: np.ndarray, named: np.ndarray | None, records: Records) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
-from advisor.readers.names import BYTES, SECONDS, Named, column_of, normalise, not_measured
+from advisor.readers.names import BYTES, PART, SECONDS, Named, column_of, normalise, not_measured
 from advisor.readers.slots import COUNTED, Slot, slots, stamp
 
 PROGRESS = ("step", "epoch", "tokens")
@@ -67,6 +67,15 @@ def readings(line: bytes, counted: bool = False) -> dict[str, Reading]:
     if "loss" not in best and "eval_loss" not in best:
         _with_data(line, found, best)
     return best
+
+
+def is_one_of_several(line: bytes, loss: Reading) -> bool:
+    """Whether a line names its loss by what it is of, and others beside it: `[D loss: 0.69] [G loss: 0.68]`."""
+    if loss.rank < PART:
+        return False
+    others = [_named_reading(slot) for slot in slots(line) if slot.name not in ("", COUNTED, "bar clock")]
+    parts = {one.key for one in others if one is not None and one.column == "loss" and one.rank >= PART}
+    return len(parts) > 1
 
 
 def _named_reading(slot: Slot) -> Reading | None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from advisor.readers.axis import BAR
 from advisor.readers.bare_rows import bare_rows
 from advisor.readers.context_lines import MAY_MATTER, context, progress
-from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, is_of_bar, readings
+from advisor.readers.generic_lines import PROGRESS, LearntRow, Reading, is_of_bar, is_one_of_several, readings
 from advisor.readers.line_format import EVAL, MORE, UNITS, Rule
 from advisor.readers.line_templates import number
 from advisor.readers.slots import COUNTED, LONGEST, stamp
@@ -34,6 +34,7 @@ RISING = 0.7  # share of a counter's moves that do not go back: it may start aga
 _BAR_CLOCK = "clock of a bar"
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
+_OF_SEVERAL = {"loss_unit": "one of several losses"}
 _MARKDOWN = re.compile(rb"(?m)^(?:#{1,5} +\w|```|[-*] \*\*|\|[ :-]+\|[ :|-]*$)")
 
 
@@ -145,10 +146,10 @@ def _lesson(
         required=("loss", *sorted(counted)),
         targets_of=targets,
         comma=_comma(main),
-        bar=main.bar if any(kind.bar != main.bar and kind.loss == main.loss for kind in train) else None,
+        bar=main.bar if any(_is_other_bar(kind, main) for kind in train) else None,
         step=BAR if main.bar else "",
         counted=by_count,
-        facts=_OF_AGENTS if all(_plays(line.read) for line in main.lines) else {},
+        facts=_kind_of_loss(main),
     )
     other = sorted({kind.loss for kind in train if kind is not main and kind.progress == main.progress})
     notes = [f"of several losses ({', '.join([main.loss, *other][:4])}) {main.loss!r} is read"] if other else []
@@ -199,6 +200,18 @@ def _weight(kind: _Kind, most: int) -> tuple[bool, bool, bool, int, int]:
 def _closes(kind: _Kind, bars: _Kind) -> bool:
     """Whether lines say again what bars say, when each is full: `[98/100] Train Loss: 5.26`."""
     return (kind.loss, kind.progress, kind.bar) == (bars.loss, bars.progress, False) and kind.count >= FEWEST
+
+
+def _is_other_bar(kind: _Kind, main: _Kind) -> bool:
+    """Whether lines with the loss of the records are another kind for their bar; one line may stand behind a bar's."""
+    return kind.bar != main.bar and kind.loss == main.loss and (main.bar or kind.count >= FEWEST)
+
+
+def _kind_of_loss(kind: _Kind) -> dict[str, str]:
+    """What is known of a loss whose height says little: fact `loss_unit`."""
+    if all(_plays(line.read) for line in kind.lines):
+        return _OF_AGENTS
+    return _OF_SEVERAL if all(is_one_of_several(line.text, line.read["loss"]) for line in kind.lines) else {}
 
 
 def _plays(read: Mapping[str, Reading]) -> bool:

@@ -93,7 +93,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "lm_loss_training_lm_loss", "nll_loss", "nll", "train_nll", "loss_metrics_global_avg_loss", "global_avg_loss",
         "train_train_loss", "train_loss_epoch", "loss_epoch", "batch_loss", "loss_batch", "avg_loss", "loss_avg",
         "train_avg_loss", "mean_loss", "running_loss", "train_box_loss", "box_loss",
-        "ce",
+        "ce", "task_loss", "main_loss", "loss_task", "loss_main",
         r"(?:train(?:ing)?_)?(?:rmse|[a-z]*logloss)|rmse_(?:trn|train)",  # what boosted trees and potentials minimise
     )),
     ("eval_loss", "loss", (
@@ -217,6 +217,7 @@ _NO_LOSS = re.compile(
     r"|steps?|epochs?|is|was|window|delta)(?:_|$)"
     r"|(?:^|_)(?:no|stop|packet|over|per|num|n|use|delta|std|var)_(?:\w+_)?loss"
 )
+PART = 300  # rank of losses that are named by what they are of; 600: a score that may be one
 _WHOLE_LOSS = re.compile(r"(?:^|_)(?:total|sum|overall|all|combined|train|training)(?:_|$)")
 _SIDE_LOSS = re.compile(r"(?:^|_)(?:aux|kl|reg|entropy|value|vf|critic|z|router|balance|commit|gp|penalty)(?:_|$)")
 _HELD_OUT = re.compile(rf"(?:^|_){_EVAL}(?:_|$)")
@@ -268,7 +269,7 @@ def _some_loss(stem: str) -> Named | None:
         return Named(column="eval_loss" if _HELD_OUT.search(stem) else "loss", kind="loss", unit=None, rank=600)
     if not _SOME_LOSS.fullmatch(stem) or _NO_LOSS.search(stem):
         return None
-    rank = 300 if _WHOLE_LOSS.search(stem) else 500 if _SIDE_LOSS.search(stem) else 400
+    rank = PART if _WHOLE_LOSS.search(stem) else PART + 200 if _SIDE_LOSS.search(stem) else PART + 100
     return Named(column="eval_loss" if _HELD_OUT.search(stem) else "loss", kind="loss", unit=None, rank=rank)
 
 

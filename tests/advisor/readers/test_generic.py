@@ -481,3 +481,36 @@ def test_a_total_in_brackets_behind_the_last_row_ends_the_run(tmp_path):
     (tmp_path / "l.log").write_text("\n".join(rows) + "\nsaved to out/model.npz  (414s total)\n")
     table = read_run(tmp_path / "l.log")
     assert table.status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "text, unit",
+    [
+        ("[Epoch {s}/500] [D loss: {l:.3f}] [G loss: 0.680]", "one of several losses"),
+        (
+            "iter {s} - Children class: 0.693 - Autoencoder Loss (total): {l:.3f} - Consistency Loss: -3.5",
+            "one of several losses",
+        ),
+        ("iter {s} recon_loss {l:.3f} kl_loss 2.1 loss 2.4", None),
+        ("Iters: {s} || Task Loss: {l:.4f} || KD Loss: 1.6", None),
+    ],
+)
+def test_a_loss_that_is_trained_beside_others_is_said_to_be_one_of_several(tmp_path, text, unit):
+    run = read_run(written(tmp_path, [text.format(s=s, l=loss(s)) for s in STEPS]))
+    assert run.facts.get("loss_unit") == unit
+    assert len(run.column("loss")) == len(STEPS)
+
+
+def test_a_fine_tuning_behind_a_training_is_no_restart_of_it(tmp_path):
+    """The first prints from step 0, the second from step 1; one wrote 60 steps, the other 30."""
+    rows = [f"step {s:05d} | loss: {9 - s / 20:.4f}" for s in range(60)]
+    rows += [f"step {s:05d} | loss: {1 - s / 100:.4f}" for s in range(1, 31)]
+    run = read_run(written(tmp_path, rows))
+    ended = [(part.first_step, part.last_step, part.first_loss, part.last_loss) for part in run.runs]
+    assert ended == [(0.0, 59.0, 9.0, 6.05), (1.0, 30.0, 0.99, 0.7)]
+
+
+def test_a_restart_from_a_checkpoint_goes_on_with_its_run(tmp_path):
+    rows = [f"step {s:05d} | loss: {9 - s / 20:.4f}" for s in (*range(60), *range(41, 90))]
+    run = read_run(written(tmp_path, rows))
+    assert [(part.first_step, part.last_step, part.starts) for part in run.runs] == [(0.0, 89.0, 2)]
