@@ -2,8 +2,8 @@
 
 A log's records are cut where their steps go back. A piece that repeats an earlier one value for value is that run
 printed twice, and is dropped. A piece that begins inside the steps of the phase before continues it from a checkpoint:
-the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began, or
-one record later, is a phase of its own: fine-tuning after pre-training, or a run started afresh.
+the later attempt wins, since its weights are the ones that live on. A piece that begins where the phase before began,
+or one record later, is a phase of its own: fine-tuning after pre-training, or a run started afresh.
 """
 
 from __future__ import annotations
