@@ -76,7 +76,7 @@ def checks(row: dict[str, str], analysis: Analysis | None, refusal: str) -> dict
 
 
 def read_something(run: RunTable) -> bool:
-    return bool(run.rows or run.telemetry or run.events)
+    return bool(len(run) or run.telemetry or run.events)
 
 
 def _asked(row: dict[str, str]) -> list[str]:

@@ -106,6 +106,7 @@ def forecast(case: Case, targets: Targets | None = None, places: Sequence[Place]
     """
     done, planned, usd = steps_done(case.run), planned_steps(case), price(case)
     left = max(0.0, planned - done) if planned is not None and done is not None else None
+    left = 0.0 if case.run.status is Status.COMPLETED and left is not None else left  # it ended by its own rule
     pace = mean_step_seconds(case, left or 0.0)
     rest = _rest_seconds(case, pace, left)
     spent = spent_seconds(case)
@@ -137,7 +138,7 @@ def _scaled(estimate: Estimate | None, factor: float | None) -> Estimate | None:
 def final_loss(case: Case) -> LossForecast:
     """The training loss at the last planned step, or in words why none is foretold."""
     planned, nats = planned_steps(case), nats_per_unit(case.run)
-    if planned is None and case.run.status is Status.COMPLETED:
+    if case.run.status is Status.COMPLETED and (steps_done(case.run) or 0.0) < COMPLETE_SHARE * (planned or math.inf):
         return LossForecast(final_loss=None, reason="the run is over")
     if planned is None or planned < 10:
         return LossForecast(final_loss=None, reason="the number of steps planned is not known")

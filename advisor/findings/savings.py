@@ -83,12 +83,16 @@ def _clocks(case: Case, timed: float) -> Iterator[float]:
     of_rows = float(stamps.max() - stamps.min()) if len(stamps) > 1 else 0.0
     of_lines, clock = (part.clock_seconds or 0.0, part.clock) if part is not None else (0.0, "")
     declared = (part.declared_seconds if part is not None else None) or positive(case, "total_seconds") or 0.0
-    declared, of_lines = (seconds if seconds >= CLOCK_MISSES * timed else 0.0 for seconds in (declared, of_lines))
+    elapsed = _elapsed(case) or 0.0
+    of_lines = of_lines if of_lines >= CLOCK_MISSES * timed else 0.0
+    declared = (
+        declared if declared >= CLOCK_MISSES * max(timed, elapsed) else 0.0
+    )  # else of a test, of what came before
     if declared and (part is None or part.starts == 1):  # of several processes the last sums up itself alone
         yield max(declared, of_rows)
     yield max(of_rows, 0.0 if clock in (BAR, SPOKEN) else of_lines)
     # a column of what bars had counted at their ends begins anew with each, and need not fall
-    yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if (elapsed := _elapsed(case)) else 0.0
+    yield max(elapsed, timed, of_lines if clock == BAR else 0.0) if elapsed else 0.0
     yield of_lines if clock == BAR else 0.0
     yield declared
 

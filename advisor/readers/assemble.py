@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.attempts import Attempts, Stretch, attempts, merge_evaluations, one_per_step, without_quote
-from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, steps_by_epoch
+from advisor.readers.axis import JOINED, ONE_EPOCH, Axis, axis_of, row_numbers, steps_by_epoch, with_first_epochs
 from advisor.readers.card_columns import PREFIX, with_readings_of_rows
 from advisor.readers.events import joined
 from advisor.readers.line_format import HIDDEN, TRAIN
@@ -41,14 +41,15 @@ def assemble(
     step records of rule i have that print none, `starts` are lines where a program began again, `plans` settings
     that say how far it goes. Columns that hold nothing are left out.
     """
-    notes, records = list(notes), without_quote(records)
+    notes, records = list(notes), with_first_epochs(without_quote(records))
     whole, ranks = records, _ranks(records)
     if ranks:
         records = _lowest_rank(records, ranks, notes)
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    found = attempts(records, axis.values, phase_names)
+    finished = [event.line for event in events if event.kind == "finished"]
+    found = attempts(records, axis.values, phase_names, finished)
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     by_epoch = None if axis.printed else steps_by_epoch(records, dict(facts or {}))
     step = axis.values if axis.printed else row_numbers(records) if by_epoch is None else by_epoch

@@ -55,8 +55,9 @@ def without_quote(records: Records) -> Records:
     return records.take(np.arange(len(records)) != last) if quoted else records
 
 
-def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attempts:
-    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule."""
+def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished: Sequence[int | None] = ()) -> Attempts:
+    """Cut records into phases. `axis` is the step (or its stand-in) of each record, `names` the phase of each rule,
+    `finished` are lines where a training says that it is over: what goes back behind one is another training."""
     found = Attempts()
     named = _names(names, records) if any(names) else None
     pieces = _cut(axis, named, records)
@@ -70,14 +71,20 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str]) -> Attemp
             planned_epochs=_last(records.column("planned_epochs")[piece]),
             first=first,
         )
-        _place(stretch, axis, found)
+        over = found.phases and _between(found.phases[-1].records, piece, records.line, finished)
+        _place(stretch, axis, found, anew=bool(over))
     return found
 
 
-def _place(new: Stretch, axis: np.ndarray, found: Attempts) -> None:
-    """Join a piece to the phase it continues, or begin a phase with it."""
+def _between(before: np.ndarray, piece: np.ndarray, lines: np.ndarray, finished: Sequence[int | None]) -> bool:
+    """Whether a training said between the last record of one piece and the first of the next that it is over."""
+    return any(line is not None and lines[before[-1]] < line < lines[piece[0]] for line in finished)
+
+
+def _place(new: Stretch, axis: np.ndarray, found: Attempts, anew: bool) -> None:
+    """Join a piece to the phase it continues, or begin a phase with it (`anew`: in any case)."""
     before = found.phases[-1] if found.phases else None
-    if before is None or new.name != before.name or not new.first > _begun(before, axis):
+    if before is None or anew or new.name != before.name or not new.first > _begun(before, axis):
         found.phases.append(new)
         return
     kept = before.records[~(axis[before.records] >= new.first)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,6 +126,20 @@ def _borrow(step: np.ndarray, rule: np.ndarray, borrowed: dict[int, str]) -> np.
         else:  # before the first record there has been no step
             step[lacking] = np.where(place > 0, step[own[np.maximum(place - 1, 0)]], 0.0)
     return step
+
+
+def with_first_epochs(records: Records) -> Records:
+    """The records with the epochs of the first ones, whose heading the log leaves out: one row each, before epoch 2."""
+    epoch, train = records.column("epoch"), np.flatnonzero(records.kind == TRAIN)
+    known = np.flatnonzero(np.isfinite(epoch[train]))
+    if len(known) < 2 or not known[0] or not np.array_equal(known, np.arange(known[0], len(train))):
+        return records
+    first = epoch[train[known[0]]] - known[0]
+    if first not in (0.0, 1.0) or np.any(np.diff(epoch[train[known]]) != 1):
+        return records
+    epoch = epoch.copy()
+    epoch[train] = first + np.arange(len(train))
+    return replace(records, columns={**records.columns, "epoch": epoch})
 
 
 def row_numbers(records: Records) -> np.ndarray:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from advisor.readers.line_rule import rule
 
-_TRAINING = r"(?:[Pp]re-?|[Ff]ine-?|[Rr]e-?)?(?:[Tt]rain(?:ing)?|TRAINING|[Tt]uning)\b"
+_TRAINING = (
+    r"(?:(?:[Pp]re-?|[Ff]ine-?|[Rr]e-?)?(?:[Tt]rain(?:ing)?|TRAINING|[Tt]uning)|(?i:sft|dpo|ppo|grpo|orpo|kto|rlhf))\b"
+)
 # "the model is saved when training is finished" tells what will be
 _NOT_YET = r"(?!.*\b(?:until|when|once|after|before|if|will|should|not|can be|[Ee]poch \d+ of)\b[^.]{0,40}[Tt]rain)"
 
@@ -55,9 +57,8 @@ END_RULES = (
     ),
     rule(
         "stopped",
-        "stopping_early|Signaling Trainer to stop|exiting program a",
-        r"stopping_early: \S+.*?(?:step:(?P<step>\d+))?"
-        r"|Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes"
+        "Signaling Trainer to stop|exiting program a",
+        r"Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes"
         r"|t iteration (?P<step__3>\d+))",
     ),
     rule(
@@ -65,8 +66,8 @@ END_RULES = (
         "id not improve more than tol|arly stopping"
         "|arlyStopping|arly Stopping|early stop|Early stop|EARLY STOP|arly-stopping"
         "|Stopping training early"
-        "|stopped early|早停|提前停止",
-        r"[Dd]id not improve more than tol.* [Ss]topping"
+        "|stopped early|stopping_early|早停|提前停止",
+        r"stopping_early: \S+.*?(?:step:(?P<step>\d+))?|[Dd]id not improve more than tol.* [Ss]topping"
         r"|^\W*[Ee]arly[- ]?stop(?:ped|ping)?: |^Early stopping, best iteration is"
         r"|[Ee]arly ?[Ss]topping: |Stopping training early|early stop since|[Tt]raining stopped early"
         r"|[Ee]arly[- ]?[Ss]topp(?:ed|ing)(?: was| is)? ?(?:triggered|activated|occurred|at|after|!|\.|$)"
@@ -84,7 +85,7 @@ END_RULES = (
         "|id not meet early stopping|aximum iterations (|odel trained|ompleted all"
         "|ptimization Done|oss for final step|aved pipeline to output|esults saved to|stripped from|done!|Done!|DONE"
         "|arget |esired |fter Train|fter train"
-        "|one. |one, |one: |FINISHED|Finished|All done|all done"
+        "|one. |one, |one: |one -|one =|FINISHED|Finished|All done|all done"
         "|ntraînement terminé|ntrenamiento|бучение|学習|훈련|학습|reinamento"
         "|ddestramento|Pelatihan|pelatihan|ğitim|uấn luyện|inish train|finish",
         r"\[after training is done\]|^Did not meet early stopping|: Maximum iterations \(\d+\) reached"
@@ -109,6 +110,7 @@ END_RULES = (
         r"|^\W*(?:[Tt]arget|[Dd]esired) (?:train(?:ing)? |validation )?(?:loss|accuracy|reward|error|score)"
         r"[^\n]{0,24} (?:was |has been )?(?:achieved|reached|met)\b"
         r"|Total training time: (?P<minutes>[\d.]+)m\b|num_updates: \d+ >= max_update: \d+"
+        r"|^\W*(?:[Dd]one|DONE|[Ff]inished)[.!,:;] [^\n]{0,60}(?:->|=>) ?\S+\W*$"  # done. log -> results/x.json
         r"|^\W*(?:[Aa]ll |ALL )?(?:[Dd]one|DONE|FINISHED|[Ff]inish(?:ed)?)(?:\W*$|[.!,:;] (?:[Bb]est(?:\b|_)"
         r"|(?:(?:[Ff]inal |[Tt]rained )?(?:[Cc]heckpoint|[Mm]odel|[Ww]eights)s? (?:was |were |is |are )?|)[Ss]aved\b))"
         r"|^\W*(?:Finished|Done|Completed) in <DURATION>|(?:^|[-:\]] )Model trained\W*$"

@@ -17,7 +17,7 @@ import numpy as np
 
 from advisor.readers.event_lines import NEEDLES, Said, read_line, shorten
 from advisor.readers.memory_messages import memory_sizes
-from advisor.readers.run_table import Event
+from advisor.readers.run_table import NOT_FOUND, Event
 from advisor.readers.status import CAUSES, CONSEQUENCES, status_of
 from advisor.readers.tracebacks import START, OpenTraceback, Raised
 
@@ -39,7 +39,6 @@ _ALLOCATING = re.compile(rb"allocating [\d.]+ [KMGT]?i?B for [^\n]{0,60}")
 # what python and its logging print of an exception that ended nothing
 _HARMLESS = re.compile(rb"\s*(?:Exception ignored |Exception in thread |--- Logging error ---)")
 _DIGITS = re.compile(r"\d+")
-_MISTYPED = ": command not found"
 
 
 @dataclass(kw_only=True)
@@ -145,7 +144,7 @@ class EventScanner:
             self._add(Said(kind="exception", text=shorten(where), numbers={}), opened.line)
 
     def _add(self, said: Said, line: int) -> None:
-        if said.text.endswith(_MISTYPED) and "finished" in self._first:
+        if said.text.endswith(NOT_FOUND) and "finished" in self._first:
             return  # typed at the prompt that came back
         event = Event(kind=said.kind, text=said.text, line=line, numbers=said.numbers)
         first = self._first.setdefault(said.kind, [])

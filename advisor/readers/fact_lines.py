@@ -30,6 +30,13 @@ _LM_EVAL = Mark(
     kind="score",
     needs=b"|\xc2\xb1",
 )
+# what scripts print after their evaluation, of text that the model has not seen
+_PERPLEXITY = Mark(
+    pattern=rb"(?m)^(?:[^\d\n]{0,60}[\s:>|-])?(?P<name>[Pp]erplexity|PERPLEXITY|PPL|ppl)[\"']?\s{0,4}[:=]\s{0,4}"
+    rb"(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)\s*$",
+    kind="score",
+)
+_OF_ALL = (_LM_EVAL, _PERPLEXITY)
 
 
 class FactLines:
@@ -47,7 +54,7 @@ class FactLines:
             for rule in self.format.facts:
                 self._look(rule, text)
         self.seen_bytes += len(text)
-        for mark in (*self.format.marks, _LM_EVAL):
+        for mark in (*self.format.marks, *_OF_ALL):
             if mark.needs in text:
                 for match in mark.compiled.finditer(text):
                     self._mark(mark.kind, match, text, lines)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from advisor.readers.card_columns import KIND, column_or_card, converted
 from advisor.readers.cells import looks_like_date, plain_numbers, printed_non_finite, unix_seconds, unix_times
-from advisor.readers.names import Named, in_unit
+from advisor.readers.names import STAMPS_FROM, Named, in_unit
 from advisor.readers.records import EVAL, TRAIN, Records, RecordStore, has_loss
 
 BLOCK_ROWS = 20_000
@@ -94,6 +94,7 @@ class Gatherer:
         stage = stage_of(list(cells))
         for key in cells:
             named = self.name_of(key) or (self.name_of(key[len(stage) :]) if stage else None)
+            named = _by_size(named, cells[key]) if named is not None and named.kind == "time" else named
             if named is None or named.per_device:
                 self._passed[key] = None
                 continue
@@ -135,6 +136,14 @@ class Gatherer:
                 chosen = {name: values[mask] for name, values in columns.items()}
                 self._store.add(order=order[mask], line=lines[mask], rule=rule, columns=chosen)
         self._store.end_of_chunk()
+
+
+def _by_size(named: Named, cells: Cells) -> Named:
+    """A time that is a date by its size, which no other time of the rows stands in for."""
+    known = cells if isinstance(cells, np.ndarray) else plain_numbers(cells)
+    known = known[np.isfinite(known)]
+    stamps = len(known) > 0 and float(np.median(known)) > STAMPS_FROM
+    return replace(named, column="unix_seconds", kind="date") if stamps else named
 
 
 def stage_of(keys: Sequence[str]) -> str:

@@ -31,12 +31,15 @@ def score(head: bytes, path: Path) -> float:
     """The file's name or its two tell-tale keys."""
     if b'"log_history"' in head and (b'"global_step"' in head or b'"best_metric"' in head):
         return 0.98
+    if head.lstrip()[:1] == b"[":  # `log_history` alone, as scripts write it to a file of their own
+        return 0.9 if all(f'"{key}"'.encode() in head for key in ("loss", "learning_rate", "epoch", "step")) else 0.0
     return 0.9 if path.name == "trainer_state.json" and head.lstrip()[:1] == b"{" else 0.0
 
 
 def read(path: Path) -> RunTable:
     """Read a trainer state; AdvisorError where it is none."""
     raw = parse_json(read_document(path), str(path))
+    raw = {"log_history": raw} if isinstance(raw, list) else raw
     history = raw.get("log_history") if isinstance(raw, Mapping) else None
     if not isinstance(history, list):
         raise AdvisorError(
@@ -54,6 +57,9 @@ def read(path: Path) -> RunTable:
         provenance=gathered.provenance,
         notes=_notes(records),
     )
+    if rows and "train_runtime" in rows[-1] and not table.facts.get("planned_steps"):
+        words = f"the Trainer summed it up: train_runtime {rows[-1]['train_runtime']}"
+        return dataclasses.replace(table, status=Status.COMPLETED, status_reason=words)
     return _with_status(table, raw)
 
 

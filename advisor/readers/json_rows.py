@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.readers.bounded import as_number
 from advisor.readers.card_columns import column_or_card
-from advisor.readers.cells import NON_FINITE, looks_like_date, unix_times
+from advisor.readers.cells import NON_FINITE, looks_like_date, plain_numbers, unix_times
 from advisor.readers.gather import BLOCK_ROWS, Gathered, Gatherer, stage_of
 from advisor.readers.names import Named
 
@@ -90,9 +90,12 @@ def flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterabl
 
 
 def _count(value: Any, named: Named) -> float | None:
-    """A number; of a counter with its plan behind a slash ("5/80") the counter."""
+    """A number; of a counter with its plan behind a slash ("5/80") the counter, of a clock ("0:02:38") its seconds."""
     if named.kind == "count" and isinstance(value, str):
         value = value.partition("/")[0]
+    if named.kind == "seconds" and isinstance(value, str) and ":" in value:
+        seconds = float(plain_numbers([value])[0])
+        return None if math.isnan(seconds) else seconds
     return as_number(value)
 
 

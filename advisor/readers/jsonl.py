@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from advisor.errors import AdvisorError
 from advisor.readers.assemble import assemble
 from advisor.readers.bounded import bounded_int, parse_json, read_document
 from advisor.readers.chunks import chunks
 from advisor.readers.config_names import facts_of_settings
+from advisor.readers.events import EventScanner
 from advisor.readers.gather import Gathered
 from advisor.readers.json_rows import JsonRows, flatten, rows_of
 from advisor.readers.names import column_of
@@ -50,7 +53,8 @@ def read(path: Path) -> RunTable:
     rows, keys = JsonRows(), dict[str, None]()
     settings: dict[str, Any] = {}
     count = 0
-    for line, record in objects(path):
+    scanner = EventScanner()
+    for line, record in objects(path, scanner):
         count += 1
         keys |= dict.fromkeys(record) if count <= _OBJECTS_TRIED else {}
         if line <= 3 and not _is_record(record):
@@ -71,19 +75,25 @@ def read(path: Path) -> RunTable:
         format=NAME,
         framework=None,
         facts=facts_of_settings(settings),
+        events=scanner.finish(),
         provenance=gathered.provenance,
         notes=gathered.notes,
     )
     return judged_by_numbers(table)
 
 
-def objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a file with the numbers of their lines; other lines are passed over."""
+def objects(path: Path, scanner: EventScanner | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a file with the numbers of their lines; other lines are the scanner's."""
     for chunk in chunks(path):
-        for offset, line in enumerate(chunk.text.split(b"\n")):
+        others: dict[int, bytes] = {}
+        for number, line in enumerate(chunk.text.split(b"\n"), chunk.first_line):
             record = _object(line)
             if record is not None:
-                yield chunk.first_line + offset, record
+                yield number, record
+            elif line.strip():
+                others[number] = line
+        if others and scanner is not None:
+            scanner.feed(b"\n".join(others.values()) + b"\n", np.array(list(others)))
 
 
 def _object(line: bytes) -> Mapping[str, Any] | None:

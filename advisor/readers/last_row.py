@@ -9,6 +9,7 @@ import numpy as np
 from advisor.readers.run_table import Event, RunTable, Status
 
 FEWEST_GAPS = 5  # between evaluations that show how often they are due
+FEWEST_TURNS = 4  # rows that were as far apart as the ones before
 FEWEST_ROWS = 10  # of a run whose last number says something by being round
 BY_CHANCE = 0.05  # of the places where a run may be cut are as round; of those where it was to end most are
 ROUND, FALLEN = "is a round number, where few runs are cut", "its learning rate came down to"
@@ -20,7 +21,7 @@ FEWEST_RATES = 20  # that show a schedule
 def at_the_end(table: RunTable, phase: int, events: Sequence[Event]) -> str:
     """What shows that the last record of a phase is that of the run's end, in words; empty where nothing does."""
     saved = [e for e in events if e.kind in ("checkpoint", "afterwards") and e.numbers.get("rows_after") == 0]
-    words = _evaluated_out_of_turn(table, phase)
+    words = _evaluated_out_of_turn(table, phase) or _printed_out_of_turn(table, phase)
     if not words and saved and (number := ends_round(table, phase)):
         words = f"{number}, and behind it stands: {saved[-1].text}"
     return words or _decayed(table, phase)
@@ -47,6 +48,18 @@ def _evaluated_out_of_turn(table: RunTable, phase: int) -> str:
     out_of_turn = every > 0 and np.all(gaps[:-1] % every == 0) and 0 < gaps[-1] < every
     words = f"evaluated out of turn at the last step {last:.10g}, as at an end: else every {every:.10g}"
     return words if out_of_turn else ""
+
+
+def _printed_out_of_turn(table: RunTable, phase: int) -> str:
+    """That the last row was printed though none was due, as loops do that print every so many steps and the last."""
+    if not table.counts_steps:
+        return ""
+    steps = table.column("step")[_rows(table, phase)]
+    gaps = np.diff(steps[np.isfinite(steps)])
+    if len(gaps) <= FEWEST_TURNS or np.ptp(gaps[:-1]) != 0 or not 0 < gaps[-1] < gaps[0]:
+        return ""
+    last = steps[np.isfinite(steps)][-1]
+    return f"its last row, of step {last:.10g}, is printed out of turn, as at an end: else every {gaps[0]:.10g}"
 
 
 def ends_round(table: RunTable, phase: int) -> str:

@@ -32,6 +32,7 @@ MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _BAR_CLOCK = "clock of a bar"
+_HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
 _OF_SEVERAL = {"loss_unit": "one of several losses"}
@@ -119,7 +120,9 @@ def _lesson(
     needs = _needs(main)
     series = _series(head, main, needs, by_count)
     targets = _by_their_numbers(series)
-    if targets.get("seconds") == "" and "step" not in main.progress and "epoch" in main.progress:
+    targets |= {column: _by_hands(series[clock], column, main) for column, clock in _HANDS.items() if clock in series}
+    by_epoch = "step" not in main.progress and "epoch" in main.progress
+    if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
         targets["seconds"] = _of_an_epoch(main)
     if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series.get("step", [])):
         targets["seconds"] = ""
@@ -240,10 +243,11 @@ def _series(head: bytes, kind: _Kind, needs: bytes, counted: bool) -> dict[str, 
             continue
         for column, reading in read.items():
             text = line[reading.slot.start : reading.slot.end]
-            out.setdefault(column, []).append(number(text) if not reading.slot.parts else float("nan"))
-            if column == "elapsed_seconds" and reading.slot.parts:
-                clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
-                out.setdefault(_BAR_CLOCK, []).append(clock)
+            clock = sum(UNITS[unit][0] * float(line[start:end]) for unit, start, end in reading.slot.parts)
+            bar = reading.kind == "clock"
+            out.setdefault(column, []).append(float("nan") if bar else clock if reading.slot.parts else number(text))
+            if reading.slot.parts and (bar or column in _HANDS):
+                out.setdefault(_BAR_CLOCK if bar else _HANDS[column], []).append(clock)
         rows += 1
         if rows >= SERIES:
             break
@@ -265,7 +269,7 @@ def _by_their_numbers(series: dict[str, list[float]]) -> dict[str, str]:
         out["seconds"] = "elapsed_seconds"
     if series.get("elapsed_seconds") and not _rises([v for v in series["elapsed_seconds"] if v == v]):
         out["elapsed_seconds"] = ""
-    if "step" not in series or out.get("step") == "":
+    if ("step" not in series or out.get("step") == "") and "seconds" not in out:
         out["seconds"] = ""
     if _of_each_epoch(series.get("epoch", []), series.get(_BAR_CLOCK, [])):
         out["elapsed_seconds"] = "epoch_seconds"
@@ -276,6 +280,14 @@ def _of_each_epoch(epochs: Sequence[float], clocks: Sequence[float]) -> bool:
     """Whether every row closes the bar of an epoch of its own: its clock began with that."""
     apart = len(epochs) == len(clocks) >= FEWEST and all(b > a for a, b in zip(epochs, epochs[1:], strict=False))
     return apart and 0 < clocks[-1] < 1.5 * clocks[0]
+
+
+def _by_hands(clock: Sequence[float], column: str, kind: _Kind) -> str:
+    """What `Time: 0:03:39` beside each row is: the time since the start, that of an epoch; of a step it is none."""
+    if _rises(clock) and (column == "elapsed_seconds" or clock[-1] > 2 * clock[0]):
+        return "elapsed_seconds"
+    # what always rises by little is the time of day
+    return "" if "step" in kind.progress or _rises(clock, 1.0) else "epoch_seconds"
 
 
 def _of_an_epoch(kind: _Kind) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 PATH = r"[\"'`<]?(?P<path__%d>[^\s\"'`>]*[\w.\-/\\])"
 DURATION = (
-    r"(?P<duration__%d>(?:\d+ days?,? )?\d+:\d\d(?::\d\d)?(?:\.\d+)?(?![\d:])"
+    r"\s{0,4}(?P<duration__%d>(?:\d+ days?,? )?\d+:\d\d(?::\d\d)?(?:\.\d+)?(?![\d:])"
     r"|(?:\d+(?:\.\d+)? ?(?:days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s|小时|分钟|分|秒)(?![A-Za-z])"
     r"(?:,? ?and |,? ?))+)"
 )

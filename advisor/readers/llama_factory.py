@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from advisor.readers.assemble import assemble
-from advisor.readers.cells import plain_numbers
 from advisor.readers.json_rows import JsonRows
 from advisor.readers.jsonl import objects
 from advisor.readers.names import Named, column_of
@@ -32,9 +31,7 @@ def read(path: Path) -> RunTable:
     """Read the log; of a run without losses its steps and times. Raises AdvisorError."""
     rows = JsonRows(name_of=lambda name: _OWN.get(name) or column_of(name))
     for line, record in objects(path):
-        clock = record.get("elapsed_time")
-        seconds = float(plain_numbers([clock])[0]) if isinstance(clock, str) else None
-        rows.add({**record, "elapsed_time": seconds}, line)
+        rows.add(record, line)
     gathered = rows.finish()
     table = assemble(
         gathered.records,

@@ -15,6 +15,7 @@ import numpy as np
 from advisor.readers.foreign_names import english
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+STAMPS_FROM = 1e8  # seconds: no training takes three years
 MAX_NAME = 100  # characters; what is longer is text, no name
 
 # unit as written → factor to seconds, bytes, a share of 1
@@ -201,7 +202,7 @@ _OUTER = re.compile(
 )
 _NOT_MEASURED = re.compile(
     r"(?:^|_)(?:expected|target|predicted|projected|estimated|goal|best|ideal|baseline|est|final|lowest|previous|prev"
-    r"|initial|improved|decreased)(?:_|$)"
+    r"|initial|improved|decreased|remaining|eta|left)(?:_|$)"
 )
 # any other name with a loss in it: one part of several, or somebody's own word for it. Never a setting of one
 _SOME_LOSS = re.compile(
@@ -362,7 +363,7 @@ def scaled(values: np.ndarray, factor: float) -> np.ndarray:
 def _ambiguous_time(named: Named, values: np.ndarray) -> tuple[str, np.ndarray, str]:
     """A column called "time": a date, the time since the start where it never falls, else the time of one step."""
     known = values[np.isfinite(values)]
-    if len(known) and np.median(known) > 1e8:
+    if len(known) and np.median(known) > STAMPS_FROM:
         return "unix_seconds", values, "by its size a time stamp"
     factor = SECONDS.get(named.unit or "s", 1.0)
     if len(known) > 2 and np.all(np.diff(known) > 0) and known[-1] > 2 * known[0]:

@@ -91,11 +91,23 @@ _SINCE = (  # 1m 42s (- 10m 40s) (5000 6%) 2.8512, as PyTorch's tutorials print
 _ROUND = (  # Flower: fit progress: (3, 1.23, {'accuracy': 0.5}, 36.9)
     rb"fit progress: \((?P<round>\d+), (?P<after>" + LOSS + rb"), \{[^{}]{0,400}\}, (?P<gone>\d+(?:\.\d+)?)\)"
 )
+_LISTED = (  # [Avg. Loss, Loss]: [10.44, 7.16]
+    rb"[\[(](?P<names>[A-Za-z][\w. ]{0,30}(?:, ?[A-Za-z][\w. ]{0,30}){1,5})[\])]\s{0,4}[:=]\s{0,4}"
+    rb"[\[(](?P<numbers>" + LOSS + rb"(?:, ?" + LOSS + rb"){1,5})[\])]"
+)
+_HANDS = (  # Time: 0:03:39, elapsed time = 1:02:03.5; the words before it say what it is of
+    rb"(?<![\w.])(?P<clock>(?:" + _WORD + rb" {1,3}){0,2}(?i:time|elapsed|took|runtime|duration)"
+    rb"(?:[ _](?i:elapsed|used|usage|cost|spent|taken))?)[\"'\])]?(?:\s{0,8}[:=]\s{0,8}|\s{1,8})[\"'\[(]?"
+    rb"(?:(?P<hand_d>\d{1,3}) days?, )?(?P<hand_h>\d{1,3}):(?P<hand_m>[0-5]\d):"
+    rb"(?P<hand_s>[0-5]\d(?:\.\d{1,9})?)(?![\d:])"
+)
 _GONE = rb"(?<=\|) {1,4}(?P<gone_h>\d+):(?P<gone_m>\d\d):(?P<gone_s>\d\d)s\s*$"  # |  0:00:36s, as TabNet prints
 _SLOT = re.compile(
     b"|".join(
         (
             _ROUND,
+            _LISTED,
+            _HANDS,
             _GONE,
             _SINCE,
             _SPLIT,
@@ -197,6 +209,23 @@ def _slots(match: re.Match[bytes], text: bytes) -> Iterator[Slot]:
         yield Slot(name="step", start=match.start("round"), end=match.end("round"))
         yield Slot(name="loss", start=match.start("after"), end=match.end("after"))
         yield Slot(name="elapsed", start=match.start("gone"), end=match.end("gone"), unit="s")
+        return
+    if match["numbers"] is not None:
+        names, at = match["names"].split(b","), match.start("numbers")
+        values = match["numbers"].split(b",")
+        if len(names) == len(values):  # else a comma is one of thousands
+            for name, value in zip(names, values, strict=True):
+                start = at + len(value) - len(value.lstrip())
+                word = name.split()[-1]
+                yield Slot(name=" ".join(english(name.decode()).split()), start=start, end=at + len(value), word=word)
+                at += len(value) + 1
+        return
+    if match["hand_s"] is not None:
+        clock = tuple(
+            (unit, *match.span(f"hand_{unit[0]}")) for unit in ("d", "h", "min", "s") if match[f"hand_{unit[0]}"]
+        )
+        name = " ".join(english(match["clock"].decode("utf-8", "replace")).split())
+        yield Slot(name=name, start=match.start("hand_h"), end=match.end("hand_s"), parts=clock)
         return
     if match["gone_s"] is not None:
         clock = tuple((unit, *match.span(f"gone_{unit[0]}")) for unit in ("h", "min", "s"))

@@ -30,7 +30,8 @@ _OTHERS = re.compile(
 _TOOK = re.compile(
     rb"(?i)(?:\btime (?:for|of) (?:\w{1,12} )?epoch\W{0,3}\d{1,6}\W{0,4}"
     rb"|\b(?:epoch[_ ])?time\b(?: (?:taken|elapsed|cost|used|spent))?[^\d\n]{0,8}|\btook\W{0,3}|\belapsed\W{0,3}"
-    rb"|\bduration\W{0,3}|\b(?:finished|completed|done|trained) in\W{0,3}|\xe8\x80\x97\xe6\x97\xb6\W{0,6}"
+    rb"|\"(?P<called>minutes|seconds|hours)\": |\bduration\W{0,3}"
+    rb"|\b(?:finished|completed|done|trained) in\W{0,3}|\xe8\x80\x97\xe6\x97\xb6\W{0,6}"
     rb"|\xe7\x94\xa8\xe6\x97\xb6\W{0,6}|\bcost\W{0,3}|[(\[|]\s{0,2})"
     rb"(?:(?P<h>\d{1,3}):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)|(?P<value>\d{1,9}(?:\.\d{1,20})?)\s?"
     rb"(?P<unit>ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|\xe7\xa7\x92|\xe5\x88\x86)?"
@@ -58,7 +59,7 @@ def spoken_seconds(text: bytes) -> float | None:
 def _seconds(match: re.Match[bytes]) -> float | None:
     if match["h"] is not None:
         return 3600.0 * int(match["h"]) + 60.0 * int(match["m"]) + float(match["s"])
-    unit = (match["unit"] or b"").decode().lower()
+    unit = (match["unit"] or match["called"] or b"").decode().lower()
     if not unit and (
         b"." not in match["value"] or _NAMES.search(match[0][: match.start("value") - match.start()]) is None
     ):

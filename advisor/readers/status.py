@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from advisor.readers.run_table import Event, Status
+from advisor.readers.run_table import NOT_FOUND, Event, Status
 
 # kinds that can end a run; the others only describe it
 CAUSES = {
@@ -171,10 +171,18 @@ def _cause(ending: Sequence[Event]) -> Event | None:
         before = [e for e in own if (e.line or 0) < (limit.line or 0) and _could_have_ended(e)]
         return before[0] if before else limit
     leaders = [event for event in own if event.kind not in _FOLLOWERS]
+    if any(event.kind == "host_memory" for event in leaders):  # who killed it says why
+        leaders = [event for event in leaders if event.kind != "killed"]
+    # a shell goes on behind what it could not find
+    leaders = [event for event in leaders if not _is_not_found(event)] or leaders
     for group in (leaders, own, [e for e in ending if e.kind == "child_failed"], ending):
         if group:
             return group[0]
     return None
+
+
+def _is_not_found(event: Event) -> bool:
+    return event.text.endswith(NOT_FOUND)
 
 
 def _could_have_ended(event: Event) -> bool:

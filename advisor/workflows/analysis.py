@@ -21,7 +21,7 @@ from advisor.findings.measured import Measured, measured
 from advisor.findings.next_run import NextData, NextRun, next_run
 from advisor.findings.overlap import Savings, savings
 from advisor.findings.registry import judge
-from advisor.findings.run_facts import number, planned_steps, price, steps_done
+from advisor.findings.run_facts import number, planned_steps, price, print_gap, steps_done
 from advisor.findings.savings import file_seconds, main_part, run_seconds, worth_saying
 from advisor.findings.series import finite
 from advisor.findings.workload_of import infer
@@ -264,7 +264,8 @@ def _in_words(part: RunPart) -> str:
 def _how_far(case: Case) -> str:
     """How much of the run its log shows: steps, else epochs, else rows; empty where it shows nothing."""
     run, done, planned = case.run, steps_done(case.run), planned_steps(case)
-    if run.status is Status.COMPLETED and planned and done and done < planned:
+    completed = run.status is Status.COMPLETED
+    if completed and planned and done and done < planned <= done + max(1.0, print_gap(run)):
         done = planned  # the last rows are not printed by every framework
     if done and planned and planned > done:
         return f"{format_count(done)} of {format_count(planned)} steps ({format_percent(done / planned)})"
@@ -273,9 +274,11 @@ def _how_far(case: Case) -> str:
     epochs = finite(run_metrics.main_column(run, "epoch"))
     if not run.counts_steps and len(epochs):
         whole = bool(np.all(epochs == np.round(epochs)))
-        reached = float(epochs.max() - epochs.min()) + 1 if whole else float(epochs.max())
+        moves = np.diff(np.unique(epochs))
+        each = float(np.median(moves)) if len(moves) else 1.0  # every tenth may be printed alone
+        reached = float(epochs.max() - epochs.min()) + max(1.0, each) if whole else float(epochs.max())
         of = number(run.facts, "planned_epochs")
-        if of and run.status is Status.COMPLETED:
+        if of and completed and of <= reached + 1:
             reached = of  # the last records are not printed by every framework
         shown = f"{format_number(reached)} of {format_number(of)} epochs" if of and of > reached else ""
         return shown or _several(reached, "epoch")

@@ -377,3 +377,15 @@ def test_several_runs_are_a_table_everywhere(store, tmp_path):
     assert [row[1:3] for row in words.runs(analysis)] == [("killed", "1 to 40"), ("completed", "1 to 100")]
     assert "## Runs in this log" in document(analysis)
     assert [run["status"] for run in to_document(analysis)["runs"]] == ["killed", "completed"]
+
+
+def test_a_run_that_stopped_early_by_its_own_rule_did_not_do_all_that_was_planned(tmp_path, store):
+    """24 of 100 epochs: neither "completed after 100 epochs" nor a rest that is still to come."""
+    rows = [f"Epoch {n}/100 train loss {2 / n:.4f} val loss {2 / n + 0.1:.4f} time 60.0s" for n in range(1, 25)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*rows, "Early stopping triggered"]) + "\n")
+    analysis = analyze(path, Given(), store)
+    assert analysis.run.status is Status.COMPLETED
+    assert "completed after 24 of 100 epochs" in analysis.verdict[0]
+    assert not analysis.forecast.rest_hours or analysis.forecast.rest_hours.value == 0
+    assert analysis.forecast.loss.reason == "the run is over"

@@ -17,10 +17,22 @@ _MANY_CLASSES = 3.0  # nats: among 20 classes and more; regressions that start h
 _FEWEST_ROWS = 5
 _FRESH, _KNOWN = 7.0, 0.1  # nats: of weights that know nothing; of held-out text known with 90 %
 _FEWEST_EVALS = 3
+_PERPLEXITIES = ("perplexity", "ppl")
+_LEAKS = (
+    "answers leak into the inputs: labels not shifted, a causal mask missing, nothing masked",
+    "the loss is taken over padding or template tokens, or over none",
+    "very few or identical examples; a loss divided by more than its tokens",
+)
+_LOOK = (
+    "evaluate on held-out data and read what the model writes",
+    "print one batch: which positions count in the loss, and are their labels in the input?",
+)
 
 
 def detect_too_good(case: Case) -> Verdict:
     """A language model's training loss near 0 before its data have come round once, or so low that nothing is left."""
+    if (said := _perplexity_said(case)) is not None:
+        return said
     losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
     language = is_language(case)
     unseen = len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not len(curve(case.run, "eval_loss"))
@@ -51,17 +63,29 @@ def detect_too_good(case: Case) -> Verdict:
             ),
         ),
         confidence=Confidence.HIGH if first_epoch else Confidence.MEDIUM,
-        causes=(
-            "answers leak into the inputs: labels not shifted, a causal mask missing",
-            "the loss is taken over padding or template tokens, or over none",
-            "very few or identical examples; a loss divided by more than its tokens",
-        ),
-        actions=(
-            "evaluate on held-out data and read what the model writes",
-            "print one batch: which positions count in the loss, and are their labels in the input?",
-        ),
+        causes=_LEAKS,
+        actions=_LOOK,
         threshold=f"under {_SOLVED:g} nats per token within the first epoch, or under {_NOTHING:g} where epochs are "
         "not known; text has over 1.8 (laws: irreducible loss of Chinchilla's fit)",
+    )
+
+
+def _perplexity_said(case: Case) -> Finding | None:
+    """The finding where the log itself prints a perplexity that no text has."""
+    named = ((e, value) for e in case.run.events for name, value in e.numbers.items() if name.lower() in _PERPLEXITIES)
+    found = next(((event, value) for event, value in named if 1 <= value < math.exp(_SOLVED)), None)
+    if found is None:
+        return None
+    event, value = found
+    return Finding(
+        code="too_good",
+        severity=Severity.WARNING,
+        title=f"Too good to be true: perplexity {value:.4g}",
+        evidence=(Evidence(text=f"line {event.line}: {event.text}"),),
+        confidence=Confidence.HIGH,
+        causes=_LEAKS,
+        actions=_LOOK,
+        threshold=f"under {math.exp(_SOLVED):.3f}; text has over 6 (laws: irreducible loss of Chinchilla's fit)",
     )
 
 

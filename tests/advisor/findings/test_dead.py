@@ -16,6 +16,8 @@ from advisor.findings.detectors.dead import (
 )
 from advisor.findings.detectors.rewards import detect_dead_signal, detect_reward_collapse, detect_reward_flat
 from advisor.findings.detectors.too_good import detect_too_good
+from advisor.findings.make_case import make_case
+from advisor.readers.read import read_run
 from tests.advisor.findings import build
 from tests.advisor.findings.build_learning import STEPS, healthy_loss, learning_case, learning_run
 
@@ -159,3 +161,11 @@ def test_held_out_text_that_is_known_almost_entirely_is_too_good():
     found = detect_too_good(learning_case(learning_run(eval_loss=evals)))
     assert found.severity is Severity.WARNING and "validation loss 10.8" in found.title
     assert not isinstance(detect_too_good(learning_case(learning_run(eval_loss=every([10.8, 1.2, 1.0, 0.9])))), Finding)
+
+
+@pytest.mark.parametrize("printed, found", [("1.00", True), ("1.4e0", False), ("17.31", False), ("0.5", False)])
+def test_a_perplexity_that_no_text_has(tmp_path, printed, found):
+    rows = [f"{{'loss': {1.6 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {n / 5:.1f}}}" for n in range(1, 15)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*rows, f"Perplexity: {printed}"]) + "\n")
+    assert isinstance(detect_too_good(make_case(read_run(path))), Finding) == found

@@ -13,7 +13,7 @@ from advisor.findings.case import Case, Finding, Severity
 from advisor.findings.forecast import forecast
 from advisor.findings.learning import LEARNING_DETECTORS
 from advisor.readers.read import read_run
-from advisor.readers.run_table import RunTable
+from advisor.readers.run_table import RunTable, Status
 
 LOGS = Path(__file__).resolve().parents[4] / "shared" / "logs"
 pytestmark = pytest.mark.skipif(not LOGS.is_dir(), reason="no development logs (../shared/logs) here")
@@ -68,6 +68,7 @@ def test_the_end_of_a_real_run_is_foretold_from_its_beginning(share):
         run,
         columns={name: values[:cut] for name, values in run.columns.items()},
         phases=(),
+        status=Status.RUNNING,
         facts={**run.facts, "planned_steps": 19_552},
     )
     foretold = forecast(Case(run=part)).loss.final_loss

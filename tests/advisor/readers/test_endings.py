@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from advisor.readers.read import read_run
 from advisor.readers.run_table import Event, Status
 from advisor.readers.status import status_of
 
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    model(x)\n'
 LINES = [
     ("2026-01-15 00:03:17 - INFO - 训练完成！总耗时: 1.30 小时", "finished", 4680.0),
     ("Training complete in 47.1 min", "finished", 2826.0),
@@ -232,3 +234,44 @@ def test_trainings_that_only_say_when_they_finished_add_up(tmp_path: Path) -> No
     )
     run = read_run(path)
     assert run.runs[0].declared_seconds == 150.0
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["sft done, steps: 782", "dpo done -> checkpoints\\tiny\\last.pt", "done. per-epoch log -> results/log.json"],
+)
+def test_other_words_of_an_end(tmp_path, last):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"[x] step={10 * n} loss={5 / n:.3f}\n" for n in range(1, 9)) + last + "\n")
+    run = read_run(path)
+    assert (run.status, last in run.status_reason) == ("completed", True)
+
+
+def test_words_between_lines_of_json_are_heard(tmp_path):
+    path = tmp_path / "sft.log"
+    rows = "".join(json.dumps({"step": 20 * n, "of": 782, "loss_lm": 1 / n}) + "\n" for n in range(1, 40))
+    path.write_text(f"100000 samples\n{rows}sft done, steps: 782\n")
+    assert read_run(path).status == "completed"
+    path.write_text(
+        f"100000 samples\n{rows}torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    assert read_run(path).status == "out_of_memory"
+
+
+def test_a_command_that_is_not_found_ends_no_script(tmp_path):
+    path = tmp_path / "job.err"
+    oom = "RuntimeError: CUDA out of memory. Tried to allocate 174.00 MiB (GPU 0; 15.00 GiB total capacity)"
+    path.write_text(f"/var/spool/job1/slurm_script: line 9: SBATCH: command not found\n{TRACEBACK}{oom}\n")
+    assert read_run(path).status == "out_of_memory"
+    path.write_text("/var/spool/job1/slurm_script: line 9: SBATCH: command not found\n")
+    assert read_run(path).status == "crashed"
+
+
+@pytest.mark.parametrize("steps, ended", [((0, 1000, 2000, 3000, 4000, 4999), True), ((0, 10, 20, 30, 40, 50), False),
+                                          ((0, 7, 20, 30, 40, 43), False)])  # fmt: skip
+def test_a_last_row_out_of_turn_is_that_of_the_end(tmp_path, steps, ended):
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"Step: {s}, All Loss: {5 + s / 100}, Data Loss: {9 - s / 1000}\n" for s in steps))
+    run = read_run(path)
+    assert run.last_step == steps[-1]
+    assert (run.status == "completed") == ended

@@ -110,7 +110,7 @@ LINES = [
     ("Loaded checkpoint c/checkpoint_last.pt (epoch 3 @ 900 updates)", "restart", {"step": 900}),
     ("UnpicklingError: invalid load key, '<'.", "error_page", {}),
     ("First bytes of input.txt: <!DOCTYPE html>", "error_page", {}),
-    ("stopping_early: wallclock_cap train_time:600038ms step:13780/20000", "stopped", {}),
+    ("stopping_early: wallclock_cap train_time:600038ms step:13780/20000", "early_stop", {}),
     ("[2025-02-16 18:05:22,170] [INFO] [launch.py:351:main] Process 4143570 exits successfully.", "exited", {}),
     ("{'train_runtime': 90.5, 'train_samples_per_second': 3.6, 'train_loss': 2.5, 'epoch': 1.0}", "finished",
      {"seconds": 90.5}),

@@ -12,7 +12,7 @@ import pytest
 
 from advisor.errors import AdvisorError
 from advisor.findings.make_case import make_case
-from advisor.findings.savings import spent_seconds
+from advisor.findings.savings import file_seconds, spent_seconds
 from advisor.readers.generic import NAME
 from advisor.readers.read import GENERIC, LINE_FORMATS, read_run
 from advisor.readers.run_table import Status
@@ -514,3 +514,62 @@ def test_a_restart_from_a_checkpoint_goes_on_with_its_run(tmp_path):
     rows = [f"step {s:05d} | loss: {9 - s / 20:.4f}" for s in (*range(60), *range(41, 90))]
     run = read_run(written(tmp_path, rows))
     assert [(part.first_step, part.last_step, part.starts) for part in run.runs] == [(0.0, 89.0, 2)]
+
+
+@pytest.mark.parametrize(
+    "text, count, seconds",
+    [
+        ("Iter: {s:6}, Train Loss: {l:5.2}, Val Acc: 89.44%,  Time: {h}:{m:02d}:17 *", 100, 4 * 3600 + 10 * 60 + 17),
+        ("iter {s} loss {l} | elapsed time = {h}:{m:02d}:17", 100, 4 * 3600 + 10 * 60 + 17),
+        ("iter {s} loss {l} time 0:00:05", 100, None),  # of a step or of several
+        ("iter {s} loss {l} remaining time: {h}:{m:02d}:17", 100, None),
+        ("epoch {e} loss {l} time: 1:00:0{d}", 1, 25 * 3600 + 60),  # of each epoch
+    ],
+)
+def test_clocks_beside_rows(tmp_path, text, count, seconds):
+    """25 rows ten minutes apart: at 0:10:17, at 0:20:17, …; epochs of an hour and 1, 2, 3, 4, 2, 1, 2, … seconds."""
+    more = [1, 2, 3, 4, 2] * 5
+    rows = [text.format(s=n * count, e=n, l=8 - n / 8, h=n // 6, m=n % 6 * 10, d=more[n - 1]) for n in range(1, 26)]
+    run = read_run(written(tmp_path, rows))
+    assert run.rows == 25
+    assert spent_seconds(make_case(run)) == seconds
+
+
+def test_a_test_that_sums_up_its_own_time_is_not_the_run(tmp_path):
+    rows = [f"Iter: {100 * n}, Train Loss: {8 - n / 8}, Time: 0:{n:02d}:00" for n in range(1, 26)]
+    run = read_run(written(tmp_path, ["Time usage: 0:00:41", *rows, "Time usage: 0:00:35"]))
+    assert spent_seconds(make_case(run)) == 25 * 60
+
+
+def test_what_begins_again_behind_the_words_of_an_end_is_another_training(tmp_path):
+    """Epochs 0.2 to 2.8 of a first task, then 2.2 to 8.8 of a second: no restart that repeats the last."""
+    first = [f"{{'loss': {1.6 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {n / 5:.1f}}}" for n in range(1, 15)]
+    then = [f"{{'loss': {1.3 / n:.4f}, 'learning_rate': 1e-05, 'epoch': {2.2 * n:.1f}}}" for n in range(1, 5)]
+    summary = "{{'train_runtime': {}, 'train_samples_per_second': 23.8, 'train_loss': 0.1, 'epoch': {}}}"
+    run = read_run(written(tmp_path, [*first, summary.format(2331.5, 3.0), *then, summary.format(332.25, 10.0)]))
+    ended = [(part.status, part.first_loss, part.last_loss, part.starts, part.declared_seconds) for part in run.runs]
+    assert ended == [("completed", 1.6, 0.1143, 1, 2331.5), ("completed", 1.3, 0.325, 1, 332.25)]
+    assert file_seconds(make_case(run)) == 2331.5 + 332.25
+
+
+def test_jobs_that_lsf_appended_are_runs_of_their_own(tmp_path):
+    job = ["Sender: LSF System <lsfadmin@node>", "Started at Mon Nov  2 17:41:19 2020", "#BSUB -W 10", "{}", ""]
+    end = ["    Max Memory :      1024 MB", "", "The output (if any) is above this job summary.", ""]
+    killed = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit."
+    late = "TERM_RUNLIMIT: job killed after reaching LSF run time limit."
+    rows = [f"Epoch {n}/9 loss {2 - n / 10:.2f}" for n in range(1, 6)]
+    lines = ["/x/1.shell: line 14: 94460 Killed       python main.py", *job, killed, *end, *rows, *job, late, *end]
+    run = read_run(written(tmp_path, lines))
+    assert [(part.status, part.last_loss) for part in run.runs] == [("out_of_memory", None), ("time_limit", 1.5)]
+
+
+def test_a_list_of_names_before_a_list_of_numbers(tmp_path):
+    rows = [f"INFO - Epoch {10 * n}    [Avg. Loss, Loss]: [{10 / n:.4f}, {7 / n:.4f}], 0" for n in range(1, 21)]
+    run = read_run(written(tmp_path, rows))
+    assert (run.rows, run.last_step, run.first_loss, run.last_loss) == (20, 200.0, 7.0, 0.35)
+
+
+def test_times_that_only_rise_beside_epochs_are_those_since_the_start(tmp_path):
+    rows = [f"epoch= {n} \t time= {0.125 * (n + 1)} min \t loss= {2 / (n + 1):.4f}" for n in range(40)]
+    run = read_run(written(tmp_path, rows))
+    assert spent_seconds(make_case(run)) == 5 * 60

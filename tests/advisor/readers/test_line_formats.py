@@ -148,7 +148,7 @@ def test_a_run_printed_twice_is_one_run(table):
     assert column(read, "step") == [0, 1, 2, 200, 400, 4520]
     assert not [event for event in read.events if event.kind == "restart"]
     assert read.columns["eval_loss"][-1] == 0.97  # not the compressed model's
-    assert read.status == Status.STOPPED and read.facts["world_size"] == 8
+    assert read.status == Status.COMPLETED and read.facts["world_size"] == 8
 
 
 def test_llmc_z_scores_are_no_losses_and_a_torn_row_keeps_what_it_has(table):

@@ -347,3 +347,17 @@ def test_documents_that_unpack_to_too_much_are_refused(tmp_path):
     path.write_bytes(gzip.compress(b'{"log_history": [' + b" " * MAX_DOCUMENT_BYTES + b'], "global_step": 1}'))
     with pytest.raises(AdvisorError, match="larger than 64 MiB"):
         read_run(path, "hf_trainer_state")
+
+
+def test_a_log_history_in_a_file_of_its_own(tmp_path):
+    rows = [{"loss": 14.75, "grad_norm": 3.6, "learning_rate": 8.75e-05, "epoch": 0.04, "step": 50}]
+    rows += [{"loss": 1.2, "grad_norm": 0.6, "learning_rate": 1.7e-04, "epoch": 0.08, "step": 100}]
+    rows += [{"eval_loss": 0.99, "eval_runtime": 234.0, "epoch": 0.08, "step": 100}]
+    path = tmp_path / "training_logs.json"
+    path.write_text(json.dumps(rows))
+    run = read_run(path)
+    assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (50.0, 100.0, 14.75, 1.2)
+    assert run.status == "incomplete"
+    path.write_text(json.dumps([*rows, {"train_runtime": 21663.5, "train_loss": 0.7, "epoch": 3.0, "step": 101}]))
+    run = read_run(path)
+    assert (run.status, run.facts["total_seconds"], run.last_loss) == ("completed", 21663.5, 1.2)
