@@ -71,9 +71,20 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished:
             planned_epochs=_last(records.column("planned_epochs")[piece]),
             first=first,
         )
-        over = found.phases and _between(found.phases[-1].records, piece, records.line, finished)
-        _place(stretch, axis, found, anew=bool(over))
+        before = found.phases[-1] if found.phases else None
+        over = before is not None and (_between(before.records, piece, records.line, finished) or _done(before, records))
+        _place(stretch, axis, found, anew=over)
     return found
+
+
+def _done(phase: Stretch, records: Records) -> bool:
+    """Whether a phase came to the end of its own plan: what goes back behind that is another training."""
+    for name, plan in (("step", phase.planned), ("epoch", phase.planned_epochs)):
+        counted = records.column(name)[phase.records]
+        counted = counted[np.isfinite(counted)]
+        if plan and len(counted) and counted.max() >= plan - (counted.min() == 0):
+            return True
+    return False
 
 
 def _between(before: np.ndarray, piece: np.ndarray, lines: np.ndarray, finished: Sequence[int | None]) -> bool:

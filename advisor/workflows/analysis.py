@@ -274,9 +274,10 @@ def _how_far(case: Case) -> str:
     epochs = finite(run_metrics.main_column(run, "epoch"))
     if not run.counts_steps and len(epochs):
         whole = bool(np.all(epochs == np.round(epochs)))
-        moves = np.diff(np.unique(epochs))
-        each = float(np.median(moves)) if len(moves) else 1.0  # every tenth may be printed alone
-        reached = float(epochs.max() - epochs.min()) + max(1.0, each) if whole else float(epochs.max())
+        first = float(epochs.min())
+        each = float(np.median(np.diff(np.unique(epochs)))) if len(np.unique(epochs)) > 1 else 1.0
+        before = first if first == each else 1.0  # every tenth may be printed alone
+        reached = float(epochs.max()) - first + before if whole else float(epochs.max())
         of = number(run.facts, "planned_epochs")
         if of and completed and of <= reached + 1:
             reached = of  # the last records are not printed by every framework

@@ -573,3 +573,12 @@ def test_times_that_only_rise_beside_epochs_are_those_since_the_start(tmp_path):
     rows = [f"epoch= {n} \t time= {0.125 * (n + 1)} min \t loss= {2 / (n + 1):.4f}" for n in range(40)]
     run = read_run(written(tmp_path, rows))
     assert spent_seconds(make_case(run)) == 5 * 60
+
+
+def test_what_goes_back_behind_the_end_of_a_plan_is_another_training(tmp_path):
+    """20 epochs of 20, then, of a run whose beginning is cut off, epochs 4 to 20: nothing was done twice."""
+    rows = [f"Epoch {e}/20, Train Loss: {0.1 - e / 1000:.4f}" for e in range(1, 21)]
+    rows += [f"Epoch {e}/20, Train Loss: {0.5 - e / 1000:.4f}" for e in range(4, 21)]
+    run = read_run(written(tmp_path, rows))
+    ended = [(part.status, part.first_step, part.last_step, part.starts) for part in run.runs]
+    assert ended == [("completed", 1.0, 20.0, 1), ("completed", 4.0, 20.0, 1)]
