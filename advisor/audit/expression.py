@@ -57,18 +57,18 @@ def expression(q: Question) -> Judgement:
     """
     value, readings = q.get("value"), q.get("readings")
     senses = _in_units if q.get("in_units") else _results
-    results = [result for reading in readings for result in senses(reading, value)]
+    results = [(*found, reading) for reading in readings for found in senses(reading, value)]
     if not results:
         return unknown("the expression cannot be reckoned")
     words = "; or ".join(f"{_plain(r)} = {_shown(evaluate(r), value)}" for r in readings[:3] if evaluate(r))
     room = _ABOUT if value.text.startswith("~") else _EXACT
     if q.get("in_units") and (ends := _ends_apart(value, [r for text in readings if (r := _as_printed(text))])):
         return wrong(ends, words, consequence="the range promises what its own numbers do not give")
-    for result, claimed in results:
+    for result, claimed, reading in results:
         low, high = sorted((result.low * (1 - room), result.high * (1 + room)))
         if claimed.admits(low, high):
-            return holds(_shown(evaluate(readings[0]) or result, value), words)
-    nearest = min((result for result, _ in results), key=lambda r: _apart(r, value))
+            return holds(_shown(evaluate(reading) or result, value), words)
+    nearest = min((result for result, _, _ in results), key=lambda r: _apart(r, value))
     return compare(value, nearest.low, nearest.high, show=_show(value), arithmetic=words)
 
 
@@ -107,6 +107,9 @@ def _results(reading: str, value: Quantity) -> Iterator[tuple[Interval, Quantity
     """The expression's results beside the value, in each sense in which both can be meant."""
     operands = [parse_quantity(text) for text in _OPERAND.findall(reading)]
     in_units = _evaluate(reading, [_interval(q) for q in operands])
+    if value.dimension == "seconds" and in_units is not None and _is_work_over_rate(reading, operands):
+        yield in_units, value  # no number of hours
+        return
     printed = _evaluate(reading, [_interval(_bare(q)) for q in operands])
     for result in (in_units, printed):
         if result is None:
@@ -117,6 +120,12 @@ def _results(reading: str, value: Quantity) -> Iterator[tuple[Interval, Quantity
             for told in dict.fromkeys((value, _bare(value))):
                 yield from ((Interval(low=result.low / f, high=result.high / f), told) for f in _LEFT_OUT)
                 yield from ((Interval(low=result.low * f, high=result.high * f), told) for f in _LEFT_OUT)
+
+
+def _is_work_over_rate(reading: str, operands: Sequence[Quantity]) -> bool:
+    """As "486 TFLOPs / 80 TFLOPs": operations by operations a second are seconds, however both are written."""
+    quotient = re.fullmatch(r"\[[^\]]+\] / \[[^\]]+\]", reading.strip()) is not None
+    return quotient and [q.dimension for q in operands] in (["flops", "flops"], ["work", "flops"])
 
 
 def _all_scaled(quantities: list[Quantity]) -> bool:

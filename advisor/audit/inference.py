@@ -182,6 +182,9 @@ def state_total(q: Question) -> Judgement:
     return does_not_follow(f"the parts add up to {format_number(low)} times, not {value.text}", words)
 
 
+_NO_ROOM = 1.01  # times the weights: less holds no adapters, no activations
+
+
 def weights_memory(q: Question) -> Judgement:
     """Memory for running a model: the weights alone are a floor."""
     value, n, each = q.get("value"), q.get("parameters"), q.get("bytes_each").middle
@@ -190,6 +193,16 @@ def weights_memory(q: Question) -> Judgement:
     if value.most < 0.85 * low:
         return wrong(f"the weights alone take {low / 1e9:,.3g} GB", words)
     return holds("the weights fit in it", words)
+
+
+def adapter_memory(q: Question) -> Judgement:
+    """Memory for training adapters: weights of so many bytes each, and adapters, moments, activations beside them."""
+    value, n, each = q.get("value"), q.get("parameters"), q.get("bytes_each").middle
+    low = n.low * each
+    words = f"{n.text} parameters × {each:g} bytes = {low / 1e9:,.3g} GB"
+    if value.middle <= _NO_ROOM * low:
+        return wrong(f"the weights alone take {low / 1e9:,.3g} GB; nothing is left for what is trained", words)
+    return holds("there is room beside the weights", words)
 
 
 def optimal_tokens(q: Question) -> Judgement:

@@ -106,6 +106,7 @@ KINDS: dict[str, Kind] = {
     "unsaved_work": _kind(memory.unsaved_work, saved_step="whole?"),
     "memory_overhead": _kind(memory.overhead, value="bytes"),
     "exceeds_card": _kind(memory.exceeds, value="bytes", than="bytes"),
+    "fits_card": _kind(memory.fits_card, value="bytes", needs="bytes"),
     # learning
     "perplexity": _kind(learning.perplexity, value="count", loss="count"),
     "initial_loss": _kind(learning.initial_loss, value="count"),
@@ -201,6 +202,7 @@ KINDS: dict[str, Kind] = {
     "shape_size": _kind(inference.shape_size, value="count", layers="count", width="count"),
     "cards_speed": _kind(inference.cards_speed, value="times", gpu="card", than="card"),
     "card_figure": _kind(inference.card_figure, value="number", gpu="card", fact="bandwidth|power|link"),
+    "adapter_memory": _kind(inference.adapter_memory, value="bytes", parameters="count", bytes_each="count"),
     "weights_memory": _kind(inference.weights_memory, value="bytes", parameters="count", bytes_each="count"),
     "optimizer_state": _kind(inference.optimizer_state, value="count"),
     "state_total": _kind(inference.state_total, value="times", parts="[times]"),

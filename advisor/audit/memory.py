@@ -122,6 +122,15 @@ def fits(q: Question) -> Judgement:
     return unknown(f"the shape may need {format_bytes(own.high)}", own.arithmetic)
 
 
+def fits_card(q: Question) -> Judgement:
+    """A card of so many bytes for what is said to need so many."""
+    value, needs = q.get("value"), q.get("needs")
+    words = f"{needs.text} needed, {value.text} on the card"
+    if needs.least > value.most:
+        return wrong(f"{needs.text} do not fit {value.text}", words)
+    return holds("the need fits the card", words)
+
+
 def matches(q: Question) -> Judgement:
     """An estimate that is said to agree with measurements: does each of them lie within a tenth of it?"""
     estimate, measured = q.get("estimate"), q.get("measured")

@@ -72,7 +72,9 @@ def attempts(records: Records, axis: np.ndarray, names: Sequence[str], finished:
             first=first,
         )
         before = found.phases[-1] if found.phases else None
-        over = before is not None and (_between(before.records, piece, records.line, finished) or _done(before, records))
+        over = before is not None and (
+            _between(before.records, piece, records.line, finished) or _done(before, records)
+        )
         _place(stretch, axis, found, anew=over)
     return found
 

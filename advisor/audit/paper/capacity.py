@@ -127,7 +127,8 @@ def _claims(passage: Passage, size: Quantity, around: Sequence[str]) -> Iterator
 
 def _around(passage: Passage, lead: Passage | None) -> list[str]:
     """What a sentence leaves to others, nearest first: the line that opens its list, its headings."""
-    return [*([lead.text] if lead else []), *reversed(passage.headings)]
+    above = [passage.under] if passage.under else [lead.text] if lead else []
+    return [*above, *reversed(passage.headings)]
 
 
 def _is_training(text: str, around: Sequence[str], document: Document) -> bool:

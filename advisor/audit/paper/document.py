@@ -52,6 +52,7 @@ class Passage:
     fenced: bool = False
     section: int = 0  # counts headings: passages of one number stand together
     order: int = 0  # of reading, tables included
+    under: str = ""  # the bullet that this one stands under
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +139,7 @@ class _Cutter:
         self._levels: list[tuple[int, str]] = []
         self._section = self._order = 0
         self._fenced = False
+        self._bullets: list[tuple[int, str]] = []  # indentation and text of those that the present one stands under
 
     def cut(self) -> None:
         """Every line becomes part of a heading, a table or a passage."""
@@ -165,6 +167,7 @@ class _Cutter:
     def _enter(self, level: int, text: str, line: int) -> None:
         self._levels = [entry for entry in self._levels if entry[0] < level] + [(level, plain(text))]
         self._section += 1
+        self._bullets = []
         self._add(plain(text), line)
 
     def _add_grid(self, rows: list[Row]) -> None:
@@ -181,7 +184,7 @@ class _Cutter:
             )
         )
 
-    def _add(self, text: str, line: int) -> None:
+    def _add(self, text: str, line: int, under: str = "") -> None:
         if text:
             self._order += 1
             names = tuple(h for _, h in self._levels)
@@ -193,8 +196,21 @@ class _Cutter:
                     fenced=self._fenced,
                     section=self._section,
                     order=self._order,
+                    under=under,
                 )
             )
+
+    def _under(self, at: int, text: str) -> str:
+        """The bullet that the paragraph at a line stands under; it is remembered itself if it is one."""
+        line = self.lines[at][1]
+        indent = len(line) - len(line.lstrip())
+        if not _BULLET.match(line):
+            self._bullets = self._bullets if indent else []
+            return ""
+        self._bullets = [entry for entry in self._bullets if entry[0] < indent]
+        under = self._bullets[-1][1] if self._bullets else ""
+        self._bullets.append((indent, text.strip()))
+        return under
 
     def _paragraph(self, at: int) -> int:
         """Consecutive lines of prose or one bullet, cut into sentences; the index after them."""
@@ -206,8 +222,9 @@ class _Cutter:
         for number, line in self.lines[at:end]:
             starts.append((len(text), number))
             text += plain(_BULLET.sub("", line) if not starts[1:] else line) + " "
+        under = self._under(at, text)
         for start, sentence in sentences(text):
-            self._add(sentence, next(n for offset, n in reversed(starts) if offset <= start))
+            self._add(sentence, next(n for offset, n in reversed(starts) if offset <= start), under)
         return end
 
 

@@ -87,6 +87,8 @@ def equations(text: str, line: int) -> Iterator[Drafted]:
         readings = [expression]
         if found[at].dimension == "bytes":  # "16 B" is 16 bytes there
             readings.append(re.sub(r"\[(\d+(?:\.\d+)?) billion\](?!.*billion)", r"[\1 B]", expression))
+            if any(re.match(r"-?bits?\b", part.noun) for part in parts):  # 7 billion × 4 bits = 3.5 GB
+                readings.append(f"( {expression} ) / 8")
         yield Drafted(
             kind="expression",
             line=line,

@@ -81,7 +81,7 @@ _ELSE = re.compile(
     r"|first|last|half|rest|previous\w*|original\w*|paper|they|their|inference|evaluat\w+|fine-?tun\w+|if)\b",
     re.IGNORECASE,
 )
-_SHARDS = (2, 4, 8, 16, 32)  # cards that hold one copy of the model
+_SHARDS = (2, 4, 8, 16, 32, 64, 128)  # cards that hold one copy of the model
 _PACE = "{tokens} / {duration}"  # by a clock that was read
 _BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"

@@ -30,6 +30,7 @@ from advisor.audit.paper import (
     laws,
     lists,
     of_tables,
+    own_needs,
     own_numbers,
     pace,
     parts,
@@ -85,6 +86,7 @@ RULES = (
     pace.drafts,
     allocations.drafts,
     targets.drafts,
+    own_needs.drafts,
 )
 
 

@@ -119,7 +119,9 @@ _SAYINGS = (
     _say(
         "half_of_memory",
         r"\b(?:mixed[- ]precision|AMP|fp16 ?= ?True|bf16 ?= ?True)\b[^;]{0,60}"
-        r"\b(?:(?:50|~50)\s?%|half(?: of)?|2x|halv\w+)(?: (?:the|less|lower|GPU))* memory\b",
+        r"(?:\b(?:(?:50|~50)\s?%|half(?: of)?|2x|halv\w+)(?: (?:the|less|lower|GPU))* memory\b"
+        r"|\bmemory (?:usage |use |footprint |consumption |requirements? )?(?:by (?:about |around |roughly |up to )?)?"
+        r"(?:~|≈)?(?:50\s?%|in half|half\b))",
         r"activation|infer|quanti|model size|\bweights?\b|8-bit|4-bit",
     ),
     _say(
@@ -268,7 +270,8 @@ def drafts(document: Document) -> Iterator[Drafted]:
     lead = ""
     for passage in document.passages:
         text = passage.text
-        about = [text, f"{lead} {text}"] if lead and len(text) < _SHORT else [text]
+        leads = [words for words in (lead, passage.under) if words and len(text) < _SHORT]
+        about = [text, *(f"{words} {text}" for words in leads)]
         for saying in _SAYINGS:
             if any(_says(saying, words) for words in about):
                 yield _claim(passage, saying.that)

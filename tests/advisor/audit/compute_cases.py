@@ -75,6 +75,12 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("card_figure", {"value": "900 W", "gpu": "h100", "fact": "power"}, W),
     ("weights_memory", {"value": "14 GB", "parameters": "7 billion", "bytes_each": 2}, H),
     ("weights_memory", {"value": "7 GB", "parameters": "7 billion", "bytes_each": 2}, W),
+    ("fits_card", {"value": "8 GB", "needs": "~12 GB"}, W),
+    ("fits_card", {"value": "12 GB", "needs": "~12 GB"}, H),
+    ("adapter_memory", {"value": "16 GB", "parameters": "8 billion", "bytes_each": 2}, W),  # 16 GB of weights
+    ("adapter_memory", {"value": "20 GB", "parameters": "8 billion", "bytes_each": 2}, H),
+    ("expression", {"value": "6.075 h", "readings": ["[486 TFLOP/s] / [80 TFLOP/s]"]}, W),  # seconds
+    ("expression", {"value": "~6.1 s", "readings": ["[486 TFLOP/s] / [80 TFLOP/s]"]}, H),
     ("optimizer_state", {"value": 8}, H),
     ("optimizer_state", {"value": 2}, W),
     ("generality", {"that": "ddp_shards"}, W),
