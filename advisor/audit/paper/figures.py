@@ -93,6 +93,9 @@ _ENERGY_PRICE = re.compile(r"\s?(?:/|per|a)\s?kWh\b", re.IGNORECASE)
 _NOUN = re.compile(r"[ -]?([A-Za-z][A-Za-z&]*(?:[- /][A-Za-z]+)?)")
 
 
+_A_CARD = re.compile(r"\b(?:RTX|GTX|Titan|Quadro|Tesla|GeForce|Radeon|RX|Arc) ?[A-Z]{0,2}$", re.IGNORECASE)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """One number or range of a text with what stands around it."""
@@ -222,7 +225,8 @@ def _is_name(text: str, match: re.Match[str], end: int, unit: str, scale: str) -
     """Whether the digits belong to a name, a date or a version: "2026-02-05", "v1.2", "arXiv:2309.09530"."""
     before, after = text[: match.start("first")], text[end:]
     if (
-        re.search(r"(?:arXiv:?\s*|https?:\S*|[#@])$", before, re.IGNORECASE)
+        (unit == "s" and re.match(r"s\b", text[match.end() :]) and _A_CARD.search(before))  # "4 RTX 3090s"
+        or re.search(r"(?:arXiv:?\s*|https?:\S*|[#@])$", before, re.IGNORECASE)
         or re.match(r"[.:]\d|[A-Za-z_]\w*\d", after)
         or (not unit and re.match(r"[A-Za-z]{2,}\d*", after) is not None and not scale)
     ):

@@ -135,7 +135,10 @@ def _prices(text: str) -> list[float]:
 
 def _broken(grid: Grid, prices: Sequence[float]) -> Iterator[Drafted]:
     told: set[int] = set()
+    derived = _derived(grid)
     for identity in _identities(grid):
+        if identity.target.name in derived:
+            continue  # what follows from other columns in every row breaks nothing
         if identity.over[0].is_time and identity.target.is_money and not identity.is_price(prices):
             continue  # each row may have its own price
         rows = _rows(identity, len(grid.rows))
@@ -153,6 +156,30 @@ def _broken(grid: Grid, prices: Sequence[float]) -> Iterator[Drafted]:
             value = cell.quantity.text
             says = {"value": value.lstrip("~"), "readings": [identity.reading(row)], "in_units": True}
             yield Drafted(kind="expression", line=line, text=shortened(text), says=says)
+
+
+def _derived(grid: Grid) -> set[str]:
+    """Columns that are the exact product or quotient of two others in every row, or one other by a constant."""
+    columns, count = [c for i in range(len(grid.header)) if (c := _column(grid, i))], len(grid.rows)
+    scaled = (
+        _fitted(_Identity(target=target, over=over, under=under), count)
+        for target in columns
+        for other in columns
+        for over, under in (((other,), ()), ((), (other,)))
+        if other is not target
+    )
+    exact = (
+        _Identity(target=target, over=over, under=under)
+        for target in columns
+        for a, b in combinations([c for c in columns if c is not target], 2)
+        for over, under in (((a, b), ()), ((a,), (b,)), ((b,), (a,)))
+    )
+    return {i.target.name for i in (*exact, *scaled) if i is not None and _in_all(i, count)}
+
+
+def _in_all(identity: _Identity, count: int) -> bool:
+    rows = _rows(identity, count)
+    return len(rows) >= _LEAST_OF_FREE and all(identity.off(r) <= identity.slack(r) for r in rows)
 
 
 def _rows(identity: _Identity, count: int) -> list[int]:

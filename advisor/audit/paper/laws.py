@@ -88,6 +88,9 @@ _HOURLY = "{duration} / 3600 * {usd_per_hour}"
 _BARE_TOTAL = re.compile(r"(?:grand |sub)?total", re.IGNORECASE)
 _REDUCED = re.compile(r"(\d+(?:\.\d+)?)\s?%\s(?:off|discount|cheaper|less)\b", re.IGNORECASE)
 _PRICE_OF_ONE = re.compile(r"\$\s?[\d.]+\s?(?:/|per )\s?(?:GPU|card)\s?[- /]?(?:per )?h", re.IGNORECASE)
+_WHOLE_HOURS = re.compile(
+    r"\bround(?:s|ed)?(?: up)?\b|\bbilled (?:by|per) (?:the )?(?:full )?hour|\bminimum\b", re.IGNORECASE
+)
 _IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
 _BATCH = "{micro_batch} * {accumulation}"
 LAWS = (
@@ -294,6 +297,9 @@ def _claims(
         named = found[0].scope == Scope.OWN and _LAST.search(record.words)
         if template == _LASTS and record.kind == "sentence" and not named:
             continue
+        said = [r.words for r in known] if record.kind == "run" else [record.words]
+        if template == _HOURLY and any(_WHOLE_HOURS.search(words) for words in said):
+            continue  # hours that are begun are paid for
         of_cards = template == _HOURLY or "{sustained}" in template
         if of_cards and several and (law.told or not stated_of("gpus", record, known)):
             continue  # the hour of one card, or of all

@@ -11,6 +11,11 @@ from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
 from advisor.audit.paper.words import phrase
 
+_LEFT_OUT = re.compile(
+    r"(?:\bno|\bnot|n't|\bwithout|\binstead of|\bdisabl\w+)\b[^.;]{0,20}"
+    r"\b(?:gradient|activation) (?:re)?(?:checkpointing|computation)\b",
+    re.IGNORECASE,
+)
 _RECOMPUTED = re.compile(r"\b(?:gradient|activation) (?:re)?(?:checkpointing|computation)\b", re.IGNORECASE)
 _FASTER = phrase(
     r"\b(?:increas|improv|boost|rais|speed)\w*(?: up)?(?: \w+){0,2} (?:throughput|speed|training)\b[^.;]{0,20}\d"
@@ -82,7 +87,7 @@ def _perfect(text: str, line: int, name: str) -> Iterator[Drafted]:
 def _checkpointing(passage: Passage) -> Iterator[Drafted]:
     """As "gradient checkpointing increases throughput by 15-25 %"."""
     text = passage.text
-    if _RECOMPUTED.search(text) and _FASTER.search(text) and not _BY_WAY_OF.search(text):
+    if _RECOMPUTED.search(text) and _FASTER.search(text) and not _BY_WAY_OF.search(text) and not _LEFT_OUT.search(text):
         says = {"name": "activation_checkpointing", "effect": "speed"}
         yield Drafted(kind="technique", line=passage.line, text=shortened(text), says=says)
 

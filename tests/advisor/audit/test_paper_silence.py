@@ -50,3 +50,34 @@ RIGHT = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_not_accused(tmp_path: Path, name: str) -> None:
     assert accused(tmp_path, RIGHT[name] + "\n") == []
+
+
+def test_cards_in_the_plural_are_no_seconds(tmp_path):
+    text = "Training was conducted on a VM with 4 RTX 3090s using the same codebase for a total of 412 GPU hours.\n"
+    assert accused(tmp_path, text) == []
+
+
+def test_hours_that_are_rounded_up_for_the_bill(tmp_path):
+    table = """
+| Platform | GPU | Hours | Total Cost | Cost/Hour | Notes |
+|---|---|---|---|---|---|
+| Lambda | A10 | 1.30 | $0.62 | $0.31 | {} |
+"""
+    assert accused(tmp_path, table.format("rounds to 2hr")) == []
+    assert accused(tmp_path, table.format("cheapest")) == [4]
+
+
+def test_a_column_that_follows_from_others_in_every_row_breaks_nothing(tmp_path):
+    """Samples are tokens a second by the length in each row; batch times tokens fits all rows but the first."""
+    rows = [(8, 4096, 50_000), (16, 4096, 48_000), (32, 2048, 45_000), (64, 1024, 42_000), (128, 512, 40_000),
+            (256, 256, 38_000), (512, 128, 35_000)]  # fmt: skip
+    lines = [f"| {n} | {length} | {batch} | ~{rate:,} | ~{rate / length:,.0f} | {1e9 / rate / 3600:.1f} |"
+             for n, (length, batch, rate) in enumerate(rows, 1)]  # fmt: skip
+    head = "| Stage | Seq Len | Batch | Tokens/sec | Samples/sec | Hours to 1B tokens |\n|---|---|---|---|---|---|\n"
+    assert accused(tmp_path, "# Throughput\n\n" + head + "\n".join(lines) + "\n") == []
+
+
+def test_a_gain_of_something_else_while_nothing_is_recomputed(tmp_path):
+    gain = "This speeds up training by 3-5x compared to the baseline (we don't need any activation checkpointing).\n"
+    assert accused(tmp_path, gain) == []
+    assert accused(tmp_path, "Activation checkpointing speeds up training by 3-5x.\n") == [1]
