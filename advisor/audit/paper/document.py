@@ -19,6 +19,9 @@ _POWER = re.compile(
     r"(\d(?:\.\d+)?)\s?(?:[×x·*]|\\times|\\cdot)\s?10(?:\^|\*\*)?((?<=[\^*])\{?-?\d{1,2}\}?|[⁻⁰¹²³⁴-⁹]{1,3})(?!\d)"
 )
 _BARE_POWER = re.compile(r"(?<![\w.])10(?:\^|\*\*)?((?<=[\^*])\{?-?\d{1,2}\}?|[⁻⁰¹²³⁴-⁹]{1,3})(?![\d.])")
+_IN_MATHS = re.compile(
+    r"\$\s?(\\sim\s?|\\approx\s?|~\s?)?(\d[\d.,]*(?:e-?\d+)?)\s?\$(?![\d.])"
+)  # $\sim 10^{15}$ is no money
 _BULLET = re.compile(r"^\s*(?:[-*+•◦▪‣]|\d{1,2}[.)])\s+(?=\S)")
 _PART = re.compile(
     r"(?:Part|Step|Phase|Stage|Strategy|Option|Case|Example|Chapter|Section|Scenario|Method)\b", re.IGNORECASE
@@ -238,6 +241,7 @@ def plain(text: str) -> str:
     text = re.sub(r"^\s*(?:\[[ x?]\]|>+)\s+", "", text).replace("\\$", "$").replace("\\%", "%").replace("\\times", "×")
     text = _POWER.sub(lambda m: f"{m[1]}e{m[2].translate(_RAISED).strip('{}')}", text)
     text = _BARE_POWER.sub(lambda m: f"1e{m[1].translate(_RAISED).strip('{}')}", text)
+    text = _IN_MATHS.sub(lambda m: f"{'~' if m[1] else ''}{m[2]}", text)
     text = re.sub(r"[–—‒](?=\s?[~$]?\d)", "-", text).replace("−", "-").replace("\u00a0", " ").replace("\u202f", " ")
     text = _SPELT_OUT.sub(lambda m: str(_NUMBERS.index(m[1].lower()) + 1), text)
     return " ".join(text.split())

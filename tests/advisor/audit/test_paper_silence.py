@@ -81,3 +81,9 @@ def test_a_gain_of_something_else_while_nothing_is_recomputed(tmp_path):
     gain = "This speeds up training by 3-5x compared to the baseline (we don't need any activation checkpointing).\n"
     assert accused(tmp_path, gain) == []
     assert accused(tmp_path, "Activation checkpointing speeds up training by 3-5x.\n") == [1]
+
+
+def test_dollars_around_mathematics_are_no_money(tmp_path):
+    text = "One run needs $10^{26}$ FLOPs, so $10^{11}$ GPU-seconds, or about {} million H100-hours.\n"
+    assert accused(tmp_path, text.replace("{}", "27.8")) == []  # 1e11 / 3600
+    assert accused(tmp_path, text.replace("{}", "3.2")) == [1]
