@@ -25,7 +25,7 @@ _BEGUN = 0.1  # of a run that has no record yet
 _BESIDE = 0.1  # of a program that uses a library of trainings, and shows none
 FEW = 0.2  # of one or two rows, or of validation losses alone
 _OVER = frozenset(("finished", "total_time"))  # what a run says of its own end
-_BARE = LineFormat(name=NAME, framework=None, rows=())
+_BARE = LineFormat(name=NAME, framework=None, rows=(), learnt=True)
 
 
 @dataclass(frozen=True)

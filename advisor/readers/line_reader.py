@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from advisor.readers.assemble import assemble
+from advisor.readers.banner_facts import BannerFacts
 from advisor.readers.chunks import Chunk, Progress, chunks, sample
-from advisor.readers.engine import Engine
+from advisor.readers.engine import Engine, Listener
 from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
 from advisor.readers.line_format import LineFormat, provenance
@@ -48,19 +49,22 @@ class LineReader:
             EventScanner(),
         )
         starts, plans = StartLines(), PlanLines()
-        engine = Engine(format=self.format, store=store, listeners=(facts, events, starts, plans))
+        banner = BannerFacts() if self.format.learnt else None
+        heard: list[Listener] = [facts, events, starts, plans]
+        engine = Engine(format=self.format, store=store, listeners=heard if banner is None else [*heard, banner])
         for chunk in chunks(path, progress):
             engine.feed(chunk if self.mend is None else self.mend(chunk))
         records, said = store.records(), events.finish()
         if not len(records):
             said += preparations(sample(path), path)
+        told = banner.facts(_first(records.line, np.inf), _first_loss(records)) if banner and len(records) else {}
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         table = assemble(
             records,
             source=str(path),
             format=self.format.name,
             framework=self.format.framework,
-            facts={**_facts_of_rows(self.format, records), **facts.facts()},
+            facts={**told, **_facts_of_rows(self.format, records), **facts.facts()},
             events=[*said, *facts.events],
             provenance=provenance(rows, self.format.notes),
             phase_names=[row.phase for row in rows],
@@ -69,6 +73,16 @@ class LineReader:
             plans=plans.found,
         )
         return table if self.format.finish is None else self.format.finish(table)
+
+
+def _first(values: np.ndarray, otherwise: float) -> float:
+    return float(values[0]) if len(values) else otherwise
+
+
+def _first_loss(records: Records) -> float | None:
+    losses = records.column("loss")
+    known = losses[np.isfinite(losses)]
+    return float(known[0]) if len(known) else None
 
 
 def _facts_of_rows(format: LineFormat, records: Records) -> dict[str, Any]:

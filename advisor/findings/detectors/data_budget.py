@@ -36,6 +36,7 @@ from advisor.readers.run_table import Status
 from trainer.damage import not_data
 
 FLOOR_MARGIN = IRREDUCIBLE_ERROR * Z80 / CHINCHILLA.irreducible + TRANSFER_ERROR  # of the floor
+_LITTLE = 0.15  # of the compute: whoever repeats a small data set five times knows that he does
 _LAW_VOCAB = 16_000
 _HALF = 0.5  # of the compute: the choice of a size has other reasons than one loss
 _WASTE = 0.1  # of the compute: the optimum is flat (sources §4.2), less is not worth a word
@@ -106,6 +107,8 @@ def _repetition_severity(case: Case, epochs: float) -> Severity:
     """How bad it is that data repeat: not at all while the validation loss still falls."""
     evals = curve(case.run, "eval_loss").value
     if len(evals) >= 3 and int(np.argmin(evals)) >= 0.9 * (len(evals) - 1):
+        return Severity.NOTE
+    if 1 - effective_tokens(epochs, 1.0) / epochs < _LITTLE:
         return Severity.NOTE
     return Severity.ERROR if epochs > WASTEFUL_EPOCHS else Severity.WARNING
 
