@@ -32,6 +32,7 @@ MANY = 20  # rows that no page about a run quotes
 OFTEN = 0.05  # of the most frequent record: what prints less often is a remark
 RISING = 0.7  # share of a counter's moves that do not go back: it may start again
 _BAR_CLOCK = "clock of a bar"
+_ALIKE, _APART = 0.1, 4  # of a time; steps between lines that a first step cannot last as long as by its start alone
 _HANDS = {"seconds": "clock called time", "elapsed_seconds": "clock called elapsed"}  # `Time: 0:03:39` beside a row
 _AVERAGED = re.compile(rb" ?s?,?[\d ./a-z]{0,24}\( {0,8}\d{1,9}\.\d{1,9}s?[,)]")
 _OF_AGENTS = {"loss_unit": "policy or value of an agent"}
@@ -124,7 +125,7 @@ def _lesson(
     by_epoch = "step" not in main.progress and "epoch" in main.progress
     if targets.get("seconds") == "" and by_epoch and _HANDS["seconds"] not in series:
         targets["seconds"] = _of_an_epoch(main)
-    if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series.get("step", [])):
+    if targets.get("seconds", "seconds") == "seconds" and _of_a_step_or_of_several(main, series):
         targets["seconds"] = ""
     counted = frozenset(name for name in main.progress if targets.get(name, name) == name)
     stuck = "step" in main.progress - counted
@@ -297,17 +298,24 @@ def _of_an_epoch(kind: _Kind) -> str:
     return targets.pop() if len(targets) == 1 else ""
 
 
-def _of_a_step_or_of_several(kind: _Kind, steps: Sequence[float]) -> bool:
+def _of_a_step_or_of_several(kind: _Kind, series: Mapping[str, Sequence[float]]) -> bool:
     """Whether a time is called nothing but that on lines every few steps: the last step's, or that of all since.
 
-    Milliseconds are a step's: nobody counts the minutes between two lines in them; so is what has a mean beside it.
+    Milliseconds are a step's: nobody counts the minutes between two lines in them; so is what has a mean beside it, and
+    what the first line, of one step, has as long as the others.
     """
+    steps, spent = series.get("step", []), series.get("seconds", [])
     times = [(line.text, line.read["seconds"]) for line in kind.lines if "seconds" in line.read]
     if times and all(_AVERAGED.match(text, reading.slot.end) for text, reading in times):
         return False  # `Time 0.51 (0.60)`: of each step, with the mean of all
     bare = [reading for _, reading in times if reading.kind == "time" and not reading.target.endswith("ms")]
     moves = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b > a)
-    return bool(bare) and bool(moves) and moves[len(moves) // 2] > 1
+    stride = moves[len(moves) // 2] if moves else 0.0
+    if len(spent) == len(steps) and steps[:1] in ([0.0], [1.0]) and stride >= _APART:
+        typical = sorted(spent)[len(spent) // 2]
+        if abs(spent[0] - typical) < _ALIKE * typical:
+            return False
+    return bool(bare) and stride > 1
 
 
 def _rises(values: Sequence[float], share: float = RISING) -> bool:

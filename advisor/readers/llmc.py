@@ -12,7 +12,8 @@ _STEP = Row(
     pattern=(
         rb"\s*step\s+(?P<step>\d+)/(?P<planned_steps>\d+) \| (?:train )?loss\s+(?P<loss>"
         + LOSS
-        + rb")(?: \([^)|]*z\))?"
+        + rb")(?![\d.])(?: \([^)|]*z\))?"
+        rb"(?!\s*\| *(?!norm\b|lr |\(?[\d.]+ ms|-?[\d.]+%|n/a)\w)"  # what stands first behind it is another program's
         rb"(?: ?\| norm\s+(?P<grad_norm>"
         + LOSS
         + rb")(?: \([^)|]*z\))?)?(?: ?\| lr (?P<learning_rate>[\d.]+e[-+]\d+))?"

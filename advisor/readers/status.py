@@ -38,6 +38,7 @@ _INTERRUPT = 2  # control-C
 _OF_SHELLS, _SIGNALS = 128, 31
 _FOLLOWERS = ("nccl_error", "nccl_timeout")  # other ranks lose the one that failed
 _NUMBERS = re.compile(r"[\d.,:]+")
+_TRAINED = re.compile(r"[Tt]rain|TRAIN|[Tt]un(?:ing|ed)|[Ee]poch|runtime|[^\x00-\x7f]{3}")  # or in another script
 _FINAL = re.compile(r"\b[Ff]inal\b")
 NO_END = "the log ends without an end message"
 NO_PLAN = "how many {unit}s there were to be it does not say, nor whether the run went on"
@@ -66,7 +67,7 @@ def status_of(
     reached = _reached_end(last_step, planned_steps, slack)
     said = _ends_said(events, last_step)
     cause = _cause(ending)
-    if cause is not None and not _survived(cause, ending, said, reached):
+    if cause is not None and not _survived(cause, ending, said, reached, last_step):
         status, words = _explained(cause, nan_share, _when(last_step, planned_steps, unit))
         return status, words + _in_the_end(cause, ending)
     if nan_share >= MOSTLY_NAN:
@@ -111,7 +112,9 @@ def _words(event: Event) -> str:
     return _NUMBERS.sub("", event.text)
 
 
-def _survived(cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None) -> bool:
+def _survived(
+    cause: Event, ending: Sequence[Event], said: Event | None, reached: bool | None, last_step: float | None
+) -> bool:
     """Whether a run was over before, or went on to its end in spite of what looks like a cause of its end.
 
     What a shell says of a command of its script is final: the script goes on to its last words in any case.
@@ -122,6 +125,8 @@ def _survived(cause: Event, ending: Sequence[Event], said: Event | None, reached
         return True
     if said is None or said.kind not in ("finished", "early_stop"):
         return False
+    if last_step is None and _TRAINED.search(said.text) is None:
+        return False  # a wrapper says so of its commands, whatever became of them
     return (said.line or 0) > max(event.line or 0 for event in ending)
 
 
