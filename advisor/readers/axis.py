@@ -12,6 +12,7 @@ from advisor.readers.line_format import EVAL, TRAIN
 from advisor.readers.records import Records
 
 FEWEST_RECORDS = 3  # of training and of validation that show how both count
+FEWEST_EVEN, _THOUSAND = 4, 1000  # rows before steps are printed in thousands
 _FAR, _MOSTLY = 2.0, 0.5  # times the steps between training records; of the validation records
 ONE_EPOCH = 1.5  # times the largest step printed in an epoch: a longer plan is that of several
 BAR = "bar"  # whose step is not that of the loss beside it
@@ -38,7 +39,7 @@ def axis_of(records: Records, borrowed: dict[int, str]) -> Axis:
     if np.isfinite(step).any() and not _stands_still(step, records):
         for rule in (rule for rule, side in borrowed.items() if side == BAR):
             step = _moved_on(step, records, rule)
-        step = _of_training(step, records)
+        step = _of_training(_unrounded(step, records), records)
         joined = _joined(step, records)
         if joined is None:
             return Axis(values=_borrow(step, records.rule, borrowed), unique=True, printed=True)
@@ -73,6 +74,28 @@ def _moved_on(step: np.ndarray, records: Records, rule: int) -> np.ndarray:
     began = np.maximum.accumulate(np.where(new, np.arange(len(at)), 0))
     step = step.copy()
     step[at] = np.fmin(np.maximum(shown, shown[began] + 1), records.column("planned_steps")[at])
+    return step
+
+
+def _unrounded(step: np.ndarray, records: Records) -> np.ndarray:
+    """Steps printed in thousands (`step:1K` for 1000, 1200, 1400, …), counted on by the stride of those before.
+
+    So many rows as began evenly say the stride; every other row must then be its number, rounded or cut.
+    """
+    at = np.flatnonzero((records.kind == TRAIN) & np.isfinite(step))
+    printed = step[at]
+    if len(at) < 2 * FEWEST_EVEN or np.all(np.diff(printed) != 0) or np.any(np.diff(printed) < 0):
+        return step
+    stride = printed[1] - printed[0]
+    small = int(np.argmax(printed >= _THOUSAND)) if printed[-1] >= _THOUSAND else 0
+    if small < FEWEST_EVEN or stride <= 0 or np.any(np.diff(printed[:small]) != stride):
+        return step
+    counted = printed[0] + stride * np.arange(len(at))
+    room = np.where(counted >= _THOUSAND**2, _THOUSAND**2, _THOUSAND)
+    if np.any(printed[small:] % _THOUSAND) or np.any(np.abs(counted - printed)[small:] > room[small:]):
+        return step
+    step = step.copy()
+    step[at] = counted
     return step
 
 

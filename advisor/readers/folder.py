@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from advisor.errors import AdvisorError
 from advisor.readers import dmon, gpu_csv, mlflow_files, own_log, smi_tables, telemetry_file, tfevents, wandb_folder
+from advisor.readers.chained_logs import chain_of, read_chain
 from advisor.readers.checkpoint_files import checkpoint_events, is_weights
 from advisor.readers.chunks import sample
 from advisor.readers.config_file import read_config
@@ -143,18 +144,27 @@ def _any(folder: Path, best: Best) -> RunTable:
             f"{folder} holds no training log that is recognised",
             "give the log itself, or the folder in which the run wrote it",
         )
+    if chain := chain_of(folder, read):
+        whole = read_chain(chain, lambda path: _read(path, best))
+        if whole is not None and whole.rows:
+            names = ", ".join(path.relative_to(folder).as_posix() for path in chain)
+            note = f"{len(chain)} files are read one after the other as one log: {names}"
+            return _with_rest(dataclasses.replace(whole, notes=(*whole.notes, note)), folder, contents, set(chain))
     path, table = max(read, key=_told)
     others = [other for at, other in read if at != path]
     for other in others:
         table = with_ending(table, other)
     notes = [f"the log is {path.relative_to(folder)}"]
     notes += [
-        f"also there: {Path(other.source).name} ({other.format}, {other.rows} rows)"
-        for other in others[:5]
-        if other.rows
+        f"also there: {_name(other, folder)} ({other.format}, {other.rows} rows)" for other in others[:5] if other.rows
     ]
     table = dataclasses.replace(table, notes=(*table.notes, *notes))
     return _with_rest(table, folder, contents, {path})
+
+
+def _name(table: RunTable, folder: Path) -> str:
+    source = Path(table.source)
+    return source.relative_to(folder).as_posix() if source.is_relative_to(folder) else source.name
 
 
 def _told(log: tuple[Path, RunTable]) -> tuple[int, bool, int]:

@@ -582,3 +582,16 @@ def test_what_goes_back_behind_the_end_of_a_plan_is_another_training(tmp_path):
     run = read_run(written(tmp_path, rows))
     ended = [(part.status, part.first_step, part.last_step, part.starts) for part in run.runs]
     assert ended == [("completed", 1.0, 20.0, 1), ("completed", 4.0, 20.0, 1)]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_steps_printed_in_thousands_are_counted_on(tmp_path, cut):
+    """As LeRobot prints them: 200, 400, 600, 800, 1K, 1K, 1K, …, 20K."""
+    rows = []
+    for n in range(1, 101):
+        step = 200 * n
+        shown = str(step) if step < 1000 else f"{step // 1000 if cut else round(step / 1000)}K"
+        rows.append(f"INFO train.py:351 step:{shown} smpl:8K loss:{5 / n:.3f} grdn:12.592")
+    run = read_run(written(tmp_path, rows))
+    assert (run.rows, run.first_step, run.last_step, len(run)) == (100, 200.0, 20_000.0, 100)
+    assert run.column("step").tolist() == [200.0 * n for n in range(1, 101)]
