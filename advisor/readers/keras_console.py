@@ -36,7 +36,7 @@ _EPOCH = Pairs(
     **_PAIRS,
 )
 # `3083s - loss: 1.7197 - acc: 0.5893`: verbose=2 of older versions has neither bar nor steps
-_BARE = Pairs(start=rb"\s*(?P<epoch_seconds>\d+)s (?:\d+[mu]s/(?:step|sample|epoch) )?- (?=loss: )", **_PAIRS)
+_BARE = Pairs(start=rb"\s*(?:- )?(?P<epoch_seconds>\d+)s (?:\d+[mu]s/(?:step|sample|epoch) )?- (?=loss: )", **_PAIRS)
 FORMAT = LineFormat(
     name="keras",
     framework="keras",
@@ -47,7 +47,7 @@ FORMAT = LineFormat(
     ),
     signs=(
         Sign(pattern=rb"(?m)^\s*Epoch \d+/\d+\s*\n.*\[[=>.]{5,}\]", weight=0.3),
-        Sign(pattern=rb"(?m)^\s*Epoch \d+/\d+\s*\n\s*\d+s (?:\d+[mu]s/\w+ )?- loss: ", weight=0.3),
+        Sign(pattern=rb"(?m)^\s*Epoch \d+/\d+\s*\n\s*(?:- )?\d+s (?:\d+[mu]s/\w+ )?- loss: ", weight=0.3),
     ),
     notes={"loss": "the mean over each epoch", "accuracy": "the mean over each epoch"},
 )

@@ -74,6 +74,7 @@ TELEMETRY_COLUMNS = {
 }
 
 
+WITHOUT_NAME = "a number without a name"  # fact `loss_unit` of two bare columns
 NOT_FOUND = ": command not found"  # what a shell says of a command, and goes on
 ROW_NUMBERS = "number of the row: the log prints no step"  # provenance of steps that are none
 

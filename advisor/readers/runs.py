@@ -7,6 +7,7 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,12 +192,14 @@ def _declared(events: Sequence[Event]) -> float | None:
 
 def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
     """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
-    total, before = 0.0, -1
+    total, before, said = 0.0, -1, dict[float, str]()
     for event in events:
         if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
             continue
         if segment.first_line <= event.line < segment.end_line:
-            total += event.numbers["seconds"] if event.line > before + 1 else 0.0
+            seconds, words = event.numbers["seconds"], re.sub(r"[\d.,]+", "", event.text)
+            again = said.setdefault(seconds, words) != words  # once more, in its summary
+            total += 0.0 if again or event.line <= before + 1 else seconds
             before = event.line
     return total or None
 

@@ -23,6 +23,10 @@ GREW = 1.5  # times the first of a clock that counts on; epochs differ by less
 _DIGITS = re.compile(rb"\d+(?:[.,:]\d+)*")
 _EPOCH = re.compile(rb"(?i)epoch|\xe8\xbd\xae|\xc3\xa9poque|\xc3\xa9poca|\xd1\x8d\xd0\xbf\xd0\xbe\xd1\x85")
 _NUMBERED = re.compile(rb"(?i)epoch\D{0,4}(\d+)")
+_HEADING = re.compile(rb"(?i)\W{0,8}epoch\W{0,3}\d")
+_ALONE = re.compile(
+    rb"\s*(?i:time(?: taken| elapsed)?|duration)\W{1,3}\d[\d.:]*(?: ?[a-z]{1,7})?(?: [\d.]+ ?[a-z]{1,7})?\s*"
+)
 _OTHERS = re.compile(
     rb"(?i)\beta\b|remain|per[_ ](?:step|iter|batch|sample|image)|/(?:it|step|batch|iter)\b|\bav(?:g|erage)[_ ]time"
     rb"|estimat|infer|total[_ ]time|last epoch|val\w*[_ ]time|eval\w*[_ ]time|test[_ ]time"
@@ -44,8 +48,12 @@ _NAMES = re.compile(rb"(?i)\btime\b|took|elapsed|duration|cost|\xe8\x80\x97|\xe7
 def spoken_seconds(text: bytes) -> float | None:
     """Seconds that a run's lines add up to; None where they speak of none."""
     series: dict[bytes, list[tuple[bytes, float]]] = {}
-    for line in text.split(b"\n"):
-        if len(line) > LONGEST or _EPOCH.search(line) is None or _OTHERS.search(line) is not None:
+    lines = text.split(b"\n")
+    alone = [line for line in lines if _ALONE.fullmatch(line)]
+    of_epochs = abs(sum(_HEADING.match(line) is not None for line in lines) - len(alone)) <= max(1, 0.1 * len(alone))
+    for line in lines:
+        told = _EPOCH.search(line) is not None or (of_epochs and _ALONE.fullmatch(line) is not None)
+        if len(line) > LONGEST or not told or _OTHERS.search(line) is not None:
             continue
         numbered = _NUMBERED.search(line)
         for match in _TOOK.finditer(line):

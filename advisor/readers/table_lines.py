@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from advisor.readers.line_format import EVAL, TRAIN, UNITS, Found, LearntRule
 from advisor.readers.names import BYTES, Named, column_of
+from advisor.readers.run_table import WITHOUT_NAME
 from advisor.readers.slots import LONGEST, plain
 
 MOST_HEADERS = 8  # different ones that one log is read by
@@ -23,6 +24,7 @@ _NUMBER = (
 _CELL = re.compile(_NUMBER, re.IGNORECASE)
 _CLOCK = re.compile(rb"(?:(?P<h>\d+):)?(?P<min>\d+):(?P<s>\d\d(?:\.\d+)?)")
 _SHORT = {"E": "epoch", "#": "step", "Ep": "epoch"}  # above a column only
+_UNITS_BEHIND = (b"s", b"sec", b"seconds")  # a cell of its own behind the last number
 _EMPTY = (b"-", b"--", b"n/a", b"N/A", b"None")
 _WORDS = re.compile(rb"[^\s|]+")
 _WIDE = re.compile(rb"[^\s|]+(?: [^\s|]+)*")  # cells of several words, two blanks or a line apart
@@ -89,7 +91,7 @@ def two_columns(lines: Sequence[bytes]) -> TableRow | None:
     steps, values = [int(match[1]) for match in pairs], [float(match[2]) for match in pairs]
     if any(b <= a for a, b in pairwise(steps)) or not 0.005 < sorted(values)[len(values) // 2] < 1000:
         return None
-    return TableRow(names=("step", "loss"), wide=False)
+    return TableRow(names=("step", "loss"), wide=False, facts={"loss_unit": WITHOUT_NAME})
 
 
 def _may_head(line: bytes) -> bool:
@@ -171,7 +173,9 @@ def _target(column: str, kind: str, unit: str | None) -> str:
 def _cells(line: bytes, wide: bool) -> list[tuple[bytes, int, int]]:
     if len(line) > LONGEST:
         return []
-    return [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(line))]
+    found = [(match[0], *match.span()) for match in (_WIDE if wide else _WORDS).finditer(plain(line))]
+    unit = len(found) > 1 and found[-1][0] in _UNITS_BEHIND and _CELL.fullmatch(found[-2][0]) is not None
+    return found[:-1] if unit else found
 
 
 def _is_value(text: bytes) -> bool:

@@ -1,12 +1,15 @@
 """torchtitan: `step:  1  loss: 12.2254  grad_norm:  1.8  memory: 27.34GiB(28.78%)  tps: 375  tflops: …  mfu: 2.20%`.
 
 `tps` (once `wps`) is tokens per second *per device*. With several ranks in one log each line begins with `[rank0]:`.
-Its loss files for tests are two columns, step and loss, without a header.
+Its loss files for tests are two columns, step and loss, without a header; others write such files of anything.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 from advisor.readers.line_format import EVAL, LOSS, Facts, LineFormat, Row, Sign
+from advisor.readers.run_table import WITHOUT_NAME, RunTable
 
 # the comma of the time's milliseconds is a decimal point, that of tokens per second is not: the fraction is left out
 _HEAD = (
@@ -21,6 +24,18 @@ _NUMBERS = (
     rb"(?:[ \t]{1,8}[tw]ps:\s*(?P<device_tokens_per_second>\d{1,3}(?:,\d{3})*|\d+)\b)?(?:[ \t]{1,8}tflops:\s*[\d.,]+)?"
     rb"(?:[ \t]{1,8}mfu:\s*(?P<mfu__percent>[\d.]+)%)?"
 )
+
+_FRESH = 7.0  # nats: what a model of its vocabularies begins above
+
+
+def _own(table: RunTable) -> RunTable:
+    """The table as nobody's where two bare columns are all there is, and the second begins below any fresh model."""
+    bare = table.columns.keys() <= {"step", "loss", "loss_is_nan", "phase"}
+    if not bare or (table.first_loss or 0.0) > _FRESH:
+        return table
+    facts = {**table.facts, "loss_unit": WITHOUT_NAME}
+    return dataclasses.replace(table, format="generic", framework=None, facts=facts)
+
 
 FORMAT = LineFormat(
     name="torchtitan",
@@ -56,4 +71,5 @@ FORMAT = LineFormat(
     ),
     signs=(Sign(pattern=rb"\[titan\] |\btorchtitan\b", weight=0.6),),
     notes={"mfu": "against the peak that the log names"},
+    finish=_own,
 )

@@ -230,3 +230,11 @@ def test_keras_epochs_whose_first_heading_is_cut_off(tmp_path):
     run = read_run(path)
     assert (run.first_step, run.last_step, run.first_loss, run.last_loss) == (1.0, 4.0, 1.0, 0.25)
     assert run.column("epoch").tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_keras_with_verbose_2_of_old(tmp_path):
+    path = tmp_path / "a.log"
+    rows = "".join(f"Epoch {n}/20\n - 84{n}s - loss: {9 / n:.4f} - val_loss: 1.8339\n" for n in (1, 2, 3))
+    path.write_text(rows)
+    run = read_run(path)
+    assert (run.last_step, run.column("epoch_seconds").tolist()) == (3.0, [841.0, 842.0, 843.0])

@@ -24,6 +24,7 @@ LINES = [
     ("  train_runtime            = 0:10:07.12", "finished", 607.12),
     ("All done.", "finished", None),
     ("finish", "finished", None),
+    ("INFO 2026-05-23 01:34:36 ot_train.py:438 End of training", "finished", None),
     ("done. best val 1.0890 (1.5711 bpc)", "finished", None),
     ("2026-01-15 00:03:17 | done. best_val_loss=0.1131", "finished", None),
     ("[saved] curves/fig2_training.png", "outcome", None),

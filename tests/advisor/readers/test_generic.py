@@ -595,3 +595,20 @@ def test_steps_printed_in_thousands_are_counted_on(tmp_path, cut):
     run = read_run(written(tmp_path, rows))
     assert (run.rows, run.first_step, run.last_step, len(run)) == (100, 200.0, 20_000.0, 100)
     assert run.column("step").tolist() == [200.0 * n for n in range(1, 101)]
+
+
+def test_a_unit_in_a_cell_of_its_own(tmp_path):
+    head = "Epoch    Train Loss   Train Acc    Test Loss    Test Acc     Time    "
+    rows = [f"{n:<9}{3 / n:<13.4f}0.2771       {4 / n:<13.4f}0.2771       0.55    s" for n in range(1, 11)]
+    run = read_run(written(tmp_path, [head, "-" * 70, *rows]))
+    assert (run.rows, run.last_step, run.first_loss, run.last_loss) == (10, 10.0, 3.0, 0.3)
+    assert run.column("eval_loss")[0] == 4.0
+
+
+@pytest.mark.parametrize("first, own", [(11.8, False), (2.2, True)])
+def test_two_bare_columns_are_of_no_trainer_unless_they_begin_as_its_models_do(tmp_path, first, own):
+    rows = [f"{n}\t{first / n:.6f}" for n in range(1, 60)]
+    run = read_run(written(tmp_path, rows))
+    assert (run.rows, run.first_loss) == (59, first)
+    assert (run.facts.get("loss_unit") == "a number without a name") == own
+    assert (run.framework is None) == own

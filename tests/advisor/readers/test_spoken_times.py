@@ -74,3 +74,28 @@ def test_runtimes_of_several_trainings_add_up_where_nothing_else_is_printed(tmp_
         )
     )
     assert read_run(path).facts["total_seconds"] == 30.0
+
+
+def test_a_runtime_with_an_exponent(tmp_path: Path) -> None:
+    """As version 5 of transformers prints it: 1.573e+04 s are 4.37 h."""
+    path = tmp_path / "a.log"
+    rows = "".join(f"{{'loss': '{5 / n:.3f}', 'epoch': '{n / 10}'}}\n" for n in range(1, 11))
+    path.write_text(rows + "{'train_runtime': '1.573e+04', 'train_loss': '0.5', 'epoch': '1'}\n")
+    run = read_run(path)
+    assert (run.facts["total_seconds"], run.runs[0].declared_seconds) == (15730.0, 15730.0)
+
+
+def test_one_duration_that_a_summary_says_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("Training completed in 76.25 seconds\nTest Accuracy: 0.48\nTraining time: 76.25 seconds\n")
+    assert read_run(path).runs[0].declared_seconds == 76.25
+
+
+def test_times_on_lines_of_their_own_are_those_of_the_epochs_above(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    each = "Epoch {n}/5\n  Train Loss: {l:.4f}  Acc: 0.19\n  Val   Loss: 3.6\n  Time: 1m 34s\n\n"
+    path.write_text("".join(each.format(n=n, l=5 / n) for n in range(1, 6)))
+    assert read_run(path).runs[0].clock_seconds == 5 * 94
+    steps = "Epoch 1/1\n" + "".join(f"step {n} loss {5 / n:.4f}\n  Time: 1m 34s\n" for n in range(1, 6))
+    path.write_text(steps)
+    assert read_run(path).runs[0].clock_seconds is None
