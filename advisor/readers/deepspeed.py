@@ -59,7 +59,11 @@ FACTS = (
     Facts(pattern=rb"(?:bfloat16|bf16)_enabled \.+ True", needs=b"16_enabled ..", constants={"precision": "bf16"}),
     Facts(pattern=rb"fp16_enabled \.+ True", needs=b"fp16_enabled ..", constants={"precision": "fp16"}),
     Facts(pattern=rb"TOTAL_PARAMS=(?P<parameters>\d+)", needs=b"TOTAL_PARAMS="),
-    Facts(pattern=rb"['\"]train_runtime['\"]: ['\"]?(?P<total_seconds>[\d.]+)", needs=b"train_runtime", last=True),
+    Facts(
+        pattern=rb"['\"]train_runtime['\"]: ['\"]?(?P<total_seconds>[\d.]+(?:e[-+]?\d+)?)",
+        needs=b"train_runtime",
+        last=True,
+    ),
 )
 _ROWS = (_STEP, _PIPELINE, _MEMORY, _TIMES)
 _NOTES = {"memory_bytes": "DeepSpeed's GB are 2**30 bytes"}

@@ -64,11 +64,6 @@ FACTS = (
     Facts(pattern=rb"Gradient Accumulation steps = (?P<grad_accum>[\d,]+)", needs=b"Gradient Accumulation"),
     Facts(pattern=rb"Total train batch size \([^)\n]*\) = (?P<step_samples>[\d,]+)", needs=b"Total train batch size"),
     Facts(pattern=rb"\|\| all params: (?P<parameters>[\d,]+)", needs=b"|| all params"),
-    Facts(
-        pattern=rb"['\"]train_runtime['\"]: ['\"]?(?P<total_seconds>[\d.]+(?:e[-+]?\d+)?)",
-        needs=b"train_runtime",
-        last=True,
-    ),
     _option(b"num_train_epochs", b"planned_epochs", rb"[\d.]+"),
     _option(b"max_steps", b"planned_steps", rb"[1-9]\d*"),
     _option(b"per_device_train_batch_size", b"micro_batch", rb"\d+"),
