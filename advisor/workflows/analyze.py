@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from advisor.errors import AdvisorError
+from advisor.findings import series
 from advisor.findings.next_run import NextData
 from advisor.launch.state import RunState, run_status
-from advisor.launch.writers import is_being_written
+from advisor.launch.writers import is_being_written, was_just_written
 from advisor.readers.archive import opened
 from advisor.readers.chunks import Progress
 from advisor.readers.read import read_run
@@ -98,6 +101,11 @@ def _as_it_is(run: RunTable, path: Path) -> RunTable:
         return replace(run, status=Status.STOPPED, status_reason="its user stopped it") if asked else run
     if run.status in _OPEN and (len(run) or run.telemetry is None) and path.is_file() and is_being_written(path):
         return replace(run, status=Status.RUNNING, status_reason="its log is being written")
+    stamps = series.finite(run.column("unix_seconds"))
+    if run.status in _OPEN and path.is_file() and len(stamps) > 1:
+        every = series.median(np.abs(np.diff(stamps)))
+        if was_just_written(path, float(stamps[-1]), every):
+            return replace(run, status=Status.RUNNING, status_reason="its log ends a moment ago")
     return run
 
 

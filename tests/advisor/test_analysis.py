@@ -8,6 +8,7 @@ import sys
 import tarfile
 import zipfile
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -389,3 +390,18 @@ def test_a_run_that_stopped_early_by_its_own_rule_did_not_do_all_that_was_planne
     assert "completed after 24 of 100 epochs" in analysis.verdict[0]
     assert not analysis.forecast.rest_hours or analysis.forecast.rest_hours.value == 0
     assert analysis.forecast.loss.reason == "the run is over"
+
+
+@pytest.mark.parametrize("ago, expected", [(5, "running"), (7200, "incomplete")])
+def test_a_log_that_ends_a_moment_ago_may_go_on(tmp_path, store, ago, expected):
+    """Stamps of this machine's own time, one row a second; the file's own date is now in both cases."""
+    end = datetime.now() - timedelta(seconds=ago)
+    rows = [
+        f"{end - timedelta(seconds=300 - n):%Y-%m-%d %H:%M:%S} step {n}/20000 loss {9 - n / 100:.3f}"
+        for n in range(301)
+    ]
+    path = tmp_path / "live.log"
+    path.write_text("\n".join(rows) + "\n")
+    analysis = analyze(path, Given(), store)
+    assert analysis.run.status.value == expected
+    assert ("so far" in analysis.verdict[0]) == (expected == "running")
