@@ -21,10 +21,11 @@ END_RULES = (
         "interrupt",
         "KeyboardInterrupt|SIGINT|control-C event|Terminate batch job|eyboard interrupt|nterrupted|Ctrl|ctrl|^C"
         "|CANCELLED BY|CANCELLED AT|cancelled by"
-        "|canceled by"
+        "|canceled by|ser pressed|ser hit|ser requested"
         "|TERM_OWNER|interrupt (one more|EXITING FROM TRAINING|aborted by user|Aborted by user|by the user|by user"
         "|interrumpid|interrompu|interrompid|interrott|прерван|中断|停止训练|手动停止|중단|dihentikan oleh|abgebrochen",
         r"^\s*KeyboardInterrupt\b|TERM_OWNER: |aborting due to control-C|^Terminate batch job|interrupted by Ctrl\+C"
+        r"|\b[Uu]ser (?:pressed|hit|requested)\b[^\n]{0,30}\b(?:stop|quit|abort|exit)"
         r"|\]\s*\^C|^srun: interrupt \(|^-?\W*EXITING FROM TRAINING EARLY"
         r"|Detected KeyboardInterrupt|[Rr]eceived SIGINT|Caught KeyboardInterrupt"
         r"|[Kk]eyboard interrupt(?:ed)?\b.*(?:received|caught|detected|stopp|exit|sav)"
@@ -57,8 +58,10 @@ END_RULES = (
     ),
     rule(
         "stopped",
-        "Signaling Trainer to stop|exiting program a",
-        r"Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes"
+        "Signaling Trainer to stop|exiting program a|max_wall|max wall|max_time|max time|max_dur|max_runtime",
+        r"(?:[Rr]eached|[Hh]it|[Ee]xceeded) (?:the |its |own )?max(?:imum)?[_ ](?:wall[_ -]?(?:clock[_ ])?)?"
+        r"(?:time|duration|runtime)\b"
+        r"|Signaling Trainer to stop|exiting program a(?:fter (?P<minutes>[\d.]+) minutes"
         r"|t iteration (?P<step__3>\d+))",
     ),
     rule(

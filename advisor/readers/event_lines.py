@@ -111,7 +111,7 @@ RULES = (
         "signal",
         "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
         r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
-        r"|[Rr]ece?i[ev]+d (?P<signal__5>SIGTERM|SIGHUP)|[Rr]eceived (?P<signal__2>\d+) death signal"
+        r"|(?:[Rr]ece?i[ev]+d|[Cc]aught) (?P<signal__5>SIGTERM|SIGHUP)|[Rr]eceived (?P<signal__2>\d+) death signal"
         r"|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
     ),
     _rule(
