@@ -157,7 +157,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     )),
     ("seconds", "seconds", (
         "step_time", "time_per_step", "iter_time", "iteration_time", "dt", "time_per_iter", "time_per_iteration",
-        "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "s_it",
+        "step_duration", "step_seconds", "seconds_per_step", "sec_per_step", "s_per_step", "s_it", "sec_it",
         "time_step", "time_batch", "batch_time", "train_step_time", "elapsed_time_per_iteration", "timing_s_step",
         "sec_per_iter", "s_per_iter", "iter_dt", "time_metrics_end_to_end", "seconds_per_iter", "perf_time_per_step",
         "step_dt", "train_dt", "iter_time_s", "updt", "per_step", "per_iter", "per_iteration",

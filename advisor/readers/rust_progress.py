@@ -22,6 +22,7 @@ FORMAT = LineFormat(
                 "grad norm": "grad_norm",
                 "tok/s": "tokens_per_second",
                 "elapsed": "elapsed_seconds",
+                "it/s": "seconds__inverse",
             },
             required=("loss",),
             needs=b"loss",

@@ -612,3 +612,11 @@ def test_two_bare_columns_are_of_no_trainer_unless_they_begin_as_its_models_do(t
     assert (run.rows, run.first_loss) == (59, first)
     assert (run.facts.get("loss_unit") == "a number without a name") == own
     assert (run.framework is None) == own
+
+
+@pytest.mark.parametrize("text, head", [("[{s}/800] loss={l:.4f} gpu_mem=31.2GiB it/s=4.0", ""),
+                                        ("    {s:4}  {l:.4f}  0.250", "    iter  train_nll  sec/it")])  # fmt: skip
+def test_rates_under_their_unit(tmp_path, text, head):
+    rows = [text.format(s=20 * n, l=9 / n) for n in range(1, 30)]
+    run = read_run(written(tmp_path, [head, *rows]))
+    assert (run.rows, run.column("seconds").tolist()) == (29, [0.25] * 29)
