@@ -43,6 +43,7 @@ from advisor.findings.detectors.timing import detect_data_stall, detect_warm_up
 from advisor.findings.learning import LEARNING_DETECTORS
 from advisor.findings.overlap import EXPECTED
 from advisor.findings.savings import stake_seconds, worth_saying
+from advisor.findings.schedule import is_rate_sweep
 
 PHYSICAL: tuple[Callable[[Case], Verdict], ...] = (
     *(detect_out_of_memory, detect_nccl_timeout, detect_time_limit, detect_exception, detect_killed),
@@ -71,12 +72,30 @@ DETECTORS = (*PHYSICAL, *LEARNING)
 _ONLY_TIME = frozenset(
     ("stalls", "long_epochs", "periodic_pauses", "drift", "step_time_shift", "goodput", "work_done_twice")
 )
+# a result that is not what it seems: nobody need save time on such a run before that is settled
+_DOUBTS = frozenset(
+    (
+        *("initial_loss_low", "initial_loss_high", "too_good", "loss_below_floor", "worse_than_uniform"),
+        *("validation_is_training", "loss_zero", "loss_frozen", "accuracy_stuck", "no_learning", "hardly_learns"),
+    )
+)
+# what a search for a learning rate does on purpose: it goes on until the loss breaks
+_OF_A_SWEEP = frozenset(
+    (
+        *("loss_divergence", "loss_spikes", "loss_not_finite", "loss_noise", "plateau", "no_learning", "hardly_learns"),
+        *("worse_than_uniform", "random_tokens", "overfitting", "generalisation_gap", "worse_than_start"),
+        *("best_long_ago", "ends_at_high_learning_rate", "learning_rate_off_law", "no_warm_up", "early_loss_jump"),
+        *("grad_norm_large", "grad_spikes_first", "clipped_mostly", "clipping_rises", "loss_scale_skips"),
+    )
+)
 _SEVERITIES, _CONFIDENCES = list(Severity), list(Confidence)
 
 
 def judge(case: Case) -> tuple[list[Finding], list[Insufficient]]:
     """What all detectors say of a case: findings, the worst and dearest first, and what could not be judged."""
     verdicts = [detector(case) for detector in DETECTORS]
+    if is_rate_sweep(case.run):
+        verdicts = [v for v in verdicts if not isinstance(v, Finding) or v.code not in _OF_A_SWEEP]
     whole = stake_seconds(case)
     findings = [_tempered(_within(v, whole)) for v in verdicts if isinstance(v, Finding)]
     return sorted(findings, key=_order), [v for v in verdicts if isinstance(v, Insufficient)]
@@ -106,9 +125,10 @@ def _tempered(finding: Finding) -> Finding:
     return dataclasses.replace(finding, severity=Severity.NOTE)
 
 
-def _order(finding: Finding) -> tuple[int, float, float, int]:
-    """Severity, then money, then hours, then confidence: what to read first."""
+def _order(finding: Finding) -> tuple[int, bool, float, float, int]:
+    """Severity, then doubts about the result, then money, hours and confidence: what to read first."""
     worth = worth_saying(finding.saved_hours, finding.saved_usd)
     usd = finding.saved_usd.value if worth and finding.saved_usd else 0.0
     hours = finding.saved_hours.value if worth and finding.saved_hours else 0.0
-    return _SEVERITIES.index(finding.severity), -usd, -hours, _CONFIDENCES.index(finding.confidence)
+    doubtful = finding.code in _DOUBTS and finding.confidence is not Confidence.LOW
+    return _SEVERITIES.index(finding.severity), not doubtful, -usd, -hours, _CONFIDENCES.index(finding.confidence)

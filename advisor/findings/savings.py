@@ -20,6 +20,7 @@ from advisor.findings.run_metrics import (
     step_times,
     telemetry,
 )
+from advisor.findings.waits import seconds_beside
 from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.spoken_times import SPOKEN
@@ -112,7 +113,8 @@ def _sum_of_steps(case: Case, times: StepTimes | None) -> float | None:
         return None
     # rows that were not printed cost as much as those that were, but each printed pause happened once
     typical = series.median(times.seconds)
-    return float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+    own = float(times.seconds.sum()) + max(0.0, steps - len(times.seconds)) * typical
+    return own + steps * seconds_beside(case)
 
 
 def _sum_of_epochs(case: Case) -> float | None:

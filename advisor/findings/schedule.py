@@ -7,15 +7,49 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from advisor.findings.case import Case
-from advisor.findings.curves import Curve, rate_curve
+from advisor.findings.curves import Curve, curve, rate_curve
 from advisor.findings.run_facts import number
+from advisor.findings.series import stretches
 from advisor.laws.annealing import learning_rate_shares, planned_shares
 from advisor.readers.own_log import NAME as OWN_LOG
+from advisor.readers.run_table import RunTable
 
 _FITS = 0.01  # of the peak, mean difference between rates seen and a schedule's: it may be this one
 _FINALS = (0.0, 0.1)  # shares of the peak that schedules end at, where nothing says it
 _DECAYS = (0.1, 0.2, 0.4)  # of the steps, trapezoidal schedules
 _LEAST_SEEN = 10  # rows with a rate
+
+
+_SWEEP_ROWS, _SWEEP_DECADES, _SWEEP_OFF = 20, 2.5, 0.04  # no warm-up rises by a constant factor over several decades
+_JUMP = 2.0  # times the rate shortly before
+_BACK = 0.5  # of the highest rate before: from below it and to above it; a warm-up has not fallen from anywhere
+_SUDDEN = 0.01  # of the rows
+
+
+def is_rate_sweep(run: RunTable) -> bool:
+    """Whether this is a search for a learning rate: it rises by a constant factor from row to row, up to its end."""
+    rates = curve(run, "learning_rate")
+    if len(rates) < _SWEEP_ROWS or rates.value.min() <= 0 or rates.step[-1] <= rates.step[0]:
+        return False
+    decades = np.log10(rates.value)
+    span = float(decades[-1] - decades[0])
+    line = decades[0] + span * (rates.step - rates.step[0]) / (rates.step[-1] - rates.step[0])
+    return span >= _SWEEP_DECADES and float(np.max(np.abs(decades - line))) <= _SWEEP_OFF * span
+
+
+def rate_jumps(run: RunTable) -> np.ndarray:
+    """Steps at which the learning rate returns, within few rows, to a height that it had before: warm restarts."""
+    rates = rate_curve(run)
+    if len(rates) < _LEAST_SEEN:
+        return np.empty(0)
+    few = max(1, int(_SUDDEN * len(rates)))
+    highest = np.maximum.accumulate(rates.value)
+    jumped = np.zeros(len(rates), dtype=bool)
+    for back in range(1, few + 1):
+        fallen = rates.value[:-back] < _BACK * highest[:-back]
+        jumped[back:] |= fallen & (rates.value[back:] > _JUMP * rates.value[:-back])
+    jumped[1:] &= rates.value[1:] >= _BACK * highest[:-1]
+    return rates.step[[first for first, _ in stretches(jumped)]]
 
 
 @dataclass(frozen=True, kw_only=True)

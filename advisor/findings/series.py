@@ -191,6 +191,21 @@ def _absolute_error(part: np.ndarray) -> float:
     return float(np.abs(part - np.median(part)).sum())
 
 
+_CLOCK_STEPS = (3600.0, 360.0, 60.0, 36.0, 6.0, 1.0, 0.6, 0.1)  # hours, minutes, seconds and their decimals
+
+
+def resolution(clock: np.ndarray) -> float:
+    """The unit that a clock is rounded to: the largest usual one of which all its readings are multiples; 0: none."""
+    moved = finite(clock) - finite(clock)[:1]
+    if not len(moved) or not moved.any():
+        return 0.0
+    for unit in _CLOCK_STEPS:
+        counts = moved / unit
+        if np.all(np.abs(counts - np.round(counts)) < 1e-3):
+            return unit
+    return 0.0
+
+
 def period_of(positions: np.ndarray, *, tolerance: float = 1.0) -> Period | None:
     """How often events at these positions come back; None for fewer than three gaps or no common one.
 

@@ -20,6 +20,7 @@ _WRITE_BYTES_PER_SECOND = 6e8  # where none was measured (predict/profile.py: 0.
 _LONG_HOURS = 1.0  # so long without a word of one is worth a question
 _DAY = 24 * 3600.0  # so long without one is asking for it
 _BEGUN_BEFORE = 10  # print gaps above 0 at which a log begins: the run did not begin there
+_MOST_OF_RUN = 0.5  # longer between two checkpoints, the run has none but its last
 _FACTOR = 3.0  # off Daly's interval each way: the optimum is flat
 _OVERHEAD = 0.02  # of the run spent writing: less is not worth a word
 _DISK_BYTES = 500e9
@@ -109,6 +110,7 @@ def detect_no_checkpoint(case: Case) -> Verdict:
     steps = planned_steps(case) or steps_done(case.run) or 0.0
     money = "" if usd is None else f" and {format_usd(usd * seconds / 3600)}"
     best = float(daly_interval_seconds(checkpoints.write_seconds or 30.0, BETWEEN_FAILURES.value))
+    best = min(best, _MOST_OF_RUN * seconds)
     disk = f", {format_bytes(checkpoints.size_bytes)} each" if checkpoints.size_bytes else ""
     return Finding(
         code="no_checkpoint",
@@ -183,7 +185,7 @@ def detect_checkpoint_interval(case: Case) -> Verdict:
         ),
         confidence=Confidence.MEDIUM,
         causes=("an interval in steps that was set for another step time",),
-        actions=(f"checkpoint every {best / _step_seconds(case):,.0f} steps",),
+        actions=(f"checkpoint every {min(best, _MOST_OF_RUN * seconds) / _step_seconds(case):,.0f} steps",),
         saved_hours=saved,
         saved_usd=saved.scaled(usd) if usd is not None else None,
         threshold=f"{_FACTOR:g}× off Daly 2006, τ = √(2δM)·(…) − δ, M 5 days (1 to 14; sources §6.1-6.2)",

@@ -8,7 +8,7 @@ import numpy as np
 
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, spread, tail
-from advisor.findings.loss_kind import has_level, is_language
+from advisor.findings.loss_kind import has_level, is_language, is_solved
 from advisor.findings.run_facts import from_scratch, nats_per_unit, number, planned_steps
 from advisor.findings.spend import cost_of_steps
 
@@ -30,8 +30,13 @@ def detect_frozen(case: Case) -> Verdict:
     evals, losses = curve(case.run, "eval_loss"), curve(case.run, "loss")
     if len(evals) < _FROZEN_EVALS and len(losses) < _FROZEN_ROWS:
         return Insufficient(code="loss_frozen", missing=f"{_FROZEN_EVALS} validation losses or {_FROZEN_ROWS} rows")
-    for name, values, fewest in (("validation", evals, _FROZEN_EVALS), ("training", losses, _FROZEN_ROWS)):
+    for name, values, fewest, accuracy in (
+        ("validation", evals, _FROZEN_EVALS, "eval_accuracy"),
+        ("training", losses, _FROZEN_ROWS, "accuracy"),
+    ):
         same = _same_at_end(values)
+        if is_solved(case, values, accuracy):
+            continue  # it stands still where nothing is left to learn
         if same >= max(fewest, math.ceil(_FROZEN_SHARE * len(values))):
             return _frozen(case, name, values, same)
     return None
@@ -39,7 +44,7 @@ def detect_frozen(case: Case) -> Verdict:
 
 def _same_at_end(values: Curve) -> int:
     """How many of the last values are the same, of as many digits as chance does not repeat."""
-    if not len(values) or values.value[-1] == 0 or len(f"{abs(values.value[-1]):.12g}".strip("0.")) < _DIGITS:
+    if not len(values) or values.value[-1] == 0 or len(f"{abs(values.value[-1]):.12f}".strip("0.")) < _DIGITS:
         return 0
     other = np.flatnonzero(values.value != values.value[-1])
     return len(values) - (int(other[-1]) + 1 if len(other) else 0)
@@ -111,8 +116,8 @@ def detect_loss_zero(case: Case) -> Verdict:
         return Insufficient(code="loss_zero", missing=f"{_ZERO_LOSSES} training losses, none of a policy")
     other = np.flatnonzero(losses.value != 0)
     zeros = len(losses) - (int(other[-1]) + 1 if len(other) else 0)
-    if zeros < max(_ZERO_LOSSES, _ZERO_LOSS_SHARE * len(losses)):
-        return None
+    if zeros < max(_ZERO_LOSSES, _ZERO_LOSS_SHARE * len(losses)) or is_solved(case, losses):
+        return None  # what is answered rightly costs nothing, to the digits printed
     since, last = float(losses.step[-zeros]), float(losses.step[-1])
     follows = len(evals) > 0 and float(evals.value[-1]) <= max(_FOLLOWS * float(evals.value[0]), _SOLVED)
     held_out = f", while the validation loss stays at {evals.value[-1]:.4g}" if len(evals) and not follows else ""

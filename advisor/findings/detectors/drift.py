@@ -19,6 +19,7 @@ _SHIFT = 0.10  # a lasting change of level
 _SMOOTHED = 11  # rows
 _SWINGS = 0.1  # of the later rows nearer to the level before: it was not left for good
 _NO_SCHEDULE = 0.25  # a longer step of the same tokens: attention windows of a schedule cost less
+_STAIRS, _EVEN = 3, 0.25  # rises, and how far each may be off the usual one
 _BY_DESIGN = "a schedule that changes what a step does (batch, sequence length, attention window)"
 
 
@@ -113,13 +114,24 @@ def _data_or_compute(case: Case, times: StepTimes, cut: int) -> tuple[tuple[str,
     return (cause,), (Evidence(text=text),)
 
 
+def _is_staircase(times: StepTimes, worse: list[series.Shift]) -> bool:
+    """Whether step times climb stairs of one width and one height: a schedule's, as accidents do not keep time."""
+    if len(worse) < _STAIRS:
+        return False
+    widths = np.diff([times.steady_step[shift.index] for shift in worse])
+    # the last one may hold a stair too low to be seen alone
+    heights = np.array([np.exp(shift.after) - np.exp(shift.before) for shift in worse[:-1]])
+    return all(bool(np.all(np.abs(size / np.median(size) - 1) <= _EVEN)) for size in (widths, heights))
+
+
 def detect_shift(case: Case) -> Verdict:
     """A lasting change of step time at one moment: something happened there."""
     times = _calm(case)
     if times is None:
         return Insufficient(code="step_time_shift", missing=f"step times of at least {_DRIFT_ROWS} rows")
-    worse = [shift for shift in _shifts(times) if shift.after > shift.before]
-    if not worse:
+    shifts = _shifts(times)
+    worse = [shift for shift in shifts if shift.after > shift.before]
+    if not worse or (len(worse) == len(shifts) and _is_staircase(times, worse)):
         return None
     biggest = max(worse, key=lambda shift: shift.after - shift.before)
     factor = float(np.exp(biggest.after - biggest.before))

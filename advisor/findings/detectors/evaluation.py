@@ -11,7 +11,10 @@ from advisor.findings.detectors.generalisation import detect_memorised, detect_o
 from advisor.findings.loss_kind import has_level
 from advisor.findings.spend import cost_of_steps
 from advisor.readers.generic import NAME as GENERIC
+from advisor.readers.yolo_console import FORMAT as YOLO
 
+# formats that may print scores, as YOLO does P, R and mAP, which no reader takes
+_EVALUATED_UNREAD = (GENERIC, YOLO.name)
 _HELD_OUT = ("eval_loss", "eval_accuracy", "eval_reward", "eval_bits_per_byte")
 _EPOCHS = 2.0  # passes over the data from which on training loss says nothing of new data
 _FALLEN = 0.5  # of the first loss
@@ -31,7 +34,7 @@ def detect_no_validation(case: Case) -> Verdict:
         return None
     if isinstance(detect_memorised(case), Finding):
         return None  # that finding says that nothing was held out
-    if case.run.format == GENERIC:
+    if case.run.format in _EVALUATED_UNREAD:
         return Insufficient(code="no_validation", missing="a format whose evaluations are known")
     done = curve(case.run, "epoch").value
     passes = float(done.max()) if len(done) else epochs
@@ -75,7 +78,7 @@ def _equal(evals: Curve, losses: Curve) -> int:
     """How many evaluations have the very loss of training at their step, of as many digits as chance does not give."""
     place = np.clip(np.searchsorted(losses.step, evals.step), 0, len(losses) - 1)
     same = (losses.step[place] == evals.step) & (losses.value[place] == evals.value)
-    long = [len(f"{abs(value):.12g}".replace(".", "").strip("0")) >= _DIGITS for value in evals.value]
+    long = [len(f"{abs(value):.12f}".replace(".", "").strip("0")) >= _DIGITS for value in evals.value]
     # a constant would be equal by nature
     return int((same & long).sum()) if len(np.unique(evals.value)) > len(evals) // 2 else 0
 

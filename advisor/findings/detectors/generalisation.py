@@ -25,6 +25,9 @@ _FEW_EVALS = 12  # noise cannot be told from the course of fewer
 _RISES = 3  # evaluations after the best, all above it
 _GAP_RATIO, _GAP_NATS = 1.3, 0.3  # fresh text is a few per cent above the training batches of the same step
 _BAD_WASTE = 0.2  # of the run after its best evaluation
+_SEVERAL = 6  # evaluations
+_KEPT = 0.01  # of the examples: a score that much below its best has lost nothing
+_LATE = 0.05  # of the run after its best evaluation: so little was paid for nothing
 _MANY_EPOCHS = 10
 _GAP_SCORE, _BAD_GAP_SCORE, _FALLEN_SCORE = 0.05, 0.2, 0.01  # of all examples
 _NEAR_ZERO = 0.05  # nats: the next token is known with 95 %
@@ -75,10 +78,13 @@ def _rise(name: str, losses: Curve, evals: Curve) -> _Rise | None:
     if len(evals) < _FEWEST_EVALS:
         return None
     best = int(np.argmin(evals.value))
-    end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < 6 else 2)))
+    end = float(np.median(tail(evals.value, share=0.05, least=1 if len(evals) < _SEVERAL else 2)))
     low = float(evals.value[best])
     after = evals.value[best + 1 :]
-    if low <= 0 or not len(after) or end - low < _RISE * low:
+    if evals.step[-1] - evals.step[best] <= _LATE * (evals.step[-1] - min(float(evals.step[0]), 0.0)):
+        return None  # what the last few do is the noise of an evaluation, or no matter yet
+    alone = len(after) < (2 if len(evals) >= _SEVERAL else 1)  # one worse evaluation behind the best may be chance
+    if low <= 0 or alone or end - low < _RISE * low:
         return None
     steadily = len(after) >= _RISES and _rising(after) and len(evals) < _FEW_EVALS
     if not steadily and end - low < 3 * row_noise(evals.value):
@@ -95,12 +101,13 @@ def _rising(values: np.ndarray) -> bool:
 
 
 def _still_improves(case: Case, since: float) -> bool:
-    """Whether held-out accuracy was best well after `since`: then a rising cross entropy is only too much surety."""
+    """Whether held-out accuracy was best well after `since`, or is still there: the loss then rises by surety alone."""
     scores = curve(case.run, "eval_accuracy")
     if len(scores) < _FEWEST_EVALS:
         return False
     best = int(np.argmax(scores.value))
-    return bool(scores.step[best] > since and best >= 0.75 * (len(scores) - 1))
+    kept = scores.value[best] - float(np.median(tail(scores.value, share=0.05, least=1))) <= _KEPT
+    return bool(kept or (scores.step[best] > since and best >= 0.75 * (len(scores) - 1)))
 
 
 def _overfitting(case: Case, losses: Curve, rises: Sequence[_Rise], sets: int) -> Finding:

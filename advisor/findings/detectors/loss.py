@@ -10,6 +10,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.curves import Curve, curve, main_rows, spread, trailing_median
 from advisor.findings.loss_kind import has_level, is_language
 from advisor.findings.run_facts import number, planned_steps
+from advisor.findings.schedule import is_rate_sweep, rate_jumps
 from advisor.findings.series import stretches
 from advisor.findings.spend import cost_of_steps
 
@@ -27,6 +28,8 @@ _POSITIVE = "a loss that is positive, as a cross entropy is, and no policy loss"
 _RISE = 3.0  # standard deviations of single rows (sources §7.2)
 _RISE_SHARE = 0.25  # of all that was learnt: less may be harder data
 _RISE_LASTS = 0.01  # of the rows
+_FOLLOWS_JUMP = 0.02  # of the steps: so soon after a jump of the learning rate a rise is its doing
+_LOST_TO_JUMP = 0.5  # of the fall: a warm restart that undoes more breaks the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +99,7 @@ def detect_loss_spikes(case: Case) -> Verdict:
     if not has_level(case, losses):
         return Insufficient(code="loss_spikes", missing=_POSITIVE)
     all_spikes = spikes(losses, skip_steps=max(_WARM_UP_STEPS, number(case.run.facts, "warmup_steps") or 0))
-    all_spikes = _material(losses, all_spikes)
+    all_spikes = _unexplained(case, losses, _material(losses, all_spikes))
     if not all_spikes:
         return None
     lasting = [s for s in all_spikes if _is_grave(losses, s)]
@@ -137,6 +140,12 @@ def _material(losses: Curve, found: tuple[Spike, ...]) -> tuple[Spike, ...]:
     return tuple(s for s in found if s.peak - s.before > _MATERIAL * _learnt(losses, s))
 
 
+def _unexplained(case: Case, losses: Curve, found: tuple[Spike, ...]) -> tuple[Spike, ...]:
+    """Those that no printed jump of the learning rate, as of a warm restart, brings about: such a rise is its price."""
+    jumps, reach = rate_jumps(case.run), _FOLLOWS_JUMP * float(losses.step[-1] - losses.step[0])
+    return tuple(s for s in found if not np.any((s.first_step - reach <= jumps) & (jumps <= s.last_step)))
+
+
 def _learnt(losses: Curve, spike: Spike) -> float:
     """How far the loss had fallen by then; at least a tenth of its level, which a fine-tune may start at."""
     return max(float(losses.value[0]) - spike.before, 0.1 * abs(spike.before))
@@ -163,7 +172,7 @@ def detect_loss_divergence(case: Case) -> Verdict:
     if not has_level(case, losses) or losses.value[0] == 0:  # of a part that is not trained yet
         return Insufficient(code="loss_divergence", missing=_POSITIVE)
     turned = _turned(losses)
-    if turned is None:
+    if turned is None or is_rate_sweep(case.run) or _is_restart(case, losses, *turned):
         return None
     best, end, start = turned
     last = float(losses.step[-1])
@@ -195,6 +204,13 @@ def detect_loss_divergence(case: Case) -> Verdict:
         saved_usd=usd,
         threshold="end above the best by 3 standard deviations of a row and a quarter of the fall (sources §7.2)",
     )
+
+
+def _is_restart(case: Case, losses: Curve, best: float, end: float, row: int) -> bool:
+    """Whether the learning rate jumped up after the best row, and the loss has lost less than half of its fall."""
+    jumps = rate_jumps(case.run)
+    fall = float(np.median(losses.value[:5])) - best
+    return bool(np.any(jumps > losses.step[row])) and end - best <= _LOST_TO_JUMP * fall
 
 
 def _again(losses: Curve, step: float) -> str:
@@ -230,7 +246,7 @@ def detect_loss_not_finite(case: Case) -> Verdict:
     printed = bad | np.isfinite(case.run.column("loss")[rows])
     if not printed.any():
         return Insufficient(code="loss_not_finite", missing="a training loss")
-    if not bad.any():
+    if not bad.any() or is_rate_sweep(case.run):  # a search for a rate ends where the loss breaks
         return None
     step = case.run.column("step")[rows]
     place = step if np.isfinite(step[bad]).any() else np.arange(1.0, len(rows) + 1)

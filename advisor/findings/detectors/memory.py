@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import numpy as np
-
-from advisor.findings import run_metrics, series
+from advisor.findings import run_metrics
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
-from advisor.findings.curves import main_rows
-from advisor.findings.detectors.out_of_memory import what_fits
+from advisor.findings.detectors.out_of_memory import KEEP_NUMBERS, KEPT, what_fits
+from advisor.findings.memory_growth import ROWS, memory_growth, memory_of
 from advisor.predict.profile import FIT_MARGIN
 from advisor.readers.run_table import Status
 from advisor.units import format_bytes, format_number, format_percent
 
 _LIKELY_SPILL = 3.0  # times slower than predicted, at a full card
-_GROWTH = 0.05  # of memory over the run
-_EACH = 0.01  # from each eighth of the run to the next
-_GROWTH_ROWS = 50
 
 
 def detect_nearly_full(case: Case) -> Verdict:
@@ -76,29 +69,19 @@ def detect_host_spill(case: Case) -> Verdict:
 
 def detect_memory_growth(case: Case) -> Verdict:
     """Memory that keeps growing through the run: a leak, until it runs out."""
-    rows = main_rows(case.run)
-    step, best = case.run.column("step")[rows], None
-    for name in ("memory_bytes", "reserved_bytes"):
-        values = case.run.column(name)[rows]
-        if np.isfinite(values).sum() >= _GROWTH_ROWS:
-            best = (step, values)
-            break
-    if best is None:
-        return Insufficient(code="memory_growth", missing=f"device memory in at least {_GROWTH_ROWS} rows")
-    half = len(best[1]) // 2  # the first half may still be filling caches
-    trend = series.theil_sen(best[0][half:], best[1][half:])
-    quarters = [series.median(part) for part in np.array_split(best[1][half:], 4)]
-    early, late = quarters[0], quarters[-1]
-    steady = all(later > (1 + _EACH) * sooner for sooner, later in pairwise(quarters))
-    if trend is None or trend.low <= 0 or not late > (1 + _GROWTH) * early or not steady:
-        return None  # a peak that rises once, for a longer batch, is no leak
+    if memory_of(case) is None:
+        return Insufficient(code="memory_growth", missing=f"device memory in at least {ROWS} rows")
+    grown = memory_growth(case)
+    if grown is None:
+        return None
     return Finding(
         code="memory_growth",
         severity=Severity.WARNING,
-        title=f"Device memory keeps growing: {format_bytes(early)} halfway, {format_bytes(late)} at the end",
-        evidence=(Evidence(text=f"{format_bytes(trend.slope * 1000)} per 1,000 steps by Theil-Sen"),),
+        title=f"Device memory keeps growing: {format_bytes(grown.early)} halfway, "
+        f"{format_bytes(grown.late)} at the end",
+        evidence=(Evidence(text=f"{format_bytes(grown.bytes_per_step * 1000)} per 1,000 steps by Theil-Sen"),),
         confidence=Confidence.MEDIUM,
-        causes=("losses or outputs kept with their graph (loss instead of loss.item())", "growing fragmentation"),
-        actions=("keep numbers, not tensors; torch.cuda.memory._record_memory_history() shows who allocates",),
+        causes=(KEPT, "growing fragmentation"),
+        actions=(KEEP_NUMBERS,),
         threshold="5 % over the second half of the run with the slope's 95 % interval above zero",
     )

@@ -9,6 +9,7 @@ from advisor.findings.case import Case, Confidence, Evidence, Finding, Insuffici
 from advisor.findings.detectors.machine import lost_seconds, slowdown
 from advisor.findings.run_facts import price, restarts
 from advisor.findings.savings import saved_share, spent_seconds, steps_covered
+from advisor.findings.waits import seconds_beside
 from advisor.readers.run_table import Event
 from advisor.units import HOUR, format_bytes, format_percent, format_seconds, format_usd
 
@@ -40,7 +41,8 @@ def detect_goodput(case: Case) -> Verdict:
     if wall is None:
         return Insufficient(code="goodput", missing="the wall clock: time stamps, elapsed or total seconds")
     # steps that other work on the machine slowed are training all the same, and another finding
-    working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case)
+    waited = seconds_beside(case) * covered  # so is waiting for data, where the steps' own times leave it out
+    working = series.median(times.steady_seconds) / slowdown(case) * covered + lost_seconds(case) + waited
     share = working / wall
     if share >= _GOODPUT or len(times.steady_seconds) < 20 or wall < _LEAST_WALL_SECONDS:
         return None
@@ -54,6 +56,7 @@ def detect_goodput(case: Case) -> Verdict:
             Evidence(
                 text=f"{covered:g} steps of {format_seconds(working / covered)} are "
                 f"{format_seconds(working)} of {format_seconds(wall)}"
+                + (", waiting for data included" if waited else "")
             ),
             *_known_parts(case),
         ),

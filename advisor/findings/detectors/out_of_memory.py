@@ -7,6 +7,7 @@ import dataclasses
 from advisor.errors import AdvisorError
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Severity, Verdict
 from advisor.findings.detectors.ending import unsaid
+from advisor.findings.memory_growth import memory_growth
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory import MemoryParts
 from advisor.predict.profile import FIT_MARGIN
@@ -15,6 +16,8 @@ from advisor.records import Prediction, Workload
 from advisor.units import GIB, format_bytes, format_estimate, format_number
 
 _FRAGMENTED = 0.10  # of the device reserved but unallocated
+KEPT = "losses or outputs kept with their graph (loss instead of loss.item())"
+KEEP_NUMBERS = "keep numbers, not tensors; torch.cuda.memory._record_memory_history() shows who allocates"
 _MOST_SEQUENCES = 65_536  # of a micro-batch worth looking at
 
 
@@ -32,18 +35,23 @@ def detect_out_of_memory(case: Case) -> Verdict:
     if requested:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
     fitting, actions = what_fits(case, event.numbers)
+    grown = memory_growth(case)  # then what fits at the start runs out later
+    growing = (
+        f"device memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
+    )
     return Finding(
         code="out_of_memory",
         severity=Severity.ERROR if fatal else Severity.WARNING,
         title=title,
         evidence=(
             Evidence(text=event.text or "the run's status", first_step=event.step, last_step=event.step),
+            *((Evidence(text=growing),) if grown else ()),
             *_held(case, event.numbers),
             *fitting,
         ),
         confidence=Confidence.HIGH,
-        causes=_memory_causes(case, event.numbers),
-        actions=actions,
+        causes=(*((f"memory that is never freed: {KEPT}",) if grown else ()), *_memory_causes(case, event.numbers)),
+        actions=(*((KEEP_NUMBERS,) if grown else ()), *actions),
         threshold="the framework's own message; what fits is judged by the high end of the predicted memory",
     )
 

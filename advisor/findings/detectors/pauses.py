@@ -101,10 +101,10 @@ def detect_periodic_pauses(case: Case) -> Verdict:
 
 def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str, ...]]:
     """What happens at these steps, by the log's own evaluations and checkpoints, its settings, else its length."""
-    stride, evals, saves = float(np.median(np.diff(slow.step))), _evaluations(case.run), _saves(case.run)
+    stride, evals, saved = float(np.median(np.diff(slow.step))), evaluations(case.run), saves(case.run)
     near = max(1.0, 0.02 * min(every, stride))
     by_eval = _coincide(slow.step, evals, near) or _same(run_metrics.positive(case, "eval_every_steps"), every)
-    by_save = _coincide(slow.step, saves, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
+    by_save = _coincide(slow.step, saved, near) or _same(run_metrics.positive(case, "checkpoint_every_steps"), every)
     if by_eval and by_save:
         return "evaluation and checkpoint", (f"evaluate and save every {2 * every:g} steps, on fewer tokens",)
     if by_eval:
@@ -121,12 +121,12 @@ def _pause_cause(case: Case, slow: Pauses, every: float) -> tuple[str, tuple[str
     return "cause unknown", ("log evaluations and checkpoints with their seconds",)
 
 
-def _evaluations(run: RunTable) -> np.ndarray:
+def evaluations(run: RunTable) -> np.ndarray:
     """Steps at which the run evaluated."""
     return run.column("step")[np.isfinite(run.column("eval_loss")) | np.isfinite(run.column("eval_seconds"))]
 
 
-def _saves(run: RunTable) -> np.ndarray:
+def saves(run: RunTable) -> np.ndarray:
     """Steps at which it wrote checkpoints."""
     events = [event.step for event in run.events if event.kind == "checkpoint" and event.step is not None]
     return np.array([*events, *run.column("step")[np.isfinite(run.column("checkpoint_seconds"))]])
@@ -134,7 +134,7 @@ def _saves(run: RunTable) -> np.ndarray:
 
 def _at_work_of_the_run(case: Case, steps: np.ndarray, near: float) -> bool:
     """Whether most of these steps lie beside evaluations or checkpoints."""
-    return _coincide(steps, np.concatenate([_evaluations(case.run), _saves(case.run)]), near)
+    return _coincide(steps, np.concatenate([evaluations(case.run), saves(case.run)]), near)
 
 
 def _coincide(steps: np.ndarray, others: np.ndarray, near: float) -> bool:

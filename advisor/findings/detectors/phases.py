@@ -160,10 +160,19 @@ def detect_phase_sum(case: Case) -> Verdict:
         return Insufficient(code="phase_sum", missing="seconds of the parts of a step beside the whole")
     total = np.sum([values[sampled] for values in present], axis=0)
     ratio = series.median(total / whole[sampled])
+    if ratio > _SUM_ABOVE and _data_beside(case, total / whole[sampled], sampled):
+        return None
     has_both = all(np.isfinite(case.run.column(f"{name}_seconds")).any() for name in ("forward", "backward"))
     if ratio > _SUM_ABOVE:
         return _sum_finding(ratio, int(sampled.sum()), Severity.ERROR)
     return _sum_finding(ratio, int(sampled.sum()), Severity.NOTE) if ratio < _SUM_BELOW and has_both else None
+
+
+def _data_beside(case: Case, ratios: np.ndarray, sampled: np.ndarray) -> bool:
+    """Whether the parts without waiting for data are the step: it was timed from when the data had come."""
+    waited = case.run.column("data_seconds")[sampled] / case.run.column("seconds")[sampled]
+    rest = series.median(ratios - waited)
+    return bool(np.isfinite(waited).any()) and _SUM_BELOW <= rest <= _SUM_ABOVE
 
 
 def _sum_finding(ratio: float, rows: int, severity: Severity) -> Finding:

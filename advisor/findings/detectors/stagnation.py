@@ -10,7 +10,7 @@ import numpy as np
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.curves import Curve, curve, head, rate_curve, row_noise, tail
 from advisor.findings.detectors.learning_rate import rate_is_zero
-from advisor.findings.loss_kind import has_level, is_language
+from advisor.findings.loss_kind import has_level, is_language, is_solved
 from advisor.findings.run_facts import from_scratch, number, planned_steps, steps_done
 from advisor.findings.spend import cost_of_steps
 
@@ -145,7 +145,7 @@ def detect_plateau(case: Case) -> Verdict:
         return Insufficient(code="plateau", missing=f"{2 * _FEWEST_ROWS} rows with a training loss")
     if not has_level(case, losses):
         return Insufficient(code="plateau", missing="a loss whose height means something, and no policy loss")
-    if _is_preference(case, losses) or rate_is_zero(case.run):
+    if _is_preference(case, losses) or rate_is_zero(case.run) or is_solved(case, losses):
         return None
     start = _plateau_start(losses)
     if start is None:
@@ -154,7 +154,8 @@ def detect_plateau(case: Case) -> Verdict:
     last = float(losses.step[-1])
     left = max(0.0, (planned_steps(case) or last) - last)
     high = _rate_share(case, at_peak=True)
-    hours, usd = cost_of_steps(case, last - step + left)
+    # a decay takes as many steps: only who stops saves them
+    hours, usd = cost_of_steps(case, last - step + left) if not high else (None, None)
     return Finding(
         code="plateau",
         severity=Severity.WARNING if high and last - step > 0.5 * (last - losses.step[0]) else Severity.NOTE,
@@ -217,7 +218,12 @@ def detect_noise_floor(case: Case) -> Verdict:
     recent = tail(losses.value, share=0.05, least=20)
     noise, level, last = row_noise(losses.value[-200:]), float(np.median(recent)), float(losses.value[-1])
     off = abs(last - level)
-    if noise < _ROUGH * abs(level) or not _MISLEADS * noise <= off <= _OUTLIER * noise or not has_level(case, losses):
+    if (
+        level == 0
+        or noise < _ROUGH * abs(level)
+        or not _MISLEADS * noise <= off <= _OUTLIER * noise
+        or not has_level(case, losses)
+    ):
         return None  # far outside it is no noise: a spike, or another thing than the rows before
     return Finding(
         code="loss_noise",

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from advisor.findings import run_metrics, series
 from advisor.findings.case import Case, Confidence, Evidence, Finding, Insufficient, Severity, Verdict
 from advisor.findings.detectors.machine import readings
+from advisor.findings.detectors.pauses import evaluations, saves
 from advisor.findings.run_metrics import PRINTED, StepTimes
 from advisor.findings.savings import saved_share
+from advisor.findings.waits import waits
 from advisor.units import format_percent, format_seconds
 
 _DATA_SHARE = 0.05  # data_time / step (sources §7.5)
 _DEAR_SHARE, _BAD_SHARE = 0.15, 0.5
+_FEWEST_GAPS = 20  # intervals by the clock
+_ROUNDING = 0.05  # of an interval: the clock may be off by this much, as much as a finding needs
 _WARM_UP_FACTOR = 3.0
 _WARM_UP_COST = 0.02
 _WARM_UP_LEAST_SECONDS = 1.0
@@ -22,15 +28,15 @@ _WARM_UP_MOST_SECONDS = 3600.0  # more is no compilation: the program was stoppe
 def detect_data_stall(case: Case) -> Verdict:
     """Waiting for data: logged, else gaps between steps that their own times do not explain."""
     times = run_metrics.step_times(case)
-    data = case.run.column("data_seconds")
     if times is None:
         return Insufficient(code="data_stall", missing="step times")
-    waits = series.finite(data[times.row][times.start :])
-    if len(waits) >= 5:
-        share = float(waits.mean() / times.steady_seconds.mean())
+    waited = waits(case, times)
+    if waited is not None:
+        share = waited.share
         text = (
-            f"data_seconds: mean {format_seconds(float(waits.mean()))} per step, "
-            f"95th percentile {format_seconds(float(np.quantile(waits, 0.95)))}"
+            f"data_seconds: mean {format_seconds(waited.mean)} per step, "
+            f"95th percentile {format_seconds(waited.high)}"
+            + (", beside the seconds of the step, which leave it out" if waited.beside else "")
         )
     elif (gaps := _gap_share(case, times)) is not None:
         share = gaps
@@ -39,7 +45,7 @@ def detect_data_stall(case: Case) -> Verdict:
         return Insufficient(code="data_stall", missing="data_seconds per step, or time stamps beside step times")
     if share <= _DATA_SHARE:
         return None
-    logged = len(waits) >= 5
+    logged = waited is not None
     return Finding(
         code="data_stall" if logged else "gaps_between_steps",
         # what lies between steps may be anything, and is known by subtraction only
@@ -57,7 +63,7 @@ def detect_data_stall(case: Case) -> Verdict:
         ),
         actions=("prepare tokens in advance (advisor data prepare)", "more workers, prefetch and pinned memory"),
         threshold="more than 5 % of a step (sources §7.5)",
-        **saved_share(case, min(1.0, share)),
+        **saved_share(case, share),
     )
 
 
@@ -67,19 +73,52 @@ def _severity(share: float) -> Severity:
 
 
 def _gap_share(case: Case, times: StepTimes) -> float | None:
-    """Share of the clock's time that steps do not explain; None without both, or with nothing but thinned rows."""
+    """Share of the clock's time that steps do not explain; None without both, or with nothing but thinned rows.
+
+    Compared over as many rows as the clock's rounding takes: one that moves by 0.6 s says nothing of a step of 0.5 s.
+    """
     if times.source != PRINTED:
         return None
     rows = times.row[times.start :]
+    if _has_pauses_between(case, rows):
+        return None
     for name in ("unix_seconds", "elapsed_seconds"):
         clock = case.run.column(name)[rows]
-        passed, steps = np.diff(clock), np.diff(times.steady_step)
-        good = np.isfinite(passed) & (passed > 0) & (steps > 0)
-        if good.sum() >= 20 and not _has_pauses_between(case, rows):
-            per_step = passed[good] / steps[good]
-            # the median interval: pauses for evaluations and checkpoints happen in few of them
-            return 1 - series.median(times.steady_seconds[1:][good]) / series.median(per_step)
+        printed = np.isfinite(clock)
+        gaps = _per_step(case, clock[printed], times.steady_step[printed], times.steady_seconds[printed])
+        if gaps is not None:
+            passed, explained = gaps
+            # the median: pauses for evaluations and checkpoints happen in few intervals
+            return 1 - series.median(explained) / series.median(passed)
     return None
+
+
+def _per_step(
+    case: Case, clock: np.ndarray, step: np.ndarray, seconds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Seconds per step by the clock and by the steps' own times, in stretches that its rounding leaves exact enough."""
+    if len(clock) < _FEWEST_GAPS:
+        return None
+    moved = np.diff(clock)
+    mean = float(moved[moved > 0].sum()) / len(moved)
+    rounded = series.resolution(clock)
+    every = max(1, math.ceil(rounded / (_ROUNDING * mean))) if mean > 0 else 1
+    ends = np.arange(0, len(clock), every)
+    passed, steps = np.diff(clock[ends]), np.diff(step[ends])
+    taken = np.concatenate([[0.0], np.cumsum(np.diff(step) * seconds[1:])])[ends]
+    good = (passed > 0) & (steps > 0)
+    if every > 1:  # so many rows together hold pauses that the log knows of
+        good &= ~_holds(step[ends], np.concatenate([evaluations(case.run), saves(case.run)]))
+    if good.sum() < _FEWEST_GAPS:
+        return None
+    return passed[good] / steps[good], np.diff(taken)[good] / steps[good]
+
+
+def _holds(ends: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """For each stretch between two ends whether one of these steps lies in it, its last included."""
+    known = np.sort(steps[np.isfinite(steps)])
+    first, last = np.sort([ends[:-1], ends[1:]], axis=0)
+    return np.searchsorted(known, last, side="right") > np.searchsorted(known, first, side="right")
 
 
 def _has_pauses_between(case: Case, rows: np.ndarray) -> bool:

@@ -16,6 +16,7 @@ _NOTHING = 0.01  # the same wherever in the run: perplexity 1.01
 _MANY_CLASSES = 3.0  # nats: among 20 classes and more; regressions that start here end near 0 as well: a note
 _FEWEST_ROWS = 5
 _FRESH, _KNOWN = 7.0, 0.1  # nats: of weights that know nothing; of held-out text known with 90 %
+_LARGEST = 13.5  # nats: a guess among half a million tokens; what begins higher is of another unit
 _FEWEST_EVALS = 3
 _PERPLEXITIES = ("perplexity", "ppl")
 _LEAKS = (
@@ -35,11 +36,12 @@ def detect_too_good(case: Case) -> Verdict:
         return said
     losses, unit = curve(case.run, "loss"), nats_per_unit(case.run)
     language = is_language(case)
-    unseen = len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not len(curve(case.run, "eval_loss"))
-    if len(losses) < _FEWEST_ROWS or unit is None or not (language or unseen):
+    if len(losses) < _FEWEST_ROWS or unit is None or not (language or _may_be_language(case, losses)):
         return Insufficient(code="too_good", missing=f"{_FEWEST_ROWS} losses of a language model, per token")
-    if language and (found := _held_out(case, unit)) is not None:
+    if (found := _held_out(case, losses, unit, language)) is not None:
         return found
+    if not language and len(curve(case.run, "eval_loss")):
+        return None  # its held-out loss is that of a model which has something left to learn
     end = float(np.median(tail(losses.value, least=3))) * unit
     low = np.flatnonzero(trailing_median(losses.value, _FEWEST_ROWS) * unit < _SOLVED)
     if not has_level(case, losses) or not len(low) or not 0 <= end < _SOLVED:
@@ -89,20 +91,30 @@ def _perplexity_said(case: Case) -> Finding | None:
     )
 
 
-def _held_out(case: Case, unit: float) -> Finding | None:
+def _may_be_language(case: Case, losses: Curve) -> bool:
+    """Whether the first loss is that of a guess among a vocabulary, and no accuracy says that classes are guessed."""
+    scored = any(len(curve(case.run, name)) for name in ("accuracy", "eval_accuracy"))
+    return len(losses) > 0 and losses.value[0] >= _MANY_CLASSES and not scored
+
+
+def _held_out(case: Case, losses: Curve, own_unit: float, language: bool) -> Finding | None:
     """The finding where even held-out text is known almost entirely by a model that began with nothing."""
     evals = curve(case.run, "eval_loss")
-    unit = nats_per_unit(case.run, "eval_loss_unit") or unit
-    if len(evals) < _FEWEST_EVALS or evals.value[0] * unit < _FRESH:
+    unit = nats_per_unit(case.run, "eval_loss_unit") or own_unit
+    if len(evals) < _FEWEST_EVALS or not has_level(case, losses):
         return None
+    # the first evaluation may come late
+    began = max(float(evals.value[0]) * unit, float(losses.value[0]) * own_unit if len(losses) else 0.0)
     end = float(np.median(tail(evals.value, least=2))) * unit
-    if not 0 <= end < _KNOWN:
+    least, most = (_FRESH, _KNOWN) if language else (_MANY_CLASSES, _SOLVED)
+    if not (least <= began and 0 <= end < most) or (not language and began > _LARGEST):
         return None
-    low = evals.step[evals.value * unit < _KNOWN]
+    low = evals.step[evals.value * unit < most]
     return Finding(
         code="too_good",
-        severity=Severity.WARNING,
-        title=f"Too good to be true: validation loss {evals.value[0]:.4g} → {end:.2g} on text never seen",
+        severity=Severity.WARNING if language else Severity.NOTE,  # a regression may begin and end there as well
+        title=f"Too good to be true: validation loss {evals.value[0]:.4g} → {end:.2g} on "
+        f"{'text' if language else 'data'} never seen",
         evidence=(
             Evidence(
                 text=f"perplexity {math.exp(end):.3f} since step {low[0]:g}: the next token is known with "
@@ -111,14 +123,17 @@ def _held_out(case: Case, unit: float) -> Finding | None:
                 last_step=float(evals.step[-1]),
             ),
         ),
-        confidence=Confidence.MEDIUM,
+        confidence=Confidence.MEDIUM if language else Confidence.LOW,
         causes=(
             "the answer is in the input: labels not shifted, attention that sees later tokens",
             "another objective than the next token (masked or denoised tokens, most of which are given)",
             "validation data that repeat the training data, or synthetic data with a rule",
         ),
-        actions=("let the model write text: one that knows the next token with such certainty must write well",),
-        threshold=f"held-out loss from over {_FRESH:g} to under {_KNOWN:g} nats; text has over 1.8 (Chinchilla's fit)",
+        actions=(
+            ("" if language else "if it predicts tokens, ")
+            + "let the model write text: one that knows the next token with such certainty must write well",
+        ),
+        threshold=f"held-out loss from over {least:g} to under {most:g} nats; text has over 1.8 (Chinchilla's fit)",
     )
 
 

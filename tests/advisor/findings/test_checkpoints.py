@@ -124,3 +124,11 @@ def test_an_own_run_that_will_write_one_by_the_clock_is_not_told_that_it_writes_
     assert isinstance(detect_no_checkpoint(learning_case(own)), Finding)
     by_clock = dataclasses.replace(own, facts={**own.facts, "checkpoint_every_seconds": 900.0})
     assert detect_no_checkpoint(learning_case(by_clock)) is None
+
+
+def test_nobody_is_told_to_write_one_less_often_than_twice_in_a_run():
+    advice = detect_no_checkpoint(long_run(None, step_seconds=2.4)).actions[0]  # 80 minutes; Daly's interval is 85
+    assert advice.startswith("write one every 40 min")
+    assert detect_no_checkpoint(long_run(None)).actions[0].startswith("write one every 84")
+    often = detect_checkpoint_interval(long_run(20, step_seconds=2.4, write=60.0))
+    assert isinstance(often, Finding) and often.actions == ("checkpoint every 1,000 steps",)

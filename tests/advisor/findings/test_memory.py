@@ -125,3 +125,16 @@ def test_growing_memory():
     filling = np.minimum(10e9, 1e8 * np.arange(1, 401))
     assert memory.detect_memory_growth(build.case(build.healthy(memory_bytes=filling))) is None
     assert isinstance(memory.detect_memory_growth(build.case()), Insufficient)
+
+
+def test_memory_that_grew_until_it_ran_out_comes_before_a_smaller_micro_batch():
+    def run_out(used):
+        event = build.event("out_of_memory", "CUDA out of memory.", step=200.0, requested_bytes=GIB, free_bytes=GIB / 5)
+        table = build.run(steps=200, events=[event], status=Status.OUT_OF_MEMORY, memory_bytes=used)
+        return out_of_memory.detect_out_of_memory(build.case(table))
+
+    leaked = run_out(np.linspace(13e9, 22e9, 200))
+    assert "keep numbers, not tensors" in leaked.actions[0] and "never freed" in leaked.causes[0]
+    assert any("device memory grew from" in one.text for one in leaked.evidence)
+    steady = run_out(22e9 * (1 + 0.002 * np.random.default_rng(1).standard_normal(200)))
+    assert not any("tensors;" in action for action in steady.actions) and "freed" not in steady.causes[0]

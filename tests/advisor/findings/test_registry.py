@@ -18,6 +18,7 @@ from advisor.findings import registry
 from advisor.findings.case import Case, Finding, Insufficient, Severity
 from advisor.readers.run_table import COLUMNS, Event, RunTable, Status
 from tests.advisor.findings import build
+from tests.advisor.findings.build_learning import learning_run
 
 
 def test_every_detector_is_registered_once():
@@ -45,6 +46,17 @@ def test_worst_and_dearest_first():
     assert ranks == sorted(ranks) and {"optimizer_floor", "data_stall"} <= {f.code for f in findings}
     warnings_ = [f.saved_usd.value if f.saved_usd else 0 for f in findings if f.severity is Severity.WARNING]
     assert warnings_ == sorted(warnings_, reverse=True)
+
+
+def test_doubts_about_the_result_come_before_what_would_save_time():
+    rows = 600
+    low = 2.1 + 1.98 * np.exp(-np.arange(rows) / 60) + 0.01 * np.random.default_rng(2).standard_normal(rows)
+    table = build.run(steps=rows, loss=low, learning_rate=np.linspace(6e-4, 6e-5, rows), facts={"vocab_size": 50257})
+    findings, _ = registry.judge(Case(run=table, usd_per_hour=2.0))
+    codes = [f.code for f in findings]
+    assert codes[:2] == ["initial_loss_low", "plateau"] and findings[1].saved_usd.value > 0
+    fresh = learning_run()
+    assert "initial_loss_low" not in {f.code for f in registry.judge(Case(run=fresh))[0]}
 
 
 def test_nothing_known_is_insufficient_and_no_finding():

@@ -280,3 +280,11 @@ def test_an_accuracy_gap_is_a_note_and_a_warning_where_it_has_grown_at_the_cost_
     assert mild.severity is Severity.NOTE
     held_out[at] = np.linspace(0.5, 0.97, 20)
     assert detect_accuracy_gap(learning_case(learning_run(**scores, eval_accuracy=held_out))) is None
+
+
+def test_who_is_told_to_decay_the_rate_is_promised_no_time():
+    loss = flat_after(0.35, 0.02)
+    constant = detect_plateau(learning_case(learning_run(loss=loss, learning_rate=6e-4)))
+    assert "decay" in constant.actions[0] and constant.saved_hours is None and constant.saved_usd is None
+    decayed = detect_plateau(learning_case(learning_run(loss=loss)))
+    assert decayed.saved_hours.value > 0 and decayed.actions[0].startswith("stop earlier")

@@ -73,6 +73,16 @@ def test_steps_that_swing_are_no_lasting_change():
     assert found is None or (found.severity is Severity.NOTE and found.title.endswith("to and fro"))
 
 
+def test_stairs_of_one_width_are_a_schedule():
+    random = np.random.default_rng(8)
+    step = np.arange(0, 6001, 10)
+    wide = 128 + 256 * np.minimum(step // 1000, 5)  # attention windows, which no column holds
+    climbing = (0.13 + 7e-5 * wide) * (1 + 0.01 * random.standard_normal(601))
+    assert drift.detect_shift(build.case(build.run(steps=601, step=step, seconds=climbing))) is None
+    uneven = 0.15 * np.where(step > 5200, 1.9, np.where(step > 1400, 1.45, np.where(step > 800, 1.2, 1.0)))
+    assert isinstance(drift.detect_shift(build.case(build.run(steps=601, step=step, seconds=uneven))), Finding)
+
+
 def test_no_lasting_change():
     assert drift.detect_shift(case()) is None
     assert drift.detect_shift(case(NOISE * np.exp(STEP / 3000))) is None  # a slope is no step

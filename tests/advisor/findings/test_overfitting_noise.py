@@ -1,0 +1,38 @@
+"""Validation losses that rose at the end by chance, or while the score that counts stayed."""
+
+import numpy as np
+import pytest
+
+from advisor.findings.case import Finding, Severity
+from advisor.findings.detectors.generalisation import detect_overfitting
+from advisor.findings.make_case import make_case
+from advisor.readers.read import read_run
+
+
+def found(tmp_path, losses, scores):
+    """Ten epochs of a classifier whose training loss falls to a tenth."""
+    train = np.geomspace(0.5, 0.05, len(losses))
+    path = tmp_path / "train.log"
+    path.write_text("".join(
+        f"Epoch {n}: train loss {t:.4f} val loss {v:.4f} val acc {a:.4f}\n"
+        for n, (t, v, a) in enumerate(zip(train, losses, scores, strict=True), 1)
+    ))  # fmt: skip
+    return detect_overfitting(make_case(read_run(path)))
+
+
+@pytest.mark.parametrize(
+    "after, severity",
+    [((0.09,), None), ((0.1, 0.2, 0.3, 0.4), Severity.ERROR)],  # once worse; worse and worse, above its first
+)
+def test_one_worse_evaluation_behind_the_best_is_chance(tmp_path, after, severity):
+    losses = [0.25, 0.2, 0.15, 0.12, 0.1, 0.06, *after]
+    scores = [0.8] * 5 + [0.9] + [0.85] * len(after)
+    verdict = found(tmp_path, losses, scores)
+    assert (verdict.severity if isinstance(verdict, Finding) else None) == severity
+
+
+@pytest.mark.parametrize("last, severity", [(0.895, Severity.NOTE), (0.8, Severity.ERROR)])
+def test_a_score_that_stays_makes_a_rising_loss_a_note(tmp_path, last, severity):
+    losses = [0.25, 0.2, 0.12, 0.06, 0.1, 0.15, 0.2, 0.26, 0.3, 0.35]
+    verdict = found(tmp_path, losses, [0.8, 0.85, 0.88, 0.9, *[last] * 6])
+    assert isinstance(verdict, Finding) and verdict.severity is severity
