@@ -36,11 +36,13 @@ _WORK = {"full": (6.0, 8.5), "adapters": (4.0, 8.5)}
 # (sources §2.1). Moments of 8 bits make it 6; who trains so says so.
 STATE, LEAN_STATE = 16.0, 8.0
 PRICES = (0.3, 2.5)  # of the cheapest and the dearest listed price: lists age, spot and contracts differ
+_MOVED = 8.0  # bytes a parameter that a step reads and writes at least: moments of 8 bits, the rest in bf16
 _ROOM = 0.95  # of a card's memory: context and libraries take the rest (sources §2.4)
 _SMALL_STATE = 0.15  # of a card's memory: nobody calls the rest full because of the model
 _A_RANGE = 1.05  # times from end to end: both are said
 _LONG_SEQUENCE = 3.0  # times the FLOPs of the weights where attention over a long sequence is counted too
-_SMALL_MODEL, _LOOKED_UP = 3e9, 0.5
+# of a small model's parameters those at work where the input table is one of its own; where tables are said to be most
+_SMALL_MODEL, _LOOKED_UP, _MOSTLY_TABLES = 3e9, 0.7, 0.5
 _OTHER_MFU = 1.6  # times off a stated MFU: attention, recomputation and words like "about" explain less
 _LONG_RUN = 1e9  # tokens: shorter runs are mostly start-up, evaluation and saving
 _LOWEST_MFU = 0.01  # below it a bill is for something else than training
@@ -131,8 +133,8 @@ def training_rate(q: Question) -> Judgement:
         each = work.least, work.most
     elif q.get("parameters") is not None:
         # lookup tables cost no FLOPs and can be most of a small model (sources §1.1)
-        tables = _LOOKED_UP if q.get("parameters").middle < _SMALL_MODEL else 1.0
         size = q.get("parameters")  # "1B" of a name may be 1.4 B, and is not nothing
+        tables = 1.0 if size.middle >= _SMALL_MODEL else _MOSTLY_TABLES if q.get("tables") else _LOOKED_UP
         each = least * max(min(size.least, tables * size.middle), size.middle / 2), most * size.most
     else:
         return unknown("neither parameters nor FLOPs per token are stated")
@@ -140,10 +142,12 @@ def training_rate(q: Question) -> Judgement:
         return unknown(f"no peak is known of {q.get('gpu')}")
     number = 1.0 if q.get("per_gpu") or q.get("gpus") is None else q.get("gpus").middle
     low, high = each[0] * value.least / (number * peak), each[1] * value.most / (number * peak)
-    words = f"{each[0]:.3g} FLOP a token × {value.text} ÷ ({number:g} × {format_flops(peak)} dense) = {low:,.3g}"
-    if low > (IMPOSSIBLE_MFU if work is None and tables == 1.0 else 1.0):  # else FLOPs are not known so exactly
+    usual = least * size.middle if work is None else work.middle
+    told = format_percent(usual * value.middle / (number * peak))
+    words = f"{usual:.3g} FLOP a token × {value.text} ÷ ({number:g} × {format_flops(peak)} dense) = {told}"
+    if low > (1.0 if work is not None or q.get("tables") else IMPOSSIBLE_MFU):  # else FLOPs are not known so exactly
         return wrong(
-            f"impossible: {low:,.2g} times the dense peak",
+            f"impossible: {low:,.2g} times the dense peak, at the very least",
             words,
             severity=Severity.ERROR,
             threshold=f"no training exceeds {format_percent(IMPOSSIBLE_MFU)} of the dense peak",
@@ -152,15 +156,15 @@ def training_rate(q: Question) -> Judgement:
     if math.isfinite(top) and value.high > _A_RANGE * value.low and top > 1.0:
         return wrong(f"its upper end is impossible: {top:,.2g} times the dense peak", words)
     if stated is None:
-        return holds(f"an MFU of {format_percent(low)}", words)
+        return holds(f"an MFU of {told}", words)
     share = 1.0 if q.get("per_gpu") or q.get("gpus") is None else number  # the rate may be that of one card
     if work is None and q.get("long"):
         high *= _LONG_SEQUENCE
     eights = 2.0 if q.get("precision") == "fp8" else 1.0  # products in FP8 are often reckoned by the 16-bit peak
     if any(stated.admits(0.85 * k * low, 1.15 * k * high) for k in (1.0, share, eights)):
-        return holds(f"an MFU of {format_percent(low)}", words)
+        return holds(f"an MFU of {told}", words)
     return wrong(
-        f"{format_percent(low)} of the dense peak, not {stated.text}",
+        f"{told} of the dense peak, not {stated.text}",
         words,
         consequence="a wrong peak, number of cards or count of tokens hides how much of the card is used",
     )
@@ -196,6 +200,19 @@ def training_memory(q: Question) -> Judgement:
     if usual > size:
         return unknown(f"not with AdamW in mixed precision ({_gb(usual)}); a leaner state may fit", words)
     return holds(f"{_gb(usual)} of {name}", words)
+
+
+def optimizer_time(q: Question) -> Judgement:
+    """Time of an optimizer's step: weights, gradients and moments are read and written at the bandwidth at best."""
+    value, n = q.get("value"), q.get("parameters")
+    bandwidth = max((card.memory_bytes_per_second for card in _cards(q.get("gpu"))), default=0.0)
+    if not bandwidth:
+        return unknown(f"no bandwidth is known of {q.get('gpu')}")
+    least = _MOVED * n.least / bandwidth
+    words = f"{n.text} × {_MOVED:g} bytes ÷ {bandwidth / 1e12:.2f} TB/s = {format_seconds(least)} at least"
+    if value.most < least:
+        return wrong(words, words, consequence="the time of a step is planned too short, or the clock did not wait")
+    return holds(f"above {format_seconds(least)}", words)
 
 
 def largest_model(q: Question) -> Judgement:

@@ -92,6 +92,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "value: '25,000 tok/s', parameters: 1.3 billion, gpu: h100, gpus: 1, mfu: 20 %",
     ),
     "training_memory": ("7 B parameters train in 80 GB", "value: 80 GB, parameters: 7 billion"),
+    "optimizer_time": (
+        "the optimizer step of 1.3 B parameters takes 12 ms on an A100",
+        "value: 12 ms, parameters: 1.3 billion, gpu: a100",
+    ),
     "largest_model": ("0.3 B parameters are the most for 40 GB", "value: 40 GB, parameters: 300 M"),
     "sustained_rate": ("an A100 sustains 150 TFLOP/s in training", "value: 150 TFLOP/s, gpu: a100"),
     "peak_ratio": ("an H100 has 3.2 times the peak of an A100", "value: 3.2 x, gpu: h100, than: a100"),
@@ -109,6 +113,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "optimal_tokens": ("140 B tokens are optimal for 7 B parameters", "value: 140 billion, parameters: 7 billion"),
     "shape_size": ("24 blocks of 1024 are 350 M parameters", "value: 350 M, layers: 24, width: 1024"),
     "cards_speed": ("an H100 is 3 times faster than an A100", "value: 3 x, gpu: h100, than: a100"),
+    "equal_memory": (
+        "Max model: 13B on an A100 80GB, 30B on an H100 80GB",
+        "value: 30 billion, gpu: h100, than: 13 billion, than_gpu: a100, memory: 80 GB",
+    ),
     "card_figure": ("an A100 draws 400 W", "value: 400 W, gpu: a100, fact: power"),
     "adapter_memory": ("LoRA of 8 B in 16 bits takes 20 GB", "value: 20 GB, parameters: 8 billion, bytes_each: 2"),
     "weights_memory": ("a 7 B model takes 14 GB in fp16", "value: 14 GB, parameters: 7 billion, bytes_each: 2"),

@@ -78,6 +78,33 @@ GENERAL: dict[str, Told] = {
         false=False,
         consequence="a model is planned on a card that does not hold its state",
     ),
+    "fp8_halves_memory": Told(
+        so="only what is kept in FP8 halves, copies of weights and some activations: master weights, gradients and "
+        "moments keep their 16 and 32 bits",
+        source="Micikevicius et al. 2022, FP8 formats; documentation of Transformer Engine",
+        consequence="a model is planned on a card that does not hold its state",
+    ),
+    "fp16_range": Told(
+        so="fp16 has 5 bits of exponent, fp32 and bf16 have 8: small gradients vanish without loss scaling",
+        source="IEEE 754; Micikevicius et al. 2018, Mixed precision training",
+        consequence="gradients below 6e-8 become zero and the training stalls or diverges",
+    ),
+    "backward_as_forward": Told(
+        so="2 FLOPs a parameter and token forward, 4 backward: the gradients of inputs and of weights",
+        source="Kaplan et al. 2020, section 2.1",
+        consequence="the time of a step is planned a third too short",
+    ),
+    "batch_without_effect": Told(
+        so="a smaller batch has noisier gradients and other steps; only accumulation of the rest keeps it the same",
+        source="McCandlish et al. 2018, gradient noise scale",
+        consequence="runs of two batch sizes are compared as if they were one",
+    ),
+    "learnt_from_random": Told(
+        so="of tokens drawn at random nothing can be learnt but how often each comes: such a loss ends at "
+        "ln(vocabulary), where an untrained model begins",
+        source="entropy of a uniform distribution",
+        false=False,
+    ),
     "host_memory": Told(
         so="workers and pinned buffers are memory of the host, none of the card's",
         source="PyTorch documentation of torch.utils.data",

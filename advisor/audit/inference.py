@@ -254,6 +254,23 @@ def cards_speed(q: Question) -> Judgement:
     return holds(words, words)
 
 
+def equal_memory(q: Question) -> Judgement:
+    """The largest model, batch or length that two cards of one memory are said to hold: it is the same."""
+    value, than, memory = q.get("value"), q.get("than"), q.get("memory")
+    words = f"{memory.text} of {q.get('gpu')} and of {q.get('than_gpu')}"
+    for name in ("gpu", "than_gpu"):
+        sizes = [card.memory_gb * 1e9 for card in cards_named(q.get(name))]
+        if not any(memory.admits(0.93 * size, 1.08 * size) for size in sizes):
+            return unknown(f"no {q.get(name)} has {memory.text}")
+    if value.admits(0.9 * than.least, 1.1 * than.most):
+        return holds("the same", words)
+    return does_not_follow(
+        f"what fits into {memory.text} of one fits into {memory.text} of the other: {than.text} or {value.text}",
+        words,
+        consequence="a dearer card is rented for memory that it does not have",
+    )
+
+
 def card_figure(q: Question) -> Judgement:
     """Bandwidth, power or link of a named card, of any of its editions; of links one direction may be meant."""
     value, cards = q.get("value"), cards_named(q.get("gpu"))

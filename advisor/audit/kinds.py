@@ -183,8 +183,10 @@ KINDS: dict[str, Kind] = {
         method="full|adapters?",
         per_gpu="flag?",
         long="flag?",
+        tables="flag?",
     ),
     "training_memory": _kind(compute.training_memory, parameters="count", value="bytes?", state="count?"),
+    "optimizer_time": _kind(compute.optimizer_time, value="seconds", parameters="count", gpu="card"),
     "largest_model": _kind(compute.largest_model, parameters="count", value="bytes"),
     "sustained_rate": _kind(compute.sustained_rate, value="flops", gpu="card", gpus="count?", precision=f"{_RATES}?"),
     "peak_ratio": _kind(compute.peak_ratio, value="times", gpu="card", than="card"),
@@ -201,6 +203,9 @@ KINDS: dict[str, Kind] = {
     "optimal_tokens": _kind(inference.optimal_tokens, value="count", parameters="count"),
     "shape_size": _kind(inference.shape_size, value="count", layers="count", width="count"),
     "cards_speed": _kind(inference.cards_speed, value="times", gpu="card", than="card"),
+    "equal_memory": _kind(
+        inference.equal_memory, value="count", gpu="card", than="count", than_gpu="card", memory="bytes"
+    ),
     "card_figure": _kind(inference.card_figure, value="number", gpu="card", fact="bandwidth|power|link"),
     "adapter_memory": _kind(inference.adapter_memory, value="bytes", parameters="count", bytes_each="count"),
     "weights_memory": _kind(inference.weights_memory, value="bytes", parameters="count", bytes_each="count"),

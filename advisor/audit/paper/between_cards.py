@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 
-from advisor.audit.paper.cards import mentions
+from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
@@ -26,6 +28,15 @@ _SPEED = re.compile(r"throughput|speed|faster|training", re.IGNORECASE)
 _OTHER_USE = re.compile(r"\s*[x×]?\s*(?:infer|serv|decod|generat|prefill)", re.IGNORECASE)
 _RATES = re.compile(r"(?:tok(?:en)?s?|samples?|seqs?|sequences?|images?|imgs?)\s*(?:/|per)\s*s", re.IGNORECASE)
 _LEAST_ROWS = 2
+_AT_START = 3  # letters
+_TITLE = re.compile(r"\s*(?:GPUs?|cards?)?\s*(?:\([^)]{1,30}\)\s*)?(?::|$)", re.IGNORECASE)
+_LIMIT = re.compile(
+    r"\b(?:max(?:imum)?|largest)[ _.-]*"
+    r"(?:(?P<model>model(?:[ _]size)?|param\w*)|(?P<batch>(?:micro-?)?batch(?:[ _-]size)?)"
+    r"|(?P<length>(?:seq\w*|context)(?:[ _-](?:len\w*|window))?))\s*(?:[:=]|is|of)?\s*(?=[~≈\d])",
+    re.IGNORECASE,
+)
+_SMALLER = re.compile(r"\bfp8\b|\bquanti|\bint8\b|\b[48]-?bit\b|\boffload|\bMIG\b|\bspeed|\bfast", re.IGNORECASE)
 
 
 def drafts(document: Document) -> Iterator[Drafted]:
@@ -33,6 +44,7 @@ def drafts(document: Document) -> Iterator[Drafted]:
     for passage in document.passages:
         yield from _instance(passage)
         yield from _cheaper(passage, document.passages)
+    yield from _unequal_limits(document.passages)
     for grid in document.grids:
         yield from _against_a_card(grid)
         yield from _more_cards(grid)
@@ -80,6 +92,70 @@ def _rent(name: str, passages: Sequence[Passage]) -> tuple[str, int] | None:
         if len(cards) == 1 == len(mentions(passage.text)) and len(prices) == 1:
             found.add((prices[0].quantity.text, cards[0].count or 1))
     return found.pop() if len(found) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limit:
+    """What a text says is the most that one card holds: "Max batch: 32" of what stands under "A100 80GB:"."""
+
+    card: Mention
+    of: str
+    most: Figure
+    line: int
+
+
+def _unequal_limits(passages: Sequence[Passage]) -> Iterator[Drafted]:
+    """The largest model, batch, length of cards of one memory, where one has more of something and less of nothing."""
+    by_section: dict[tuple[str, ...], list[_Limit]] = {}
+    for limit, above in _limits(passages):
+        by_section.setdefault(above, []).append(limit)
+    for limits in by_section.values():
+        held: dict[str, list[_Limit]] = {}
+        for limit in limits:
+            held.setdefault(limit.card.name.upper(), []).append(limit)
+        for one, other in combinations(held.values(), 2):
+            pairs = [(a, b) for a in one for b in other if a.of == b.of]
+            ways = {b.most.value > a.most.value for a, b in pairs if a.most.value != b.most.value}
+            if len(ways) != 1 or len({limit.of for limit in one}) < len(one) or not _of_one_memory(one[0], other[0]):
+                continue
+            for a, b in pairs:
+                says = {"value": b.most.quantity.text, "gpu": b.card.name}
+                says |= {"than": a.most.quantity.text, "than_gpu": a.card.name, "memory": f"{_memory(a.card):g} GB"}
+                what = f"max {a.of}: {b.most.raw} on {b.card.name}, {a.most.raw} on {a.card.name}"
+                yield Drafted(kind="equal_memory", line=b.line, text=shortened(what), says=says)
+
+
+def _limits(passages: Sequence[Passage]) -> Iterator[tuple[_Limit, tuple[str, ...]]]:
+    """Limits with the headings above their card's."""
+    card: Mention | None = None
+    section = -1
+    above: tuple[str, ...] = ()
+    for passage in passages:
+        text = passage.text
+        named = mentions(text)
+        titled = _TITLE.match(text[named[0].end :]) if len(named) == 1 and named[0].start <= _AT_START else None
+        if titled and (titled[0].strip() or text == (passage.headings or ("",))[-1]):
+            card, section = named[0], passage.section
+            above = tuple(h for h in passage.headings if h != text)
+        elif named or passage.section != section:
+            card = None
+        if card is None or _SMALLER.search(text):
+            continue
+        for match in _LIMIT.finditer(text):
+            rest = figures(text[match.end() :])
+            if rest and rest[0].start <= _AT_START and rest[0].dimension == "count" and rest[0].value > 0:
+                of = next(name for name, words in match.groupdict().items() if words)
+                yield _Limit(card=card, of=of, most=rest[0], line=passage.line), above
+
+
+def _of_one_memory(one: _Limit, other: _Limit) -> bool:
+    return (one.card.count or 1) == (other.card.count or 1) and _memory(one.card) == _memory(other.card) != 0.0
+
+
+def _memory(card: Mention) -> float:
+    """Gigabytes of a card as the text has them, else of all that its name can mean; 0 where these differ."""
+    sizes = {card.memory_gb} if card.memory_gb else {spec.memory_gb for spec in card.specs}
+    return float(sizes.pop() or 0.0) if len(sizes) == 1 else 0.0
 
 
 def _against_a_card(grid: Grid) -> Iterator[Drafted]:

@@ -41,6 +41,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[A-Z~$\d✅❌⚠])")
 _SHORTENED = re.compile(
     r"\b(?:e\.g|i\.e|vs|approx|est|cf|ca|al|Fig|Eq|Sec|Tab|No|resp|incl|max|min|avg)\.$", re.IGNORECASE
 )
+_LABELLED = re.compile(r"\s*[A-Z][\w/-]*(?: [\w/-]+){0,3}\s*:\s+\S")
 _LONGEST = 12  # lines of a paragraph that a sentence may run on
 _MOST_LINES = 100_000
 
@@ -293,6 +294,8 @@ def _continues(lines: Sequence[tuple[int, str]], at: int) -> bool:
     if line.lstrip().startswith("|") or re.match(r"\s*\*\*[^*]+\*\*\s*:?|\s*\*\*[^*]+:\*\*", line):
         return False
     before = lines[at - 1][1]
+    if _LABELLED.match(line) and _LABELLED.match(before):
+        return False  # one of a list of settings
     return not before.endswith("  ") and not re.search(r":\s*\**\s*$", before) and len(before) > 50
 
 

@@ -138,7 +138,7 @@ def _restated(text: str, line: int, found: Sequence[Figure]) -> Iterator[Drafted
         same = one.dimension == other.dimension and one.dimension in ("seconds", "bytes", "flops", "rate", "gpu_hours")
         equal = re.fullmatch(r"\s*(?:≈|=|, i\.e\.,?|, or about)\s*~?", text[one.end : other.start] + other.raw[:1])
         equal = equal or re.fullmatch(r"\s*(?:=|, i\.e\.,?|, or about)\s*", text[one.end : other.start])
-        equal = equal or (other.about and re.fullmatch(r"\s*,? or\s*", text[one.end : other.start]))
+        equal = equal or (re.fullmatch(r"\s*,? or\s*", text[one.end : other.start]) if other.about else None)
         alone = _ADDED.search(text[: one.start]) is None and not re.match(r"\s*[×*/÷+]", text[other.end :])
         alone = alone and not re.match(r"\s*(?:/|per\b|each\b)", text[other.end :])
         if same and equal and alone and one.raw != other.raw:

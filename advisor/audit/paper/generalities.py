@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from advisor.audit.paper import reckoned
 from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
-from advisor.audit.paper.laws import stated_of
 from advisor.audit.paper.records import Record, plain_name, records
+from advisor.audit.paper.scopes import stated_of
 from advisor.audit.paper.stated import Stated, size_in
 from advisor.audit.paper.words import phrase
 
@@ -252,7 +253,10 @@ def _formulas(passages: Sequence[Passage]) -> Iterator[Drafted]:
 
 def _totals(document: Document, known: Sequence[Record]) -> Iterator[Drafted]:
     """ "2000 iterations, 6B tokens" of runs whose tokens a step stand in a table."""
-    steps = list(dict.fromkeys(s.quantity.text for r in known for s in r.facts.get("step_tokens", [])))
+    stated = [s for r in known for s in r.facts.get("step_tokens", [])]
+    steps = list(dict.fromkeys(f"[{s.quantity.text}]" for s in stated))
+    refuted = reckoned.refuted(document, known)
+    steps += dict.fromkeys(f"( {reading} )" for s in stated for reading in refuted.get(id(s), ()))
     if not 1 <= len(steps) <= 8:
         return
     for record in known:
@@ -261,16 +265,17 @@ def _totals(document: Document, known: Sequence[Record]) -> Iterator[Drafted]:
         tokens, count = record.facts["tokens"][0], record.facts["steps"][0]
         text = re.search(r"\bper\b|/ ?(?:step|iter)", record.words)
         if text is None and tokens.quantity.low >= 1e6:
-            readings = [f"[{count.quantity.text}] * [{each}]" for each in steps]
+            readings = [f"[{count.quantity.text}] * {each}" for each in steps]
             says = {"value": f"~{tokens.quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
             yield Drafted(kind="expression", line=record.line, text=shortened(record.words), says=says)
 
 
 def _adapted(words: str, passage: Passage) -> Iterator[Drafted]:
-    """As "LoRA cuts the FLOPs by 95 %"."""
+    """As "LoRA cuts the FLOPs by 95 %", "to 5 %"."""
     cut = [f for f in figures(passage.text) if f.dimension == "fraction"]
     if _ADAPTED.search(passage.text) and len(cut) == 1 and re.search(r"\b(?:LoRA|adapters?)\b", words):
-        says = {"value": cut[0].quantity.text}
+        left = re.search(r"\bto (?:only |just |about |under |below |~)?$", passage.text[: cut[0].start])
+        says = {"value": f"{100 * (1 - cut[0].value):g} %" if left else cut[0].quantity.text}
         yield Drafted(kind="adapter_saving", line=passage.line, text=shortened(passage.text), says=says)
 
 

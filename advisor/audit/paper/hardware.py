@@ -145,6 +145,7 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -
         other = r"\bpeak|theoretical|\bspec|tensor" if each else r"\bpeak|theoretical" + ("" if ours else r"|up to\b")
         reached = bool((each or _USED.search(text)) and not re.search(other, text, re.IGNORECASE))
         reached = reached or _ON_AVERAGE.search(text[: figure.start]) is not None
+        reached = reached and not _less_reached(text, figure)
         if reached and _IN_PRACTICE.match(after):
             continue  # what it is in use comes next
         says = {"value": figure.quantity.text, "gpu": card.name, **({"precision": precision} if precision else {})}
@@ -155,6 +156,12 @@ def _peaks(passage: Passage, device: Mention | None, sparse: bool, after: str) -
             text, card, figure, named
         ):
             yield from _peak_claim(passage, card, figure, says, sparse)
+
+
+def _less_reached(text: str, figure: Figure) -> bool:
+    """Whether a lower rate behind this one is what is reached of it: "2,496 TFLOP/s; we reach 1,150 TFLOP/s"."""
+    lower = [f for f in figures(text) if f.dimension == "flops" and f.start > figure.end and f.value < figure.value]
+    return bool(lower) and _USED.search(text[figure.end : lower[0].start]) is not None
 
 
 def _dense_as_sparse(passage: Passage) -> Iterator[Drafted]:

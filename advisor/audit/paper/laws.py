@@ -9,22 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import product
 
 from advisor.audit.expression import gives
-from advisor.audit.paper.cards import mentions
+from advisor.audit.paper import reckoned
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.equations import equations
-from advisor.audit.paper.records import Record, records, same_subject
+from advisor.audit.paper.records import Record, records
+from advisor.audit.paper.scopes import MOST_VALUES, Found, Scope, distinct, stated_of, whole
 from advisor.audit.paper.stated import Stated
+from advisor.audit.paper.subjects import NOBODY, same
 from advisor.audit.paper.words import phrase
 
 _MOST_READINGS = 24
-_MOST_CORRECTED = 4  # readings of a refuted number that what rests on it is tried with
-_MOST_VALUES = 3  # of one quantity of one subject: more are a list of different things
-COMMON = ("gpus", "sequence", "usd_per_hour")  # a report that states one of them once means it throughout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,6 @@ def _law(target: str, *readings: str) -> Law:
     return Law(target=target, readings=readings)
 
 
-_PARTS = 2  # levels of headings: the title, and the parts of a report
 _FAR_OFF = 2.0  # times from 6 N D: attention and recomputation give less
 _FASTEST_CARD = 1e16  # operations a second, in four bits
 _SAID_OFTEN = 2  # times
@@ -86,6 +83,7 @@ _PACE = "{tokens} / {duration}"  # by a clock that was read
 _BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
 _HOURLY = "{duration} / 3600 * {usd_per_hour}"
 _BARE_TOTAL = re.compile(r"(?:grand |sub)?total", re.IGNORECASE)
+_AND_MORE = re.compile(r"\bplus\b|\bstorage\b|\begress\b|\bsalar", re.IGNORECASE)  # paid besides the cards
 _REDUCED = re.compile(r"(\d+(?:\.\d+)?)\s?%\s(?:off|discount|cheaper|less)\b", re.IGNORECASE)
 _PRICE_OF_ONE = re.compile(r"\$\s?[\d.]+\s?(?:/|per )\s?(?:GPU|card)\s?[- /]?(?:per )?h", re.IGNORECASE)
 _WHOLE_HOURS = re.compile(
@@ -147,9 +145,12 @@ def drafts(document: Document) -> Iterator[Drafted]:
     known = [r for r in records(document) if r.kind == "section" or "?" not in r.subject + r.words]  # asked, not stated
     own = {(e.line, e.says["value"].lstrip("~")) for p in document.passages for e in equations(p.text, p.line)}
     of_run = whole_run(known)
-    first = [*_all(known, known, {}), *_all(of_run, known, {})]
+    of_sentences = reckoned.refuted(document, known)
+    first = [*_all(known, known, of_sentences), *_all(of_run, known, of_sentences)]
     # what is refuted by numbers that nothing refutes is at fault, not what rests on it
-    refuted = {id(one.target): one.claim.says["readings"][:_MOST_CORRECTED] for one in first if not one.holds}
+    refuted = of_sentences | {
+        id(one.target): one.claim.says["readings"][: reckoned.MOST_CORRECTED] for one in first if not one.holds
+    }
     drafted = [*_all(known, known, refuted)]
     judged = {id(one.target) for one in drafted}  # by what stands nearer
     drafted += [one for one in _all(of_run, known, refuted) if id(one.target) not in judged]
@@ -197,18 +198,21 @@ def whole_run(known: Sequence[Record]) -> list[Record]:
     if len({s.quantity.text.lstrip("~") for r in known for s in r.facts.get("parameters", [])}) > 1:
         return []  # of several models
     known = [
-        r for r in known if r.kind != "sentence" or not (_ELSEWHERE.search(r.words) or _WRITTEN_OUT.search(r.words))
+        r
+        for r in known
+        if r.kind != "sentence"
+        or (same(r.about, NOBODY) and not (_ELSEWHERE.search(r.words) or _WRITTEN_OUT.search(r.words)))
     ]
     facts: dict[str, list[Stated]] = {}
     for role in _OF_A_RUN:
         for kinds in (("section",), *((("sentence",),) if role == "step_time" else ()), ("sentence", "row")):
-            found = _distinct([s for r in known if r.kind in kinds for s in r.facts.get(role, [])])
+            found = distinct([s for r in known if r.kind in kinds for s in r.facts.get(role, [])])
             if found:
                 facts |= {role: [*found]} if len(found) == 1 else {}
                 break
     for role in ("duration", "usd"):
         sums = [s for r in known for s in r.facts.get(role, []) if r.kind == "sentence" and _IN_ALL.search(r.words)]
-        if len(found := _distinct(sums)) == 1:
+        if len(found := distinct(sums)) == 1:
             facts[role] = [*found]
     return [Record(subject="", section=-1, headings=(), kind="run", facts=facts)]
 
@@ -253,11 +257,11 @@ def _all(
             if law.told and record.kind != "sentence":
                 continue
             targets: Sequence[Stated] = record.facts.get(law.target, [])
-            targets = _whole(targets)
+            targets = whole(targets)
             values = len({t.quantity.text for t in targets})
             if record.kind == "sentence" and values > 1 and _alike(targets):
                 targets, values = targets[:1], 1
-            if not 1 <= values <= (_MOST_VALUES if record.kind == "row" else 1):
+            if not 1 <= values <= (MOST_VALUES if record.kind == "row" else 1):
                 continue
             yield from _claims(law, record, targets, known, refuted)
 
@@ -341,6 +345,8 @@ def _claims(
             continue  # of what is listed above it
         if law.target == "duration" and target.quantity.high < 1.0:
             continue  # of a step or a part of one
+        if law.target == "usd" and _AND_MORE.search(target.label):
+            continue
         # what a number is corrected to by the target says nothing of the target
         readings = [r for r in unique if "( " not in r or f"[{target.quantity.text}]" not in r]
         if not readings:
@@ -391,66 +397,3 @@ def _senses(stated: Sequence[Stated], refuted: Mapping[int, Sequence[str]]) -> l
     """A quantity as it is stated; where others refute it, also as they have it."""
     corrected = [f"( {reading} )" for s in stated for reading in refuted.get(id(s), ())]
     return [*(f"[{s.quantity.text}]" for s in stated), *corrected]
-
-
-# what a sentence may take from those before it
-_TOLD = ("step_time", "work", "sustained", "gpu_hours", "usd_per_hour", "rate", "step_tokens")
-_MOST_TOLD = 2
-
-
-class Scope(IntEnum):
-    """How near to a record a number is stated."""
-
-    OWN = 0
-    SUBJECT = 1
-    SECTION = 2
-    REPORT = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What is stated of a quantity; empty where nothing is, or too much to be of one thing."""
-
-    stated: tuple[Stated, ...] = ()
-    scope: Scope = Scope.REPORT
-
-    def __bool__(self) -> bool:
-        return bool(self.stated)
-
-
-def stated_of(role: str, record: Record, known: Sequence[Record], told_too: str = "") -> Found:
-    """What is stated of a quantity, nearest first: the record's own, its subject's, its section's, the report's."""
-    if own := record.facts.get(role):
-        return Found(stated=_distinct(_whole(own)), scope=Scope.OWN)
-    same = [r for r in known if r.kind != "sentence" and same_subject(r.key, record.key) and _one_part(r, record)]
-    if found := _distinct([stated for r in same for stated in r.facts.get(role, [])]):
-        return Found(stated=found, scope=Scope.SUBJECT)
-    if role in COMMON or record.kind == "sentence":  # a row's neighbours are other subjects'
-        told = record.kind == "sentence" and role in (*_TOLD, told_too)
-        near = [
-            r for r in known if r.section == record.section and (r.kind == "section" or (told and r.kind == "sentence"))
-        ]
-        beside = [stated for r in near for stated in r.facts.get(role, []) if not told or stated.line <= record.line]
-        if found := _distinct(beside):
-            return Found(stated=found if len(found) <= (_MOST_TOLD if told else 1) else (), scope=Scope.SECTION)
-    everywhere = _distinct([s for r in known for s in r.facts.get(role, [])]) if role in COMMON else ()
-    return Found(stated=everywhere if len(everywhere) == 1 else (), scope=Scope.REPORT)
-
-
-def _one_part(one: Record, other: Record) -> bool:
-    """Whether two records of one name stand in one part of a report: a card's name is used in each of them."""
-    if not (mentions(one.subject) and mentions(other.subject)):
-        return True
-    mine, its = ([h for h in r.headings if h != r.subject][:_PARTS] for r in (one, other))
-    return mine[: len(its)] == its[: len(mine)]
-
-
-def _whole(stated: Sequence[Stated]) -> Sequence[Stated]:
-    """Of parts and their total, the total."""
-    return [s for s in stated if re.match(r"\W*(?:grand |overall )?total\b", s.label, re.IGNORECASE)] or stated
-
-
-def _distinct(stated: Sequence[Stated]) -> tuple[Stated, ...]:
-    """One of each value, none where there are too many to be of one thing."""
-    unique = {s.quantity.text.lstrip("~"): s for s in reversed(stated)}
-    return tuple(reversed(unique.values())) if len(unique) <= _MOST_VALUES else ()

@@ -76,7 +76,10 @@ _COMPILED = tuple(
     for role, behind, before in _NAMES
 )
 _OF_ALL = ("step_tokens", "tokens", "sequences", "batch")
-_EACH_ONE = re.compile(r"[^.;,\d]{0,25}\b(?:per|each|every|a)\s(?:GPU|device|card|rank|worker|node)\b", re.IGNORECASE)
+_EACH_ONE = re.compile(
+    r"[^.;,\d]{0,25}(?:\d[\d,]*k? tokens?\s)?\b(?:per|each|every|a)\s(?:GPU|device|card|rank|worker|node)\b",
+    re.IGNORECASE,
+)
 _FOR_EACH = re.compile(r"\s*(?:/|per|a|each|for each)\s?(token|param)", re.IGNORECASE)
 _A_STEP = re.compile(r"\s*(?:per|/|a|each)\s?(?:\w+\s)?(?:step|iter|update|batch)", re.IGNORECASE)
 _STEP_TAKES = re.compile(
@@ -116,7 +119,7 @@ def _role(text: str, figure: Figure) -> str | None:
         ),
         None,
     )
-    if role in _OF_ALL and _EACH_ONE.match(behind):
+    if role in _OF_ALL and _EACH_ONE.match(text, figure.end):
         return None
     return None if role == "steps" and _AROUND_STEPS.search(before) else role
 

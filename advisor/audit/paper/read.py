@@ -14,6 +14,7 @@ from advisor.audit.paper import (
     agreement,
     allocations,
     between_cards,
+    bills,
     capacity,
     comparisons,
     conclusions,
@@ -34,6 +35,7 @@ from advisor.audit.paper import (
     own_numbers,
     pace,
     parts,
+    plain_sums,
     praise,
     reckoned,
     results,
@@ -87,6 +89,8 @@ RULES = (
     allocations.drafts,
     targets.drafts,
     own_needs.drafts,
+    bills.drafts,
+    plain_sums.drafts,
 )
 
 

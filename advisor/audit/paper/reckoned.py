@@ -7,19 +7,23 @@ sentence states each of its quantities once; the number is wrong where no readin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from advisor.audit.expression import gives
+from advisor.audit.paper import plain_sums
 from advisor.audit.paper.cards import mentions
 from advisor.audit.paper.document import Document, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.named_numbers import stated_once
-from advisor.audit.paper.stated import size_told
+from advisor.audit.paper.records import Record
+from advisor.audit.paper.stated import EACH, size_told
 from advisor.audit.paper.words import NOT_TRAINING, SPARSE_MODEL, phrase
 
+MOST_CORRECTED = 4  # readings of a refuted number that what rests on it is tried with
 _MOST_NUMBERS = 9  # of a sentence: more are a list of many things
 _BETWEEN = 40  # letters
 # what makes two numbers of a sentence those of two things
@@ -34,7 +38,8 @@ _TRAINABLE = re.compile(
 )
 _TEXT = re.compile(r"\b(?:text|corpus|data ?set|data|books|wikipedia|code)\b", re.IGNORECASE)
 _BYTES_A_TOKEN = "[1.9-9]"  # of two bytes of a token file, and of languages and tokenizers that need most
-_BLOCK = "[6-22]"  # times width²: shared keys and a lean FFN to a gated one of five times the width
+_BLOCK = "[6-22]"  # times width²: shared keys and a lean FFN to a gated one of six times the width
+_SMALL_VOCABULARY, _SMALL_BLOCK = 100_000, "[6-16]"  # with which no wider FFN is known than a gated one of four times
 _IN_UNITS = {"in_units": True}
 _COMPRESSED = re.compile(
     r"(?<!un)compress|\bgz|zst|parquet|\bimages?\b|audio|video|\bRAM\b|memory|VRAM|model", re.IGNORECASE
@@ -80,6 +85,13 @@ _FORMULAS = (
     _Formula(target="energy", needs=("power", "duration"), always=("gpus",)),
     _Formula(target="energy", needs=("power", "gpu_hours")),
 )
+_SEQUENCES_OF = re.compile(r"\s*(?:sequences|seqs|samples)\s+of\s+(?:length\s+)?(?:~|about )?", re.IGNORECASE)
+_IN_TOKENS = re.compile(r"[- ]?tok(?:en)?s?\b(?!\s?(?:/|per )\s?(?:s|GPU|card|device)\b)", re.IGNORECASE)
+_IS = re.compile(r"[^.;\d]{0,40}(?:[(=≈:]|\b(?:is|are|i\.e\.,?|that is,?))\s*", re.IGNORECASE)
+_ARE = re.compile(
+    r"(?:\s*tok(?:en)?s?)?[^.;\d]{0,25}(?:[(=≈:]|\b(?:is|are|makes?|gives?|i\.e\.,?|that is,?))\s*(?:about |~)?",
+    re.IGNORECASE,
+)
 _ALL_TOLD = re.compile(r"\b(?:optimi[sz]er|global|effective|total)\b", re.IGNORECASE)  # nothing may be left out
 # of a whole training `laws` reckons the time
 _TOKENS_LEFT = phrase(r"\btokens (?:are )?(?:left|to go)\b|\bremaining [\d.,]+\s?\w* tokens\b", re.IGNORECASE)
@@ -100,10 +112,22 @@ def drafts(document: Document) -> Iterator[Drafted]:
             continue
         stated = stated_once(text, found)
         yield from _by_formula(passage, stated)
+        yield from _of_sequences(passage, found)
         yield from _share_of_weights(passage, found, stated)
         yield from _shape(passage, stated)
         yield from _tokens_of_text(passage, found, stated)
         yield from _work_of_time(passage, found, of_line)
+
+
+def refuted(document: Document, known: Sequence[Record]) -> dict[int, Sequence[str]]:
+    """Numbers that the other numbers of their own sentence, or a run's steps, refute, as those have them."""
+    wrong = {
+        (one.line, one.says["value"].lstrip("~")): one.says["readings"][:MOST_CORRECTED]
+        for one in (*drafts(document), *plain_sums.drafts(document))
+        if one.kind == "expression" and not gives(one.says["value"], one.says["readings"])
+    }
+    every = [s for r in known for stated in r.facts.values() for s in stated]
+    return {id(s): wrong[key] for s in every if (key := (s.line, s.quantity.text.lstrip("~"))) in wrong}
 
 
 def _by_formula(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Drafted]:
@@ -143,14 +167,36 @@ def _readings(formula: _Formula, texts: Mapping[str, str], whole: bool) -> Itera
     if any(role not in texts for role in (*formula.needs, *formula.over)):
         return
     always = [role for role in formula.always if role in texts]
+    of_cards = formula.target == "step_tokens" and ("micro" not in texts or "micro" in formula.needs)
     more = [role for role in (*formula.more, *formula.less) if role in texts]
     over = "".join(f" / [{texts[role]}]" for role in (*formula.over, *formula.less_always) if role in texts)
     for count in range(len(more), len(more) - 1 if whole else -1, -1):
         for chosen in combinations(more, count):
+            if of_cards and "gpus" in chosen and "accumulation" in more and "accumulation" not in chosen:
+                continue  # a batch of one card is one of its several passes too
             times = [role for role in (*formula.needs, *always, *chosen) if role not in formula.less]
             less = "".join(f" / [{texts[role]}]" for role in chosen if role in formula.less)
             hours = " / 3600" if formula.target == "gpu_hours" else " * 3600" if "gpu_hours" in formula.needs else ""
             yield " * ".join(f"[{texts[role]}]" for role in times) + over + less + hours
+
+
+def _of_sequences(passage: Passage, found: list[Figure]) -> Iterator[Drafted]:
+    """As "4M tokens = 1024 sequences of 4096", in either order: tokens beside so many sequences of one length."""
+    text = passage.text
+    for number, length in zip(found, found[1:], strict=False):
+        alone = number.dimension == length.dimension == "count" and not length.side and not number.side
+        if not alone or not _SEQUENCES_OF.fullmatch(text[number.end : length.start]):
+            continue
+        others = [f for f in found if f.dimension == "count" and f not in (number, length)]
+        if len(others) != 1 or EACH.search(text[length.end :]) or mentions(text):
+            continue
+        (tokens,) = others
+        before = tokens.end <= number.start and _IS.fullmatch(text[tokens.end : number.start])
+        behind = length.end <= tokens.start and _ARE.fullmatch(text[length.end : tokens.start])
+        if (before or behind) and _IN_TOKENS.match(text, tokens.end) and not tokens.side:
+            readings = [f"[{number.quantity.text}] * [{length.quantity.text}]"]
+            says = {"value": f"~{tokens.quantity.text.lstrip('~')}", "readings": readings, "in_units": True}
+            yield Drafted(kind="expression", line=passage.line, text=shortened(text), says=says)
 
 
 def _share_of_weights(passage: Passage, found: list[Figure], stated: Mapping[str, Figure]) -> Iterator[Drafted]:
@@ -179,7 +225,8 @@ def _shape(passage: Passage, stated: Mapping[str, Figure]) -> Iterator[Drafted]:
         says: dict[str, Any] = {"value": n[0].quantity.text}
         if "vocabulary" in stated:
             depth, wide, words = (stated[role].quantity.text for role in ("layers", "width", "vocabulary"))
-            says |= {"readings": [f"[{depth}] * {_BLOCK} * [{wide}] * [{wide}] + [1-2] * [{words}] * [{wide}]"]}
+            block = _SMALL_BLOCK if stated["vocabulary"].value < _SMALL_VOCABULARY else _BLOCK
+            says |= {"readings": [f"[{depth}] * {block} * [{wide}] * [{wide}] + [1-2] * [{words}] * [{wide}]"]}
             yield Drafted(kind="expression", line=passage.line, text=shortened(passage.text), says=says | _IN_UNITS)
             return
         says |= {"layers": layers.quantity.text, "width": width.quantity.text}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -12,6 +12,7 @@ from advisor.audit.paper.document import Document, Grid, Passage, Row
 from advisor.audit.paper.figures import Figure, figures
 from advisor.audit.paper.roles import role_of, unit_of_label
 from advisor.audit.paper.stated import EACH, MORE_OF_IT, Stated, in_words, size_in, size_told
+from advisor.audit.paper.subjects import NOBODY, Subject, subjects_of
 from advisor.audit.quantity import parse_quantity
 
 _PAIR = re.compile(r"^(?P<label>[^:=|]{2,60}?)\s*[:=]\s*(?P<value>\S.*)$")
@@ -60,6 +61,7 @@ class Record:
     cards: list[Mention] = field(default_factory=list)
     words: str = ""
     line: int = 0
+    about: Subject = NOBODY  # of a sentence, whose its numbers are
 
     def add(self, stated: Stated) -> None:
         """One more number; what is stated again is kept beside the first."""
@@ -93,14 +95,16 @@ def same_subject(one: str, other: str) -> bool:
 
 def records(document: Document) -> list[Record]:
     """All records of a document, in order."""
-    found = [*_sections(document.passages), *_sentences(document.passages)]
+    about = subjects_of(document.passages)
+    named = {p.text for p, one in zip(document.passages, about, strict=True) if one.names and not one.main}
+    found = [*_sections(document.passages, named), *_sentences(document.passages, about)]
     for grid in document.grids:
         found += _listed(grid) if _is_list(grid) else _columns(grid) if is_transposed(grid) else _rows(grid)
     return [record for record in found if record.facts]
 
 
-def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
-    """What the "label: value" lines of a section state."""
+def _sections(passages: Iterable[Passage], elsewhere: Container[str]) -> Iterator[Record]:
+    """What the "label: value" lines of a section state, but for those that are of a model that is not the report's."""
     held: Record | None = None
     for passage in passages:
         if held is None or passage.section != held.section:
@@ -119,8 +123,8 @@ def _sections(passages: Iterable[Passage]) -> Iterator[Record]:
                 held.add(_cards_stated(cards[0], passage.line))
         held.words += passage.text + "\n"
         held.cards += mentions(passage.text)
-        labelled = list(pairs(passage.text, passage.line))
-        for stated in labelled or _bullet(passage):
+        labelled = [] if passage.text in elsewhere else list(pairs(passage.text, passage.line)) or _bullet(passage)
+        for stated in labelled:
             held.add(stated)
         if named := re.match(r"(?:base )?model(?: name| size)?\s*:\s*(.{2,60})$", passage.text, re.IGNORECASE):
             _add_size(held, named[1])
@@ -144,10 +148,10 @@ def _cards_stated(card: Mention, line: int) -> Stated:
     return Stated(role="gpus", quantity=parse_quantity(str(card.count)), line=line, label=card.name)
 
 
-def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
+def _sentences(passages: Sequence[Passage], about: Sequence[Subject]) -> Iterator[Record]:
     """What single sentences state by units and nouns."""
     before: Passage | None = None
-    for one in passages:
+    for one, subject in zip(passages, about, strict=True):
         passage = _with_what_it_speaks_of(one, before)
         before = one
         record = Record(
@@ -158,6 +162,7 @@ def _sentences(passages: Iterable[Passage]) -> Iterator[Record]:
             words=passage.text,
             line=passage.line,
             cards=mentions(passage.text),
+            about=subject,
         )
         for stated in in_words(passage.text, passage.line):
             record.add(stated)

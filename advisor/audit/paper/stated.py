@@ -155,9 +155,9 @@ def _is_whole(role: str, text: str, figure: Figure) -> bool:
     return _is_of_training(text, figure)
 
 
-def _of_data(text: str, match: re.Match[str]) -> bool:
-    """Whether a size is part of a data set's name: "FineWeb-10B", "sample-10B"."""
-    return _DATA_NAME.search(text[: match.start()]) is not None
+def data_name(before: str) -> bool:
+    """Whether a text ends with what makes a size behind it part of a data set's name: "FineWeb-", "sample-"."""
+    return _DATA_NAME.search(before) is not None
 
 
 def size_told(text: str) -> Quantity | None:
@@ -173,7 +173,7 @@ def _of_model(text: str, match: re.Match[str]) -> bool:
 
 def size_in(name: str) -> Quantity | None:
     """Parameters that a model's name gives: "LLaMA2 1.36B", "GPT3-175B"; None without, or with several."""
-    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name) if not _of_data(name, m)}
+    sizes = {(m[1], m[2]) for m in _SIZE.finditer(name) if not data_name(name[: m.start()])}
     if len(sizes) != 1:
         return None
     number, scale = sizes.pop()

@@ -125,6 +125,40 @@ _SAYINGS = (
         r"activation|infer|quanti|model size|\bweights?\b|8-bit|4-bit",
     ),
     _say(
+        "fp8_halves_memory",
+        r"\bfp8\b(?=[^.;]*\b(?:pre-?)?(?:train|fine-?tun)\w*)[^.;]{0,50}\b(?:half|halv\w+|50\s?%|2x less|twice less)\b"
+        r"[^.;]{0,20}\b(?:memory|VRAM)\b",
+        r"\bweights?\b|activation|infer|\bserv|quanti|cache|tensors?\b|bandwidth|storage|traffic"
+        r"|per (?:value|param|element)|communicat",
+    ),
+    _say(
+        "fp16_range",
+        r"\b(?:fp16|float16)\b(?:(?!\bnot\b|n't|\bunlike\b|\bbf16\b)[^.;]){0,30}\b(?:same|identical)\b[^.;]{0,20}\brange\b"
+        r"[^.;]{0,15}\b(?:fp32|float32|bf16|bfloat16)\b(?:[^.;]*\bno (?:loss|gradient) scaling)?",
+        negated=True,
+    ),
+    _say(
+        "backward_as_forward",
+        r"\b(?:forward and (?:the )?backward|backward and (?:the )?forward)\b[^.;]{0,15}\b(?:costs?|takes?|needs?"
+        r"|requires?|uses?|have|has)\b[^.;]{0,20}\b(?:same|equal|identical)\b[^.;]{0,20}\b(?:FLOPs?|operations|compute)\b"
+        r"|\bbackward(?: pass)? (?:costs?|takes?|needs?|requires?|has) (?:about |roughly |exactly )?"
+        r"(?:the same (?:number|amount) of|as many|as much) (?:FLOPs?|operations|compute) as (?:the )?forward",
+        r"LoRA|adapter|frozen|freez|checkpoint|recomput|\b(?:both|all|every|either) (?:card|GPU|model|run|method)"
+        r"|\bthan\b|regardless|whether",
+    ),
+    _say(
+        "batch_without_effect",
+        r"\b(?:reduc\w+|lower\w*|halv\w+|decreas\w+|shrink\w*|cut\w*)\b[^.;]{0,15}\bbatch(?:[- ]size)?\b[^.]{0,40}"
+        r"\b(?:results?|final loss|outcome|loss curves?)\b[^.;]{0,15}\b(?:identical|the same|unchanged)\b",
+        r"accumulat|micro|learning rate|\bLR\b|seconds|throughput|memory (?:is|stays)",
+    ),
+    _say(
+        "learnt_from_random",
+        r"\brandom (?:tokens?|token ids|data|inputs?)\b[^.]{0,60}\bloss\b[^.]{0,60}"
+        rf"{_SHOWS}[^.;]{{0,40}}\b(?:learn\w*|training works|converge\w*)\b",
+        r"memori[sz]|overfit|\b(?:same|one|single|fixed) batch|label",
+    ),
+    _say(
         "host_memory",
         r"\b(?:dataloader_)?(?:pin_memory|num_workers)\b[^;]{0,40}\b(?:sav\w+|reduc\w+|less|lower)\b",
         r"\bhost\b|\bCPU\b|\bRAM\b|speed|time|overhead",

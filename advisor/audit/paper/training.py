@@ -11,9 +11,11 @@ from advisor.audit.paper.cards import Mention, mentions
 from advisor.audit.paper.document import Document, Grid, Passage
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.figures import figures
-from advisor.audit.paper.laws import stated_of, whole_run
+from advisor.audit.paper.laws import whole_run
 from advisor.audit.paper.records import Record, records
+from advisor.audit.paper.scopes import stated_of
 from advisor.audit.paper.stated import Stated, in_words, size_in, size_told
+from advisor.audit.paper.subjects import same
 from advisor.audit.paper.words import (
     ADAPTERS,
     LEANER,
@@ -36,6 +38,7 @@ _LONG = phrase(
     r"|\b(?:8192|16384|32768|65536|131072)\b|long[- ]context",
     re.IGNORECASE,
 )
+_TABLES = re.compile(r"\bvalue[- ]embed|\bembedding (?:tables?|parameters)\b|\blook-?ups?\b|\bbigram", re.IGNORECASE)
 _ASIDE = re.compile(r"\((?:vs|versus|compared|instead|not|rather)[^)]*\)", re.IGNORECASE)
 # parts of a training that are not reckoned with its tokens
 _PHASE = re.compile(
@@ -87,6 +90,7 @@ class Context:
         self.text = document.text
         self.title = document.title
         self.long = _LONG.search(document.text) is not None
+        self.tables = _TABLES.search(document.text) is not None
         self.leaner = LEANER.search(document.title) is not None
         self.one_card = SEVERAL.search(document.text) is None
         texts = [(p.section, p.line, p.text) for p in document.passages]
@@ -279,7 +283,8 @@ def _alone_beside_several(record: Record, known: Sequence[Record]) -> bool:
 
 def _assumed_mfu(record: Record, known: Sequence[Record]) -> Stated | None:
     """An MFU that a sentence of the section assumes."""
-    found = [s for r in known if r.kind == "sentence" and r.section == record.section for s in r.facts.get("mfu", [])]
+    near = [r for r in known if r.kind == "sentence" and r.section == record.section and same(r.about, record.about)]
+    found = [s for r in near for s in r.facts.get("mfu", [])]
     return found[0] if len({s.quantity.text for s in found}) == 1 else None
 
 
@@ -310,8 +315,8 @@ def _rates(record: Record, known: Sequence[Record], context: Context) -> Iterato
         says: dict[str, Any] = {"value": rate.quantity.text, "gpu": card.name, **_method(record, context)}
         says |= {"work": work.quantity.text} if work else {"parameters": n.quantity.text} if n else {}
         says |= {"per_gpu": True} if role == "gpu_rate" else {"gpus": number}
-        if context.long:
-            says["long"] = True
+        says |= {"long": True} if context.long else {}
+        says |= {"tables": True} if context.tables else {}
         line, mfu = rate.line, _one("mfu", record, known)
         if mfu:
             says["mfu"], line = mfu.quantity.text, mfu.line

@@ -10,6 +10,7 @@ H, W, D, U = Ruling.HOLDS, Ruling.WRONG, Ruling.DOES_NOT_FOLLOW, Ruling.CANNOT_B
 _SEVEN = {"parameters": "7 billion", "tokens": "100 billion", "gpu": "a100", "gpus": 4}
 
 _STEPS = {"seconds": "28 s", "tokens": "786,432", "than_seconds": "17 s", "than_tokens": "327,680"}
+_LIMITS = {"gpu": "h100", "than": "13 billion", "than_gpu": "a100", "memory": "80 GB"}
 
 COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("expression", {"value": "393,216", "readings": ["[24] * [2048] * [8]"]}, H),
@@ -71,6 +72,8 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("shape_size", {"value": "6.7 billion", "layers": 24, "width": 1024}, W),
     ("cards_speed", {"value": "3 x", "gpu": "h100", "than": "a100"}, H),
     ("cards_speed", {"value": "20 x", "gpu": "h100", "than": "a100"}, W),
+    ("equal_memory", {**_LIMITS, "value": "30 billion"}, D),  # 13 billion on the other 80 GB
+    ("equal_memory", {**_LIMITS, "value": "13 billion"}, H),
     ("card_figure", {"value": "3.35 TB/s", "gpu": "h100", "fact": "bandwidth"}, H),
     ("card_figure", {"value": "900 W", "gpu": "h100", "fact": "power"}, W),
     ("weights_memory", {"value": "14 GB", "parameters": "7 billion", "bytes_each": 2}, H),
@@ -114,6 +117,9 @@ COMPUTE_CASES: list[tuple[str, dict[str, Any], Ruling]] = [
     ("loss_prediction", {"value": 2.4, "reached": 2.0}, D),
     # 7 B with bf16 weights and gradients and fp32 moments: 84 GB
     ("training_memory", {"parameters": "7 billion", "value": "80 GB", "state": 12}, W),
+    # 1.3e9 · 8 bytes ÷ 2.0 TB/s = 5.1 ms at least
+    ("optimizer_time", {"value": "0.1 ms", "parameters": "1.3 billion", "gpu": "a100"}, W),
+    ("optimizer_time", {"value": "12 ms", "parameters": "1.3 billion", "gpu": "a100"}, H),
     ("largest_model", {"parameters": "300 M", "value": "40 GB"}, W),  # 4.8 GB of state
     ("largest_model", {"parameters": "2 billion", "value": "40 GB"}, H),
     ("share_of_quality", {"value": "97 %", "of": "loss"}, D),

@@ -65,3 +65,29 @@ def test_a_month_is_no_hour() -> None:
         "usd",
         *["usd_per_hour"] * 4,
     ]
+
+
+LIMITS = """# Limits
+
+{}:
+
+- Max model: {}
+- Max batch: {}
+- Max seq_len: 4096
+
+H100 80GB{}:
+
+- Max model: 30B
+- Max batch: 64
+- Max seq_len: 4096
+"""
+
+
+def test_cards_of_one_memory_hold_the_same(tmp_path: Path) -> None:
+    """What fits into 80 GB fits into 80 GB; a larger model with a smaller batch may fit too, and so in fewer bits."""
+    assert accused(tmp_path, LIMITS.format("A100 80GB", "13B", 32, "")) == [11, 12]
+    assert accused(tmp_path, LIMITS.format("A100 80GB", "30B", 64, "")) == []
+    assert accused(tmp_path, LIMITS.format("A100 40GB", "13B", 32, "")) == []
+    assert accused(tmp_path, LIMITS.format("A100 80GB", "13B", 128, "")) == []
+    assert accused(tmp_path, LIMITS.format("4x A100 80GB", "13B", 32, "")) == []
+    assert accused(tmp_path, LIMITS.format("A100 80GB", "30B", 64, " (fp8)")) == []

@@ -55,6 +55,26 @@ SAYINGS = {
         "Mixed precision gives a 50% memory reduction.",
         "Mixed precision gives a 50% memory reduction for activations.",
     ),
+    "fp8_halves_memory": (
+        "FP8 training (half the memory of FP16) lets us double the model.",
+        "FP8 training keeps its weights in half the memory of FP16.",
+    ),
+    "fp16_range": (
+        "fp16 has the same exponent range as fp32 and needs no loss scaling.",
+        "bf16 has the same exponent range as fp32 and needs no loss scaling.",
+    ),
+    "backward_as_forward": (
+        "The forward and backward pass each cost about the same number of FLOPs.",
+        "With LoRA the forward and backward pass each cost about the same number of FLOPs.",
+    ),
+    "batch_without_effect": (
+        "If memory runs out we reduce the batch size from 32 to 8; results will be identical.",
+        "If memory runs out we reduce the batch size from 32 to 8 and accumulate 4; results will be identical.",
+    ),
+    "learnt_from_random": (
+        "Benchmarks used random tokens and the loss converged to 10.82, which shows that learning works.",
+        "Benchmarks used random tokens and the loss stayed at 10.82, as it must.",
+    ),
     "host_memory": (
         "Setting num_workers=2 saves about 500 MB of VRAM.",
         "Setting num_workers=2 saves about 500 MB of host RAM.",
