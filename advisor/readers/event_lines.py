@@ -125,11 +125,12 @@ RULES = (
         "exception",
         "Segmentation fault|Bus error|core dumped|terminate called|panicked at|CUDA ERROR]|illegal memory access"
         "|device-side assert|uncorrectable ECC|bad magic|Bad magic|fallen off the bus|Fatal Python error"
-        "|command not found|unbound variable|syntax error near"
+        "|Undefined function or variable|command not found|unbound variable|syntax error near"
         "|an't open file|CUDA error|HIP error|unrecognized arguments|raining failed|raining crashed|raining aborted"
         "|atal error:|FATAL ERROR|.py: error: |backtrace (",
         r"^(?:.*[\]:-] )?[Tt]raining (?:has )?(?:failed|crashed|aborted)\b|^Fatal error:|\bFATAL ERROR\b"
         r"|Segmentation fault|Fatal Python error: (?!Aborted)|: command not found$"
+        r"|\bUndefined function or variable '"
         r"|: line \d+: .*(?:: unbound variable$|syntax error near)"
         r"|an't open file '"
         r"|^\s*\S+\.py: error: |: error: unrecognized arg|^\s*Bus error|\(core dumped\)"

@@ -13,7 +13,7 @@ from advisor.readers.events import EventScanner
 from advisor.readers.learning import FEWEST, Lesson, learn
 from advisor.readers.line_format import LineFormat
 from advisor.readers.line_reader import LineReader
-from advisor.readers.preludes import tells_of_training, uses_a_library
+from advisor.readers.preludes import logged_failure, tells_of_training, uses_a_library
 from advisor.readers.run_table import RunTable
 from advisor.readers.status import FAILURES
 from advisor.readers.wrapped import joined, joining, width_of
@@ -42,7 +42,7 @@ class GenericReader:
         )
         if rows:
             return rows
-        if (said := _said(head)) & FAILURES:
+        if (said := _said(head)) & FAILURES or logged_failure(head) is not None:
             return _ERRORS
         if tells_of_training(head, path, over=bool(said & _OVER)):
             return _BEGUN

@@ -17,7 +17,7 @@ from advisor.readers.events import EventScanner
 from advisor.readers.fact_lines import FactLines
 from advisor.readers.line_format import LineFormat, provenance
 from advisor.readers.plan_lines import PlanLines
-from advisor.readers.preludes import preparations
+from advisor.readers.preludes import logged_failure, preparations
 from advisor.readers.records import Records, RecordStore
 from advisor.readers.run_table import RunTable
 from advisor.readers.sniff import line_score
@@ -56,7 +56,10 @@ class LineReader:
             engine.feed(chunk if self.mend is None else self.mend(chunk))
         records, said = store.records(), events.finish()
         if not len(records):
-            said += preparations(sample(path), path)
+            head = sample(path)
+            said += preparations(head, path)
+            failure = logged_failure(head) if not any(event.kind in FAILURES for event in said) else None
+            said += [failure] if failure is not None else []
         told = banner.facts(_first(records.line, np.inf), _first_loss(records)) if banner and len(records) else {}
         ends = [event.line for event in said if event.kind in FAILURES and event.line is not None][:1]
         table = assemble(

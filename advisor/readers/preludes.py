@@ -45,6 +45,9 @@ _LIBRARY = re.compile(
     rb"|^[\W\d]{0,40}(?:using|running on|selected) (?:device|gpu)\W{1,4}(?:cuda|cpu|mps|gpu|nvidia|tesla)\b",
     re.MULTILINE,
 )
+_LOGGED_ERROR = re.compile(
+    rb"\W{0,3}(?:19|20)\d\d[-/.]\d\d[-/.]\d\d[ T]\d\d:\d\d:\d\d[^\n]{0,60}?[\s\[|:-](?:ERROR|CRITICAL|FATAL)[\s\]|:-]"
+)
 _OVER = re.compile(rb"(?i)\bfinish(?:ed)? train\w*")
 _CODE = re.compile(
     rb"(?m)^[ \t]*(?:import |from \w[\w.]* import |def |class |return\b|if .*:[ \t]*$|for .* in .*:[ \t]*$"
@@ -68,6 +71,14 @@ def uses_a_library(head: bytes, path: Path) -> bool:
     step of a training is in it.
     """
     return path.suffix.lower() not in _NO_LOGS and _LIBRARY.search(head) is not None
+
+
+def logged_failure(head: bytes) -> Event | None:
+    """The last line of a sample as a failure, where a program's own logger stamped it as an error; else None."""
+    lines = head.rstrip().split(b"\n")
+    if not _LOGGED_ERROR.match(lines[-1][:200]):
+        return None
+    return Event(kind="exception", text=lines[-1].strip()[:200].decode("utf-8", "replace"), line=len(lines))
 
 
 def preparations(head: bytes, path: Path) -> list[Event]:

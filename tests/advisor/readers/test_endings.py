@@ -279,3 +279,17 @@ def test_a_last_row_out_of_turn_is_that_of_the_end(tmp_path, steps, ended):
     run = read_run(path)
     assert run.last_step == steps[-1]
     assert (run.status == "completed") == ended
+
+
+def test_a_program_whose_own_logger_ends_in_an_error(tmp_path):
+    """No training began: nothing else says so."""
+    path = tmp_path / "finetune.log"
+    path.write_text(
+        "2025-04-25 12:51:19,282 - finetune - INFO - 加载模型: /models/Llama-3-8B\n"
+        "2025-04-25 12:51:19,625 - finetune - ERROR - 加载模型失败: No package metadata was found for bitsandbytes\n"
+    )
+    run = read_run(path)
+    assert (run.status, "bitsandbytes" in run.status_reason, run.rows) == ("crashed", True, 0)
+    rows = "".join(f"2025-04-25 12:52:{n:02d},000 - step {n} loss {5 / n:.3f}\n" for n in range(1, 9))
+    path.write_text(rows + "2025-04-25 12:53:19,625 - upload - ERROR - the hub did not answer\n")
+    assert read_run(path).status != "crashed"  # what trained may have been over
