@@ -1,7 +1,8 @@
 """Choice of device and precision, memory peaks, and what counts as out of memory. Runs with or without a card."""
 
-from __future__ import gc
+from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
