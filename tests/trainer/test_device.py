@@ -91,7 +91,7 @@ def test_resident_peak_sees_memory_that_was_given_back_and_can_be_reset():
     now = psutil.Process().memory_info().rss  # before the peak is read: reading takes pages of its own
     after = peak_memory(CPU).resident_peak_bytes
     assert during - now > 100 << 20  # it was given back
-    assert after >= during
+    assert after >= during - (4 << 20)  # the kernel counts pages of threads in batches
     assert peak_memory(CPU).allocated_peak_bytes is None
     reset_peak_memory(CPU)
     assert peak_memory(CPU).resident_peak_bytes <= after
