@@ -48,8 +48,7 @@ def assemble(
     axis = axis_of(records, dict(borrowed or {}))
     if axis.note:
         notes.append(axis.note)
-    finished = [event.line for event in events if event.kind == "finished"]
-    found = attempts(records, axis.values, phase_names, finished)
+    found = attempts(records, axis.values, phase_names, [event.line for event in events if event.kind == "finished"])
     pieces = [_rows(phase.records, records, axis, notes) for phase in found.phases]
     by_epoch = None if axis.printed else steps_by_epoch(records, dict(facts or {}))
     step = axis.values if axis.printed else row_numbers(records) if by_epoch is None else by_epoch
