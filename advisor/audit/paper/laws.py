@@ -16,6 +16,7 @@ from advisor.audit.paper import reckoned
 from advisor.audit.paper.document import Document
 from advisor.audit.paper.draft import Drafted, shortened
 from advisor.audit.paper.equations import equations
+from advisor.audit.paper.known_laws import HOURLY, LASTS, LAWS, PACE, Law
 from advisor.audit.paper.records import Record, records
 from advisor.audit.paper.scopes import MOST_VALUES, Found, Scope, distinct, stated_of, whole
 from advisor.audit.paper.stated import Stated
@@ -23,32 +24,11 @@ from advisor.audit.paper.subjects import NOBODY, same
 from advisor.audit.paper.words import phrase
 
 _MOST_READINGS = 24
-
-
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """A quantity and the expressions that may give it; an expression counts where all its quantities are stated."""
-
-    target: str
-    readings: tuple[str, ...]
-    own: bool = False  # whether all of it must stand in one record
-    told: str = ""  # what sentences, which alone draw it, may take from those before them too
-
-    def roles(self, reading: str) -> list[str]:
-        """The quantities of one expression."""
-        return re.findall(r"\{(\w+)\}", reading)
-
-
-def _law(target: str, *readings: str) -> Law:
-    return Law(target=target, readings=readings)
-
-
 _FAR_OFF = 2.0  # times from 6 N D: attention and recomputation give less
 _FASTEST_CARD = 1e16  # operations a second, in four bits
 _SAID_OFTEN = 2  # times
 _SAID_AGAIN = 0.03  # by which roundings of one number differ in two units
 _LONGEST_LABEL = 7  # words
-_LASTS = "{steps} * {step_time}"  # of the steps that a sentence names, at the speed that its section states
 _LAST = phrase(
     r"\b(?:steps?|run|iterations?|training)\b[^.;()]{0,60}(?:\b(?:is|takes?|took|lasts?|needs?|in)\b|≈|=)[^.;()]{0,30}\d"
 )
@@ -78,51 +58,13 @@ _ELSE = re.compile(
     r"|first|last|half|rest|previous\w*|original\w*|paper|they|their|inference|evaluat\w+|fine-?tun\w+|if)\b",
     re.IGNORECASE,
 )
-_SHARDS = (2, 4, 8, 16, 32, 64, 128)  # cards that hold one copy of the model
-_PACE = "{tokens} / {duration}"  # by a clock that was read
 _BY_CLOCK = re.compile(r"\brun-?time\b|\belapsed\b|\bwall\b", re.IGNORECASE)
-_HOURLY = "{duration} / 3600 * {usd_per_hour}"
 _BARE_TOTAL = re.compile(r"(?:grand |sub)?total", re.IGNORECASE)
 _AND_MORE = re.compile(r"\bplus\b|\bstorage\b|\begress\b|\bsalar", re.IGNORECASE)  # paid besides the cards
 _REDUCED = re.compile(r"(\d+(?:\.\d+)?)\s?%\s(?:off|discount|cheaper|less)\b", re.IGNORECASE)
 _PRICE_OF_ONE = re.compile(r"\$\s?[\d.]+\s?(?:/|per )\s?(?:GPU|card)\s?[- /]?(?:per )?h", re.IGNORECASE)
 _WHOLE_HOURS = re.compile(
     r"\bround(?:s|ed)?(?: up)?\b|\bbilled (?:by|per) (?:the )?(?:full )?hour|\bminimum\b", re.IGNORECASE
-)
-_IDLE = (1.1, 1.2)  # times as long as at its full speed: evaluations, checkpoints, start and end of a job
-_BATCH = "{micro_batch} * {accumulation}"
-LAWS = (
-    _law("rate", "{step_tokens} / {step_time}", "{step_tokens} / {step_time} / {gpus}"),
-    _law("gpu_rate", "{step_tokens} / {step_time} / {gpus}"),
-    _law("step_time", "{step_tokens} / {rate}", "{step_tokens} / {rate} * {gpus}"),
-    Law(target="rate", readings=("{gpu_rate} * {gpus}",), own=True),
-    _law("rate", _PACE),
-    _law(
-        "step_tokens", "{batch} * {sequence}", "{batch} * {sequence} * {gpus}", "{batch} * {sequence} * {accumulation}"
-    ),
-    _law("batch", _BATCH, f"{_BATCH} * {{gpus}}", *(f"{_BATCH} * {{gpus}} / {k}" for k in _SHARDS)),
-    _law("tokens", "{steps} * {step_tokens}", "{steps} * {step_tokens} * {gpus}"),
-    _law("tokens", "{steps} * {batch} * {sequence}", "{steps} * {batch} * {sequence} * {gpus}"),
-    Law(target="steps", readings=("{tokens} / {step_tokens}",), told="tokens"),
-    _law("duration", _LASTS, f"{_LASTS} * {{epochs}}"),
-    _law("duration", "{tokens} / {gpu_rate} / {header_gpus}", "{tokens} / {gpu_rate} / {gpus}"),
-    _law(
-        "duration", "{tokens} / {rate}", "{tokens} / {rate} / {gpus}", *(f"{{tokens}} / {{rate}} * {k}" for k in _IDLE)
-    ),
-    Law(target="duration", readings=("{optimal_tokens} / {tokens_per_hour}",), own=True),
-    _law("duration", "{work} / {sustained}", "{work} / {sustained} / {gpus}", "{gpu_hours} * 3600 / {gpus}"),
-    _law("gpu_hours", "{work} / {sustained} / 3600", "{work} / {sustained} / 3600 * {gpus}"),
-    _law("usd", "{energy} * {usd_per_energy}"),
-    _law("tokens_per_hour", "{rate}", "{rate} * {gpus}"),
-    _law("tokens_per_day", "{rate}", "{rate} * {gpus}"),
-    _law("gpu_hours", "{duration} * {gpus} / 3600"),
-    Law(target="gpu_hours", readings=("{duration} * {gpus} / 3600",), told="duration"),
-    Law(target="usd", readings=(_HOURLY, f"{_HOURLY} * {{gpus}}"), told="duration"),
-    _law("usd", "{gpu_hours} * {usd_per_hour}", "{gpu_hours} * {usd_per_hour} / {gpus}"),
-    _law("usd", _HOURLY, f"{_HOURLY} * {{gpus}}"),
-    _law("mfu", "{achieved} / {peak}", "{achieved} / {peak} / {gpus}", "{achieved} / {peak} * {gpus}"),
-    _law("ratio", "{tokens} / {parameters}"),
-    _law("epochs", "{tokens} / {dataset}"),
 )
 
 
@@ -280,6 +222,50 @@ def _alike(targets: Sequence[Stated]) -> bool:
     return min(middles) > 0 and max(middles) <= (1 + _SAID_AGAIN) * min(middles)
 
 
+def _passed_over(law: Law, template: str, record: Record, found: Sequence[Found], known: Sequence[Record]) -> bool:
+    """Whether an expression whose quantities are all stated may still not be drawn here."""
+    if min(one.scope for one in found) > Scope.SUBJECT:
+        return True
+    roles = dict(zip(law.roles(template), found, strict=True))
+    alone = record.kind == "sentence" and template != LASTS and not _follows(record, found)
+    if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
+        return True
+    named = found[0].scope == Scope.OWN and _LAST.search(record.words)
+    if template == LASTS and record.kind == "sentence" and not named:
+        return True
+    if template == PACE and not all(_BY_CLOCK.search(s.label) for s in found[1].stated):
+        return True
+    if law.target == "tokens" and "sequence" in roles and stated_of("epochs", record, known):
+        return True  # samples of a data set that is read so many times: each has its own length
+    priced = roles.get("usd_per_hour")
+    if priced and record.kind != "row" and priced.scope > Scope.OWN:
+        return True  # a price elsewhere is of the rows of a table, not of any sum that is named
+    return _of_unsure_cards(law, template, record, roles, known)
+
+
+def _of_unsure_cards(
+    law: Law, template: str, record: Record, roles: Mapping[str, Found], known: Sequence[Record]
+) -> bool:
+    """Whether a price or a speed may be of one card, of all of them, or of others."""
+    said = [r.words for r in known] if record.kind == "run" else [record.words]
+    if template == HOURLY and any(_WHOLE_HOURS.search(words) for words in said):
+        return True  # hours that are begun are paid for
+    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ())) or any(
+        (card.count or 1) > 1 for r in known for card in r.cards
+    )
+    if several and (template == HOURLY or "sustained" in roles):
+        if law.told or not stated_of("gpus", record, known):
+            return True  # the hour of one card, or of all
+        if template == HOURLY and _PRICE_OF_ONE.search(record.words):
+            return True  # the hour of one card, where several are paid
+    if "sustained" not in roles:
+        return False
+    together = "gpus" in roles and roles["sustained"].scope == roles["gpus"].scope == Scope.OWN
+    if together and not _EACH.search(record.words):
+        return True  # what so many cards do together
+    return _of_other_cards(roles, record)
+
+
 def _claims(
     law: Law,
     record: Record,
@@ -290,39 +276,9 @@ def _claims(
     readings: list[str] = []
     wide = record.kind == "run"  # whether a number of another section is among them
     far: Stated | None = None
-    several = any(q.quantity.most > 1 for r in known for q in r.facts.get("gpus", ())) or any(
-        (card.count or 1) > 1 for r in known for card in r.cards
-    )
     for template in law.readings:
         found = [stated_of(role, record, known, law.told) for role in law.roles(template)]
-        if not all(found) or min(one.scope for one in found) > Scope.SUBJECT:
-            continue
-        alone = record.kind == "sentence" and template != _LASTS and not _follows(record, found)
-        named = found[0].scope == Scope.OWN and _LAST.search(record.words)
-        if template == _LASTS and record.kind == "sentence" and not named:
-            continue
-        said = [r.words for r in known] if record.kind == "run" else [record.words]
-        if template == _HOURLY and any(_WHOLE_HOURS.search(words) for words in said):
-            continue  # hours that are begun are paid for
-        of_cards = template == _HOURLY or "{sustained}" in template
-        if of_cards and several and (law.told or not stated_of("gpus", record, known)):
-            continue  # the hour of one card, or of all
-        if template == _HOURLY and several and _PRICE_OF_ONE.search(record.words):
-            continue  # the hour of one card, where several are paid
-        if "{sustained}" in template and "{gpus}" in template and not _EACH.search(record.words):
-            both = dict(zip(law.roles(template), found, strict=True))
-            if both["sustained"].scope == both["gpus"].scope == Scope.OWN:
-                continue  # what so many cards do together
-        if "{sustained}" in template and _of_other_cards(dict(zip(law.roles(template), found, strict=True)), record):
-            continue
-        if template == _PACE and not all(_BY_CLOCK.search(s.label) for s in found[1].stated):
-            continue
-        if law.target == "tokens" and "{sequence}" in template and stated_of("epochs", record, known):
-            continue  # samples of a data set that is read so many times: each has its own length
-        priced = dict(zip(law.roles(template), found, strict=True)).get("usd_per_hour")
-        if priced and record.kind != "row" and priced.scope > Scope.OWN:
-            continue  # a price elsewhere is of the rows of a table, not of any sum that is named
-        if (law.own or alone) and any(one.scope > Scope.OWN or (alone and len(one.stated) > 1) for one in found):
+        if not all(found) or _passed_over(law, template, record, found, known):
             continue
         wide = wide or any(one.scope > Scope.SECTION for one in found)
         for role, one in zip(law.roles(template), found, strict=True):
@@ -330,7 +286,7 @@ def _claims(
                 far = one.stated[0]
         senses = [
             (_work(one.stated, known) if role == "work" else [])
-            or _senses(one.stated, {} if template == _PACE else refuted)
+            or _senses(one.stated, {} if template == PACE else refuted)
             for role, one in zip(law.roles(template), found, strict=True)
         ]
         for chosen in product(*senses):
