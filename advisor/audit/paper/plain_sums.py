@@ -23,7 +23,7 @@ _PART = re.compile(
     r"(?! (?:\w+ )?(?:step|iter))",
     re.IGNORECASE,
 )
-_IDLE = (1.0, 1.1, 1.2)  # times as long as its steps: evaluations, checkpoints, start and end
+_IDLE = ("", " * 1.1", " * 1.2")  # times as long as its steps: evaluations, checkpoints, start and end
 _CHECKPOINTS = re.compile(r"\bcheckpoints?\b", re.IGNORECASE)
 _IN_ALL = re.compile(r"\s*(?:in (?:all|total)|of them|altogether)\b", re.IGNORECASE)
 _EACH_SIZE = re.compile(r"\bcheckpoints?\s(?:of|at|with)\s(?:about |~)?$", re.IGNORECASE)
@@ -74,7 +74,7 @@ def _by_steps(record: Record, known: Sequence[Record]) -> Iterator[Drafted]:
         return
     between = record.words[found[0].end : found[1].start]
     if _SO.search(between) and not _PART.search(between) and not found[1].side:
-        each = [f"[{told[0].quantity.text}] * [{times[0].quantity.text}] * {idle:g}" for idle in _IDLE]
+        each = [f"[{told[0].quantity.text}] * [{times[0].quantity.text}]{idle}" for idle in _IDLE]
         yield _claim(record.words, record.line, lasts[0].quantity.text, each)
 
 

@@ -46,3 +46,9 @@ def test_what_rests_on_a_refuted_time_is_not_accused(tmp_path: Path) -> None:
     text = f"# Training\n\n{STEPS.format(2.4)}\nOn 4 x A100-40GB at $1.10 per GPU hour that is ${{}}.\n"
     assert sorted(set(accused(tmp_path, text.format("6.11")))) == [3]
     assert sorted(set(accused(tmp_path, text.format("1.50")))) == [3, 4]
+
+
+def test_one_sum_is_accused_once(tmp_path: Path) -> None:
+    """10,000 · 0.5 s = 1.39 h, whether by the steps' sum or by the laws of a run: one number, one verdict."""
+    text = "# Training\n\n- Steps: 10,000\n\nEach step takes 0.5 s, so the training takes 3.2 h.\n"
+    assert accused(tmp_path, text) == [5]
