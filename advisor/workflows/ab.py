@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 
 from advisor.errors import AdvisorError
-from advisor.launch.state import RunState, check_not_running, run_status
+from advisor.launch.state import RunState, check_not_running, run_status, settle
 from advisor.records import Plan
 from advisor.runs.paired import Contrast, contrasts
 from advisor.store.run_folder import is_run_folder, read_run_config
@@ -150,10 +150,11 @@ def _run(store: Store, config: RunConfig, folder: Path, tell: Tell) -> None:
 
 
 def _wait(store: Store, run_dir: Path, enough: Callable[[], bool]) -> None:
-    """Until a run is over or it is enough; whoever interrupts this stops the run too."""
+    """Until a run is over, its process too, or it is enough; whoever interrupts this stops the run too."""
     try:
         while run_status(run_dir).state is RunState.RUNNING and not enough():
             time.sleep(_POLL_SECONDS)
+        settle(run_dir)  # its log may end while its process does not yet: it could not be gone on with
     except KeyboardInterrupt:
         stop(store, run_dir, force=True)
         raise
