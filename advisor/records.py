@@ -163,6 +163,7 @@ class WallClock:
     interruptions_seconds: Estimate | None = None  # restarts and lost work, where the machine fails or is taken back
     provisioning_seconds: Estimate | None = None  # of a rented machine: ordered until it answers; None: it is here
     download_seconds: Estimate | None = None  # software and data onto a rented machine
+    write_seconds: Estimate | None = None  # of one checkpoint until it is on disk; the run need not wait for it
 
 
 @dataclass(frozen=True, kw_only=True)

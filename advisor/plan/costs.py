@@ -15,6 +15,7 @@ from advisor.hardware.offers import Offer
 from advisor.plan import recipe
 from advisor.plan.candidates import Candidates, Device, Machines
 from advisor.plan.goal import LONGEST_SECONDS, MOST_EPOCHS, Limits, interruptions
+from advisor.plan.kinds import KINDS
 from advisor.predict.energy import JOULES_PER_KWH, STORAGE_USD_PER_BYTE_HOUR, energy_kwh, run_cost_usd
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import EstimateArrays, columns, known, reciprocal, sum_shared
@@ -22,6 +23,7 @@ from advisor.predict.loss import allocation_score, expected_loss
 from advisor.predict.notice import NOTICE_SECONDS
 from advisor.predict.wallclock import (
     DOWNLOAD_BYTES_PER_SECOND,
+    GPUS_A_NODE,
     Checkpoints,
     RunTerms,
     Setup,
@@ -29,6 +31,7 @@ from advisor.predict.wallclock import (
     between_failures,
     checkpoint_interval_seconds,
     expected_seconds,
+    stalls,
     wall_clocks,
 )
 
@@ -256,6 +259,7 @@ class _MachineTerms:
     download: EstimateArrays
     between_interruptions: EstimateArrays
     taken: np.ndarray  # bool: by somebody, with all that is on it
+    beside: np.ndarray  # bool (devices, 1): checkpoints are written while the run goes on, as the trainer does on CUDA
 
 
 @lru_cache(maxsize=4)
@@ -286,6 +290,7 @@ def _machine_terms(machines: Machines) -> _MachineTerms:
         download=columns([setup.download_seconds for setup in setups]),
         between_interruptions=columns(means),
         taken=np.array([mean is not None for mean in taken])[:, None],
+        beside=np.array([d.profile.device_type == "cuda" for d in machines.devices])[:, None],
     )
 
 
@@ -304,7 +309,13 @@ def _run_terms(candidates: Candidates) -> RunTerms:
     fetch = None
     if brief.bytes_to_fetch:
         fetch = reciprocal(columns([DOWNLOAD_BYTES_PER_SECOND]), brief.bytes_to_fetch * step_tokens)
-    write = reciprocal(machine.bytes_per_second.rows(device), candidates.state_bytes[:, None])
+    # Each GPU of a sharded model copies and writes what it holds, each host to a disk of its own; of a whole one the
+    # first GPU does.
+    sharded = np.array([kind.sharding != "none" for kind in KINDS])[candidates.kind]
+    held = (candidates.state_bytes / np.where(sharded, candidates.gpus, 1))[:, None]
+    hosts = np.where(sharded, np.ceil(candidates.gpus / GPUS_A_NODE), 1)
+    write = reciprocal(machine.bytes_per_second.rows(device), (candidates.state_bytes / hosts)[:, None])
+    stall = stalls(write, held, beside=machine.beside[device])
     between, taken = machine.between_interruptions.rows(offer), machine.taken[offer]
     return RunTerms(
         step=step,
@@ -312,21 +323,18 @@ def _run_terms(candidates: Candidates) -> RunTerms:
         startup=sum_shared(machine.startup.rows(device), build),
         compile=machine.compile.rows(device),
         write=write,
+        stall=stall,
         provisioning=machine.provisioning.rows(offer),
         download=machine.download.rows(offer),
         between_interruptions=between,
         taken=taken,
         fetch=fetch,
         fresh_steps=(brief.unique_tokens or math.inf) / step_tokens,
-        checkpoints=Checkpoints(every_seconds=_checkpoint_interval(candidates, write.value, between.value, ~taken)),
+        checkpoints=Checkpoints(every_seconds=_checkpoint_interval(candidates, stall.value, between.value)),
     )
 
 
-def _checkpoint_interval(
-    candidates: Candidates, write: np.ndarray, between: np.ndarray, assumed: np.ndarray
-) -> np.ndarray:
-    """Seconds between the checkpoints of each row, shape (n, 1): as the goal states, else as the writes ask for."""
+def _checkpoint_interval(candidates: Candidates, stall: np.ndarray, between: np.ndarray) -> np.ndarray:
+    """Seconds between the checkpoints of each row, shape (n, 1): as the goal states, else as the stalls ask for."""
     asked = candidates.devices[0].brief.goal.checkpoint_seconds
-    if asked is not None:
-        return np.full_like(write, asked)
-    return checkpoint_interval_seconds(write, between, assumed)
+    return checkpoint_interval_seconds(stall, between) if asked is None else np.full_like(stall, asked)

@@ -16,9 +16,13 @@ def save_seconds(run: RunConfig, clock: WallClock, step_seconds: Estimate) -> fl
 
     The step or the evaluation in progress ends first.
     """
-    checkpoints = max(1, planned_checkpoints(run, clock.steps_seconds.value + clock.evals_seconds.value))
     evaluation = clock.evals_seconds.high / max(1, planned_evals(run))
-    return max(step_seconds.high, evaluation) + clock.checkpoints_seconds.high / checkpoints
+    if clock.write_seconds is not None:
+        write = clock.write_seconds.high
+    else:  # of a plan written before the run went on beside its checkpoints
+        checkpoints = max(1, planned_checkpoints(run, clock.steps_seconds.value + clock.evals_seconds.value))
+        write = clock.checkpoints_seconds.high / checkpoints
+    return max(step_seconds.high, evaluation) + write
 
 
 def short_notice(provider: str | None, needed_seconds: float) -> str | None:

@@ -27,14 +27,21 @@ PROVISIONING = Estimate(value=240.0, low=60.0, high=900.0, basis=Basis.PRIOR)
 SOFTWARE_BYTES = 4e9  # PyTorch with its CUDA libraries and the rest, as wheels
 DOWNLOAD_BYTES_PER_SECOND = Estimate(value=1e8, low=2.5e7, high=4e8, basis=Basis.PRIOR)  # 0.2 to 3 Gb/s
 # Mean time between failures of a job on one node that nobody takes back: people and software end it every 3 to 7 days,
-# its hardware every 154 to 427 (sources §6.2); 5 days between, 1 and 14 as the interval. Judged. Each further node adds
-# what makes a job of 128 nodes fail every 7.9 hours, as was measured (Kokolis et al. 2025).
+# its hardware every 154 to 427 (sources §6.2); 5 days between, 1 and 14 as the interval. Judged.
 BETWEEN_FAILURES = Estimate(value=5 * 86400.0, low=86400.0, high=14 * 86400.0, basis=Basis.PRIOR)
-NODE_SECONDS = 42 * 86400.0
+# GPU seconds between failures that each further GPU adds: Llama 3 lost 419 times in 54 days on 16,384 GPUs, once in
+# 50,000 GPU hours (Grattafiori et al. 2024, table 5). As often as jobs of 1,024 GPUs fail every 7.9 hours (Kokolis et
+# al. 2025) at one end; half as often, judged, at the other.
+GPU_SECONDS = Estimate(value=1.8e8, low=4.3e7, high=3.6e8, basis=Basis.PRIOR)
 GPUS_A_NODE = 8
-UNATTENDED_SECONDS = 1800.0  # until somebody, or a supervisor, has seen a failure and starts again. Judged
-MOST_CHECKPOINT_SHARE = 0.01  # of the work, spent on writing against failures that are merely assumed
+RESTART_SECONDS = 600.0  # until a failure is seen and the run is started again: 5 to 15 minutes. Judged
 LEAST_INTERVAL_SECONDS = 60.0
+# What one GPU copies to its host's memory, from which a thread writes while the run goes on: 3 to 6 GB/s into memory
+# that is not pinned, twice as much into pinned memory, less where eight GPUs share the host. Judged.
+_HOST_COPY_BYTES_PER_SECOND = Estimate(value=4e9, low=1.5e9, high=1.2e10, basis=Basis.PRIOR)
+# What all processes agree on before and after. PyTorch's asynchronous checkpoints stop a 7 B model for 6.3 s in all
+# where synchronous ones took 149 (pytorch.org/blog/reducing-checkpointing-times, 2024). Judged.
+_AGREEMENT = Estimate(value=1.0, low=0.1, high=4.0, basis=Basis.PRIOR)
 _ENDLESS = 100.0  # interruptions expected within one interval: with so many no run ends, and numbers still do
 
 
@@ -55,7 +62,8 @@ class RunTerms:
     forward: EstimateArrays  # of one micro-batch on one device: the same error as `step`
     startup: EstimateArrays  # until the loop starts, building the model included
     compile: EstimateArrays
-    write: EstimateArrays  # of one checkpoint
+    write: EstimateArrays  # of one checkpoint, until it is on disk
+    stall: EstimateArrays  # of one checkpoint, while the run waits; as long as `write` where nothing is written beside
     provisioning: EstimateArrays  # of a rented machine: ordered until it answers; 0 where it is at hand
     download: EstimateArrays  # software and data onto a rented machine
     between_interruptions: EstimateArrays  # or failures, where nobody takes the machine back
@@ -87,18 +95,24 @@ class RunTerms:
         `mean` is one side of `between_interruptions`. A run without checkpoints, or ended before its first, loses
         what it did.
         """
-        anew = UNATTENDED_SECONDS + self.startup.value + self.compile.value
-        again = np.where(self.taken, self.idle(steps), anew)
+        anew = RESTART_SECONDS + self.startup.value + self.compile.value
+        # A checkpoint that is not on disk yet is of no use: the work beside its writing is done again, too.
+        again = np.where(self.taken, self.idle(steps), anew) + self.write.value - self.stall.value
         every = np.minimum(
             math.inf if self.checkpoints.every_seconds is None else self.checkpoints.every_seconds, working
         )
-        return lost_share(every, self.write.value, again, mean)
+        return lost_share(every, self.stall.value, again, mean)
+
+    def writing(self, steps: np.ndarray, working: np.ndarray) -> EstimateArrays:
+        """Seconds that runs wait for their checkpoints; for the last one until it is on disk."""
+        count, last = checkpoint_count(self.checkpoints, steps, working), float(self.checkpoints.final)
+        return sum_shared(self.stall.scaled(count - last), self.write.scaled(last))
 
 
 def expected_seconds(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> np.ndarray:
     """Expected seconds of everything; `eval_batches` are all evaluations' micro-batches on the busiest device."""
     working = steps * terms.step.value + eval_batches * terms.forward.value
-    writing = checkpoint_count(terms.checkpoints, steps, working) * terms.write.value
+    writing = terms.writing(steps, working).value
     return terms.idle(steps) + (working + writing) * (1 + terms.lost(terms.between_interruptions.value, steps, working))
 
 
@@ -116,10 +130,11 @@ class WallClocks:
     download_seconds: EstimateArrays
     loop_seconds: EstimateArrays  # while devices draw power that telemetry meters
     total_seconds: EstimateArrays
+    write_seconds: EstimateArrays  # of one checkpoint, until it is on disk
 
     def at(self, row: int) -> WallClock:
         """The clock of one row of arrays of shape (n, 1)."""
-        always = ("startup", "compile", "steps", "evals", "checkpoints", "total")
+        always = ("startup", "compile", "steps", "evals", "checkpoints", "total", "write")
         parts = {f"{name}_seconds": getattr(self, f"{name}_seconds").at(row) for name in always}
         return WallClock(
             **parts,
@@ -136,15 +151,14 @@ def _unless_nothing(estimate: Estimate) -> Estimate | None:
 def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) -> WallClocks:
     """`expected_seconds` by part and with intervals.
 
-    The devices share an evaluation's batches; one of them writes the checkpoints while the others wait. Steps and
-    evaluations share the error of the step time, so their ends add up; start-up, compilation, disk, the machine's order
-    and its interruptions are unrelated and join in quadrature.
+    The devices share an evaluation's batches. Steps and evaluations share the error of the step time, so their ends add
+    up; start-up, compilation, disk, the machine's order and its interruptions are unrelated and join in quadrature.
     """
     stepping = terms.step.scaled(steps)
     spread = columns([_EVAL_SPREAD])
     evals = product(terms.forward.scaled(eval_batches), spread)
     working = sum_shared(stepping, evals)
-    writing = terms.write.scaled(checkpoint_count(terms.checkpoints, steps, working.value))
+    writing = terms.writing(steps, working.value)
     lost = _interruptions(terms, steps, working.value).scaled(working.value + writing.value)
     loop = sum_independent(working, writing, lost)
     download = terms.downloads(steps)
@@ -160,6 +174,7 @@ def wall_clocks(terms: RunTerms, steps: np.ndarray, eval_batches: np.ndarray) ->
         download_seconds=download,
         loop_seconds=loop,
         total_seconds=sum_independent(loop, *before),
+        write_seconds=terms.write,
     )
 
 
@@ -204,25 +219,32 @@ def rented_setup(data_bytes: float) -> Setup:
     )
 
 
-def checkpoint_interval_seconds(
-    write_seconds: np.ndarray | float, mean_seconds: np.ndarray | float, assumed: np.ndarray | bool = False
-) -> np.ndarray:
+def checkpoint_interval_seconds(stall_seconds: np.ndarray | float, mean_seconds: np.ndarray | float) -> np.ndarray:
     """Whole seconds between checkpoints: Daly's for a mean time between interruptions, no less than a minute.
 
-    Against failures that are merely `assumed` no more than `MOST_CHECKPOINT_SHARE` of the work goes into writing.
     Arrays broadcast.
     """
-    daly = daly_interval_seconds(write_seconds, mean_seconds)
-    capped = np.where(assumed, np.maximum(daly, write_seconds / MOST_CHECKPOINT_SHARE), daly)
-    return np.maximum(np.ceil(capped), LEAST_INTERVAL_SECONDS)[()]
+    return np.maximum(np.ceil(daly_interval_seconds(stall_seconds, mean_seconds)), LEAST_INTERVAL_SECONDS)[()]
+
+
+def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray) -> EstimateArrays:
+    """Seconds that a run waits for one checkpoint, shape (n, 1): until it is copied where it is written `beside` the
+    run, else until it is on disk. `held_bytes` are those that one GPU copies.
+    """
+    copy = sum_shared(reciprocal(columns([_HOST_COPY_BYTES_PER_SECOND]), held_bytes), columns([_AGREEMENT]))
+    sides = {
+        side: np.where(beside, np.minimum(getattr(copy, side), getattr(write, side)), getattr(write, side))
+        for side in ("value", "low", "high")
+    }
+    return EstimateArrays(**sides, basis=np.where(beside, copy.basis, write.basis))
 
 
 def between_failures(gpus: int) -> Estimate:
     """Mean seconds between failures of a job on so many GPUs that nobody takes back."""
-    more = (math.ceil(gpus / GPUS_A_NODE) - 1) / NODE_SECONDS
-    alone = BETWEEN_FAILURES
-    value, low, high = (1 / (1 / seconds + more) for seconds in (alone.value, alone.low, alone.high))
-    return Estimate(value=value, low=low, high=high, basis=alone.basis)
+    more = max(0, gpus - GPUS_A_NODE)
+    sides = zip(*((e.value, e.low, e.high) for e in (BETWEEN_FAILURES, GPU_SECONDS)), strict=True)
+    value, low, high = (1 / (1 / alone + more / each) for alone, each in sides)
+    return Estimate(value=value, low=low, high=high, basis=BETWEEN_FAILURES.basis)
 
 
 def eval_count(every_steps: np.ndarray | int | None, steps: np.ndarray | int) -> np.ndarray | int:

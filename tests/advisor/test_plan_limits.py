@@ -62,16 +62,16 @@ def test_a_tariff_alone_can_be_the_price():
 
 
 def test_stated_interruptions_set_the_checkpoints_and_are_billed():
-    """Young's interval sqrt(2 delta M) is a little above Daly's; both within 3 % where writes are short."""
+    """Young's interval sqrt(2 delta M) is a little above Daly's; both within 3 % where the stalls delta are short."""
     offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
     goals = [replace(GPU, tokens=10**9, depth=12, interruption_seconds=mean) for mean in (None, 6 * 3600.0)]
     calm, rough = (plan_on(offer, goal, big_gpu(), NOW) for goal in goals)
     assert calm.run.checkpoint.every_seconds > 3 * rough.run.checkpoint.every_seconds
-    assumed = calm.prediction.wall_clock.interruptions_seconds  # a failure in five days, half an hour each
-    assert 0.004 < assumed.value / calm.prediction.wall_clock.steps_seconds.value < 0.008
-    write = rough.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
-    young = math.sqrt(2 * write * 6 * 3600.0)
-    assert young - 1.5 * write < rough.run.checkpoint.every_seconds < young
+    assumed = calm.prediction.wall_clock.interruptions_seconds  # a failure in five days, about 15 minutes each
+    assert 0.002 < assumed.value / calm.prediction.wall_clock.steps_seconds.value < 0.008
+    stall = 1.0 + rough.prediction.checkpoint_bytes / 4e9  # copied to the host, written beside the run
+    young = math.sqrt(2 * stall * 6 * 3600.0)
+    assert young - 1.5 * stall < rough.run.checkpoint.every_seconds < young
     lost = rough.prediction.wall_clock.interruptions_seconds
     share = lost.value / calm.prediction.wall_clock.steps_seconds.value
     assert 0.5 * young / (6 * 3600) < share < 0.03 and lost.low == lost.value == lost.high  # as it was stated
@@ -79,7 +79,7 @@ def test_stated_interruptions_set_the_checkpoints_and_are_billed():
 
 
 @pytest.mark.parametrize("depth", [12, 32])
-def test_checkpoints_unasked_take_a_hundredth_at_most_and_as_stated_when_asked(depth):
+def test_checkpoints_take_little_unasked_and_as_stated_when_asked(depth):
     offer = Offer(gpu=GPU.gpu, gpus=1, provider="p", spot=False, usd_per_hour=3.0, source="p")
     goal = replace(GPU, tokens=2 * 10**10, depth=depth)
     plan = plan_on(offer, goal, big_gpu(), NOW)
@@ -89,7 +89,8 @@ def test_checkpoints_unasked_take_a_hundredth_at_most_and_as_stated_when_asked(d
     assert asked.run.checkpoint.every_seconds == 900.0  # the launched run's own configuration
     write = asked.prediction.checkpoint_bytes / big_gpu().costs.checkpoint_bytes_per_second.value
     work = asked.prediction.wall_clock.steps_seconds.value + asked.prediction.wall_clock.evals_seconds.value
-    assert asked.prediction.wall_clock.checkpoints_seconds.value == pytest.approx(write * math.ceil(work / 900.0))
+    waited = (1.0 + asked.prediction.checkpoint_bytes / 4e9) * (math.ceil(work / 900.0) - 1) + write
+    assert asked.prediction.wall_clock.checkpoints_seconds.value == pytest.approx(waited)
 
 
 def test_a_spot_price_is_a_range_in_the_bill():

@@ -48,17 +48,23 @@ COSTS = RunCosts(
 )
 
 
-def wall_clock(run, step_seconds, costs, *, gpus=1, interruption_seconds=None, taken=True, setup=None):
-    """The bill of one configured run: a table of one row."""
+def wall_clock(
+    run, step_seconds, costs, *, gpus=1, interruption_seconds=None, taken=True, setup=None, write=None, stall=None
+):
+    """The bill of one configured run: a table of one row. Checkpoints are written by the costs' rate, and waited for,
+    unless told.
+    """
     nothing = known(0.0)
     forward = costs.forward_fraction / run.grad_accum
     build = known(costs.build_seconds_per_parameter * parameters(run.model))
+    written = known(write) if write else reciprocal(costs.checkpoint_bytes_per_second, checkpoint_bytes(run))
     terms = RunTerms(
         step=columns([step_seconds]),
         forward=columns([step_seconds.scaled(forward)]),
         startup=columns([sum_shared(costs.startup_seconds, build)]),
         compile=columns([costs.compile_seconds if run.compile else nothing]),
-        write=columns([reciprocal(costs.checkpoint_bytes_per_second, checkpoint_bytes(run))]),
+        write=columns([written]),
+        stall=columns([known(stall) if stall else written]),
         provisioning=columns([setup.provisioning_seconds if setup else nothing]),
         download=columns([setup.download_seconds if setup else nothing]),
         between_interruptions=columns([interruption_seconds or known(1e18)]),
@@ -239,33 +245,47 @@ def test_checkpoints_follow_the_interruption_rate():
     assert checkpoint_interval_seconds(0.001, 3600.0) == 60.0  # not every few seconds
 
 
-def test_checkpoints_against_assumed_failures_take_at_most_a_hundredth():
-    """Unstated, a node fails every five days: Daly's interval while it is cheap, else writes of 1 % of the work."""
-    alone = between_failures(8).value
-    daly = daly_interval_seconds(2.0, 5 * 86400.0)
-    assert checkpoint_interval_seconds(2.0, alone, True) == pytest.approx(daly, abs=1)
-    assert checkpoint_interval_seconds(140.0, alone, True) == 14000.0  # Daly's would be 11,000 s, 1.3 % of the work
-    assert checkpoint_interval_seconds(140.0, alone) < 11_100
+@given(st.floats(0.01, 1e4), st.floats(300.0, 1e7))
+def test_checkpoints_are_never_rarer_than_failures(stall, mean):
+    every = checkpoint_interval_seconds(stall, mean)
+    assert every <= max(math.ceil(daly_interval_seconds(stall, mean)), 60.0) and every <= math.ceil(mean)
 
 
-def test_jobs_of_many_nodes_fail_as_measured():
-    """Kokolis et al. 2025: jobs on 1,024 GPUs every 7.9 hours; sources §6.2: small ones by people and software."""
+def test_jobs_of_many_gpus_fail_as_measured():
+    """Llama 3: 419 failures in 54 days on 16,384 GPUs; at the short end 1,024 GPUs every 7.9 hours (Kokolis et al.)."""
     assert [between_failures(gpus).value / 86400 for gpus in (1, 8)] == [5.0, 5.0]
-    assert between_failures(1024).value / 3600 == pytest.approx(7.9, rel=0.1)
+    assert between_failures(16_384).value == pytest.approx(54 * 86400 / 419, rel=0.05)
+    assert between_failures(1024).low / 3600 == pytest.approx(7.9, rel=0.05)
     assert between_failures(1024).low < between_failures(1024).value < between_failures(1024).high
 
 
+def test_writing_beside_the_run_costs_the_copy_and_at_a_failure_the_work_done_while_it_was_written():
+    """Stalls of 2 s where writing takes 60: ten of them and one whole write; a failure loses 58 s more."""
+    run = run_of(steps=10_000, checkpoint=CheckpointConfig(every_seconds=500.0, final=True))
+    failures = between_failures(64)
+    waiting, beside = (
+        wall_clock(run, measured(0.5, 0.1), COSTS, interruption_seconds=failures, taken=False, write=60.0, stall=stall)
+        for stall in (60.0, 2.0)
+    )
+    assert waiting.checkpoints_seconds.value == pytest.approx(10 * 60.0)
+    assert beside.checkpoints_seconds.value == pytest.approx(9 * 2.0 + 60.0)
+    shares = [
+        c.interruptions_seconds.value / (c.steps_seconds.value + c.checkpoints_seconds.value) for c in (waiting, beside)
+    ]
+    assert shares[1] - shares[0] == pytest.approx((58.0 - 58.0 / 2) / failures.value, rel=0.05)
+
+
 def test_a_run_that_is_not_taken_back_starts_again_where_it_stood():
-    """First order: (tau/2 + R)/M, R half an hour and the start-up; a run shorter than its checkpoints loses half."""
+    """First order: (tau/2 + R)/M, R ten minutes and the start-up; a run shorter than its checkpoints loses half."""
     failures, minutes = between_failures(8), 60.0
     every = replace(run_of(steps=100_000), checkpoint=CheckpointConfig(every_seconds=20 * minutes, final=False))
     clock = wall_clock(every, measured(0.5, 0.1), COSTS, interruption_seconds=failures, taken=False)
     startup = clock.startup_seconds.value + clock.compile_seconds.value
     share = clock.interruptions_seconds.value / (clock.steps_seconds.value + clock.checkpoints_seconds.value)
-    assert share == pytest.approx((10 * minutes + 30 * minutes + startup) / failures.value, rel=0.03)
+    assert share == pytest.approx((10 * minutes + 10 * minutes + startup) / failures.value, rel=0.03)
     never = run_of(steps=40_000)
     lost = wall_clock(never, measured(0.5, 0.1), COSTS, interruption_seconds=failures, taken=False)
-    half = lost.steps_seconds.value / 2 + 30 * minutes + startup
+    half = lost.steps_seconds.value / 2 + 10 * minutes + startup
     assert lost.interruptions_seconds.value == pytest.approx(half / failures.value * lost.steps_seconds.value, rel=0.03)
 
 
