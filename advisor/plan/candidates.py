@@ -23,7 +23,7 @@ from advisor.laws import flops
 from advisor.laws.hyperparameters import scale_flops
 from advisor.plan.batches import Window, as_asked, global_batches, micro_batches
 from advisor.plan.goal import Brief
-from advisor.plan.kinds import KINDS, SHARDED, Kind
+from advisor.plan.kinds import KINDS, Kind
 from advisor.predict.batch import fits, step_seconds_many, tokens_per_second_many
 from advisor.predict.groups import group_keys
 from advisor.predict.intervals import BASES, EstimateArrays, stacked
@@ -210,16 +210,21 @@ def first_window(devices: Sequence[Device]) -> Window:
 def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window: Window) -> Candidates:
     """Rows of one device for every count among its offers; the columns `device` and `offer` are still empty."""
     whole = _layout(device, window, every_micro_batch)
-    shared = (whole.gpus > 1) & (device.brief.goal.sharding == "full")
-    layouts = {kind: whole.rows(rows) for kind, rows in ((0, ~shared), (SHARDED, shared)) if rows.any()}
-    memories = {kind: _memory(device, layout, kind, tables) for kind, layout in layouts.items()}
-    for plain, kind in [(base, kind) for base in layouts for kind in _savings(device, base)]:
-        # where plain rows do not fit: elsewhere to recompute only costs time, and to shard where any of them fits
-        tight = ~fits(memories[plain], device.profile.device_memory_bytes)
-        if KINDS[kind].sharding != KINDS[plain].sharding:
-            tight &= _hopeless(layouts[plain], tight)
-        if tight.any():
-            layouts[kind] = layouts[plain].rows(tight)
+    several = whole.gpus > 1  # one GPU has nobody to share with, whatever is asked of several
+    asked = device.brief.goal.sharding == "full"
+    plain_rows = {"none": ~several if asked else np.ones_like(several), "full": several}
+    layouts: dict[int, _Layout] = {}
+    memories: dict[int, EstimateArrays] = {}
+    for kind in _tried_kinds(device):
+        plain = KINDS.index(Kind(checkpointing=None, sharding=KINDS[kind].sharding))
+        if kind == plain:
+            base, rows = whole, plain_rows[KINDS[kind].sharding]
+        elif plain in layouts:  # to recompute where plain rows fit only costs time
+            base, rows = layouts[plain], ~fits(memories[plain], device.profile.device_memory_bytes)
+        else:
+            continue
+        if rows.any():
+            layouts[kind] = base.rows(rows)
             memories[kind] = _memory(device, layouts[kind], kind, tables)
     masks = _batch_rule(device, layouts, memories)
     parts = []
@@ -231,20 +236,17 @@ def _of_device(device: Device, tables: _Tables, every_micro_batch: bool, window:
     return _joined(parts[0].machines, parts)
 
 
-def _savings(device: Device, plain: int) -> list[int]:
-    """The kinds of saving memory that may be tried beyond a plain one; sharding only where it is not pinned."""
+def _tried_kinds(device: Device) -> list[int]:
+    """The kinds of saving memory that a goal leaves open on a device, the plain one of each sharding first."""
     profile, goal = device.profile, device.brief.goal
-    if profile.device_type != "cuda":
-        return []
     free = goal.activation_checkpointing is None and profile.activation_checkpointing == "none"
-    kinds = [n for n, kind in enumerate(KINDS) if n > plain and (free or kind.checkpointing is None)]
-    return [n for n in kinds if goal.sharding is None or KINDS[n].sharding == KINDS[plain].sharding]
-
-
-def _hopeless(layout: _Layout, tight: np.ndarray) -> np.ndarray:
-    """Bool: rows of several GPUs and of a depth of which not even the smallest micro-batch fits; `tight` do not."""
-    setting = group_keys(layout.gpus, layout.shape)
-    return (layout.gpus > 1) & ~np.isin(setting, setting[~tight])
+    cuda = profile.device_type == "cuda"
+    return [
+        number
+        for number, kind in enumerate(KINDS)
+        if (kind.checkpointing is None or (free and cuda))
+        and (kind.sharding == "none" or goal.sharding == "full" or (goal.sharding is None and cuda))
+    ]
 
 
 def _layout(device: Device, window: Window, every_micro_batch: bool) -> _Layout:

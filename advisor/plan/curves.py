@@ -152,7 +152,7 @@ def memory(profile: Profile, workload: Workload) -> tuple[MemoryPoint, ...]:
         assert held is not None  # plans are of this project's trainer
         fitting = fits(held.total, limit)
         parts = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
-                 held.logits_bytes, max(0.0, held.overhead_bytes))  # fmt: skip
+                 held.logits_bytes, held.overhead_bytes)  # fmt: skip
         points.append(MemoryPoint(micro_batch=split.micro_batch, parts=parts, total=held.total, fits=fitting))
         if not fitting:
             break

@@ -115,12 +115,16 @@ def micro_batch_rejection(trial: Trial, chosen: Trial) -> str:
     if Violation.MEMORY in trial.violation:
         return f"does not fit memory: {_memory(trial)}"
     rate, chosen_rate = trial.prediction.tokens_per_second, chosen.prediction.tokens_per_second
-    assert rate is not None and chosen_rate is not None
+    held, chosen_held = trial.device_bytes, chosen.device_bytes
+    assert rate is not None and chosen_rate is not None and held is not None and chosen_held is not None
     change = rate.value / chosen_rate.value - 1
-    if trial.prediction.workload.micro_batch > chosen.prediction.workload.micro_batch and change >= ENOUGH - 1:
-        return "no more than 2 % faster, needs more memory"
-    than = ", over 2 % off the fastest" if change > ENOUGH - 1 else ""
-    return f"{format_percent(-change)} fewer tokens/s{than}"
+    memory = ", needs more memory" if held.value > chosen_held.value else ""
+    if change <= 0:
+        return f"{format_percent(-change)} fewer tokens/s{memory}"
+    apart = trial.prediction.workload.step_tokens / chosen.prediction.workload.step_tokens - 1
+    batch = f", global batch {format_percent(abs(apart))} {'larger' if apart > 0 else 'smaller'}" if apart else ""
+    more = ", no more than 2 %" if change <= 1 / ENOUGH - 1 else ""
+    return f"{format_percent(change)} more tokens/s{more}{memory}{batch}"
 
 
 def verdict(candidate: Candidate, chosen: Candidate) -> str:

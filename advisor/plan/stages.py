@@ -44,7 +44,7 @@ def stages(plan: Plan, shares: Sequence[float] = SHARES) -> tuple[Stage, ...]:
             step=step,
             tokens=step * plan.workload.step_tokens,
             seconds=sum(part.seconds.value * _done(part.key, share) for part in taken if part.seconds),
-            usd=sum((part.usd or 0.0) * _done(part.key, share) for part in taken) if plan.usd_per_hour else None,
+            usd=sum((part.usd or 0.0) * _done(part.key, share) for part in taken) if plan.prediction.cost_usd else None,
             loss=course.at(step) if course else None,
             at_most=gates.get(step),
         )

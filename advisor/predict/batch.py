@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.laws.intervals import Z80, chance_below
 from advisor.predict import adapters, comm
-from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
+from advisor.predict.intervals import BASES, EstimateArrays, mean_of, mixture, reciprocal, sum_independent
 from advisor.predict.memory import MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
@@ -76,17 +76,20 @@ def step_seconds_many(
     if not (gpus > 1).any():
         return alone
     exchange = comm.exchange_of(a, grad_accum, gpus)
-    return sum_independent(alone, comm.exposed_many(exchange, profile.spec, BACKWARD * value / grad_accum))
+    exposed = comm.exposed_many(exchange, profile.spec, BACKWARD * value / grad_accum)
+    return sum_independent(alone, replace(exposed, value=mean_of(exposed)) if expected else exposed)
 
 
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Median tokens per second of all devices, as `step_seconds_many` has them but without intervals: cheaper."""
+    """Tokens per second of all devices, to compare configurations of one device by: median seconds of computing, and
+    expected seconds of communication. Cheaper than `step_seconds_many`.
+    """
     seconds = np.exp(expected_log(profile.posterior, sizes_of(a, grad_accum, gpus)))
     seconds = seconds * adapters.share_of_a_step(a).of_time
     seconds = seconds + grad_accum * adapters.unpacking_seconds(a, profile.spec)
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
-        seconds = seconds + comm.exposed_many(exchange, profile.spec, BACKWARD * seconds / grad_accum).value
+        seconds = seconds + mean_of(comm.exposed_many(exchange, profile.spec, BACKWARD * seconds / grad_accum))
     return a.tokens * grad_accum * gpus / seconds
 
 

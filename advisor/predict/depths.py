@@ -71,17 +71,15 @@ def memory_bill(profile: Profile, workload: Workload) -> MemoryBill | None:
     in_part = software is not None and (software.adapters is not None or software.frozen_blocks > 0)
     if software is not None and not in_part and not profile.memory.observations:
         return None
-    held, total = profile.memory.breakdown(workload), profile.memory.device_total_bytes(workload)
-    tensors = (held.weights_bytes, held.gradients_bytes, held.optimizer_bytes, held.activations_bytes,
-               held.logits_bytes)  # fmt: skip
-    device = profile.device_memory_bytes
+    total, device = profile.memory.device_total_bytes(workload), profile.device_memory_bytes
+    held = profile.memory.breakdown(workload, total.value)
     return MemoryBill(
         weights_bytes=held.weights_bytes,
         gradients_bytes=held.gradients_bytes,
         optimizer_bytes=held.optimizer_bytes,
         activations_bytes=held.activations_bytes,
         logits_bytes=held.logits_bytes,
-        overhead_bytes=total.value - sum(tensors),
+        overhead_bytes=held.overhead_bytes,
         total=total,
         device_bytes=device,
         headroom_bytes=None if device is None else device - total.value,

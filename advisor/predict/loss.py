@@ -80,6 +80,7 @@ PARAMETER_RANGE = (70e6, 16e9)
 TOKEN_RANGE = (1e9, 1e12)
 # Fitted with a vocabulary of 32,000. A token of a much smaller vocabulary carries fewer bytes and so fewer nats.
 VOCAB_RANGE = (16_000, 262_144)
+_ROUNDED = 1.01  # the ranges are round numbers, and a run has whole steps: a hundredth beyond them is no news
 MOST_PREDICTED_EPOCHS = 100  # the repetition law has no overfitting term; nothing is promised beyond this
 
 # The standard errors of A, B, alpha and beta are almost perfectly correlated (sources §4.1), so the law is
@@ -119,7 +120,7 @@ def expected_loss(parameters: Numbers, tokens: Numbers, unique_tokens: float | N
     value = CHINCHILLA.loss(parameters, tokens)
     if unique_tokens:
         value = value + repetition_penalty(parameters, tokens, unique_tokens)
-        inside = inside & (np.asarray(tokens) <= MOST_PREDICTED_EPOCHS * unique_tokens)
+        inside = inside & (np.asarray(tokens) <= _ROUNDED * MOST_PREDICTED_EPOCHS * unique_tokens)
     return np.where(inside, value, np.nan)
 
 
@@ -134,7 +135,7 @@ def loss_range_problem(parameters: int, tokens: int, unique_tokens: int | None, 
             f"the loss laws count nats per token of a 32,000-token vocabulary; "
             f"with {vocab_size:,} a token means something else"
         )
-    if unique_tokens and tokens > MOST_PREDICTED_EPOCHS * unique_tokens:
+    if unique_tokens and tokens > _ROUNDED * MOST_PREDICTED_EPOCHS * unique_tokens:
         epochs = tokens / unique_tokens
         return f"the data would be repeated {epochs:,.0f} times; the law of repetition knows no overfitting"
     return None
@@ -195,7 +196,7 @@ def allocation_score(
 
 def _within(value: Numbers, limits: tuple[float, float]) -> np.ndarray:
     number = np.asarray(value)
-    return (number >= limits[0]) & (number <= limits[1])
+    return (number >= limits[0] / _ROUNDED) & (number <= limits[1] * _ROUNDED)
 
 
 def bits_per_byte(loss: float, bytes_per_token: float) -> float:

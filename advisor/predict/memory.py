@@ -146,35 +146,33 @@ class MemoryModel:
         mean = mean + (own.context_gib + nccl[0]) * _GIB
         return _interval(mean, np.hypot(deviation, beyond), floor=self._state(a))
 
-    def breakdown(self, workload: Workload) -> MemoryParts:
-        """Say what holds the allocated bytes at the peak of a step."""
+    def breakdown(self, workload: Workload, total_bytes: float | None = None) -> MemoryParts:
+        """Say what holds the bytes at the peak of a step: by torch's allocator, or so many in all."""
         a = WorkloadArrays.of([workload])
-        if self._published(a):
-            return self._published_breakdown(a)
-        weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
-        state = float(self.structure.persistent_bytes(a)[0])
-        parts, line = self.structure.parts_bytes(a), self._line(a)
-        total = float(self._allocated(a)[0][0])
-        varying = {name: line.slope * parts[name] for name in ("gradients", "activations", "logits")}
-        return MemoryParts(
-            weights_bytes=weights,
-            optimizer_bytes=state - weights,
-            gradients_bytes=varying["gradients"],
-            activations_bytes=varying["activations"],
-            logits_bytes=varying["logits"],
-            overhead_bytes=total - state - sum(varying.values()),
-        )
+        total = float(self._allocated(a)[0][0]) if total_bytes is None else total_bytes
+        parts = self._published_parts(a) if self._published(a) else self._own_parts(a)
+        # Regressions leave a little less than nothing of what is not there at the peak, and a measured total may be
+        # below what is believed of its parts: then less comes and goes.
+        fixed = parts["weights"] + parts["optimizer"]
+        moving = {name: max(0.0, parts[name]) for name in ("gradients", "activations", "logits")}
+        share = min(1.0, max(0.0, total - fixed) / (sum(moving.values()) or 1.0))
+        held = {"weights": parts["weights"], "optimizer": parts["optimizer"]}
+        held |= {name: share * part for name, part in moving.items()}
+        overhead = max(0.0, total - sum(held.values()))
+        return MemoryParts(**{f"{name}_bytes": part for name, part in held.items()}, overhead_bytes=overhead)
 
-    def _published_breakdown(self, a: WorkloadArrays) -> MemoryParts:
+    def _own_parts(self, a: WorkloadArrays) -> dict[str, float]:
+        """Of the trainer here: as it was traced, corrected by the line through measurements."""
+        weights = 4.0 * float(a.parameters[0]) / (a.gpus if a.sharding == "full" else 1)
+        parts, slope = self.structure.parts_bytes(a), self._line(a).slope
+        state = {"weights": weights, "optimizer": float(self.structure.persistent_bytes(a)[0]) - weights}
+        return state | {name: slope * parts[name] for name in ("gradients", "activations", "logits")}
+
+    def _published_parts(self, a: WorkloadArrays) -> dict[str, float]:
         """Of other software: what its customs hold, before the line that measurements of such runs lie about."""
         parts = {name: float(np.broadcast_to(part, (1,))[0]) for name, part in published_parts(a).items()}
         forward = parts["held"] + parts["activations"] + parts["logits"] >= parts["gradients"]
-        parts |= {"gradients": parts["held"]} if forward else {"activations": 0.0, "logits": 0.0}
-        named = {name: parts[name] for name in ("weights", "gradients", "optimizer", "activations", "logits")}
-        total = float(self._allocated(a)[0][0])
-        return MemoryParts(
-            **{f"{name}_bytes": part for name, part in named.items()}, overhead_bytes=total - sum(named.values())
-        )
+        return parts | ({"gradients": parts["held"]} if forward else {"activations": 0.0, "logits": 0.0})
 
     def basis(self, workload: Workload) -> Basis:
         """Measured, inside the measured range of peaks of the same family, outside it, or never measured here."""

@@ -1,4 +1,4 @@
-"""The micro-batch rule: of what fits, the smallest that is about as fast as the fastest."""
+"""The micro-batch rule: of what fits, the smallest that is about as fast as the fastest of its kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tries:
     target: np.ndarray  # a number for the global batch that is aimed at
     micro_batch: np.ndarray
     grad_accum: np.ndarray
-    kind: np.ndarray  # of checkpointing, a number
+    kind: np.ndarray  # of recomputation and sharding, a number
     rate: np.ndarray  # tokens per second; NaN where the links are unknown
     memory: np.ndarray  # bytes per device, the interval's high end
 
@@ -27,20 +27,30 @@ class Tries:
 def one_micro_batch(tries: Tries, usable: np.ndarray) -> np.ndarray:
     """Bool (n,): one configuration for each setting and target.
 
-    The smallest micro-batch within ENOUGH of the best tokens/s among the `usable` (a mask); where none is, the one that
-    needs the least memory. What serves two targets is left once.
+    Of each kind the smallest micro-batch within ENOUGH of its best tokens/s among the `usable` (a mask), and of these
+    the fastest; where none is usable, the one that needs the least memory. What serves two targets is left once.
     """
-    numbers, group = np.unique(group_keys(tries.setting, tries.target), return_inverse=True)
     rate = np.where(usable & ~np.isnan(tries.rate), tries.rate, 0.0)
-    best = np.zeros(len(numbers))
-    np.maximum.at(best, group, rate)
+    group, best = _best(group_keys(tries.setting, tries.target), rate)
+    own, best_of_kind = _best(group_keys(group, tries.kind), rate)
     hopeless = best[group] == 0
-    fast = usable & (rate >= ENOUGH * best[group])
-    size = np.where(hopeless, tries.memory, tries.micro_batch)
-    order = np.lexsort((tries.kind, size, ~(fast | hopeless), group))
+    # The smallest of each kind that is fast enough,
+    slow = ~(usable & (rate >= ENOUGH * best_of_kind[own]))
+    order = np.lexsort((np.where(hopeless, tries.memory, tries.micro_batch), slow & ~hopeless, own))
+    chosen = order[np.diff(own[order], prepend=-1) > 0]
+    # and of these the fastest kind, the first where they are alike.
+    order = chosen[np.lexsort((tries.kind[chosen], np.where(hopeless, tries.memory, -rate)[chosen], group[chosen]))]
     chosen = order[np.diff(group[order], prepend=-1) > 0]
     alike = group_keys(tries.setting, tries.micro_batch, tries.grad_accum, tries.kind)
     _, first = np.unique(alike[chosen], return_index=True)
     mask = np.zeros(len(group), dtype=bool)
     mask[chosen[first]] = True
     return mask
+
+
+def _best(keys: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each row's group, and the best rate of each group."""
+    numbers, group = np.unique(keys, return_inverse=True)
+    best = np.zeros(len(numbers))
+    np.maximum.at(best, group, rate)
+    return group, best

@@ -202,8 +202,11 @@ def _money(plan: Plan) -> Iterator[Row]:
     prediction = plan.prediction
     if plan.usd_per_hour:
         yield "price an hour", COST.words(plan.usd_per_hour), plan.price_source
-    yield COST.row(prediction.cost_usd)
-    stored = prediction.storage_usd
+    cost, stored = prediction.cost_usd, prediction.storage_usd
+    if cost is not None and not cost.high:  # nothing was measured of what is not paid
+        yield COST.name, COST.of(cost), "no rent; energy is not counted (--kwh-price)"
+        return
+    yield COST.row(cost)
     yield f"of it {PARTS['storage']}", COST.of(stored), basis(stored)
 
 

@@ -40,7 +40,8 @@ def heading(prediction: Prediction) -> str:
         trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
         size += f", {words} ({format_count(trained)} trained)"
     batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
-    how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
+    precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
+    how = f"{precision}, {'compiled' if w.compile else 'eager'}"
     return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"
 
 

@@ -5,12 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import load_profile
 from advisor.laws import flops
 from advisor.predict.batch import predict_batch
 from advisor.predict.depths import at_depths, download, memory_bill
-from advisor.records import Workload
+from advisor.records import Adapters, Software, Workload
 from advisor.store.store import Store
 from trainer.schema import make_shape
 
@@ -42,6 +44,37 @@ def test_the_parts_sum_to_what_the_device_must_hold(profile, sharding):
     count, share = flops.parameters(work.shape), 8 if sharding == "full" else 1
     assert (parts["weights"], parts["optimizer"]) == pytest.approx((4 * count / share, 8 * count / share))
     assert bill.headroom_bytes == bill.device_bytes - bill.total.value
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_no_part_is_below_nothing_and_all_sum_to_the_total(profile, data):
+    """Regressions left -946 KiB of logits in a plan of 48 layers."""
+    draw = data.draw
+    family = draw(st.sampled_from(["nanochat", "gpt2", "llama"]))
+    lora = draw(st.sampled_from([None, Software(state="16bit", adapters=Adapters(rank=8, targets="all"))]))
+    gpus = draw(st.sampled_from([1, 2, 8, 64]))
+    work = Workload(
+        shape=make_shape(
+            family,
+            depth=draw(st.integers(1, 96)),
+            vocab_size=draw(st.sampled_from([512, 32_000, 50_304, 262_144])),
+            seq_len=draw(st.sampled_from([128, 1024, 8192])),
+        ),
+        micro_batch=draw(st.sampled_from([1, 3, 16, 128])),
+        grad_accum=draw(st.sampled_from([1, 4])),
+        gpu="h100-80gb-sxm",
+        gpus=gpus,
+        precision=draw(st.sampled_from(["bf16", "fp16", "fp32"])) if lora is None else "bf16",
+        compile=draw(st.booleans()),
+        activation_checkpointing=draw(st.sampled_from(["none", "selective", "full"])),
+        optimizer=draw(st.sampled_from(["adamw", "muon"])) if lora is None else "adamw",
+        sharding=draw(st.sampled_from(["none", "full"])) if gpus > 1 else "none",
+        software=lora,
+    )
+    bill = memory_bill(profile, work)
+    parts = [getattr(bill, f"{name}_bytes") for name in PARTS]
+    assert sum(parts) == pytest.approx(bill.total.value) and min(parts) >= 0
 
 
 def test_depths_are_held_against_the_configurations_own(profile):

@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
-from advisor.cli import main
 from advisor.hardware.catalog import require_gpu
 from advisor.plan.answer import bare_plan
 from tests.advisor.plans import goal_of
@@ -21,17 +20,10 @@ LLAMA_3_70B = (
 )
 
 
-def plan_of(words, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["plan", *shlex.split(words), "--json"])
-    assert not end.value.code
-    return json.loads(capsys.readouterr().out)
-
-
-def test_llama_3_70b_takes_what_meta_says(capsys):
+def test_llama_3_70b_takes_what_meta_says(call):
     """6.4 M H100 hours for 15 T tokens (Meta's model card)."""
-    plan = plan_of(f"--gpu h100-80gb-sxm --gpus 1024 {LLAMA_3_70B}", capsys)
-    total = plan["prediction"]["wall_clock"]["total_seconds"]
+    _, out, _ = call("plan", "--gpu", "h100-80gb-sxm", "--gpus", "1024", *LLAMA_3_70B.split(), "--json")
+    total = json.loads(out)["prediction"]["wall_clock"]["total_seconds"]
     assert total["value"] / 3600 * 1024 == pytest.approx(6.4e6, rel=0.25)
 
 
