@@ -56,6 +56,7 @@ class Adapters:
 class Software:
     """What a published run does otherwise than this project's trainer, where it decides memory or time."""
 
+    name: str | None = None  # None: nobody's in particular
     kind: str = "plain"  # of training loop: c | wrapper | megatron | tuned | plain (see row_words.read_kind)
     tf32: bool = True  # fp32 products on the TF32 units, where the card has any
     fp8: bool = False  # products of the blocks in 8-bit floats
@@ -63,7 +64,7 @@ class Software:
         False  # most of what decides its speed (precision, compilation, attention, recomputation) is not known
     )
     state: str = "fp32"  # fp32: weights and moments | copied: 16-bit weights, fp32 master copies | 16bit: everything
-    whole_logits: bool = True
+    whole_logits: bool | None = True  # the loss holds all tokens' logits at once; None: that is not known
     fused_attention: bool = True
     attended_tokens: float | None = None  # that a query may see, mean over layers; None: all before it
     extra_parameters: int = 0  # that the shape lacks: an untied head's; negative: of a head that is tied

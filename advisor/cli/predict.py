@@ -16,6 +16,7 @@ import click
 
 from advisor.cli.params import BYTES, FILE, NUMBERS, SIZE, TOKENS
 from advisor.errors import AdvisorError
+from advisor.predict.software import NAMED, software_of
 from advisor.records import Adapters, Prediction, Software, Workload
 from advisor.report import render
 
@@ -73,6 +74,11 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 )
 @click.option("--freeze-blocks", type=SIZE, help="Train all but the first so many blocks and the embeddings.")
 @click.option("--qlora", is_flag=True, help="With --lora-rank: the frozen weights of the blocks are held in 4 bits.")
+@click.option(
+    "--software",
+    type=click.Choice(tuple(NAMED)),
+    help="Whose training software runs it, as its defaults are. Default: this project's trainer.",
+)
 @click.option("--depths", type=NUMBERS, help="The same at these depths too, as 16,20,24: step time, memory by part.")
 @click.option("--tokens", type=TOKENS, help="Say what text so many training tokens are, in shards and gigabytes.")
 @click.option("--download-rate", type=BYTES, help="Bytes a second for them, as 100MB. Default: 25 to 400 MB.")
@@ -85,12 +91,17 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     """
     from advisor.predict.batch import predict_batch
     from advisor.predict.depths import at_depths, download, memory_bill
+    from advisor.predict.whose import whose
+    from advisor.report.prediction import network
 
     if rows is not None:
         return predict_rows(rows)
     profile, workload, sources = configured(options)
     prediction = predict_batch(profile, [workload])[0]
-    bill = memory_bill(profile, workload)
+    bill, told = (
+        memory_bill(profile, workload),
+        {"for": whose(profile, workload), "network": network(prediction, profile)},
+    )
     others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
     tokens, rate = options["tokens"], options["download_rate"]
     data = download(tokens, workload.shape.vocab_size, rate) if tokens else None
@@ -98,9 +109,9 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
         from advisor.report.prediction import document
 
         beside = {"memory_parts": bill, "depths": others, "data": data}
-        render.print_json({"gpu": workload.gpu, **document(prediction), **beside, "sources": sources})
+        render.print_json({"gpu": workload.gpu, **document(prediction), **beside, **told, "sources": sources})
     else:
-        show(prediction, sources, bill, others, data)
+        show(prediction, [f"{name}: {words}" for name, words in told.items() if words], sources, bill, others, data)
     return NOTHING_FITS if prediction.fits is False else 0
 
 
@@ -109,7 +120,6 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     from advisor.calibrate.profiles import load_profile
     from advisor.cli.device import warn_of_others
     from advisor.hardware.here import device_key
-    from advisor.plan.adapted import published as in_part
     from advisor.store.store import default_store
     from trainer.schema import make_shape
 
@@ -118,17 +128,21 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     key = device_key(options["gpu"])
     warn_of_others([key])
     adapters, frozen = _adapters(key, options), _frozen(key, options)
+    name = options["software"]
+    if name is not None and key == "cpu":
+        raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
-    elsewhere = eight_bit or partly or options["sharding"] == "optimizer"  # not done by the trainer here
     # what the trainer here does not do, loops in PyTorch elsewhere do
-    published = in_part(adapters, frozen) if partly else Software(fp8=eight_bit)
+    elsewhere = name is not None or eight_bit or partly or options["sharding"] == "optimizer"
+    published = software_of(name, adapters=adapters, frozen_blocks=frozen, fp8=eight_bit)
+    compiled = NAMED[name].compiled if name is not None and options["compile_"] is None else options["compile_"]
     profile = load_profile(
         key,
         default_store(),
         family=options["family"],
         precision=precision,
-        compile=options["compile_"],
-        software=published if eight_bit or partly else None,
+        compile=compiled,
+        software=published if name or eight_bit or partly else None,
         sharding=options["sharding"] if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
@@ -156,7 +170,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         gpu=profile.key,
         gpus=options["gpus"],
         precision=precision or profile.precision,
-        compile=profile.compile if options["compile_"] is None else options["compile_"],
+        compile=profile.compile if compiled is None else compiled,
         activation_checkpointing=checkpointing,
         optimizer=options["optimizer"],
         sharding=sharding,
@@ -201,7 +215,7 @@ def _frozen(key: str, options: dict[str, Any]) -> int:
 def _as_published(key: str, options: dict[str, Any]) -> None:
     if key == "cpu" or options["optimizer"] == "muon" or options["precision"] in ("fp32", "fp8"):
         raise AdvisorError(
-            "training a part is predicted on cards, in 16 bits and with AdamW, as published runs have it",
+            "training a part is predicted on GPUs, in 16 bits and with AdamW, as published runs have it",
             "--gpu rtx-4090, without --optimizer muon and --precision",
             exit_code=2,
         )
@@ -371,6 +385,7 @@ def _speed(software: Software | None) -> tuple | None:
 
 def show(
     prediction: Prediction,
+    told: Sequence[str],
     sources: Sequence[str],
     bill: MemoryBill | None,
     others: Sequence[DepthOption],
@@ -389,5 +404,8 @@ def show(
     if data is not None:
         render.show(depths.to_fetch(data), "")
     render.show(
-        *filter(None, [time_unknown(prediction)]), verdict(prediction), *(f"from: {source}" for source in sources)
+        *filter(None, [time_unknown(prediction)]),
+        verdict(prediction),
+        *told,
+        *(f"from: {source}" for source in sources),
     )

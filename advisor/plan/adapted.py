@@ -9,7 +9,7 @@ from advisor.plan.batches import MICRO_BATCHES
 from advisor.plan.curves import largest_context
 from advisor.predict.batch import predict_batch
 from advisor.predict.profile import Profile
-from advisor.records import Adapters, Prediction, Software, Workload
+from advisor.records import Prediction, Software, Workload
 from trainer.schema import ModelShape
 
 _AS_FAST = 0.98  # of the best rate: the smallest micro-batch that comes so near is taken
@@ -21,11 +21,6 @@ class Adapted:
 
     prediction: Prediction
     longest_context: int | None  # tokens of one sequence that surely fit; None: not even the shortest
-
-
-def published(adapters: Adapters | None = None, frozen_blocks: int = 0) -> Software:
-    """The loop that trains a part of a model: other people's, with everything in 16 bits."""
-    return Software(state="16bit", adapters=adapters, frozen_blocks=frozen_blocks)
 
 
 def adapted(profile: Profile, shape: ModelShape, software: Software, gpus: int = 1) -> Adapted:

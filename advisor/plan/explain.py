@@ -21,6 +21,7 @@ from advisor.predict.micro_batch import ENOUGH
 from advisor.predict.notice import save_seconds, short_notice
 from advisor.predict.profile import FIT_MARGIN
 from advisor.predict.wallclock import DOWNLOAD_BYTES_PER_SECOND
+from advisor.predict.whose import whose
 from advisor.records import Candidate, Estimate, Goal
 from advisor.units import (
     format_bytes,
@@ -60,6 +61,7 @@ def reasons(chosen: Trial, depths: Sequence[Trial], plain: Trial | None = None) 
     if plain is not None:
         yield _without_recomputation(chosen, plain)
     yield _why_limits(brief, chosen)
+    yield f"for {whose(chosen.device.profile, chosen.prediction.workload)}"
     if brief.bytes_to_fetch:
         yield _what_to_fetch(brief, chosen)
     if brief.goal.own:

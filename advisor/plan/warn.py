@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from advisor.hardware.catalog import GPUS_PER_NODE
 from advisor.hardware.offers import Offer
 from advisor.laws.repetition import FREE_EPOCHS, OVERFIT_EPOCHS, WASTEFUL_EPOCHS
 from advisor.plan import recipe
@@ -11,6 +13,7 @@ from advisor.plan.evaluate import Violation
 from advisor.plan.explain import COUNTED, data_elsewhere, off_request
 from advisor.plan.goal import LONGEST_SECONDS, Brief
 from advisor.plan.trial import Trial
+from advisor.predict.comm import assumed_network
 from advisor.predict.loss import effective_tokens, loss_range_problem
 from advisor.records import Basis
 from advisor.units import DAY, format_number, format_percent, format_seconds, format_tokens, format_usd, format_watts
@@ -23,9 +26,11 @@ def warnings(chosen: Trial) -> Iterator[str]:
     brief, profile, offer = chosen.device.brief, chosen.device.profile, chosen.offer
     shape, prediction = chosen.prediction.workload.shape, chosen.prediction
     if not profile.calibrated:
-        minutes = f"2 minutes{_price_of(offer, 120.0)} there narrow them: advisor calibrate --gpu {profile.key}"
         why = "has no calibration that is believed" if profile.caveats else "was never calibrated here"
-        yield f"{profile.key} {why}, all times are priors: {minutes}"
+        yield (
+            f"{profile.key} {why}, so its times are estimates from published runs: a calibration of 2 minutes"
+            f"{_price_of_a_machine(offer, 120.0)} narrows them: advisor calibrate --gpu {profile.key}"
+        )
     elif brief.goal.power_cap_watts is not None:
         yield (
             f"{profile.key} was calibrated at the power limit it had then: its times hold under a cap of "
@@ -52,6 +57,7 @@ def warnings(chosen: Trial) -> Iterator[str]:
         yield "the device's memory is unknown, so nothing is said about whether this fits"
     if offer.usd_per_hour is None:
         yield f"the cost is unknown ({offer.source}): give --price"
+    yield from _network_warning(chosen)
     yield from _money_warnings(brief, chosen)
     yield from _batch_warning(chosen)
     yield from _length_warning(brief, chosen.bill.clock.total_seconds.value)
@@ -99,10 +105,25 @@ def _money_warnings(brief: Brief, chosen: Trial) -> Iterator[str]:
         yield "the tariff is counted for the devices alone: the host takes 10-20 % more, cooling more still"
 
 
-def _price_of(offer: Offer, seconds: float) -> str:
+def _price_of_a_machine(offer: Offer, seconds: float) -> str:
+    """What so many seconds of one machine of an offer cost: one is calibrated, however many the run is on."""
     if not offer.usd_per_hour:
         return ""
-    return f", about {format_usd(offer.usd_per_hour * seconds / 3600)},"
+    machines = math.ceil(offer.gpus / (offer.row.gpu_count if offer.row else GPUS_PER_NODE))
+    return f", about {format_usd(offer.usd_per_hour / machines * seconds / 3600)} for one machine,"
+
+
+def _network_warning(chosen: Trial) -> Iterator[str]:
+    """What is taken to join the machines of a run on several, and how long it takes where that is slower."""
+    workload, step, clock = chosen.prediction.workload, chosen.prediction.step_seconds, chosen.bill.clock
+    assert step is not None
+    network = assumed_network(workload, chosen.device.profile.spec, step.value)
+    if network is not None:
+        slower = clock.total_seconds.value + chosen.run.steps * (network.ethernet_step_seconds - step.value)
+        yield (
+            f"assumes {network.words}: on 100 Gb/s Ethernet the run would take {format_seconds(slower)}; ask the "
+            "provider what joins its machines"
+        )
 
 
 def _epoch_warning(epochs: float, tokens: int, unique: int | None) -> Iterator[str]:

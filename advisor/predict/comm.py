@@ -42,7 +42,7 @@ _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.
 _NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
-
+ETHERNET_BYTES_PER_SECOND = 12.5e9  # 100 Gb/s for a whole machine, which most rented ones have that state no more
 
 _Number = TypeVar("_Number", float, np.ndarray)
 
@@ -61,10 +61,11 @@ def reduce_scatter_seconds(
     return all_reduce_seconds(size_bytes, gpus, bytes_per_second, latency_seconds) / 2
 
 
-def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
+def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float | None = None) -> float | None:
     """What a collective over `gpus` GPUs reaches; None where nothing is known of the slowest link.
 
-    Between nodes every ring enters and leaves a node once, so a node's network cards work side by side.
+    Between nodes every ring enters and leaves a node once, so a node's network cards work side by side; None: as the
+    vendor's reference machine has them.
     """
     link = read_link(spec.interconnect)
     if link is None:
@@ -72,10 +73,8 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int) -> float | None:
     inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec) else _EFFICIENCY[link.kind])
     if gpus <= link.gpus:
         return inside
-    network = _NETWORK_PER_GPU.get(link.generation)
-    if network is None:
-        return None
-    return min(inside, GPUS_PER_NODE * network * _EFFICIENCY[link.kind])
+    network = node_bytes_per_second or GPUS_PER_NODE * _NETWORK_PER_GPU.get(link.generation, 0.0)
+    return min(inside, network * _EFFICIENCY[link.kind]) or None
 
 
 def through_host(spec: GpuSpec) -> bool:
@@ -113,6 +112,37 @@ def exposed_seconds(workload: Workload, spec: GpuSpec | None, backward_seconds: 
     return None if math.isnan(exposed.value[0]) else exposed.at(0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AssumedNetwork:
+    """What is taken to join the machines of a run, and its step on a common slower network."""
+
+    bits_per_second: float  # of each GPU
+    gpus_per_machine: int
+    ethernet_step_seconds: float  # on `ETHERNET_BYTES_PER_SECOND` for each machine
+
+    @property
+    def words(self) -> str:
+        return f"{self.gpus_per_machine} x {self.bits_per_second / 1e9:.0f} Gb/s between machines"
+
+
+def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> AssumedNetwork | None:
+    """What a predicted step takes for granted between machines; None where one link joins all GPUs."""
+    link = read_link(spec.interconnect) if spec else None
+    if link is None or w.gpus <= link.gpus or link.generation not in _NETWORK_PER_GPU:
+        return None
+
+    def exposed(seconds: float, network: float | None = None) -> float:
+        exchange = exchange_of(WorkloadArrays.of([w]), np.array([w.grad_accum]), np.array([w.gpus]))
+        return float(exposed_many(exchange, spec, np.array([2 / 3 * seconds / w.grad_accum]), network).value[0])
+
+    alone = step_seconds - exposed(step_seconds)
+    return AssumedNetwork(
+        bits_per_second=8 * _NETWORK_PER_GPU[link.generation],
+        gpus_per_machine=GPUS_PER_NODE,
+        ethernet_step_seconds=alone + exposed(alone, ETHERNET_BYTES_PER_SECOND),
+    )
+
+
 def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> Exchange:
     """What workloads of one kind exchange on so many GPUs each; arrays of shape (n,)."""
     parameters = trained_parameters(a).astype(float)
@@ -136,11 +166,17 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
     )
 
 
-def exposed_many(e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray) -> EstimateArrays:
-    """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown."""
+def exposed_many(
+    e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray, node_bytes_per_second: float | None = None
+) -> EstimateArrays:
+    """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown.
+
+    `node_bytes_per_second` as in `bus_bytes_per_second`.
+    """
     by_count = np.full(int(e.gpus.max()) + 1, math.nan)
     for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
-        by_count[count] = (bus_bytes_per_second(spec, count) if spec and count > 1 else None) or math.nan
+        joined = bus_bytes_per_second(spec, count, node_bytes_per_second) if spec and count > 1 else None
+        by_count[count] = joined or math.nan
     bandwidth = by_count[e.gpus]
     spread = _HOST_SPREAD if spec and through_host(spec) else _SPREAD
     link = read_link(spec.interconnect) if spec else None

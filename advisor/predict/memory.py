@@ -21,7 +21,7 @@ from advisor.errors import AdvisorError
 from advisor.laws.intervals import Z80
 from advisor.predict.intervals import EstimateArrays
 from advisor.predict.memory_line import Line
-from advisor.predict.memory_published import published_bytes, published_parts
+from advisor.predict.memory_published import logits_deviation, published_bytes, published_parts
 from advisor.predict.memory_terms import Structure, WorkloadArrays, device_type, structure_from_dict
 from advisor.records import Basis, Estimate, Workload
 from advisor.store.folders import profiles_folder
@@ -131,7 +131,6 @@ class MemoryModel:
 
     def allocated_many(self, a: WorkloadArrays) -> EstimateArrays:
         mean, deviation = self._allocated(a)
-        deviation = np.hypot(deviation, self._line(a).noise * mean)
         return _interval(mean, deviation, floor=self._state(a))
 
     def reserved_many(self, a: WorkloadArrays) -> EstimateArrays:
@@ -256,9 +255,13 @@ class MemoryModel:
         return own.compiled if a.compile else own.eager
 
     def _allocated(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and the line's own standard deviation of the allocated bytes."""
+        """Mean and standard deviation, noise included, of the allocated bytes."""
         state, beyond, line = self._state(a), self._beyond(a), self._line(a)
-        return state + line.mean_bytes(beyond), line.deviation_bytes(beyond)
+        deviation = line.deviation_bytes(beyond)
+        if self._published(a):
+            deviation = np.hypot(deviation, line.slope * logits_deviation(a))
+        mean = state + line.mean_bytes(beyond)
+        return mean, np.hypot(deviation, line.noise * mean)
 
     def _reserved(self, a: WorkloadArrays) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation, noise included, of the reserved bytes."""

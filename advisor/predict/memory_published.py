@@ -64,7 +64,7 @@ def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
         "gradients": gradients,
         "held": gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0),
         "activations": _activations(a, software) * trained_share(a),
-        "logits": _logits(a, software),
+        "logits": sum(_logits(a, software)) / 2,
         "copies": _copies(a, software),
     }
 
@@ -96,11 +96,20 @@ def _lanes(a: WorkloadArrays) -> np.ndarray:
     return 6.0 * a.width + 2.0 * keys + inner * a.ffn_width
 
 
-def _logits(a: WorkloadArrays, software: Software) -> np.ndarray:
+def _logits(a: WorkloadArrays, software: Software) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the most that the loss may hold: the same where it is known whether it is taken in chunks."""
     compiled = "tuned" if software.kind in ("tuned", "c") else "compiled"
     eager = "wrapper" if software.kind == "wrapper" else "eager"
-    kind = "chunked" if not software.whole_logits else compiled if a.compile else eager
-    return _LOGIT_BYTES[kind] * a.tokens * a.vocab_size
+    whole = compiled if a.compile else eager
+    kinds = {None: ("chunked", whole), True: (whole, whole), False: ("chunked", "chunked")}[software.whole_logits]
+    least, most = (_LOGIT_BYTES[kind] * a.tokens * a.vocab_size for kind in kinds)
+    return least, most
+
+
+def logits_deviation(a: WorkloadArrays) -> np.ndarray:
+    """Standard deviation of the loss's bytes where nobody says how it is taken: one way or the other."""
+    least, most = _logits(a, a.software or Software())
+    return (most - least) / 2
 
 
 def _copies(a: WorkloadArrays, software: Software) -> np.ndarray:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from advisor.predict.comm import assumed_network
 from advisor.predict.memory_terms import WorkloadArrays
+from advisor.predict.profile import Profile
 from advisor.predict.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_number
+from advisor.units import format_bytes, format_count, format_number, format_seconds
 
 ESTIMATES = {  # fields of a prediction, in the order in which they are shown
     "step_seconds": STEP_TIME,
@@ -60,6 +62,15 @@ def verdict(prediction: Prediction) -> str:
         return "memory of the device unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
     return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
+
+
+def network(prediction: Prediction, profile: Profile) -> str | None:
+    """What is taken to join machines, and a step on what else may; None for a single one."""
+    step = prediction.step_seconds
+    joined = assumed_network(prediction.workload, profile.spec, step.value) if step else None
+    if joined is None:
+        return None
+    return f"assumes {joined.words}; on 100 Gb/s Ethernet a step takes {format_seconds(joined.ethernet_step_seconds)}"
 
 
 def time_unknown(prediction: Prediction) -> str | None:

@@ -18,12 +18,13 @@ from advisor.hardware.offers import offers_by_provider, provider_names, unpriced
 from advisor.hardware.prices import live_prices_path, load_prices
 from advisor.laws.flops import parameters
 from advisor.plan import curves
-from advisor.plan.adapted import adapted, published
+from advisor.plan.adapted import adapted
 from advisor.plan.cards import CardRow, card_rows, unbeaten
 from advisor.plan.goal import VOCAB_SIZE
 from advisor.plan.models import named_models
 from advisor.plan.offers import ANY
 from advisor.predict.profile import Profile
+from advisor.predict.software import software_of
 from advisor.records import Adapters, Goal, Workload
 from advisor.report import charts
 from advisor.report.cards import (
@@ -328,8 +329,11 @@ def _in_part(spec: GpuSpec, goal: Goal) -> None:
             help="The first so many and the embeddings, with no adapters.",
         )  # fmt: skip
         profile = loaders.published_profile(spec.key, goal.family)
-        kinds = [published(Adapters(rank=rank, targets=targets, quantized=quantized)) for quantized in (False, True)]
-        kinds += [published(frozen_blocks=int(frozen))] if frozen else []
+        kinds = [
+            software_of(None, adapters=Adapters(rank=rank, targets=targets, quantized=quantized))
+            for quantized in (False, True)
+        ]
+        kinds += [software_of(None, frozen_blocks=int(frozen))] if frozen else []
         table(adapted_rows([adapted(profile, shape, kind) for kind in kinds]), right=ADAPTED_NUMBERS)
         st.caption(
             "On one card, with AdamW, all in 16 bits. *prior*: by the count of passes over frozen weights and by "

@@ -7,8 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 from advisor.calibrate.profiles import load_profile, profile_of
-from advisor.plan.adapted import published
 from advisor.predict.profile import Profile
+from advisor.predict.software import software_of
 from advisor.store.calibration import Calibration
 from advisor.store.store import Store, default_store
 
@@ -42,7 +42,7 @@ def _profile(
 @st.cache_resource(max_entries=64, show_spinner=False)
 def published_profile(key: str, family: str) -> Profile:
     """A device as published software has it that trains a part of a model: no calibration speaks of that."""
-    return load_profile(key, default_store(), family=family, software=published())
+    return load_profile(key, default_store(), family=family, software=software_of(None))
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -12,12 +12,13 @@ from click.testing import CliRunner
 from advisor.calibrate.profiles import load_profile
 from advisor.cli.predict import command
 from advisor.laws import flops
-from advisor.plan.adapted import adapted, published
+from advisor.plan.adapted import adapted
 from advisor.predict.adapters import share_of_a_step
 from advisor.predict.batch import predict_batch
 from advisor.predict.memory_published import published_parts
 from advisor.predict.memory_terms import WorkloadArrays
-from advisor.records import Adapters, Workload
+from advisor.predict.software import software_of
+from advisor.records import Adapters, Software, Workload
 from advisor.store.store import Store
 from benchmarks.adapters import GIB, rows
 from trainer.schema import make_shape
@@ -27,8 +28,11 @@ SHAPE = make_shape("llama", seq_len=2048, **LLAMA_2_7B)
 N = 6_738_415_616  # as Meta's weights count
 
 
+PART = software_of(None, adapters=Adapters(rank=8))
+
+
 def workload(adapters: Adapters | None = None, **changes) -> Workload:
-    software = published(adapters or Adapters(rank=8))
+    software = software_of(None, adapters=adapters or Adapters(rank=8))
     base = Workload(shape=SHAPE, micro_batch=1, gpu="a100-80gb-sxm", software=software)
     return replace(base, **changes)
 
@@ -67,7 +71,7 @@ def test_the_passes_that_are_left_agree_with_measured_pairs():
 
 def test_published_peaks_lie_in_their_intervals(tmp_path):
     errors, inside = [], []
-    profile = load_profile("a100-80gb-sxm", Store(tmp_path), family="llama", software=published(Adapters(rank=8)))
+    profile = load_profile("a100-80gb-sxm", Store(tmp_path), family="llama", software=PART)
     for row in rows():
         said = (profile.memory.reserved_bytes if row.reserved else profile.memory.allocated_bytes)(row.workload)
         errors.append(abs(said.value / GIB / row.peak - 1))
@@ -79,7 +83,7 @@ def test_speed_of_torchtunes_adapters_on_a_4090(tmp_path):
     """Llama 3.1 8B, packed 2048 by 2, recomputed: 3083 tokens a second with LoRA and 2413 with QLoRA."""
     shape = make_shape("llama", depth=32, width=4096, heads=32, kv_heads=8, ffn_width=14336, vocab_size=128256,
                        seq_len=2048)  # fmt: skip
-    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=published(Adapters(rank=8)))
+    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=PART)
     for quantized, measured in ((False, 3083), (True, 2413)):
         work = workload(Adapters(rank=8, quantized=quantized), shape=shape, micro_batch=2, gpu=profile.key,
                         compile=profile.compile, activation_checkpointing="full")  # fmt: skip
@@ -89,19 +93,23 @@ def test_speed_of_torchtunes_adapters_on_a_4090(tmp_path):
 
 
 def test_a_model_that_does_not_fit_whole_fits_with_its_weights_frozen(tmp_path):
-    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=published(Adapters(rank=16)))
-    sixteen, four = (adapted(profile, SHAPE, published(Adapters(rank=16, quantized=q))) for q in (False, True))
+    profile = load_profile("rtx-4090", Store(tmp_path), family="llama", software=PART)
+    kinds = [software_of(None, adapters=Adapters(rank=16, quantized=quantized)) for quantized in (False, True)]
+    sixteen, four = (adapted(profile, SHAPE, kind) for kind in kinds)
     assert sixteen.prediction.fits and four.prediction.fits
     assert four.prediction.peak_reserved_bytes.value < sixteen.prediction.peak_reserved_bytes.value
     assert four.longest_context > sixteen.longest_context
     large = make_shape("llama", depth=80, width=8192, heads=64, kv_heads=8, ffn_width=28672, vocab_size=128256,
                        seq_len=2048)  # fmt: skip
-    assert adapted(profile, large, published(Adapters(rank=16))).prediction.fits is False
+    assert adapted(profile, large, software_of(None, adapters=Adapters(rank=16))).prediction.fits is False
 
 
 def test_frozen_blocks_have_no_moments_and_nothing_is_kept_below_them():
-    half = workload(software=published(frozen_blocks=16))
-    parts, whole = (published_parts(WorkloadArrays.of([w])) for w in (half, workload(software=published())))
+    half = workload(software=software_of(None, frozen_blocks=16))
+    parts, whole = (
+        published_parts(WorkloadArrays.of([w]))
+        for w in (half, workload(software=Software(state="16bit", whole_logits=None)))
+    )
     block = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096  # and its two norms
     trained = N - 16 * block - 32000 * 4096
     assert float(parts["weights"][0]) == float(whole["weights"][0]) == 2 * N
@@ -141,9 +149,9 @@ def test_the_command_says_what_is_trained():
         (("--lora-targets", "attention"), "--lora-targets without a rank"),
         (("--lora-rank", "8", "--freeze-blocks", "4"), "all weights are frozen"),
         (("--freeze-blocks", "16"), "no block of 16 is left"),
-        (("--freeze-blocks", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
-        (("--lora-rank", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
-        (("--lora-rank", "8", "--precision", "fp32"), "on cards, in 16 bits"),
+        (("--freeze-blocks", "8", "--optimizer", "muon"), "on GPUs, in 16 bits"),
+        (("--lora-rank", "8", "--optimizer", "muon"), "on GPUs, in 16 bits"),
+        (("--lora-rank", "8", "--precision", "fp32"), "on GPUs, in 16 bits"),
     ],
 )
 def test_what_makes_no_adapters_is_refused(words, said):

@@ -1,6 +1,7 @@
 """Plans of many GPUs: failures, checkpoints and what joins the machines."""
 
 import json
+import re
 import shlex
 from datetime import UTC, datetime
 
@@ -10,8 +11,12 @@ from hypothesis import strategies as st
 
 from advisor.calibrate.profiles import prior_profile
 from advisor.hardware.catalog import require_gpu
+from advisor.laws import flops
 from advisor.plan.answer import bare_plan
+from advisor.predict.comm import assumed_network
+from advisor.records import Workload
 from tests.advisor.plans import goal_of
+from trainer.schema import make_shape
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 LLAMA_3_70B = (
@@ -42,3 +47,36 @@ def test_failures_and_checkpoints_take_under_a_tenth_of_the_time(gpu, nodes, dep
     clock = plan.prediction.wall_clock
     lost = clock.interruptions_seconds.value + clock.checkpoints_seconds.value
     assert lost < 0.1 * clock.total_seconds.value
+
+
+def test_several_machines_say_what_is_taken_to_join_them(call):
+    """One machine says nothing; two take the vendor's 8 x 400 Gb/s for granted, and Ethernet would be slower."""
+    for gpus, said in (("8", 0), ("16", 1)):
+        words = ["--gpu", "h100-80gb-sxm", "--gpus", gpus, "--params", "7B"]
+        _, out, _ = call("plan", *words, "--tokens", "50B", "--json")
+        warnings = [line for line in json.loads(out)["warnings"] if "8 x 400 Gb/s between machines" in line]
+        assert len(warnings) == said and all("on 100 Gb/s Ethernet the run would take" in line for line in warnings)
+    words = "--gpu h100-80gb-sxm --gpus 16 --depth 40 --micro-batch 8 --seq-len 2048 --vocab-size 65536 --grad-accum 2"
+    _, out, _ = call("predict", *words.split(), "--sharding", "full", "--json")
+    assert json.loads(out)["network"].startswith("assumes 8 x 400 Gb/s between machines; on 100 Gb/s Ethernet")
+
+
+def test_a_slower_network_takes_what_its_rate_says():
+    """Fully sharded over two nodes with nothing to hide behind: all bytes pass a node's 12.5 GB/s at 65 %."""
+    shape = make_shape("llama", depth=32, vocab_size=32000, seq_len=2048)
+    work = Workload(shape=shape, micro_batch=1, gpu="h100-80gb-sxm", gpus=16, sharding="full", compile=True)
+    spec = require_gpu("h100-80gb-sxm")
+    step = 1.0  # of which what the reference network exposes is a part
+    slow = assumed_network(work, spec, step).ethernet_step_seconds - step
+    moved = (2 * 2 + 4) * flops.parameters(shape) * 15 / 16  # two gathers in 16 bits, gradients scattered in 32
+    assert slow == pytest.approx(moved / (12.5e9 * 0.65), rel=0.2)
+
+
+@pytest.mark.parametrize(("gpu", "gpus"), [("h100-80gb-sxm", 1024), ("h100-80gb-sxm", 16), ("b200", 1024)])
+def test_one_machine_is_calibrated_however_many_are_rented(call, gpu, gpus):
+    """$81.90 and $188 were asked for two minutes of all machines."""
+    _, out, _ = call("plan", "--gpu", gpu, "--gpus", str(gpus), "--params", "7B", "--tokens", "100B", "--json")
+    plan = json.loads(out)
+    [warning] = [line for line in plan["warnings"] if "never calibrated" in line]
+    asked = float(re.search(r"about \$([\d.]+) for one machine", warning)[1])
+    assert asked == pytest.approx(plan["usd_per_hour"] / (gpus / 8) / 30, rel=0.02)

@@ -1,0 +1,54 @@
+"""For whose software a prediction is, and how long others are likely to take for the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.laws.intervals import Z80
+from advisor.predict.prior import datasheet_rates, load_prior
+from advisor.predict.profile import Profile
+from advisor.predict.throughput import sizes, terms
+from advisor.records import Software, Workload
+from advisor.units import format_number
+
+# What people run most, beside which a prediction for the trainer here is set: words, kind of loop, compiled.
+_OTHERS = (
+    ("Hugging Face's Trainer and the like", "wrapper", False),
+    ("an eager loop", "plain", False),
+    ("Megatron-LM", "megatron", False),
+)
+
+
+def whose(profile: Profile, workload: Workload) -> str:
+    """For whose software a prediction is, and how long others take for the same; one sentence."""
+    software = workload.software
+    if software is not None and software.name is not None:
+        return f"{software.name} as its defaults are, {'compiled' if workload.compile else 'eager'}"
+    if software is not None:
+        return (
+            "software that is not said: the interval holds a loss in chunks (torchtune, Unsloth) as well as one over "
+            "whole logits (TRL, axolotl); --software says whose"
+        )
+    own = f"this project's trainer, {'compiled' if workload.compile else 'eager'}"
+    if profile.calibrated or profile.spec is None:
+        return f"{own}, as measured here"
+    others = ", ".join(f"{words} {_times(profile, workload, kind, on)}" for words, kind, on in _OTHERS)
+    return f"{own}; times as long the same step is likely to take others: {others}"
+
+
+def _times(profile: Profile, workload: Workload, kind: str, compiled: bool) -> str:
+    """How many times as long other software computes, with what is not known of it."""
+    spec = profile.spec
+    assert spec is not None
+    rates = datasheet_rates(spec, workload.precision)
+    assert rates is not None  # a prior has them
+    middles, deviation = [], 0.0
+    for on, software in ((workload.compile, None), (compiled, Software(kind=kind))):
+        prior = load_prior(spec.generation, workload.precision, on, spec, software=software)
+        seconds = terms(sizes([workload]), rates)[0] * np.exp(prior.mean)
+        share = seconds / seconds.sum()
+        middles.append(float(seconds.sum()))
+        deviation = float(np.sqrt(share @ prior.covariance @ share))
+    ratio = middles[1] / middles[0]
+    low, value, high = (format_number(float(f"{ratio * np.exp(n * Z80 * deviation):.2g}")) for n in (-1, 0, 1))
+    return f"{value} ({low}-{high})"

@@ -1,0 +1,51 @@
+"""For whose software an answer is: named, this project's, or nobody's in particular."""
+
+import json
+
+import pytest
+
+GIB = 2**30
+LLAMA_8B = (
+    "--family llama --depth 32 --width 4096 --heads 32 --kv-heads 8 --ffn-width 14336 --vocab-size 128256 "
+    "--seq-len 2048 --micro-batch 2"
+)
+
+
+def predicted(call, words):
+    _, out, err = call("predict", *words.split(), "--json")
+    return json.loads(out or err)
+
+
+@pytest.mark.parametrize(("how", "gib"), [("", 16.2), ("--qlora", 7.4)])
+def test_adapters_of_an_8_b_model_as_torchtune_publishes_them(call, how, gib):
+    """Its README: 16.2 GiB with LoRA and 7.4 with QLoRA on an RTX 4090. They came out as 22.1 and 12.9."""
+    words = f"--gpu rtx-4090 {LLAMA_8B} --lora-rank 8 {how} --activation-checkpointing full"
+    told, unsaid, other = (predicted(call, f"{words} {more}") for more in
+                           ("--software torchtune", "", "--software trl"))  # fmt: skip
+    for answer in (told, unsaid):
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+            assert answer[name]["low"] < gib * GIB < answer[name]["high"]
+    assert abs(told["peak_allocated_bytes"]["value"] / GIB / gib - 1) < 0.2
+    assert unsaid["peak_allocated_bytes"]["low"] < other["peak_allocated_bytes"]["value"]  # whole logits, eager
+    assert "torchtune" in told["for"] and "TRL" in other["for"] and "--software" in unsaid["for"]
+
+
+def test_named_software_is_slower_where_published_runs_are(call):
+    words = f"--gpu h100-80gb-sxm --gpus 8 --sharding full {LLAMA_8B}"
+    own, trl, titan = (predicted(call, f"{words} {more}") for more in
+                       ("", "--software trl", "--software torchtitan"))  # fmt: skip
+    assert trl["step_seconds"]["value"] > 1.2 * own["step_seconds"]["value"]
+    assert titan["step_seconds"]["value"] == pytest.approx(own["step_seconds"]["value"], rel=0.15)
+    assert own["for"].startswith("this project's trainer, compiled; times as long")
+
+
+def test_a_plan_says_for_whose_software_its_hours_are(call):
+    _, out, _ = call("plan", "--gpu", "a100-80gb-sxm", "--depth", "12", "--tokens", "1B", "--json")
+    [reason] = [reason for reason in json.loads(out)["reasons"] if reason.startswith("for this project's trainer")]
+    assert "Hugging Face's Trainer" in reason and "Megatron-LM" in reason
+
+
+def test_other_software_is_predicted_where_it_was_published(call):
+    words = "predict --gpu cpu --software trl --depth 4 --micro-batch 2 --seq-len 512"
+    code, _, err = call(*words.split())
+    assert code == 2 and "published runs are on GPUs" in err
