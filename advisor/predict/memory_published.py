@@ -64,7 +64,7 @@ def published_parts(a: WorkloadArrays) -> dict[str, np.ndarray]:
         "gradients": gradients,
         "held": gradients if a.gpus > 1 else np.where(a.accumulate, gradients, 0.0),
         "activations": _activations(a, software) * trained_share(a),
-        "logits": sum(_logits(a, software)) / 2,
+        "logits": np.add(*_logits(a, software)) / 2,
         "copies": _copies(a, software),
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.records import Adapters, Software
 
@@ -44,8 +44,9 @@ def software_of(
     name: str | None, *, adapters: Adapters | None = None, frozen_blocks: int = 0, fp8: bool = False
 ) -> Software:
     """Published software by its name; None: of nobody in particular, in 16 bits where it trains a part."""
-    part = {"adapters": adapters, "frozen_blocks": frozen_blocks, "fp8": fp8}
+    part = Software(adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8)
     if name is None:
-        return Software(state="16bit" if adapters is not None or frozen_blocks else "fp32", whole_logits=None, **part)
+        in_part = adapters is not None or frozen_blocks > 0
+        return replace(part, state="16bit" if in_part else "fp32", whole_logits=None)
     own = NAMED[name]
-    return Software(name=own.words, kind=own.kind, state=own.state, whole_logits=own.whole_logits, **part)
+    return replace(part, name=own.words, kind=own.kind, state=own.state, whole_logits=own.whole_logits)

@@ -232,10 +232,11 @@ def stalls(write: EstimateArrays, held_bytes: np.ndarray, *, beside: np.ndarray)
     run, else until it is on disk. `held_bytes` are those that one GPU copies.
     """
     copy = sum_shared(reciprocal(columns([_HOST_COPY_BYTES_PER_SECOND]), held_bytes), columns([_AGREEMENT]))
-    sides = {
+    sides: dict[str, np.ndarray] = {
         side: np.where(beside, np.minimum(getattr(copy, side), getattr(write, side)), getattr(write, side))
         for side in ("value", "low", "high")
     }
+    assert copy.basis is not None and write.basis is not None
     return EstimateArrays(**sides, basis=np.where(beside, copy.basis, write.basis))
 
 
