@@ -8,6 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from advisor.predict.depths import DepthOption, Download, MemoryBill
     from advisor.predict.profile import Profile
     from advisor.predict.rows import Reading
+    from trainer.schema import ModelShape
 
 NOTHING_FITS = 3
 NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
@@ -43,7 +45,9 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--width", type=SIZE, help="Residual stream. Default: the family's for this depth.")
 @click.option("--heads", type=SIZE, help="Query heads. Default: the family's.")
 @click.option("--kv-heads", type=SIZE, help="Key/value heads. Default: as many as heads.")
+@click.option("--head-dim", type=SIZE, help="Size of a head. Default: width / heads.")
 @click.option("--ffn-width", type=SIZE, help="Default: the family's for this width.")
+@click.option("--tied", is_flag=True, help="The head is the embedding table, as it always is in gpt2.")
 @click.option("--grad-accum", type=SIZE, default=1, show_default=True, help="Micro-batches per optimizer step.")
 @click.option(
     "--precision",
@@ -133,8 +137,8 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
     # what the trainer here does not do, loops in PyTorch elsewhere do
-    elsewhere = name is not None or eight_bit or partly or options["sharding"] == "optimizer"
-    published = software_of(name, adapters=adapters, frozen_blocks=frozen, fp8=eight_bit)
+    other_shape = options["tied"] or options["head_dim"] is not None
+    elsewhere = name is not None or eight_bit or partly or other_shape or options["sharding"] == "optimizer"
     compiled = NAMED[name].compiled if name is not None and options["compile_"] is None else options["compile_"]
     profile = load_profile(
         key,
@@ -142,7 +146,7 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
         family=options["family"],
         precision=precision,
         compile=compiled,
-        software=published if name or eight_bit or partly else None,
+        software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
         sharding=options["sharding"] if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
@@ -157,14 +161,22 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     sharding, checkpointing = options["sharding"], options["activation_checkpointing"]
     if sharding != "none" and options["gpus"] == 1:
         raise AdvisorError(f"--sharding {sharding} needs several devices", "say how many: --gpus 8", exit_code=2)
+    shape = make_shape(
+        options["family"],
+        depth=given["depth"],
+        vocab_size=given["vocab_size"],
+        seq_len=given["seq_len"],
+        **{size: options[size] for size in ("width", "heads", "kv_heads", "ffn_width")},
+    )
+    published = software_of(
+        name,
+        adapters=adapters,
+        frozen_blocks=frozen,
+        fp8=eight_bit,
+        extra_parameters=-shape.vocab_size * shape.width if options["tied"] and shape.family != "gpt2" else 0,
+    )
     workload = Workload(
-        shape=make_shape(
-            options["family"],
-            depth=given["depth"],
-            vocab_size=given["vocab_size"],
-            seq_len=given["seq_len"],
-            **{name: options[name] for name in ("width", "heads", "kv_heads", "ffn_width")},
-        ),
+        shape=_with_heads_of(shape, options["head_dim"]),
         micro_batch=options["micro_batch"],
         grad_accum=options["grad_accum"],
         gpu=profile.key,
@@ -179,11 +191,19 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     return profile, workload, (*profile.sources, *(_elsewhere(partly) if elsewhere else ()))
 
 
+def _with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:
+    """The shape with the weights that heads of another size have, counted as feed-forward width."""
+    if size is None:
+        return shape
+    more = 2 * (shape.heads + shape.kv_heads) * (size - shape.head_dim)
+    return replace(shape, ffn_width=shape.ffn_width + round(more / (3 if shape.family == "llama" else 2)))
+
+
 def _elsewhere(partly: bool) -> tuple[str]:
     """Why a prediction rests on other people's software."""
     if partly:
         return ("published software, less by what frozen weights save: the trainer here trains whole models",)
-    return ("published software: the trainer here has no fp8 and does not shard the optimizer alone",)
+    return ("published software: the trainer here has no fp8, ties no head and does not shard the optimizer alone",)
 
 
 def _adapters(key: str, options: dict[str, Any]) -> Adapters | None:

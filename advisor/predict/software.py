@@ -41,10 +41,15 @@ NAMED = {
 
 
 def software_of(
-    name: str | None, *, adapters: Adapters | None = None, frozen_blocks: int = 0, fp8: bool = False
+    name: str | None,
+    *,
+    adapters: Adapters | None = None,
+    frozen_blocks: int = 0,
+    fp8: bool = False,
+    extra_parameters: int = 0,
 ) -> Software:
     """Published software by its name; None: of nobody in particular, in 16 bits where it trains a part."""
-    part = Software(adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8)
+    part = Software(adapters=adapters, frozen_blocks=frozen_blocks, fp8=fp8, extra_parameters=extra_parameters)
     if name is None:
         in_part = adapters is not None or frozen_blocks > 0
         return replace(part, state="16bit" if in_part else "fp32", whole_logits=None)

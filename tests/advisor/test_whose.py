@@ -49,3 +49,18 @@ def test_other_software_is_predicted_where_it_was_published(call):
     words = "predict --gpu cpu --software trl --depth 4 --micro-batch 2 --seq-len 512"
     code, _, err = call(*words.split())
     assert code == 2 and "published runs are on GPUs" in err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parameters"),
+    [  # depth, width, heads, key heads, head size, FFN width, vocabulary, as the models' config.json have them
+        ((42, 3584, 16, 8, 256, 14336, 256000), 9_241_705_984),  # Gemma-2-9B
+        ((28, 1024, 16, 8, 128, 3072, 151936), 596_049_920),  # Qwen3-0.6B
+    ],
+)
+def test_tied_models_with_heads_of_their_own_size(call, sizes, parameters):
+    """Gemma-2-9B came out with 9.93 B parameters."""
+    names = ("depth", "width", "heads", "kv-heads", "head-dim", "ffn-width", "vocab-size")
+    words = " ".join(f"--{name} {size}" for name, size in zip(names, sizes, strict=True))
+    found = predicted(call, f"--gpu h100-80gb-sxm --family llama {words} --tied --seq-len 4096 --micro-batch 1")
+    assert found["parameters"] == pytest.approx(parameters, rel=1e-3)
