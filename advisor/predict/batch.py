@@ -18,7 +18,7 @@ from advisor.errors import AdvisorError
 from advisor.laws import flops
 from advisor.laws.intervals import Z80, chance_below
 from advisor.predict import adapters, comm
-from advisor.predict.intervals import BASES, EstimateArrays, mean_of, mixture, reciprocal, sum_independent
+from advisor.predict.intervals import BASES, EstimateArrays, mixture, reciprocal, sum_independent
 from advisor.predict.memory import MemoryModel
 from advisor.predict.memory_terms import WorkloadArrays, by_kind
 from advisor.predict.profile import FIT_MARGIN, Profile, unlikeness
@@ -65,19 +65,20 @@ def step_seconds_many(
     logs = predict_log(profile.posterior, z)
     unlike = unlikeness(profile.posterior, tag_of(a))
     share = adapters.share_of_a_step(a)
-    own = np.sqrt(logs.deviation**2 + profile.posterior.drift**2 + unlike**2 + share.deviation**2)
+    besides = profile.posterior.drift**2 + unlike**2 + share.deviation**2
+    own = np.sqrt(logs.deviation**2 + besides)
     value = np.exp(logs.mean) * share.of_time + grad_accum * adapters.unpacking_seconds(a, profile.spec)
     spread = np.exp(Z80 * profile.widening * own)
     basis = basis_of(profile.posterior, z, logs.distance)
     if unlike:
         basis = np.maximum(basis, BASES.index(Basis.EXTRAPOLATED))
-    middle = value * np.exp(own**2 / 2) if expected else value
+    middle = value * np.exp(logs.expected - logs.mean + besides / 2) if expected else value
     alone = EstimateArrays(value=middle, low=value / spread, high=value * spread, basis=basis)
     if not (gpus > 1).any():
         return alone
     exchange = comm.exchange_of(a, grad_accum, gpus)
-    exposed = comm.exposed_many(exchange, profile.spec, BACKWARD * value / grad_accum)
-    return sum_independent(alone, replace(exposed, value=mean_of(exposed)) if expected else exposed)
+    backward = BACKWARD * value / grad_accum
+    return sum_independent(alone, comm.exposed_many(exchange, profile.spec, backward, expected=expected))
 
 
 def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> np.ndarray:
@@ -89,7 +90,8 @@ def tokens_per_second_many(profile: Profile, a: WorkloadArrays, grad_accum: np.n
     seconds = seconds + grad_accum * adapters.unpacking_seconds(a, profile.spec)
     if (gpus > 1).any():
         exchange = comm.exchange_of(a, grad_accum, gpus)
-        seconds = seconds + mean_of(comm.exposed_many(exchange, profile.spec, BACKWARD * seconds / grad_accum))
+        backward = BACKWARD * seconds / grad_accum
+        seconds = seconds + comm.exposed_many(exchange, profile.spec, backward, expected=True).value
     return a.tokens * grad_accum * gpus / seconds
 
 

@@ -27,9 +27,10 @@ BUCKET_BYTES = 25 * 2**20  # DDP's default; the last bucket has no backward left
 # either way: topology and message size move the share that much.
 _EFFICIENCY = {"nvlink": 0.65, "xgmi": 0.65, "roce": 0.65, "pcie": 0.78}
 _SPREAD = 1.5
-# GeForce drivers offer no peer-to-peer access: all bytes pass through the host's memory, whose processor decides. 28 of
-# 63 GB/s among eight RTX 5090 (github.com/NVIDIA/nccl/issues/1639), 12 of 63 between two cards on one host bridge
-# (github.com/EnzoDing-rgb/cs336-assignment2-systems).
+# More than two PCIe cards meet in the host's processors, and those of GeForce drivers, which offer no peer-to-peer
+# access, always do: 28 of 63 GB/s among eight RTX 5090 (github.com/NVIDIA/nccl/issues/1639), 12 of 63 between two cards
+# on one host bridge (github.com/EnzoDing-rgb/cs336-assignment2-systems), 20 of 32 among three A100 on one processor
+# (github.com/NVIDIA/nccl-tests/issues/178); eight on PCIe 4 share two processors' bridges, some 10 of 32.
 _THROUGH_HOST, _HOST_SPREAD = 0.33, 2.0
 # What a step loses for each doubling of nodes beyond what the collectives above take: stragglers and the network.
 # 1.6 % in 11 series of published runs on 2 to 64 nodes, 0.4 to 4.0 % (benchmarks/node_scaling.py).
@@ -39,6 +40,9 @@ _STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH = 0.002, 0.016, 0.04
 _SHARDED_LOW, _SHARDED, _SHARDED_HIGH = 0.0, 0.037, 0.08
 # Overlap with the backward pass: 0.7-0.9 for DDP's buckets (sources §3.4, unverified there, hence the wide low end).
 _OVERLAP_LOW, _OVERLAP, _OVERLAP_HIGH = 0.5, 0.8, 0.95
+# The mean of a number of which 10, 50 and 90 % points are known (Hurst, Brown and Swanson 2000, "Swanson's 30-40-30
+# rule", AAPG Bulletin 84, 1883-1891).
+_MEAN_OF_POINTS = (0.3, 0.4, 0.3)
 # Network per GPU between nodes, bytes/s in one direction, of the vendor's reference machines by link generation:
 # DGX-1 4 x 100 Gb/s, DGX A100 8 x 200 Gb/s, DGX H100/B200 8 x 400 Gb/s. Other machines may have far less.
 _NETWORK_PER_GPU = {"nvlink2": 6.25e9, "nvlink3": 25e9, "nvlink4": 50e9, "nvlink5": 50e9}
@@ -70,17 +74,19 @@ def bus_bytes_per_second(spec: GpuSpec, gpus: int, node_bytes_per_second: float 
     link = read_link(spec.interconnect)
     if link is None:
         return None
-    inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec) else _EFFICIENCY[link.kind])
+    inside = link.bytes_per_second * (_THROUGH_HOST if through_host(spec, gpus) else _EFFICIENCY[link.kind])
     if gpus <= link.gpus:
         return inside
     network = node_bytes_per_second or GPUS_PER_NODE * _NETWORK_PER_GPU.get(link.generation, 0.0)
     return min(inside, network * _EFFICIENCY[link.kind]) or None
 
 
-def through_host(spec: GpuSpec) -> bool:
-    """Whether the cards of one machine reach each other only by way of its memory: those that drivers call GeForce."""
+def through_host(spec: GpuSpec, gpus: int) -> bool:
+    """Whether so many GPUs of one machine reach each other only by way of its processors."""
     link = read_link(spec.interconnect)
-    return link is not None and link.kind == "pcie" and any("GeForce" in name for name in spec.nvml_names)
+    if link is None or link.kind != "pcie":
+        return False
+    return gpus > 2 or any("GeForce" in name for name in spec.nvml_names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +139,8 @@ def assumed_network(w: Workload, spec: GpuSpec | None, step_seconds: float) -> A
 
     def exposed(seconds: float, network: float | None = None) -> float:
         exchange = exchange_of(WorkloadArrays.of([w]), np.array([w.grad_accum]), np.array([w.gpus]))
-        return float(exposed_many(exchange, spec, np.array([2 / 3 * seconds / w.grad_accum]), network).value[0])
+        backward = np.array([2 / 3 * seconds / w.grad_accum])
+        return float(exposed_many(exchange, spec, backward, node_bytes_per_second=network).value[0])
 
     alone = step_seconds - exposed(step_seconds)
     return AssumedNetwork(
@@ -167,30 +174,42 @@ def exchange_of(a: WorkloadArrays, grad_accum: np.ndarray, gpus: np.ndarray) -> 
 
 
 def exposed_many(
-    e: Exchange, spec: GpuSpec | None, backward_seconds: np.ndarray, node_bytes_per_second: float | None = None
+    e: Exchange,
+    spec: GpuSpec | None,
+    backward_seconds: np.ndarray,
+    *,
+    expected: bool = False,
+    node_bytes_per_second: float | None = None,
 ) -> EstimateArrays:
     """As `exposed_seconds` for many workloads, shape (n,): 0 for one GPU, NaN where the links are unknown.
 
-    `node_bytes_per_second` as in `bus_bytes_per_second`.
+    `expected`: the mean of what is believed for its middle. Slow links cost more than fast ones save, because nothing
+    more can be hidden than all of it, so that the mean is the larger one. `node_bytes_per_second` as in
+    `bus_bytes_per_second`.
     """
-    by_count = np.full(int(e.gpus.max()) + 1, math.nan)
+    by_count, spreads = np.full((2, int(e.gpus.max()) + 1), math.nan)
     for count in np.nonzero(np.bincount(e.gpus))[0].tolist():
         joined = bus_bytes_per_second(spec, count, node_bytes_per_second) if spec and count > 1 else None
         by_count[count] = joined or math.nan
-    bandwidth = by_count[e.gpus]
-    spread = _HOST_SPREAD if spec and through_host(spec) else _SPREAD
+        spreads[count] = _HOST_SPREAD if spec and through_host(spec, count) else _SPREAD
+    bandwidth, spread = by_count[e.gpus], spreads[e.gpus]
     link = read_link(spec.interconnect) if spec else None
     doublings = np.log2(np.ceil(e.gpus / (link.gpus if link else GPUS_PER_NODE)))  # of nodes, or of racks of one link
     work = 1.5 * backward_seconds * e.grad_accum
     exposed = _exposed_full if e.full else _exposed
-    sides = ((1.0, _OVERLAP), (spread, _OVERLAP_HIGH), (1 / spread, _OVERLAP_LOW))
-    moved = [exposed(e, bandwidth * factor, backward_seconds, overlap) for factor, overlap in sides]
-    lost = [share * doublings for share in (_STRAGGLING, _STRAGGLING_LOW, _STRAGGLING_HIGH)]
+    lost = np.array((_STRAGGLING_LOW, _STRAGGLING, _STRAGGLING_HIGH))[:, None] * doublings
     if e.full and e.own:
-        lost = [a + b for a, b in zip(lost, (_SHARDED, _SHARDED_LOW, _SHARDED_HIGH), strict=True)]
-    value, low, high = (
-        np.where(e.gpus == 1, 0.0, seconds + share * work) for seconds, share in zip(moved, lost, strict=True)
-    )
+        lost = lost + np.array((_SHARDED_LOW, _SHARDED, _SHARDED_HIGH))[:, None]
+    rates = (bandwidth * spread, bandwidth, bandwidth / spread)
+    overlaps = (_OVERLAP_HIGH, _OVERLAP, _OVERLAP_LOW)
+    moved = [exposed(e, rate, backward_seconds, overlap) for rate, overlap in zip(rates, overlaps, strict=True)]
+    low, value, high = (seconds + share * work for seconds, share in zip(moved, lost, strict=True))
+    if expected:
+        value = np.array(_MEAN_OF_POINTS) @ lost * work
+        for rate, likely in zip(rates, _MEAN_OF_POINTS, strict=True):  # how fast and how well hidden: unrelated
+            for overlap, as_likely in zip(overlaps, _MEAN_OF_POINTS, strict=True):
+                value = value + likely * as_likely * exposed(e, rate, backward_seconds, overlap)
+    value, low, high = (np.where(e.gpus == 1, 0.0, seconds) for seconds in (value, low, high))
     return EstimateArrays(value=value, low=low, high=high, basis=np.full(value.shape, BASES.index(Basis.PRIOR)))
 
 

@@ -112,11 +112,6 @@ def reciprocal(estimate: Many, numerator: float | np.ndarray = 1.0) -> Many:
     return _like((estimate,), value, low, high)
 
 
-def mean_of(estimate: EstimateArrays) -> np.ndarray:
-    """The means of skewed estimates by the ends of their 80 % intervals: Swanson's rule (Bickel et al. 2011)."""
-    return 0.3 * estimate.low + 0.4 * estimate.value + 0.3 * estimate.high
-
-
 def mixture(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     """One estimate for positive ones of which one is true, each with its weight (they are scaled to one): the normal in
     log with the mean and variance of the mixture.

@@ -239,6 +239,7 @@ class LogPrediction:
     """Median and spread of log step seconds for n workloads."""
 
     mean: np.ndarray  # (n,)
+    expected: np.ndarray  # (n,) log of the mean of step seconds, which is above the median
     deviation: np.ndarray  # (n,) without the machine's drift
     distance: np.ndarray  # (n,) to the nearest calibrated point, factors of two; inf for a prior
     parts: np.ndarray  # (n, k) seconds per term at the posterior mode
@@ -263,8 +264,12 @@ def predict_log(posterior: Posterior, z: Sizes) -> LogPrediction:
         pull = gradient - weights @ posterior.gradients
         distance = np.sqrt(((where[:, None, :] - posterior.points[None]) ** 2).sum(axis=2)).min(axis=1)
         variance = variance + (_BEYOND_DEVIATION * _beyond(posterior, where)) ** 2
-    variance = variance + ((pull @ posterior.covariance) * pull).sum(axis=1)
-    return LogPrediction(mean=mean, deviation=np.sqrt(variance), distance=distance, parts=x)
+    rest, variance = variance, variance + ((pull @ posterior.covariance) * pull).sum(axis=1)
+    # Each term by itself has the mean of a lognormal. Bursts fix the sum of the terms and not each of them, so that
+    # after a calibration the sum has it.
+    alone = np.log(x @ np.exp(np.diag(posterior.covariance) / 2)) + rest / 2
+    expected = mean + variance / 2 if len(posterior.points) else alone
+    return LogPrediction(mean=mean, expected=expected, deviation=np.sqrt(variance), distance=distance, parts=x)
 
 
 def expected_log(posterior: Posterior, z: Sizes) -> np.ndarray:

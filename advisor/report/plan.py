@@ -82,11 +82,7 @@ def how(plan: Plan) -> str:
 
 
 def speed_rests_on(plan: Plan) -> str | None:
-    """One or two sentences to stand beside the recommendation; None for a plan that does not say.
-
-    The best of many estimates is more often one that is too high, and the fewer runs an estimate rests on the farther
-    off it may be.
-    """
+    """One or two sentences to stand beside the recommendation; None for a plan that does not say."""
     grounds = plan.grounds
     if grounds is None:
         return None
@@ -99,7 +95,10 @@ def speed_rests_on(plan: Plan) -> str | None:
     )
     count = len(plan.search.devices) if plan.search else 1
     if count > 1:
-        text += f" The best of {count} estimates is more likely too high than too low: calibrate before spending."
+        text += (
+            f" {count} kinds of GPU were compared by their expected times, which allow for lucky estimates; "
+            "a calibration narrows them."
+        )
     return text
 
 

@@ -42,7 +42,14 @@ def test_all_reduce_is_the_handbooks_golden_value():
 
 def test_catalog_link_gives_the_handbooks_bandwidths():
     assert bus_bytes_per_second(require_gpu("h100-80gb-sxm"), 8) == pytest.approx(292.5e9)
-    assert bus_bytes_per_second(require_gpu("a10"), 8) == pytest.approx(25e9, rel=0.01)
+    assert bus_bytes_per_second(require_gpu("a10"), 2) == pytest.approx(25e9, rel=0.01)
+
+
+@pytest.mark.parametrize("key", ["a10", "a4000", "l40s", "rtx-4090"])
+def test_eight_cards_on_pcie_4_share_their_hosts_processors(key: str):
+    """Some 10 to 12 of 32 GB/s each, where two cards with peer-to-peer access reach 25."""
+    assert comm.through_host(require_gpu(key), 8)
+    assert 10e9 <= bus_bytes_per_second(require_gpu(key), 8) <= 12e9
 
 
 def test_reduce_scatter_is_half_an_all_reduce_latency_included():
@@ -110,10 +117,22 @@ def test_slow_links_expose_more():
 def test_geforce_cards_reach_each_other_by_way_of_the_hosts_memory():
     """Eight RTX 5090 on PCIe 5 x16 (63 GB/s): 28 GB/s were measured; it must lie inside."""
     card, server = require_gpu("rtx-5090"), require_gpu("rtx-pro-6000-bw-server")
-    assert comm.through_host(card) and not comm.through_host(server)
+    assert comm.through_host(card, 2) and not comm.through_host(server, 2)
     reached = comm.bus_bytes_per_second(card, 8)
     assert reached / comm._HOST_SPREAD < 28e9 < reached * comm._HOST_SPREAD
-    assert comm.bus_bytes_per_second(server, 8) > 1.5 * reached
+    assert comm.bus_bytes_per_second(server, 2) > 1.5 * comm.bus_bytes_per_second(card, 2)
+
+
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_what_may_be_hidden_or_not_is_expected_to_cost_more_than_its_middle(sharding: str):
+    """No more can be hidden than all of it: slow links cost, fast ones save nothing. One GPU costs nothing."""
+    w = workload(sharding=sharding, gpu="a4000", micro_batch=4)
+    arrays, spec, backward = WorkloadArrays.of([w]), require_gpu("a4000"), np.array([1.0])
+    of = {n: comm.exchange_of(arrays, np.array([1]), np.array([n])) for n in (1, 8)}
+    middle, mean = (comm.exposed_many(of[8], spec, backward, expected=on) for on in (False, True))
+    assert middle.value[0] < mean.value[0] < middle.high[0]
+    assert (mean.low[0], mean.high[0]) == (middle.low[0], middle.high[0])
+    assert comm.exposed_many(of[1], spec, backward, expected=True).value[0] == 0
 
 
 def test_each_doubling_of_nodes_costs_a_little_of_the_step():
