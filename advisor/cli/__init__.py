@@ -123,6 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
     A verb may return its exit code. ADVISOR_DEBUG=1 shows the traceback of whatever went wrong.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["help"]:  # `advisor help plan` is `advisor plan --help`
+        arguments = [*arguments[1:], "--help"]
     if os.environ.get("ADVISOR_DEBUG") != "1":
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's words about a number are no use to whoever gave it
     try:

@@ -10,7 +10,7 @@ from advisor.predict.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_number
+from advisor.units import format_bytes, format_count, format_number, format_tokens
 
 ESTIMATES = {  # fields of a prediction, in the order in which they are shown
     "step_seconds": STEP_TIME,
@@ -66,6 +66,16 @@ def time_unknown(prediction: Prediction) -> str | None:
     if prediction.step_seconds is not None:
         return None
     return f"time is unknown: {_unjoined(prediction.workload)}"
+
+
+def sharding_alone(w: Workload, mfu: Estimate | None) -> str:
+    """What data parallelism with sharded state comes to, and how many GPUs of it a step has sequences for."""
+    sequences = w.step_tokens // w.shape.seq_len
+    return (
+        f"sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, so "
+        f"with {sequences:,} sequences a step ({format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} GPUs; "
+        "more of them need another kind of parallelism, or a larger global batch"
+    )
 
 
 def document(prediction: Prediction) -> dict[str, object]:

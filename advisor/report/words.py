@@ -22,6 +22,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
     format_usd_rate,
+    write_duration,
 )
 from advisor.workflows.analysis import Analysis
 
@@ -204,7 +205,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
 def reproduce(analysis: Analysis, source: str | None = None) -> str:
     """The command that gives this report again, of a log that is called `source` there."""
     given = analysis.given
-    seconds = None if given.targets.hours is None else f"{given.targets.hours:g}h"
+    seconds = None if given.targets.hours is None else write_duration(round(given.targets.hours * HOUR))
     stated = (
         ("--gpu", given.gpu),
         ("--gpus", given.gpus),

@@ -14,7 +14,7 @@ from advisor.findings.case import Case
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
-from advisor.hardware.catalog import require_gpu
+from advisor.hardware.catalog import read_gpus
 from advisor.predict.batch import predict_batch
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable
@@ -113,11 +113,8 @@ def given_of(was: str | None, config: Path | None) -> Given:
     """What is stated beside a run: its cards, as "h100:8", and its configuration. Raises AdvisorError (exit 2)."""
     if was is None:
         return Given(config=config)
-    name, _, count = was.partition(":")
-    if count and not (count.isdigit() and int(count)):
-        raise AdvisorError(f"--was {was}: {count!r} is no number of cards", "write it as h100:8", exit_code=2)
-    key = name if name == "cpu" else require_gpu(name).key
-    return Given(config=config, gpu=key, gpus=int(count) if count else 1)
+    named = read_gpus(was)
+    return Given(config=config, gpu=named.key, gpus=named.count or 1)
 
 
 def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -> Origin:
