@@ -39,7 +39,8 @@ def heading(prediction: Prediction) -> str:
     if words := partial_words(w):
         trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
         size += f", {words} ({format_count(trained)} trained)"
-    batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
+    batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens"
+    batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""
     how = f"{w.precision}, {'compiled' if w.compile else 'eager'}"
     return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"
 
@@ -56,7 +57,7 @@ def verdict(prediction: Prediction) -> str:
     """Whether it fits the device, and how sure that is."""
     device, chance = format_bytes(prediction.device_memory_bytes), prediction.fit_probability
     if chance is None:
-        return "memory of the device unknown"
+        return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
     return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
 

@@ -99,7 +99,7 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
     rows += [_bill(f"saved by acting on {finding.code}", finding.saved_hours, finding.saved_usd) for finding in worth]
     if len(worth) > 1 and analysis.savings is not None:
-        rows.append(_bill("saved by all of it, no second twice", analysis.savings.hours, analysis.savings.usd))
+        rows.append(_bill("saved by all of these together", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):
             rows.append(("(interruptions that may come are not in it)", "", ""))
     elif len(worth) > 1:

@@ -139,7 +139,7 @@ def with_shape(options: PlanOptions) -> PlanOptions:
     said = [name for name, value in given.items() if value is not None]
     if len(said) > 1 and said[0] in ("--model", "--params"):
         raise AdvisorError(
-            f"{said[0]} says what {' and '.join(said[1:])} would say again", f"leave {said[0]} out, or the rest",
+            f"{said[0]} settles {' and '.join(said[1:])} already", f"leave {said[0]} out, or the rest",
             exit_code=2,
         )  # fmt: skip
     if said and options.depth is None and said[0] not in ("--model", "--params"):

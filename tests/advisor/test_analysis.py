@@ -221,7 +221,7 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
     rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
     assert rows["saved by acting on overfitting"] == rows["saved by acting on loss_not_finite"]
     assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
-    assert "saved by all of it, no second twice" in rows
+    assert "saved by all of these together" in rows
     tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
     rows = [name for name, _, _ in words.money(replace(found, findings=(tiny, tiny)))]
     assert not any(name.startswith("saved") for name in rows) and words.saving(tiny) == ""

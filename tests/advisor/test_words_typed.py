@@ -149,3 +149,25 @@ def test_no_number_is_parted_from_its_unit(columns):
     texts = [line for line in lines if "advisor " not in line]
     assert not any(re.match(r"\s*(h|min|days|%|[kMBT] tok/s|tokens/s|B parameters)\b", line) for line in texts)
     assert not any(re.search(r"\d-$|\d x$", line) for line in texts)
+
+
+def test_columns_of_a_table_may_be_named_as_the_options_are(capsys, tmp_path):
+    path = tmp_path / "rows.csv"
+    for head in ("gpu,layers,dim,vocab", "gpu,depth,width,vocab-size"):
+        path.write_text(
+            f"{head},heads,ffn_mult,seq_len,micro_batch,precision\nh100-80gb-sxm,12,768,50257,12,4,1024,8,bf16\n"
+        )
+        code, rows, _ = advisor(capsys, "predict", "--rows", str(path))
+        assert (code, json.loads(rows)["parameters"]) == (0, 124_439_808)
+    path.write_text("gpu,depth\nl4,12\n")
+    code, _, error = advisor(capsys, "predict", "--rows", str(path))
+    assert code == 2 and "has no column dim, heads" in error
+
+
+@pytest.mark.parametrize("verb", [("launch",), ("export", "--to", "slurm")])
+def test_a_log_in_place_of_a_plan_is_called_none(capsys, tmp_path, verb):
+    log = tmp_path / "train.log"
+    log.write_text("{'loss': 2.5, 'epoch': 0.1} 12:00\nstep: 2 | loss: 2.4\n")
+    code, _, error = advisor(capsys, *verb, str(log))
+    assert code != 0 and f"{log} is not a plan: not valid YAML, line " in error and f"advisor analyze {log}" in error
+    assert "byte string" not in error
