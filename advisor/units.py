@@ -305,6 +305,14 @@ def parse_deadline(text: str, now: datetime) -> float:
     return float(max(1, round(left)))
 
 
+def moment_read(text: str, seconds: float) -> str | None:
+    """Which moment of this machine's clock a deadline was read as; None where it was given as a duration."""
+    if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
+        return None
+    moment = datetime.now() + timedelta(seconds=seconds + 0.5)
+    return f"{text} read as {moment:%A, %Y-%m-%d %H:%M}, {format_seconds(seconds)} from now"
+
+
 def _moment(clean: str, now: datetime) -> datetime | None:
     """The moment that words name, without a time zone where they name none; None where they are no moment.
 

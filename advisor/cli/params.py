@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from advisor.hardware.catalog import read_gpus
 from advisor.records import Estimate, Workload
 from advisor.report import render
 from advisor.units import (
-    format_seconds,
+    moment_read,
     parse_bytes,
     parse_deadline,
     parse_percent,
@@ -51,14 +51,6 @@ class Unit(click.ParamType):
         if self._reading is not None and (reading := self._reading(value, read)) is not None:
             render.remark(reading)
         return read
-
-
-def _moment_read(text: str, seconds: float) -> str | None:
-    """Which moment a deadline is, where it was given as one and not as a duration."""
-    if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
-        return None
-    moment = datetime.now() + timedelta(seconds=seconds + 0.5)
-    return f"{text} read as {moment:%A, %Y-%m-%d %H:%M}, {format_seconds(seconds)} from now"
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -97,7 +89,7 @@ GPUS = GpuWords(lambda text: text.split(","))
 OWN_GPUS = GpuWords(lambda text: [] if Path(text).suffix.lower() in FILES_OF_MACHINES else [text])
 PRICE = GpuWords(lambda text: [text.rpartition("=")[0]])
 SECONDS = Unit("duration", parse_seconds)
-DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()), _moment_read)
+DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()), moment_read)
 USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 SHARE = Unit("percentage", parse_percent)

@@ -107,7 +107,7 @@ def given() -> Given:
         columns = st.columns(3)
         cards = ["cpu", *sorted(load_gpus())]
         gpu = columns[0].selectbox(
-            "Card", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
+            "GPU", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
         )
         gpus = columns[1].number_input(
             "Number of cards", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."

@@ -10,15 +10,16 @@ from typing import Any, Final
 
 import streamlit as st
 
-from advisor.hardware.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.offers import provider_names
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
 from advisor.plan.models import named_models
 from advisor.records import Goal
 from advisor.ui.controls import ENTERED
-from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd
+from advisor.units import moment_read, parse_deadline, parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.machines import FILES_OF_MACHINES
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
@@ -109,8 +110,15 @@ def _read_form() -> Goal:
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
         options |= _model() | _machines() | _conditions()
     # read only now that all is drawn: a control that is not drawn forgets what it held
+    typed = options["deadline"]
     options |= {name: read(options[name]) if options[name] else None for name, read in _READ.items()}
-    return goal_from(PlanOptions(**options))
+    goal = goal_from(PlanOptions(**options))
+    names = (*options["own"], *(price.rpartition("=")[0] for price in options["prices"] if "=" in price))
+    read_as = [read_gpus(name).reading for name in names if Path(name).suffix not in FILES_OF_MACHINES]
+    read_as += [moment_read(typed, options["deadline"])] if typed else []
+    for words in filter(None, read_as):
+        st.caption(words)
+    return goal
 
 
 def _limits() -> dict[str, Any]:
