@@ -49,7 +49,7 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--conversations", is_flag=True,
-    help="INPUTS have `messages` (role, content): only what the assistant says is learnt. Needs the --tokenizer of the "
+    help="INPUTS have `messages` (role, content): only what the assistant says is trained on. Needs the --tokenizer of the "
     "run that is to go on.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")

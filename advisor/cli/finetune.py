@@ -43,7 +43,7 @@ def command(
         told = [replace(stage, config=None) for stage in stages]  # it lies in its file
         print_json({"stages": told, "commands": commands})
         return
-    titles = ("stage", "steps", "tokens", "learnt in a pass", "learning rate", "time", "cost")
+    titles = ("stage", "steps", "tokens", "trained on in a pass", "learning rate", "time", "cost")
     rows = [
         (
             stage.name,

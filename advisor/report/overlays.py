@@ -215,7 +215,7 @@ def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: 
     if look.smooth:
         words += f"Running median of {look.smooth:.0%} of the rows; faint: as logged. "
     words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
-    return words + (f"Not told by the logs of {', '.join(missing)}." if missing else "")
+    return words + (f"Not in the logs of {', '.join(missing)}." if missing else "")
 
 
 def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:

@@ -73,7 +73,7 @@ def sentences(found: Replan) -> tuple[str, ...]:
     kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
     changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
     assumed = (f"assumed of the run: {text}" for text in found.unsure)
-    return (f"kept: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
+    return (f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
 
 
 def in_words(knob: Knob) -> str:
