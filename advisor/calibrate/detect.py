@@ -61,7 +61,7 @@ def resolve_key(asked: str, device: WorkerDevice) -> str:
             return "cpu"
         raise AdvisorError(
             f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})",
-            "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
+            "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu",
         )
     name = device.name or device.type
     spec = find_gpu(name, device.memory_bytes)

@@ -60,8 +60,8 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
         )
     if held.median > BELIEVED_MEDIAN:
         return _rejected(
-            f"the median of its held-out errors is {held.median:.0%}, and above {BELIEVED_MEDIAN:.0%} no calibration is "
-            "used: something else was using the machine"
+            f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
+            "calibration is used: something else was using the machine"
         )
     holds = f"its held-out intervals held {held.coverage:.0%}"
     if held.coverage < BELIEVED_COVERAGE:

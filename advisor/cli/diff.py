@@ -11,7 +11,7 @@ from advisor.report import render
 @click.command()
 @click.argument("one", metavar="A")
 @click.argument("other", metavar="B")
-@click.option("--gpu", type=GPU, help="The GPU that bare configurations are for. Default: the device here.")
+@click.option("--gpu", type=GPU, help="The GPU that bare configurations are for. Default: this machine's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(one: str, other: str, gpu: str | None, as_json: bool) -> None:
     """Set A and B beside each other: each a run (folder, name, `latest`), a plan.yaml, a run.yaml, or a calibration.

@@ -33,7 +33,7 @@ _FITS = {
 }
 _MEMORY_KINDS = {
     "allocated": "allocated",
-    "device": "on the card, by NVML",
+    "device": "on the GPU, by NVML",
     "resident": "memory of its processes",
 }
 

@@ -72,8 +72,8 @@ _SCALARS = {
 # of the machine while it trained; not among the charts that every report has
 _TELEMETRY = {
     "telemetry/utilization": ("Utilisation", "share of time with a kernel"),
-    "telemetry/power_watts": ("Power", "watts of a card"),
-    "telemetry/memory_used_bytes": ("Memory in use", "of a card"),
+    "telemetry/power_watts": ("Power", "watts of a GPU"),
+    "telemetry/memory_used_bytes": ("Memory in use", "of a GPU"),
     "telemetry/temperature_celsius": ("Temperature", "°C"),
 }
 # columns that are an axis or no reading, and the learning rate's own that is the other's share

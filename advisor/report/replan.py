@@ -12,7 +12,7 @@ from advisor.units import format_bytes, format_count, format_number, format_toke
 from advisor.workflows.replan import Knob, Replan, There
 
 _TOKENS = ("tokens", "global_batch")
-_NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "card",
+_NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
           "gpus": "cards", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
           "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
           "activation_checkpointing": "recomputation"}  # fmt: skip

@@ -134,7 +134,7 @@ def _limits() -> dict[str, Any]:
     )  # fmt: skip
     gpus = columns[2].multiselect(
         "GPUs", devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
-        help="Cards to choose from; cpu is this machine's. None: every card with a price is searched.",
+        help="GPUs to choose from; cpu is this machine's. None: every GPU with a price is searched.",
     )  # fmt: skip
     objective = columns[3].segmented_control(
         "Minimise", OBJECTIVES, default="loss", required=True, key="objective", bind=QUERY, width="stretch",
@@ -215,7 +215,7 @@ def _machines() -> dict[str, Any]:
     columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1, 1.5), vertical_alignment="bottom")
     own = columns[4].text_input(
         "Own machines", key="own", bind=QUERY, placeholder="rtx-4090:2 rtx-3090:1",
-        help="Cards in each machine of yours: no rent, electricity only, beside what is rented.",
+        help="GPUs in each machine of yours: no rent, electricity only, beside what is rented.",
     )  # fmt: skip
     counts = columns[0].multiselect(
         "How many GPUs", GPU_COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
@@ -227,7 +227,7 @@ def _machines() -> dict[str, Any]:
     )  # fmt: skip
     prices = columns[2].text_input(
         "Own prices", key="price", bind=QUERY, placeholder="l4=0.50 h200=2.10",
-        help="Dollars per GPU and hour, by card; without a card's name where only one is chosen.",
+        help="Dollars per GPU and hour, as l4=0.50; without a name where only one GPU is chosen.",
     )  # fmt: skip
     tariff = columns[3].text_input(
         "Electricity", key="kwh", bind=QUERY, placeholder="$ per kWh", help="Added to the price: what power costs here."
@@ -244,7 +244,7 @@ def _machines() -> dict[str, Any]:
 def _conditions() -> dict[str, Any]:
     columns = st.container(key="pair-conditions").columns(4, vertical_alignment="bottom")
     cap = columns[0].number_input(
-        "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the card's own",
+        "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the GPU's own",
         help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
     )  # fmt: skip
     interruptions = columns[1].text_input(

@@ -143,7 +143,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         seen, why = (
             None,
             (
-                f"batch and cards give {format_tokens(workload.step_tokens)} tokens a step, its log "
+                f"batch and GPUs give {format_tokens(workload.step_tokens)} tokens a step, its log "
                 f"{format_tokens(each)}: "
                 "which of them is wrong is not known, so its speed is not used"
             ),
@@ -187,7 +187,7 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
     times, run = run_metrics.step_times(case), case.run
     seconds, timed = run_metrics.step_seconds(case), round(len(times.steady_seconds) * times.stride) if times else 0
     if not known:
-        return None, "its log does not name its card, so its speed says nothing of another"
+        return None, "its log does not name its GPU, so its speed says nothing of another"
     if seconds is None:
         return None, "its log has no step times"
     if timed < FEWEST_STEPS:
@@ -209,7 +209,7 @@ def options_of(origin: Origin, typed: Mapping[str, Any]) -> PlanOptions:
     if "gpu" not in typed and not typed.get("own"):
         if not origin.card_known:
             hint = "say what it ran on, --was h100:8, or where it shall run, --gpu l4"
-            raise AdvisorError(f"{origin.source} does not name its card", hint, exit_code=2)
+            raise AdvisorError(f"{origin.source} does not name its GPU", hint, exit_code=2)
         kept |= {"gpu": work.gpu}
     same_card = typed.get("gpu", work.gpu) == work.gpu and origin.card_known
     if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":

@@ -141,9 +141,9 @@ def test_the_command_says_what_is_trained():
         (("--lora-targets", "attention"), "--lora-targets without a rank"),
         (("--lora-rank", "8", "--freeze-blocks", "4"), "all weights are frozen"),
         (("--freeze-blocks", "16"), "no block of 16 is left"),
-        (("--freeze-blocks", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
-        (("--lora-rank", "8", "--optimizer", "muon"), "on cards, in 16 bits"),
-        (("--lora-rank", "8", "--precision", "fp32"), "on cards, in 16 bits"),
+        (("--freeze-blocks", "8", "--optimizer", "muon"), "on GPUs, in 16 bits"),
+        (("--lora-rank", "8", "--optimizer", "muon"), "on GPUs, in 16 bits"),
+        (("--lora-rank", "8", "--precision", "fp32"), "on GPUs, in 16 bits"),
     ],
 )
 def test_what_makes_no_adapters_is_refused(words, said):

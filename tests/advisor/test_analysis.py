@@ -354,7 +354,7 @@ def test_where_little_could_be_checked_silence_is_no_praise(tmp_path):
     log.write_text("step,loss\n" + "".join(f"{n},{3 / n**0.2:.4f}\n" for n in range(1, 40)))
     analysis = analyze(log, Given(), Store(tmp_path / "store"))
     assert not analysis.findings
-    assert "checks that were possible; log step times and the card's name for the rest" in analysis.verdict[2]
+    assert "checks that were possible; log step times and the GPU's name for the rest" in analysis.verdict[2]
     assert "nothing wrong" not in analysis.verdict[2]
 
 

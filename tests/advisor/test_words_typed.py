@@ -171,3 +171,11 @@ def test_a_log_in_place_of_a_plan_is_called_none(capsys, tmp_path, verb):
     code, _, error = advisor(capsys, *verb, str(log))
     assert code != 0 and f"{log} is not a plan: not valid YAML, line " in error and f"advisor analyze {log}" in error
     assert "byte string" not in error
+
+
+def test_a_log_is_told_its_gpus_in_the_same_words(capsys, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("".join(f"iter {i}: loss {5 - i * 0.01:.4f}, time 200.00ms, mfu 30.00%\n" for i in range(60)))
+    _, document, said = advisor(capsys, "analyze", str(log), "--gpu", "8xh100", "--json")
+    facts = json.loads(document)["facts"]
+    assert (facts["gpu"], facts["world_size"]) == ("h100-80gb-sxm", 8) and "read as 8 x h100-80gb-sxm" in said
