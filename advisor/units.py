@@ -21,7 +21,7 @@ SIGNIFICANT_FIGURES = 3
 _LARGEST = 1e290  # no quantity is; damaged logs hold such numbers, and rounding them overflows
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
-MINUTE, HOUR, DAY = 60, 3600, 86400
+MINUTE, HOUR, DAY, WEEK = 60, 3600, 86400, 7 * 86400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,16 +242,20 @@ _SECONDS_OF = {
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), MINUTE),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), HOUR),
     **dict.fromkeys(("d", "day", "days"), DAY),
+    **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), WEEK),
     "ms": 1e-3,
 }
-_TOKENS_OF = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_COUNTS_OF = {
+    **{"": 1, "k": 1e3, "thousand": 1e3, "m": 1e6, "million": 1e6, "t": 1e12, "trillion": 1e12},
+    **dict.fromkeys(("b", "g", "bn", "billion"), 1e9),
+}
 _BYTES_OF = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12},
     **{"kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB},
 }
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MOST_YEARS = 10  # that a deadline may be away
-_DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
+_DURATION_EXAMPLES = "write it like 90s, 45min, 8h, 1.5d, 2w, 1h30m, 2:30 (minutes:seconds) or 8:00:00"
 _PERCENT_EXAMPLES = "write it like 10% or 2.5%"
 _USD_EXAMPLES = "write it like $20, 20, 1,200 or 0.35"
 _TOKENS_EXAMPLES = "write it like 3.7B, 500k, 120M or 131072"
@@ -280,7 +284,8 @@ def parse_deadline(text: str, now: datetime) -> float:
     """Seconds that everything may take: a duration, or what is left until a moment of this machine's clock.
 
     `now` is that clock, without a time zone. A moment is ISO 8601 (a time zone of its own is kept), or a weekday, today
-    or tomorrow with a time of day. AdvisorError (exit 2) for the past, a bare number and everything else.
+    or tomorrow with a time of day; a day alone is its beginning. AdvisorError (exit 2) for the past, a bare number and
+    everything else.
     """
     moment = _moment(text.strip().lower(), now)
     if re.fullmatch(_NUMBER, text.strip()):  # seconds elsewhere; here nearly everybody means hours
@@ -300,14 +305,22 @@ def parse_deadline(text: str, now: datetime) -> float:
     return float(max(1, round(left)))
 
 
+def moment_read(text: str, seconds: float) -> str | None:
+    """Which moment of this machine's clock a deadline was read as; None where it was given as a duration."""
+    if re.match(r"\s*(?:[a-zA-Z]|\d{4}-)", text) is None:
+        return None
+    moment = datetime.now() + timedelta(seconds=seconds + 0.5)
+    return f"{text} read as {moment:%A, %Y-%m-%d %H:%M}, {format_seconds(seconds)} from now"
+
+
 def _moment(clean: str, now: datetime) -> datetime | None:
     """The moment that words name, without a time zone where they name none; None where they are no moment.
 
     A weekday is the next of its name, today's as long as the time of day is to come.
     """
-    named = re.fullmatch(r"([a-z]+),?\s+(?:at\s+)?([01]?\d|2[0-3])(?::([0-5]\d))?", clean)
+    named = re.fullmatch(r"([a-z]+)(?:,?\s+(?:at\s+)?([01]?\d|2[0-3])(?::([0-5]\d))?)?", clean)
     if named:
-        at = now.replace(hour=int(named[2]), minute=int(named[3] or 0), second=0, microsecond=0)
+        at = now.replace(hour=int(named[2] or 0), minute=int(named[3] or 0), second=0, microsecond=0)
         if named[1] in ("today", "tomorrow"):
             return at + timedelta(days=named[1] == "tomorrow")
         days = [number for number, name in enumerate(_WEEKDAYS) if named[1] in (name, name[:3])]
@@ -322,10 +335,31 @@ def _moment(clean: str, now: datetime) -> datetime | None:
         return None
 
 
+def write_count(count: float) -> str:
+    """A whole number in the shortest way that `parse_tokens` reads back exactly: 10B, 1.5M, 524288."""
+    for suffix, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= factor and parse_tokens(short := f"{count / factor:.3g}{suffix}") == count:
+            return short
+    return str(round(count))
+
+
+def write_duration(seconds: float) -> str:
+    """Seconds in a way that `parse_seconds` reads back exactly: 8h, 2d, 9h26min27s, 0.5s."""
+    if not float(seconds).is_integer():
+        return f"{seconds!r}s"
+    parts, left = [], int(seconds)
+    units = (("d", DAY), ("h", HOUR), ("min", MINUTE), ("s", 1))
+    for unit, length in units if seconds >= 2 * DAY else units[1:]:
+        number, left = divmod(left, length)
+        parts += [f"{number}{unit}"] if number else []
+    return "".join(parts) or "0s"
+
+
 def parse_usd(text: str) -> float:
     """Dollars of an amount of money; AdvisorError (exit 2) otherwise."""
-    clean = re.sub(r"^\$\s*|\s*(\$|usd|dollars?)$", "", text.strip().lower())
-    return _parse_with_unit(text, {"": 1, "k": 1e3}, "an amount of dollars", _USD_EXAMPLES, clean)
+    clean = re.sub(r"^(\$|usd)\s*|\s*(\$|usd|dollars?)$", "", text.strip().lower())
+    factors = {"": 1, "k": 1e3, "m": 1e6, "million": 1e6}
+    return _parse_with_unit(text, factors, "an amount of dollars", _USD_EXAMPLES, clean)
 
 
 def parse_percent(text: str) -> float:
@@ -337,11 +371,11 @@ def parse_percent(text: str) -> float:
 
 
 def parse_tokens(text: str) -> int:
-    """A whole number of tokens, with k, M, B or T; AdvisorError (exit 2) otherwise."""
-    clean = re.sub(r"\s*tok(ens?)?$", "", text.strip().lower())
-    tokens = _parse_with_unit(text, _TOKENS_OF, "a number of tokens", _TOKENS_EXAMPLES, clean)
+    """A whole number of tokens or parameters, with k, M, B or T; AdvisorError (exit 2) otherwise."""
+    clean = re.sub(r"\s*(tok(ens?)?|param(eter)?s?)$", "", text.strip().lower())
+    tokens = _parse_with_unit(text, _COUNTS_OF, "a number of tokens or parameters", _TOKENS_EXAMPLES, clean)
     if abs(tokens - round(tokens)) > 1e-6 * max(1.0, tokens):
-        raise AdvisorError(f"{text!r} is not a whole number of tokens", _TOKENS_EXAMPLES, exit_code=2)
+        raise AdvisorError(f"{text!r} is not a whole number", _TOKENS_EXAMPLES, exit_code=2)
     return round(tokens)
 
 
@@ -355,6 +389,8 @@ def _parse_with_unit(
 ) -> float:
     clean = text.strip().lower() if clean is None else clean
     match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", clean)
+    if re.fullmatch(rf"-\s*{_NUMBER}\s*[a-z]*", clean):
+        raise AdvisorError(f"{text!r} is below zero, which {what} is not", examples, exit_code=2)
     if not match or match[2] not in factors:
         raise AdvisorError(f"{text!r} is not {what}", examples, exit_code=2)
     value = _plain(match[1]) * factors[match[2]]

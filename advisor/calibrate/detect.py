@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psutil
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import find_gpu, require_gpu
+from advisor.hardware.catalog import find_gpu, gpus_named, read_gpus
 from trainer.messages import WorkerDevice
 
 _CUDA_FILL = 0.94  # of device memory: bursts may come near the ceiling, where running out is an observation
@@ -44,7 +44,10 @@ def device_for(asked: str) -> str:
     """The worker's --device for a --gpu option; unknown names fail here, before any process starts."""
     if asked in ("auto", "cpu"):
         return asked
-    require_gpu(asked)
+    named = read_gpus(asked)
+    if named.count is not None:
+        message = f"--gpu {asked}: a calibration measures one GPU, however many there are"
+        raise AdvisorError(message, f"leave the number out: --gpu {named.key}", exit_code=2)
     return "cuda"
 
 
@@ -58,12 +61,12 @@ def resolve_key(asked: str, device: WorkerDevice) -> str:
             return "cpu"
         raise AdvisorError(
             f"--gpu {asked}: this machine has no such GPU; torch finds only the CPU ({device.name})",
-            "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
+            "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu",
         )
     name = device.name or device.type
     spec = find_gpu(name, device.memory_bytes)
     key = spec.key if spec is not None else re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    if asked not in ("auto", key) and require_gpu(asked).key != key:
+    if asked not in ("auto", key) and key not in {named.key for named in gpus_named(asked)}:
         raise AdvisorError(
             f"--gpu {asked}: this machine has a {device.name} ({key})",
             f"calibrate what is here: advisor calibrate --gpu {key}",

@@ -121,7 +121,7 @@ class Worker:
         if isinstance(hello, Refused):
             raise AdvisorError(
                 f"there is no such GPU here: {hello.reason}",
-                "run this on the machine with the card, or calibrate what is here: advisor calibrate --gpu cpu",
+                "run this on the machine with the GPU, or calibrate what is here: advisor calibrate --gpu cpu",
             )
         assert isinstance(hello, Hello)
         self.ready = Ready(

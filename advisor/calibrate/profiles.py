@@ -69,7 +69,10 @@ def load_profile(
     if passed_over and find_gpu(key) is None:
         raise _nothing_believed(passed_over[0])
     if key == "cpu":
-        raise AdvisorError("this CPU was never calibrated", "calibrate it (90 s): advisor calibrate --gpu cpu")
+        raise AdvisorError(
+            "this CPU was never calibrated",
+            "name a GPU, as --gpu h100, or calibrate this CPU (90 s): advisor calibrate --gpu cpu",
+        )
     spec = require_gpu(key)
     elsewhere = calibrated_elsewhere(spec, store) if transfer and software is None else None
     profile = prior_profile(

@@ -60,12 +60,12 @@ def judge(held: HeldOut | None, measured: int, *, interrupted: bool) -> Quality:
         )
     if held.median > BELIEVED_MEDIAN:
         return _rejected(
-            f"its held-out error is {held.median:.0%} in the median, and {BELIEVED_MEDIAN:.0%} is the most that is "
-            "believed: something else was using the device"
+            f"the median of its held-out errors is {held.median:.0%}, above the {BELIEVED_MEDIAN:.0%} up to which a "
+            "calibration is used: something else was using the machine"
         )
     holds = f"its held-out intervals held {held.coverage:.0%}"
     if held.coverage < BELIEVED_COVERAGE:
-        return _rejected(f"{holds}, and {BELIEVED_COVERAGE:.0%} is the least that is believed")
+        return _rejected(f"{holds}, and below {BELIEVED_COVERAGE:.0%} no calibration is used")
     if held.coverage < SOUND_COVERAGE:
         return Quality(verdict=Verdict.DOUBTFUL, widening=widening(held), reason=holds)
     return Quality(verdict=Verdict.GOOD, widening=1.0, reason=holds)

@@ -29,7 +29,7 @@ def measure_one(profile: Profile, workload: Workload, store: Store) -> Profile:
     if profile.calibration_id is None:
         raise AdvisorError(
             f"{profile.key} was never calibrated, so there is nothing to measure one more configuration against",
-            f"on a machine with the card: advisor calibrate --gpu {profile.key}",
+            f"on a machine with the GPU: advisor calibrate --gpu {profile.key}",
         )
     notes = Notebook(calibration=store.load_calibration(profile.calibration_id), store=store)
     with Worker(notes.calibration.settings.device) as worker:

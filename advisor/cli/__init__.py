@@ -43,7 +43,11 @@ VERBS = {
     for verb in (
         Verb(name="quickstart", section=START, help="Calibrate, plan, train and compare on this machine, in minutes."),
         Verb(name="app", section=START, help="The same in the browser: plan, launch, watch, compare, explore."),
-        Verb(name="calibrate", section=MEASURE, help="Measure this device with short bursts and fit its model."),
+        Verb(
+            name="calibrate",
+            section=MEASURE,
+            help="Measure this machine's GPU or CPU in short bursts, for predictions.",
+        ),
         Verb(name="adopt", section=MEASURE, help="Calibrate and plan any other training command, as it is."),
         Verb(name="tune", section=MEASURE, help="Measure which settings make a run faster here, and by how much."),
         Verb(name="predict", section=MEASURE, help="Predict step time, throughput and memory of one configuration."),
@@ -55,7 +59,7 @@ VERBS = {
             help="A plan as a script, cluster job or cloud task; a trained run as a model for transformers.",
         ),
         Verb(name="watch", section=RUN, help="Follow a run: steps, loss, time left, dollars so far."),
-        Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every card of this machine."),
+        Verb(name="monitor", section=RUN, help="Watch the power, use, memory and heat of every GPU of this machine."),
         Verb(name="stop", section=RUN, help="Stop a run with a checkpoint."),
         Verb(name="resume", section=RUN, help="Go on with a stopped or broken run from its last checkpoint."),
         Verb(name="finetune", section=RUN, help="Go on from a trained run on other data, stage by stage."),
@@ -71,7 +75,7 @@ VERBS = {
         Verb(name="audit", section=LEARN, help="Check the claims of a plan or report on paper."),
         Verb(name="eval", section=LEARN, help="Held-out loss and small tests of a trained model."),
         Verb(name="accuracy", section=LEARN, help="Show how right the predictions have been so far."),
-        Verb(name="profiles", section=LOOK, help="List what is known of each device, and from which calibration."),
+        Verb(name="profiles", section=LOOK, help="List what is known of each GPU and CPU, and from which calibration."),
         Verb(name="gpus", section=LOOK, help="List GPU specifications and rental prices."),
         Verb(name="data", section=LOOK, help="Turn text into token files, and look at them."),
     )
@@ -123,6 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
     A verb may return its exit code. ADVISOR_DEBUG=1 shows the traceback of whatever went wrong.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["help"]:  # `advisor help plan` is `advisor plan --help`
+        arguments = [*arguments[1:], "--help"]
     if os.environ.get("ADVISOR_DEBUG") != "1":
         warnings.simplefilter("ignore", RuntimeWarning)  # numpy's words about a number are no use to whoever gave it
     try:

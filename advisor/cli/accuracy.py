@@ -8,7 +8,7 @@ from advisor.report import render
 
 
 @click.command()
-@click.option("--device", help="Only this device: cpu, or a card's key.")
+@click.option("--device", help="Only of this GPU (its key), or cpu.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(device: str | None, as_json: bool) -> None:
     """Show the running error of each predicted quantity and how often its 80 % interval held the outcome."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, metavar="[-- CMD...]", type=click.UNPROCESSED)
 @click.option("--name", help="What to call it; without CMD: which adopted command to plan for.")
 @click.option("--knob", "knobs", multiple=True, metavar="KNOB=OPTION",
-              help="How it is told: micro_batch=--bsz; bsz= for bsz=VALUE, $BSZ for a variable.")  # fmt: skip
+              help="What sets it: micro_batch=--bsz; bsz= for bsz=VALUE, $BSZ for a variable.")  # fmt: skip
 @click.option("--budget-seconds", type=Number(min=20), default=240.0, show_default=True, help="For the bursts.")
-@click.option("--deadline", type=DEADLINE, help="Plan as many steps as end by then: 3min, 8h, 18:00.")
+@click.option("--deadline", type=DEADLINE, help="Plan as many steps as end by then: 3min, 8h, 'Monday 9:00'.")
 @click.option("--budget", type=USD, help="Plan as many steps as this pays for, at --price.")
 @click.option("--price", type=USD, help="Dollars per hour of this machine.")
 @click.option("--steps", type=SIZE, help="Plan so many optimizer steps.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import EXISTING, FILE, NEW_FILE, NEW_FOLDER, SECONDS, USD, NamedPath, Number
+from advisor.cli.params import EXISTING, FILE, GPU, NEW_FILE, NEW_FOLDER, SECONDS, USD, NamedPath, Number
 from advisor.report import render
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=NamedPath())
-@click.option("--gpu", help="The card, if the log does not say: h100-80gb-sxm, l4, … or cpu.")
+@click.option("--gpu", type=GPU, help="The GPU, if the log does not say: h100, 8xh100, l4, … or cpu.")
 @click.option("--gpus", type=click.IntRange(min=1), help="How many.")
-@click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the card.")
+@click.option("--price", type=USD, help="Dollars per GPU and hour. Default: the catalog's cheapest for the GPU.")
 @click.option("--config", type=EXISTING, help="The run's configuration, if the log does not hold it.")
-@click.option("--telemetry", type=EXISTING, help="nvidia-smi or other readings of the card.")
+@click.option("--telemetry", type=EXISTING, help="nvidia-smi or other readings of the GPU.")
 @click.option("--plan", type=FILE, help="The plan.yaml it came from.")
 @click.option("--format", "format_", help="Read it as this format instead of guessing.")
 @click.option("--target-loss", type=Number(min=0), help="Say whether the run will get there.")
@@ -88,10 +88,11 @@ def _given(options: dict[str, Any]) -> Given:
     from advisor.workflows.analyze import next_data_of
 
     seconds = options["target_time"]
-    if options["gpu"] not in (None, "cpu"):
-        from advisor.hardware.catalog import require_gpu
+    if options["gpu"] is not None:
+        from advisor.hardware.catalog import read_gpus
 
-        options["gpu"] = require_gpu(options["gpu"]).key
+        named = read_gpus(options["gpu"])
+        options |= {"gpu": named.key, "gpus": options["gpus"] or named.count}
     return Given(
         gpu=options["gpu"],
         gpus=options["gpus"],

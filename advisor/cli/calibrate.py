@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from advisor import units
-from advisor.cli.params import FOLDER, LENGTH, NUMBERS, VOCABULARY, Number
+from advisor.cli.params import FOLDER, LENGTH, NUMBERS, PRECISION, VOCABULARY, Number
 from advisor.errors import AdvisorError
 from advisor.launch.engines import parse_place
 from advisor.report import render
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here (l4, h200, …).")
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the GPU you expect here (l4, h200, …).")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
 @click.option(
     "--depths", type=NUMBERS, help="Depths to choose from: 2-8 or 2,4,6. Default: 2-8 on a CPU, 4-20 on a GPU."
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     help="Token folder from `advisor data prepare`; default: synthetic tokens.",
 )
 @click.option("--budget-seconds", type=Number(min=10), help="Default: 90 on a CPU, 120 on a GPU.")
-@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option("--precision", type=PRECISION, default="auto", show_default=True)
 @click.option(
     "--compile/--no-compile", "compile", default=None, help="torch.compile, as the full run will. Default: on a GPU."
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--record/--no-record",
     default=None,
-    help="Keep the scores and offer the run to its device's profile. Default: unless it was taken back.",
+    help="Keep the scores and offer the run to its GPU's profile. Default: unless it was taken back.",
 )
 @click.option("--forget", is_flag=True, help="Take back what was recorded of RUN instead of comparing it.")
 @click.option(

@@ -49,8 +49,8 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--conversations", is_flag=True,
-    help="INPUTS have `messages` (role, content): only what the assistant says is learnt. Needs the --tokenizer of the "
-    "run that is to go on.",
+    help="INPUTS have `messages` (role, content): only what the assistant says is trained on. Needs the --tokenizer of "
+    "the run that is to go on.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace a token folder that holds other data.")
 @click.option("--skip-bad", is_flag=True, help="Leave out what is not data, and list it, instead of refusing.")

@@ -14,6 +14,6 @@ def warn_of_others(keys: Iterable[str]) -> None:
         spec = load_gpus().get(key)
         if spec is not None and not spec.is_cuda:
             render.remark(
-                f"warning: {key} is no CUDA card, and the trainer was run on no other: "
-                "this supposes software there that is as good as on CUDA cards"
+                f"warning: {key} is no CUDA GPU, and the trainer was run on no other: "
+                "this supposes software there that is as good as on CUDA GPUs"
             )

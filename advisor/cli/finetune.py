@@ -21,7 +21,7 @@ from advisor.units import format_count, format_estimate, format_seconds, format_
     "--learning-rate", type=Number(min=0, min_open=True), default=0.1, show_default=True,
     help="Peak of a stage, as a share of the one before.",
 )  # fmt: skip
-@click.option("--price", type=USD, help="Dollars per hour of one device. Default: the run's own.")
+@click.option("--price", type=USD, help="Dollars per hour of one GPU. Default: the run's own.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     run: str, data: tuple[Path, ...], out: Path, epochs: float, learning_rate: float, price: float | None, as_json: bool
@@ -43,7 +43,7 @@ def command(
         told = [replace(stage, config=None) for stage in stages]  # it lies in its file
         print_json({"stages": told, "commands": commands})
         return
-    titles = ("stage", "steps", "tokens", "learnt in a pass", "learning rate", "time", "cost")
+    titles = ("stage", "steps", "tokens", "trained on in a pass", "learning rate", "time", "cost")
     rows = [
         (
             stage.name,

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import click
 from rich.console import RenderableType
 
-from advisor.hardware.catalog import GpuSpec, load_gpus, require_gpu
+from advisor.cli.params import GPU
+from advisor.hardware.catalog import MOST_GPUS, GpuSpec, load_gpus, read_gpus, require_gpu
 from advisor.hardware.offers import (
     Offer,
     ProviderOffers,
@@ -25,18 +26,18 @@ from advisor.report.render import print_json, show, table
 
 
 @click.command()
-@click.argument("gpu", required=False)
-@click.option("--gpus", "count", default=1, show_default=True, type=click.IntRange(1, 100_000), help="GPUs to rent.")
+@click.argument("gpu", required=False, type=GPU)
+@click.option("--gpus", "count", type=click.IntRange(1, MOST_GPUS), help="GPUs to rent. Default: 1, or as 8xh100 says.")
 @click.option("--provider", help="Only this provider's prices.")
 @click.option(
     "--refresh", is_flag=True, help="Ask providers for today's prices first (10 s; needs the extra `prices`)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as_json: bool) -> None:
-    """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that card.
+def command(gpu: str | None, count: int | None, provider: str | None, refresh: bool, as_json: bool) -> None:
+    """List GPU specifications and their cheapest on-demand price; with GPU, everything known of that GPU.
 
-    GPU is a key from the list, the name the driver gives, or a short name that fits only one card. Rates are
-    dense, without the factor of 2 for sparsity. Your own cards go into gpus.csv under ADVISOR_HOME.
+    GPU is a key from the list, the name the driver gives, or a short name as h100 or 8xh100. Rates are dense,
+    without the factor of 2 for sparsity. Your own GPUs go into gpus.csv under ADVISOR_HOME.
     """
     today = datetime.date.today()
     if refresh:
@@ -44,9 +45,10 @@ def command(gpu: str | None, count: int, provider: str | None, refresh: bool, as
     providers = () if provider is None else (provider,)
     check_providers(providers)
     if gpu is None:
-        _show_all(count, providers, today, as_json)
+        _show_all(count or 1, providers, today, as_json)
     else:
-        _show_one(require_gpu(gpu), count, providers, today, as_json)
+        named = read_gpus(gpu)
+        _show_one(require_gpu(named.key), count or named.count or 1, providers, today, as_json)
 
 
 def _show_all(count: int, providers: Sequence[str], today: datetime.date, as_json: bool) -> None:

@@ -57,7 +57,7 @@ STOPPED_HINT = "plan anew with what was measured: advisor plan; or launch it as 
     help="Save and end when FILE appears, or URL of the machine itself answers: it is about to be taken away.",
 )
 @click.option("--detach/--follow", default=False, help="Return at once, or show the run (the default).")
-@click.option("--again", is_flag=True, help="Start it beside a run of the same plan that is going on.")
+@click.option("--again", is_flag=True, help="Start it although a run of the same plan is going on.")
 @click.option(
     "--calibrate/--no-calibrate",
     "first",

@@ -26,9 +26,9 @@ _PLAIN_SECONDS = 30.0  # between lines where stderr is no terminal
 @click.option("--for", "seconds", type=SECONDS, help="Stop after so long. Default: until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON document.")
 def command(hz: float, csv: Path | None, seconds: float | None, as_json: bool) -> None:
-    """Watch every NVIDIA card of this machine, whatever runs on it: a live table, then a summary.
+    """Watch every NVIDIA GPU of this machine, whatever runs on it: a live table, then a summary.
 
-    The summary has mean, least and most of each card, its energy, what held it back, and the rate that was achieved.
+    The summary has mean, least and most of each GPU, its energy, what held it back, and the rate that was achieved.
     """
     from rich.console import Group
     from rich.live import Live

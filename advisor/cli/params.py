@@ -12,26 +12,45 @@ from typing import Any
 import click
 
 from advisor.errors import AdvisorError
-from advisor.units import parse_bytes, parse_deadline, parse_percent, parse_seconds, parse_tokens, parse_usd
+from advisor.hardware.catalog import read_gpus
+from advisor.records import Estimate, Workload
+from advisor.report import render
+from advisor.units import (
+    moment_read,
+    parse_bytes,
+    parse_deadline,
+    parse_percent,
+    parse_seconds,
+    parse_tokens,
+    parse_usd,
+)
+from advisor.workflows.machines import FILES_OF_MACHINES
 
 MOST_NUMBERS = 1000
 MOST_OF_ANYTHING = 10_000_000
 
 
 class Unit(click.ParamType):
-    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples."""
+    """A parameter read by one of the parsers of units.py; what it refuses is a usage error with examples.
 
-    def __init__(self, name: str, parse: Callable[[str], Any]):
+    `reading` says how a text was read where that is not plain.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any], reading: Callable[[str, Any], str | None] | None = None):
         self.name = name
         self._parse = parse
+        self._reading = reading
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value  # a default, already in its unit
         try:
-            return self._parse(value)
+            read = self._parse(value)
         except AdvisorError as error:
             self.fail(f"{error.message}; {error.hint}", param, ctx)
+        if self._reading is not None and (reading := self._reading(value, read)) is not None:
+            render.remark(reading)
+        return read
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -44,18 +63,93 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not 1 <= first <= last or last - first >= MOST_NUMBERS:
-            raise AdvisorError(f"{text!r} is not a list of whole numbers", "write it like 4, 2-8 or 2,4,8", exit_code=2)
+            allowed = f"{part!r} is neither a whole number above zero nor a range of at most {MOST_NUMBERS:,} of them"
+            raise AdvisorError(allowed, "write it like 4, 2-8 or 2,4,8", exit_code=2)
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))
 
 
+class GpuWords(click.ParamType):
+    """A parameter that names GPUs, found by `names`; where they were read as others, a line says so."""
+
+    name = "gpu"
+
+    def __init__(self, names: Callable[[str], list[str]]):
+        self._names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        for name in filter(str.strip, self._names(value)):
+            if (reading := read_gpus(name).reading) is not None:
+                render.remark(reading)
+        return value
+
+
+GPU = GpuWords(lambda text: [text])
+GPUS = GpuWords(lambda text: text.split(","))
+OWN_GPUS = GpuWords(lambda text: [] if Path(text).suffix.lower() in FILES_OF_MACHINES else [text])
+PRICE = GpuWords(lambda text: [text.rpartition("=")[0]])
 SECONDS = Unit("duration", parse_seconds)
-DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()))
+DEADLINE = Unit("deadline", lambda text: parse_deadline(text, datetime.now()), moment_read)
 USD = Unit("dollars", parse_usd)
 TOKENS = Unit("tokens", parse_tokens)
 SHARE = Unit("percentage", parse_percent)
 BYTES = Unit("bytes", parse_bytes)
 NUMBERS = Unit("numbers", parse_numbers)
+
+
+class Precision(click.Choice):
+    """A precision that the trainer has; of fp8 it is said where it is estimated."""
+
+    def __init__(self) -> None:
+        super().__init__(("auto", "bf16", "fp16", "fp32"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value).lower() == "fp8":
+            hint = "`advisor predict --precision fp8` estimates what other software takes"
+            raise AdvisorError("--precision fp8: the trainer here has no fp8 yet", hint, exit_code=2)
+        return super().convert(value, param, ctx)
+
+
+_NOT_MODELLED = "parallelism that is asked for and not modelled"  # where a command's context keeps it
+
+
+def parallelism(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options of parallelism that is not modelled yet, which say what is predicted instead."""
+    for kind, short in (("tensor", "tp"), ("pipeline", "pp"), ("expert", "ep"), ("context", "cp")):
+        names = f"--{kind}-parallel", f"--{kind}-parallel-size", f"--{short}"
+        click.option(*names, type=SIZE, hidden=True, expose_value=False, callback=_keep_parallelism)(command)
+    return command
+
+
+def _keep_parallelism(context: click.Context, option: click.Parameter, value: int | None) -> None:
+    if value is not None and value > 1:
+        asked = context.meta.setdefault(_NOT_MODELLED, [])
+        asked.append(f"{option.opts[0]} {value}")
+
+
+def sharded_instead(sharding: str | None, most_gpus: int) -> str | None:
+    """The sharding to predict where parallelism was asked for that is not modelled; else the one given.
+
+    Says so on stderr. Raises AdvisorError (exit 2) with one GPU.
+    """
+    asked = click.get_current_context().meta.get(_NOT_MODELLED)
+    if not asked:
+        return sharding
+    if most_gpus == 1:
+        raise AdvisorError(f"{asked[0]} needs several GPUs", "say how many: --gpus 8", exit_code=2)
+    render.remark(
+        f"{' and '.join(asked)}: tensor, pipeline, expert and context parallelism are not modelled yet; what follows "
+        "shards the model's state over all GPUs instead (FSDP, --sharding full)"
+    )
+    return "full"
+
+
+def say_where_sharding_ends(workload: Workload, mfu: Estimate | None) -> None:
+    """Say on stderr what sharding alone comes to, where other parallelism was asked for."""
+    if click.get_current_context().meta.get(_NOT_MODELLED):
+        from advisor.report.prediction import sharding_alone
+
+        render.remark(sharding_alone(workload, mfu))
 
 
 class Number(click.FloatRange):
@@ -92,6 +186,7 @@ class NamedPath(click.Path):
         return super().convert(value, param, ctx)
 
 
+PRECISION = Precision()
 SIZE = Whole(1)
 LENGTH = Whole(16)  # of a context
 VOCABULARY = Whole(2)

@@ -15,15 +15,23 @@ from advisor.cli.params import (
     DEADLINE,
     FILE,
     FOLDER,
+    GPU,
+    GPUS,
     LENGTH,
     NEW_FILE,
     NUMBERS,
+    OWN_GPUS,
+    PRECISION,
+    PRICE,
     SECONDS,
     SIZE,
     TOKENS,
     USD,
     VOCABULARY,
     Number,
+    parallelism,
+    say_where_sharding_ends,
+    sharded_instead,
 )
 from advisor.errors import AdvisorError
 from advisor.laws.flops import RATIO_COUNTS
@@ -44,19 +52,22 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
     "--from",
     "again_of",
     metavar="RUN|LOG",
-    help="Plan this run again: its model, tokens, global batch and precision, on its own cards or those given here.",
+    help="Plan this run again: its model, tokens, global batch and precision, on its own GPUs or those given here.",
 )
-@click.option("--was", metavar="GPU:N", help="The cards of --from, if its log does not name them, as h100:8.")
+@click.option("--was", type=GPU, metavar="GPU:N", help="The GPUs of --from, if its log does not name them, as h100:8.")
 @click.option("--config", type=FILE, help="The configuration of --from, if its log does not hold it.")
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, a card, several (l4,h200), or any.")
+@click.option(
+    "--gpu", type=GPUS, default="auto", show_default=True, help="auto, cpu, h100, 8xh100, several (l4,h200), or any."
+)
 @click.option(
     "--gpus", type=NUMBERS, help="How many, or how many to choose from: 8 or 1,2,4,8. Default: 1; any: 1,2,4,8."
 )
 @click.option(
     "--own",
+    type=OWN_GPUS,
     multiple=True,
     metavar="GPU:N|FILE",
-    help="Your machine with so many cards, or a file of them: no rent, --kwh-price only. Alone, or beside --gpu.",
+    help="Your machine with so many GPUs, or a file of machines: no rent, --kwh-price only. Alone, or beside --gpu.",
 )
 @click.option("--budget", type=USD, help="Most that may be spent, as $20.")
 @click.option(
@@ -92,9 +103,10 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option(
     "--price",
     "prices",
+    type=PRICE,
     multiple=True,
     metavar="[GPU=]USD",
-    help="Dollars per GPU and hour, of one card as l4=0.50. Default: the catalog's; 0 on your own machine.",
+    help="Dollars per GPU and hour, of one kind as l4=0.50. Default: the catalog's; 0 on your own machine.",
 )
 @click.option("--provider", "providers", multiple=True, help="Rent from these only; may be given several times.")
 @click.option(
@@ -124,7 +136,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 )
 @click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
 @click.option("--global-batch", type=TOKENS, help="Tokens per optimizer step, as 512k.")
-@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option("--precision", type=PRECISION, default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile", default=None, help="torch.compile. Default: as calibrated.")
 @click.option(
     "--activation-checkpointing",
@@ -154,6 +166,7 @@ PREPARED = "data"  # the folder that a next step names for data that are not her
 @click.option("--out", type=NEW_FILE, help="Write the plan to this file, ready for `advisor launch`.")
 @click.option("--all", "everything", is_flag=True, help="Show every table and reason, not the answer alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@parallelism
 @click.pass_context
 def command(
     context: click.Context,
@@ -171,10 +184,10 @@ def command(
 ) -> None:
     """Recommend what to train, and on what: in brief, or by --all with the whole bill and what was rejected.
 
-    With --gpu any every card that somebody rents is searched, at every number of GPUs. Without any limit the family's
+    With --gpu any every GPU that somebody rents is searched, at every number of GPUs. Without any limit the family's
     usual tokens per parameter are planned, on the deepest model that ends within a day (an hour on a CPU).
 
-    With --from a run, or any log, is planned again on other cards or counts and shown beside what it came to; what
+    With --from a run, or any log, is planned again on other GPUs or counts and shown beside what it came to; what
     is typed beside it goes before what the run had, and its own speed informs the plan's.
     """
     from advisor.cli.device import warn_of_others
@@ -185,11 +198,13 @@ def command(
     store = default_store()
     stated, origin = _stated(context, (again_of, was, config), options, store)
     goal = goal_from(stated)
+    goal = replace(goal, sharding=sharded_instead(goal.sharding, max(goal.counts or (goal.gpus,))))
     seen = origin.seen if origin else None
     warn_of_others([*goal.gpu.split(","), *(machine.gpu for machine in goal.own)])
     plan = recommend(goal, store, measure=measure, on_text=render.remark, seen=seen)
     plan, replanned, current = _beside_origin(plan, origin, store)
     plan = with_gates(plan, gates)
+    say_where_sharding_ends(plan.workload, plan.prediction.mfu)
     path = store.save_plan(plan, out) if out is not None else None
     everything = everything or depths is not None or download_rate is not None
     shown = everything or as_json

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from advisor.cli.params import BYTES, FILE, NUMBERS, SIZE, TOKENS
+from advisor.cli.params import (
+    BYTES,
+    FILE,
+    GPU,
+    NUMBERS,
+    SIZE,
+    TOKENS,
+    parallelism,
+    say_where_sharding_ends,
+    sharded_instead,
+)
 from advisor.errors import AdvisorError
 from advisor.predict.software import NAMED, software_of
 from advisor.records import Adapters, Prediction, Software, Workload
@@ -25,23 +35,30 @@ if TYPE_CHECKING:
     from advisor.predict.depths import DepthOption, Download, MemoryBill
     from advisor.predict.profile import Profile
     from advisor.predict.rows import Reading
+    from advisor.workflows.goal import PlanOptions
     from trainer.schema import ModelShape
 
 NOTHING_FITS = 3
-NEEDED = ("depth", "micro_batch", "seq_len", "vocab_size")
+SHAPE = ("family", "model", "parameters", "depth", "width", "heads", "kv_heads", "ffn_width", "seq_len", "vocab_size")
 ROWS_AT_ONCE, MOST_WORKERS = 10_000, 8
 Chunk = tuple[int, list[list[str]]]  # the number of its first row, the cells of each
 Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 
 
 @click.command()
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or a card: l4, h200-141gb-sxm, …")
-@click.option("--gpus", type=SIZE, default=1, show_default=True, help="Data-parallel devices.")
+@click.option("--gpu", type=GPU, default="auto", show_default=True, help="auto, cpu, or a GPU: h100, 8xh100, l4, …")
+@click.option("--gpus", type=SIZE, help="Data-parallel GPUs. Default: 1, or as --gpu 8xh100 says.")
+@click.option("--model", help="A published model, as gpt2-xl or nanochat-d12; any other name lists them.")
+@click.option("--params", "parameters", type=TOKENS, help="Parameters, as 1.5B: the family's nearest shape.")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
 @click.option("--depth", "--layers", type=SIZE, help="Transformer blocks.")
-@click.option("--micro-batch", type=SIZE, help="Sequences per device and forward pass.")
-@click.option("--seq-len", type=SIZE, help="Context length. Default: the calibration's.")
-@click.option("--vocab-size", type=SIZE, help="Rows of the embedding table. Default: the calibration's.")
+@click.option(
+    "--micro-batch",
+    type=SIZE,
+    help="Sequences per GPU and forward pass. Default: the smallest within 2 % of the fastest that fits.",
+)
+@click.option("--seq-len", type=SIZE, help="Context length. Default: the calibration's, else 2048.")
+@click.option("--vocab-size", type=SIZE, help="Rows of the embedding table. Default: the calibration's, else 32768.")
 @click.option("--width", type=SIZE, help="Residual stream. Default: the family's for this depth.")
 @click.option("--heads", type=SIZE, help="Query heads. Default: the family's.")
 @click.option("--kv-heads", type=SIZE, help="Key/value heads. Default: as many as heads.")
@@ -65,7 +82,7 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
     type=click.Choice(("none", "optimizer", "full")),
     default="none",
     show_default=True,
-    help="What the devices hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
+    help="What the GPUs hold a share of: nothing (DDP), moments (ZeRO-1) or all state (ZeRO-3, FSDP).",
 )
 @click.option("--optimizer", type=click.Choice(("adamw", "muon")), default="adamw", show_default=True)
 @click.option("--lora-rank", type=SIZE, help="Train adapters of this rank beside frozen 16-bit weights (LoRA).")
@@ -88,24 +105,22 @@ Answer = tuple[str, set[bool | None]]  # lines of JSON, and whether rows fit
 @click.option("--download-rate", type=BYTES, help="Bytes a second for them, as 100MB. Default: 25 to 400 MB.")
 @click.option("--rows", type=FILE, help="Predict every row of this CSV, one JSON object a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@parallelism
 def command(rows: Path | None, as_json: bool, **options: Any) -> int:
     """Predict step time, throughput and memory of one configuration, each with its 80 % interval and its basis.
 
     With --rows the table's own columns say everything; a row that cannot be predicted gets an `error` in words.
     """
-    from advisor.predict.batch import predict_batch
     from advisor.predict.depths import at_depths, download, memory_bill
     from advisor.predict.whose import whose
     from advisor.report.prediction import network
 
     if rows is not None:
         return predict_rows(rows)
-    profile, workload, sources = configured(options)
-    prediction = predict_batch(profile, [workload])[0]
-    bill, told = (
-        memory_bill(profile, workload),
-        {"for": whose(profile, workload), "network": network(prediction, profile)},
-    )
+    profile, prediction, sources = configured(options)
+    workload = prediction.workload
+    bill = memory_bill(profile, workload)
+    told = {"for": whose(profile, workload), "network": network(prediction, profile)}
     others = at_depths(profile, workload, options["depths"]) if options["depths"] else ()
     tokens, rate = options["tokens"], options["download_rate"]
     data = download(tokens, workload.shape.vocab_size, rate) if tokens else None
@@ -113,61 +128,62 @@ def command(rows: Path | None, as_json: bool, **options: Any) -> int:
         from advisor.report.prediction import document
 
         beside = {"memory_parts": bill, "depths": others, "data": data}
-        render.print_json({"gpu": workload.gpu, **document(prediction), **beside, **told, "sources": sources})
+        found = {"gpu": workload.gpu, "workload": workload, **document(prediction)}
+        render.print_json({**found, **beside, **told, "sources": sources})
     else:
         show(prediction, [f"{name}: {words}" for name, words in told.items() if words], sources, bill, others, data)
+    say_where_sharding_ends(workload, prediction.mfu)
     return NOTHING_FITS if prediction.fits is False else 0
 
 
-def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str]]:
-    """Device and configuration of the options, and what a prediction rests on; AdvisorError where they make none."""
+def configured(options: dict[str, Any]) -> tuple[Profile, Prediction, Sequence[str]]:
+    """Device of the options, their configuration predicted, and what that rests on; AdvisorError where they make none.
+
+    What was left open and is not plain is said on stderr.
+    """
     from advisor.calibrate.profiles import load_profile
     from advisor.cli.device import warn_of_others
+    from advisor.hardware.catalog import read_gpus
     from advisor.hardware.here import device_key
     from advisor.store.store import default_store
-    from trainer.schema import make_shape
+    from advisor.workflows.goal import PlanOptions, with_shape
 
+    # the model first: without one there is nothing to predict, whatever is known of the device
+    stated = with_shape(PlanOptions(**{name: options[name] for name in SHAPE}))
+    if stated.depth is None and stated.parameters is None:
+        hint = "name one, as --model gpt2, --params 1.5B or --depth 12: advisor predict --gpu h100 --model gpt2"
+        raise AdvisorError("no model is given", hint, exit_code=2)
     eight_bit = options["precision"] == "fp8"
     precision = "bf16" if eight_bit else None if options["precision"] == "auto" else options["precision"]
-    key = device_key(options["gpu"])
+    named = read_gpus(options["gpu"])
+    gpus, key = options["gpus"] or named.count or 1, device_key(named.key)
+    sharding = sharded_instead(options["sharding"], gpus) or "none"
+    if sharding != "none" and gpus == 1:
+        raise AdvisorError(f"--sharding {sharding} needs several GPUs", "say how many: --gpus 8", exit_code=2)
     warn_of_others([key])
-    adapters, frozen = _adapters(key, options), _frozen(key, options)
+    adapters, frozen = _adapters(key, options), _frozen(key, {**options, "depth": stated.depth})
     name = options["software"]
     if name is not None and key == "cpu":
         raise AdvisorError(f"--software {name}: published runs are on GPUs", "--gpu rtx-4090", exit_code=2)
     partly = adapters is not None or frozen > 0
     # what the trainer here does not do, loops in PyTorch elsewhere do
     other_shape = options["tied"] or options["head_dim"] is not None
-    elsewhere = name is not None or eight_bit or partly or other_shape or options["sharding"] == "optimizer"
+    elsewhere = name is not None or eight_bit or partly or other_shape or sharding == "optimizer"
     compiled = NAMED[name].compiled if name is not None and options["compile_"] is None else options["compile_"]
     profile = load_profile(
         key,
         default_store(),
-        family=options["family"],
+        family=stated.family,
         precision=precision,
         compile=compiled,
         software=software_of(name, fp8=eight_bit) if name or eight_bit or partly or other_shape else None,
-        sharding=options["sharding"] if elsewhere else "none",
+        sharding=sharding if elsewhere else "none",
     )
     if eight_bit and not (profile.spec and profile.spec.fp8_flops):
         raise AdvisorError(
             f"{key} has no units for 8-bit floats", "choose another precision: --precision bf16", exit_code=2
         )
-    given = {**options, "seq_len": options["seq_len"] or profile.seq_len}
-    given["vocab_size"] = given["vocab_size"] or profile.vocab_size
-    if missing := [f"--{name.replace('_', '-')}" for name in NEEDED if not given[name]]:
-        example = "--gpu l4 --depth 12 --micro-batch 8 --seq-len 2048 --vocab-size 32768"
-        raise AdvisorError(f"{', '.join(missing)} not given", f"for example: advisor predict {example}", exit_code=2)
-    sharding, checkpointing = options["sharding"], options["activation_checkpointing"]
-    if sharding != "none" and options["gpus"] == 1:
-        raise AdvisorError(f"--sharding {sharding} needs several devices", "say how many: --gpus 8", exit_code=2)
-    shape = make_shape(
-        options["family"],
-        depth=given["depth"],
-        vocab_size=given["vocab_size"],
-        seq_len=given["seq_len"],
-        **{size: options[size] for size in ("width", "heads", "kv_heads", "ffn_width")},
-    )
+    shape, assumed = _shape(stated, profile)
     published = software_of(
         name,
         adapters=adapters,
@@ -177,18 +193,53 @@ def configured(options: dict[str, Any]) -> tuple[Profile, Workload, Sequence[str
     )
     workload = Workload(
         shape=_with_heads_of(shape, options["head_dim"]),
-        micro_batch=options["micro_batch"],
+        micro_batch=options["micro_batch"] or 1,
         grad_accum=options["grad_accum"],
         gpu=profile.key,
-        gpus=options["gpus"],
+        gpus=gpus,
         precision=precision or profile.precision,
         compile=profile.compile if compiled is None else compiled,
-        activation_checkpointing=checkpointing,
+        activation_checkpointing=options["activation_checkpointing"],
         optimizer=options["optimizer"],
         sharding=sharding,
         software=published if elsewhere else None,
     )
-    return profile, workload, (*profile.sources, *(_elsewhere(partly) if elsewhere else ()))
+    prediction, chosen = _predicted(profile, workload, micro_batch_given=options["micro_batch"] is not None)
+    if left_open := (*chosen, *assumed):
+        render.remark(f"not given, so taken: {'; '.join(left_open)}")
+    return profile, prediction, (*profile.sources, *(_elsewhere(partly) if elsewhere else ()))
+
+
+def _shape(stated: PlanOptions, profile: Profile) -> tuple[ModelShape, list[str]]:
+    """The model's sizes as a plan takes them, and which of length and vocabulary nobody stated."""
+    from advisor.plan.goal import SEQ_LEN, VOCAB_SIZE
+    from advisor.plan.models import nearest_shape
+    from trainer.schema import make_shape
+
+    seq_len = stated.seq_len or profile.seq_len or SEQ_LEN[profile.device_type]
+    vocab_size = stated.vocab_size or profile.vocab_size or VOCAB_SIZE[profile.device_type]
+    assumed = [] if stated.seq_len or profile.seq_len else [f"--seq-len {seq_len}"]
+    assumed += [] if stated.vocab_size or profile.vocab_size else [f"--vocab-size {vocab_size}"]
+    if stated.parameters is not None:
+        return nearest_shape(stated.family, stated.parameters, vocab_size=vocab_size, seq_len=seq_len), assumed
+    assert stated.depth is not None  # else no model was given
+    sizes = {name: getattr(stated, name) for name in ("width", "heads", "kv_heads", "ffn_width")}
+    return make_shape(stated.family, depth=stated.depth, vocab_size=vocab_size, seq_len=seq_len, **sizes), assumed
+
+
+def _predicted(profile: Profile, workload: Workload, *, micro_batch_given: bool) -> tuple[Prediction, list[str]]:
+    """The configuration predicted, at the batch rule's micro-batch where none was given; and how that was chosen."""
+    from advisor.plan.batches import MICRO_BATCHES
+    from advisor.predict.batch import predict_batch
+    from advisor.predict.micro_batch import fast_enough
+
+    if micro_batch_given:
+        return predict_batch(profile, [workload])[0], []
+    answers = predict_batch(profile, [replace(workload, micro_batch=size) for size in MICRO_BATCHES])
+    chosen = fast_enough(answers)
+    if chosen is None:
+        return answers[0], ["--micro-batch 1 (no larger one surely fits)"]
+    return chosen, [f"--micro-batch {chosen.workload.micro_batch} (the smallest within 2 % of the fastest that fits)"]
 
 
 def _with_heads_of(shape: ModelShape, size: int | None) -> ModelShape:

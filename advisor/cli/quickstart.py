@@ -29,7 +29,7 @@ _LEAST_DEADLINE_SECONDS = 10.0
 
 
 @click.command()
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here.")
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the GPU you expect here.")
 @click.option("--budget-seconds", type=Number(min=10), help="For the calibration. Default: 90; 120 on a GPU.")
 @click.option("--deadline", type=SECONDS, default="90s", show_default=True, help="For the run that is then trained.")
 @click.option("--price", type=USD, help="Dollars per hour of this machine. Default: 0.")

@@ -23,7 +23,7 @@ sentence and, where there is one, a next step, on stderr; under `--json` also `{
 |---|---|---|
 | 0 | done | |
 | 1 | what was asked for failed | a file that is there and cannot be used, a full disk, a run that diverged |
-| 2 | wrong usage: what was typed shows it | an unknown card or run, a value out of range, a path that is not there |
+| 2 | wrong usage: what was typed shows it | an unknown GPU or run, a value out of range, a path that is not there |
 | 3 | worked, but nothing fits | no run within the budget |
 | 130 | interrupted | Ctrl-C |
 

@@ -17,7 +17,7 @@ from advisor.workflows.launch import Limits
 @click.command("resume")
 @click.argument("run")
 @click.option(
-    "--price", type=USD, help="Dollars per hour of what it goes on on, all devices; earlier attempts keep theirs."
+    "--price", type=USD, help="Dollars per hour from now on, of all GPUs together; earlier attempts keep theirs."
 )
 @click.option("--max-usd", type=USD, help="New limit on dollars, earlier attempts included.")
 @click.option("--max-hours", type=Number(min=0, min_open=True), help="New limit on hours, earlier attempts included.")

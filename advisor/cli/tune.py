@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from advisor.cli.params import FILE, FOLDER, LENGTH, SIZE, VOCABULARY, Number
+from advisor.cli.params import FILE, FOLDER, LENGTH, PRECISION, SIZE, VOCABULARY, Number
 from advisor.report import render
 
 
 @click.command()
 @click.argument("plan", required=False, metavar="[PLAN.yaml]", type=FILE)
-@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the card you expect here (l4, h200, …).")
+@click.option("--gpu", default="auto", show_default=True, help="auto, cpu, or the GPU you expect here (l4, h200, …).")
 @click.option("--family", type=click.Choice(("nanochat", "gpt2", "llama")), default="nanochat", show_default=True)
 @click.option("--depth", "--layers", type=SIZE, help="Transformer blocks. Default: 4 on a CPU, 12 on a GPU.")
 @click.option("--seq-len", type=LENGTH, help="Context length. Default: 256 on a CPU, 2048 on a GPU.")
@@ -20,7 +20,7 @@ from advisor.report import render
 @click.option("--micro-batch", type=SIZE, help="Sequences per forward pass of the base. Default: 4 or 16.")
 @click.option("--grad-accum", type=SIZE, help="Micro-batches per step of the base. Default: 2.")
 @click.option("--data", type=FOLDER, help="Token folder from `advisor data prepare`; default: synthetic tokens.")
-@click.option("--precision", type=click.Choice(("auto", "bf16", "fp16", "fp32")), default="auto", show_default=True)
+@click.option("--precision", type=PRECISION, default="auto", show_default=True)
 @click.option("--compile/--no-compile", "compile", default=None, help="torch.compile in the base. Default: on a GPU.")
 @click.option(
     "--activation-checkpointing", type=click.Choice(("none", "selective", "full")), default="none", show_default=True

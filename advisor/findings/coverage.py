@@ -34,13 +34,13 @@ def _lacking(case: Case) -> list[str]:
     kinds = (
         ("the training loss of each step", not len(curve(run, "loss"))),
         ("step times", step_times(case) is None),
-        ("the card's name", not card_known),
+        ("the GPU's name", not card_known),
         ("the model's shape and batch", case.workload is None),
         ("the vocabulary's size", vocabulary(case) is None and nats_per_unit(run) is not None),
         ("a validation loss", not len(curve(run, "eval_loss"))),
         ("the learning rate", not len(curve(run, "learning_rate"))),
         ("the gradient norm", not len(curve(run, "grad_norm"))),
-        ("telemetry of the device", not len(telemetry(case, "utilization")) and not on_cpu(case)),
+        ("telemetry of the GPU", not len(telemetry(case, "utilization")) and not on_cpu(case)),
         ("what the program printed", not has_words(run)),
     )
     return [words for words, missing in kinds if missing]

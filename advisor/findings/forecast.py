@@ -258,7 +258,7 @@ def elsewhere(case: Case, place: Place) -> Elsewhere:
         whole_usd=_scaled(whole, usd),
         rest_hours=rest,
         rest_usd=_scaled(rest, usd),
-        note="" if predicted.fits is not False else "does not fit into the device's memory at this micro-batch",
+        note="" if predicted.fits is not False else "does not fit into the GPU's memory at this micro-batch",
     )
 
 

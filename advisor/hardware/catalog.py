@@ -1,7 +1,8 @@
 """GPU specifications: exact rows with their sources, None where nothing is known.
 
-Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A name that could
-mean two cards is an error that lists them: never another card's number.
+Reads profiles/gpus.csv (format in profiles/README.md) and the user's own gpus.csv under ADVISOR_HOME. A driver's name
+that could mean two GPUs means none (`find_gpu`). What a person typed is read by `read_gpus`: a name of several forms of
+one GPU means the usual form, and a sentence says so.
 """
 
 from __future__ import annotations
@@ -25,11 +26,21 @@ GPU_COLUMNS = (
 REQUIRED_GPU_COLUMNS = ("key", "memory_gb", "mem_bw_gbs", "source")
 TERA, GIGA, MIB = 1e12, 1e9, 2**20
 GPUS_PER_NODE = 8
+MOST_GPUS = 100_000  # more is a slip of the hand
+NO_SINGLE_GPU = ("auto", "any", "cpu")  # words of --gpu that the catalog does not explain
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _SPELT = {"blackwell": "bw", "mobile": "laptop"}  # in keys
 _ALWAYS_SAID = {"laptop", "super"}  # parts of a product's name that nobody leaves out
 _RAN_SHORT = 0.92  # a card holds at least this share of its marketed GB (ECC and firmware take some)
 _RAN_OVER = 1.08  # and at most this: "80 GB" cards hold 80 GiB
+
+_SERVER_FORM = re.compile(r"-(sxm\d?|pcie|nvl)$")
+_OTHER_MAKERS = {
+    "Apple": re.compile(r"\b(apple|mac(book)?|mps|m[1-9])\b"),
+    "AMD": re.compile(r"\b(amd|radeon|rx|rx\d{4}\w*|vega|mi\d\d)\b"),
+    "Intel": re.compile(r"\b(intel|arc|iris|xe|gaudi)\b"),
+}
+_DRIVERS = {"Apple": "Apple", "AMD": "AMD", "Intel": "HL-"}  # how their drivers' names begin
 
 # Dense fp16 products with fp32 sums per fp32 product outside the tensor units, of cards at full rate (data sheets).
 _FULL_RATE = {"Turing": 8, "Ampere": 4, "Ada": 4, "Blackwell": 4}
@@ -138,14 +149,55 @@ def gpus_named(name: str) -> list[GpuSpec]:
     return [gpus[key] for key in _matching_keys(name, gpus)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedGpus:
+    """What somebody's words for a GPU mean, and the sentence that says how they were read."""
+
+    key: str  # of the catalog, or one of the words that name no single GPU: auto, any, cpu
+    count: int | None  # None: not said
+    reading: str | None  # None: the words are the catalog's own
+
+
+def read_gpus(text: str) -> NamedGpus:
+    """The GPU that "h100", "4090", "8xh100" or "h100-80gb-sxm:8" names, and how many of it.
+
+    Raises AdvisorError (exit 2) for an unknown name, and for one that could mean different GPUs.
+    """
+    counted = re.fullmatch(r"(?:(\d+)\s*[x×*]\s*)?(.*?)(?:\s*[:×*]\s*(\S*)|\s+x\s*(\d+))?", text.strip(), re.DOTALL)
+    assert counted is not None  # every part may be absent, and the name may be anything
+    before, name, after_colon, after_x = counted.groups()
+    said = [number for number in (before, after_colon, after_x) if number is not None]
+    if len(said) > 1 or not all(n.isdecimal() and 1 <= int(n) <= MOST_GPUS for n in said):
+        hint = "write how many GPUs of which kind as h100:8 or 8xh100"
+        message = f"{text!r}: how many GPUs is not a whole number from 1 on: {' and '.join(map(repr, said))}"
+        raise AdvisorError(message, hint, exit_code=2)
+    count = int(said[0]) if said else None
+    if name.lower() in NO_SINGLE_GPU:
+        return NamedGpus(key=name.lower(), count=count, reading=None)
+    key = require_gpu(name).key
+    others = [spec.key for spec in gpus_named(name) if spec.key != key]
+    reading = f"{text.strip()} read as {f'{count} x ' if count else ''}{key}"
+    reading += f" (other forms: {', '.join(others)})" if others else ""
+    return NamedGpus(key=key, count=count, reading=reading if _normal(name) != _normal(key) else None)
+
+
 def require_gpu(name: str) -> GpuSpec:
-    """As find_gpu, but an unknown or ambiguous name is an AdvisorError (exit 2) that lists what it could be."""
+    """The GPU that a person's name means; AdvisorError (exit 2) for an unknown name, and one of different GPUs.
+
+    The usual form of a server's GPU is the SXM one with the most memory; of any other the first in the catalog.
+    """
     gpus = load_gpus()
     keys = _matching_keys(name, gpus)
-    if len(keys) == 1:
-        return gpus[keys[0]]
+    if len({_without_form(key) for key in keys}) == 1:
+        return gpus[max(keys, key=lambda key: ("sxm" in key, gpus[key].memory_gb * bool(_SERVER_FORM.search(key))))]
     if keys:
         raise AdvisorError(f"{name!r} could be any of: {', '.join(keys)}", "name one of these", exit_code=2)
+    maker = next((maker for maker, named in _OTHER_MAKERS.items() if named.search(name.lower())), None)
+    if maker is not None:
+        known = [key for key, spec in gpus.items() if any(n.startswith(_DRIVERS[maker]) for n in spec.nvml_names)]
+        has = f"has {', '.join(known)}" if known else "has none: the trainer runs on CUDA and on CPUs"
+        hint = "name another GPU, or measure the CPU of this machine: advisor calibrate --gpu cpu"
+        raise AdvisorError(f"unknown GPU {name!r}: of {maker}'s GPUs the catalog {has}", hint, exit_code=2)
     short = {key.partition("-")[0] for key in gpus}  # h1000 is closer to h100 than to any whole key
     near = [
         *close_matches(name.lower(), sorted(word for word in short if any(map(str.isdigit, word)))),
@@ -153,7 +205,12 @@ def require_gpu(name: str) -> GpuSpec:
     ]
     close = list(dict.fromkeys(near))[:3]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known cards", exit_code=2)
+    raise AdvisorError(f"unknown GPU {name!r}", f"{hint}`advisor gpus` lists all {len(gpus)} known GPUs", exit_code=2)
+
+
+def _without_form(key: str) -> str:
+    """A key without what tells the forms of one GPU apart: its memory, its socket, its edition."""
+    return re.sub(r"-(\d+gb|sxm\d?|pcie|nvl|ws|maxq|server)\b", "", key)
 
 
 def _words(name: str) -> list[str]:

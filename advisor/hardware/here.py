@@ -110,7 +110,7 @@ def check_is_here(gpu: str, gpus: int) -> str | None:
         return None
     present = cards()
     if len(present) < gpus:
-        has = f"has only {len(present)}" if present else "has no NVIDIA card"
+        has = f"has only {len(present)}" if present else "has no NVIDIA GPU"
         raise AdvisorError(
             f"the plan is for {gpus} x {gpu}, and this machine {has}",
             "launch it on a machine that has them (the file is all it needs), or plan for this one: advisor plan",

@@ -136,7 +136,7 @@ def price_problem(row: PriceRow, cards: Mapping[str, GpuSpec]) -> str | None:
     peak = cards[row.gpu].bf16_flops or cards[row.gpu].fp16_flops or 0.0
     rented = row.provider not in MARKETPLACES and not row.gpu.startswith(_CONSUMER)
     if per_gpu < (max(PRICE_RANGE[0], FLOOR_USD_PER_TFLOPS * peak / TERA) if rented else PRICE_RANGE[0] / 2):
-        return f"${per_gpu:.3f} per GPU-hour is a host without its card"
+        return f"${per_gpu:.3f} per GPU-hour is a host without its GPU"
     return f"${per_gpu:.0f} per GPU-hour is no rent" if per_gpu > PRICE_RANGE[1] else None
 
 

@@ -73,7 +73,7 @@ def parse_gpu_ids(text: str | None) -> tuple[int, ...]:
     """The cards of "0,1"; AdvisorError (exit 2) for anything else."""
     words = [word.strip() for word in text.split(",")] if text is not None else []
     if any(not re.fullmatch(r"[0-9]{1,3}", word) for word in words):
-        raise AdvisorError(f"--gpu-ids {text}: that is no list of cards", "write it like 0,1", exit_code=2)
+        raise AdvisorError(f"--gpu-ids {text}: that is no list of GPUs", "write it like 0,1", exit_code=2)
     return tuple(map(int, words))
 
 
@@ -101,16 +101,16 @@ def _check_asked(count: int, asked: Sequence[int], present: tuple[int, ...] | No
     if not asked:
         return
     if len(set(asked)) != count:
-        raise AdvisorError(f"--gpu-ids names {len(set(asked))} cards, the plan is for {count}", "name as many",
+        raise AdvisorError(f"--gpu-ids names {len(set(asked))} GPUs, the plan is for {count}", "name as many",
                            exit_code=2)  # fmt: skip
     if present is not None and (unknown := sorted(set(asked) - set(present))):
         has = ", ".join(map(str, present)) or "none"
-        raise AdvisorError(f"--gpu-ids: there is no card {unknown[0]} here", f"there are: {has}", exit_code=2)
+        raise AdvisorError(f"--gpu-ids: there is no GPU {unknown[0]} here", f"there are: {has}", exit_code=2)
 
 
 def _too_few(count: int, taken: dict[int, str]) -> AdvisorError:
     who = "; ".join(f"GPU {number} is taken by {run}" for number, run in taken.items())
-    return AdvisorError(f"{count} free cards are needed: {who}", "wait for it, or end it: advisor stop RUN")
+    return AdvisorError(f"{count} free GPUs are needed: {who}", "wait for it, or end it: advisor stop RUN")
 
 
 def _path(number: int) -> Path:
@@ -120,7 +120,7 @@ def _path(number: int) -> Path:
 def _opened(number: int) -> int:
     """The lock's file, made if it is not there; read-only where it is somebody else's, which is enough to lock it."""
     path = _path(number)
-    with disk_errors("lock the card by", path):
+    with disk_errors("lock the GPU by", path):
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

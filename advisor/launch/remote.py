@@ -206,7 +206,7 @@ def exported(job: Job, data_at: str | None = None) -> ExportJob:
     """The job as exports know it; `data_at` is where its tokens lie there. AdvisorError for what cannot be exported."""
     if job.plan is None:
         hint = "make one: advisor plan; or start the run there by hand: python -m trainer run.yaml --out DIR"
-        raise AdvisorError("elsewhere only plans are started: a bare run.yaml says nothing of cards and hours", hint)
+        raise AdvisorError("elsewhere only plans are started: a bare run.yaml says nothing of GPUs and hours", hint)
     if job.trainer is not OWN:
         raise AdvisorError(f"the trainer {job.trainer.name} cannot be sent elsewhere", "start it there by hand")
     config, place = job.config, job.record.place

@@ -112,11 +112,11 @@ class SshBackend(RemoteBackend):
         plan_cards = request.record.gpus if find_gpu(request.record.device_key or "") else 0
         lacking = [f"{tool} is not there" for tool in by.get("missing", [])]
         if len(cards := by.get("card", [])) < plan_cards:
-            lacking.append(f"the plan is for {plan_cards} cards, and {len(cards) or 'no'} are there")
+            lacking.append(f"the plan is for {plan_cards} GPUs, and {len(cards) or 'no'} are there")
         if lacking:
             raise AdvisorError(f"{host} cannot run it: {'; '.join(lacking)}", "mend that there, or name another host")
         free = int(by["free"][0]) * 1024
-        shown = "; ".join(cards) if cards else "no NVIDIA card"
+        shown = "; ".join(cards) if cards else "no NVIDIA GPU"
         return [f"{host}: {shown}; {free / 1e9:.0f} GB free on disk; {by['python'][0]}"]
 
     def hand_over(self, request: LaunchRequest) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from advisor.plan.batches import MICRO_BATCHES
 from advisor.plan.curves import largest_context
 from advisor.predict.batch import predict_batch
+from advisor.predict.micro_batch import fast_enough
 from advisor.predict.profile import Profile
 from advisor.records import Prediction, Software, Workload
 from trainer.schema import ModelShape
-
-_AS_FAST = 0.98  # of the best rate: the smallest micro-batch that comes so near is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +41,6 @@ def adapted(profile: Profile, shape: ModelShape, software: Software, gpus: int =
         for micro in MICRO_BATCHES
     ]
     answers = predict_batch(profile, tried)
-    fitting = [answer for answer in answers if answer.fits]
     leanest = replace(base, activation_checkpointing="full")
-    chosen = _fastest(fitting) if fitting else answers[tried.index(leanest)]
+    chosen = fast_enough(answers) or answers[tried.index(leanest)]
     return Adapted(prediction=chosen, longest_context=largest_context(profile, leanest))
-
-
-def _fastest(fitting: Sequence[Prediction]) -> Prediction:
-    rates = [answer.tokens_per_second.value if answer.tokens_per_second else 0.0 for answer in fitting]
-    near = [answer for answer, rate in zip(fitting, rates, strict=True) if rate >= _AS_FAST * max(rates)]
-    return min(near, key=lambda answer: answer.workload.micro_batch)

@@ -87,7 +87,7 @@ def _row(goal: Goal, spec: GpuSpec, profile_of: Callable[[str], Profile]) -> Car
     if not prediction.plannable:
         return replace(row, problem=f"does not fit its memory at micro-batch {prediction.workload.micro_batch}")
     if rate is None:
-        return replace(row, problem=f"the links between {goal.gpus} cards are not known")
+        return replace(row, problem=f"the links between {goal.gpus} GPUs are not known")
     row = replace(row, prediction=prediction)
     if price is None or price.usd_per_hour is None:
         return row

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from advisor.plan.offers import OWN, usual_counts
 from advisor.records import Goal
+from advisor.units import write_count, write_duration
 
 
 def plan_command(goal: Goal, out: str | None = None) -> str:
@@ -41,10 +42,10 @@ def _values(goal: Goal) -> dict[str, str | None]:
     return {
         "--budget": _number(goal.budget_usd),
         "--deadline": _duration(goal.deadline_seconds),
-        "--tokens": _number(goal.tokens) if goal.epochs is None else None,
+        "--tokens": _count(goal.tokens) if goal.epochs is None else None,
         "--epochs": _number(goal.epochs),
-        "--data-tokens": _number(goal.data_tokens),
-        "--inference-tokens": _number(goal.inference_tokens),
+        "--data-tokens": _count(goal.data_tokens),
+        "--inference-tokens": _count(goal.inference_tokens),
         **_shape(goal),
         "--data": goal.data,
         "--ratio": _number(goal.ratio),
@@ -62,7 +63,7 @@ def _values(goal: Goal) -> dict[str, str | None]:
         "--value-of-time": _number(goal.usd_per_waiting_hour),
         "--checkpoint-every": _duration(goal.checkpoint_seconds),
         "--micro-batch": _number(goal.micro_batch),
-        "--global-batch": _number(goal.global_batch_tokens),
+        "--global-batch": _count(goal.global_batch_tokens),
         "--precision": _unless(goal.precision, "auto"),
         "--activation-checkpointing": goal.activation_checkpointing,
         "--sharding": goal.sharding,
@@ -75,7 +76,7 @@ def _shape(goal: Goal) -> dict[str, str | None]:
     if goal.model is not None:
         return {"--model": goal.model}
     if goal.parameters is not None:
-        return {"--params": _number(goal.parameters)}
+        return {"--params": _count(goal.parameters)}
     return {
         "--depth": _number(goal.depth),
         "--width": _number(goal.width),
@@ -96,9 +97,8 @@ def _number(value: float | None) -> str | None:
 
 
 def _duration(seconds: float | None) -> str | None:
-    if seconds is None:
-        return None
-    for unit, length in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= length and (seconds / length).is_integer():
-            return f"{int(seconds / length)}{unit}"
-    return f"{_number(seconds)}s"
+    return None if seconds is None else write_duration(seconds)
+
+
+def _count(count: float | None) -> str | None:
+    return None if count is None else write_count(count) if float(count).is_integer() else repr(float(count))

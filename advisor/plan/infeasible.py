@@ -74,7 +74,8 @@ def feasible_deadline(seconds: float) -> str:
         return f"--deadline {-(-enough // 10) * 10 + 10}s"
     if seconds < 4 * 3600:
         return f"--deadline {-(-enough // 60) + 1}min"
-    return f"--deadline {-(-enough // 3600) + 1}h"
+    hours = -(-enough // 3600) + 1
+    return f"--deadline {hours}h" if hours < 100 else f"--deadline {-(-hours // 24)}d"
 
 
 def _least(space: SearchSpace, places: np.ndarray) -> tuple[np.ndarray, Costs, np.ndarray]:

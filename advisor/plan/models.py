@@ -6,15 +6,18 @@ Reads profiles/models.yaml, where every model has its source (format in profiles
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import yaml
 
 from advisor.errors import AdvisorError, close_matches
 from advisor.laws.flops import parameters
 from advisor.store.folders import profiles_folder
-from advisor.units import format_tokens
+from advisor.units import format_count, format_tokens
 from trainer.schema import ModelShape, make_shape
 
 DEEPEST_OF_COUNTS = 128  # blocks; the deepest published dense decoders have 126
@@ -46,22 +49,64 @@ def named_models() -> tuple[NamedModel, ...]:
 
 
 def require_model(name: str) -> NamedModel:
-    """The model of this name; raises AdvisorError (exit 2) with what comes near it."""
+    """The model of this name, with or without its owner; raises AdvisorError (exit 2) with what comes near it."""
     models = {model.name: model for model in named_models()}
-    key = name.strip().lower()
+    key = re.sub(r"^meta-(?=llama)|-hf$", "", name.strip().lower().rpartition("/")[2])
     if key in models:
         return models[key]
+    if (depth := re.fullmatch(r"nanochat-d([1-9]\d?)", key)) is not None:
+        shape = replace(models["nanochat-d20"].shape, **_proportions("nanochat", int(depth[1])))
+        return NamedModel(name=key, shape=shape, parameters=parameters(shape), source=models["nanochat-d20"].source)
     if (other := _document()["not_built"].get(key)) is not None:
-        count = f"{other['parameters'] / 1e6:.0f}M"
-        raise AdvisorError(
-            f"--model {name}: the trainer does not build it, {other['why']}",
-            f"plan one of its size: --family {other['family']} --params {count}",
-            exit_code=2,
-        )
+        raise _not_built(name, other)
+    if (experts := _document()["experts"].get(key) or _experts_by_name(key)) is not None:
+        raise _mixture(name, experts)
     close = close_matches(key, models)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    hint += f"known: {', '.join(models)}; any other: --depth, --width, --heads, --kv-heads and --ffn-width"
+    hint += f"known: {', '.join(models)}, nanochat-dN; any other: --depth, --width, --heads, --kv-heads and --ffn-width"
     raise AdvisorError(f"--model {name}: unknown", hint, exit_code=2)
+
+
+def _proportions(family: str, depth: int) -> dict[str, int]:
+    """The sizes that a family's depth settles."""
+    shape = make_shape(family, depth=depth, vocab_size=2, seq_len=1)
+    return {name: getattr(shape, name) for name in ("depth", "width", "heads", "kv_heads", "ffn_width")}
+
+
+def _not_built(name: str, row: Mapping[str, Any]) -> AdvisorError:
+    """What a model has that no family has, and the family's shape that is nearest to it."""
+    sizes = {key: value for key, value in row.items() if key not in ("why", "family", "parameters", "source")}
+    theirs = format_count(row["parameters"])
+    ours = format_count(parameters(make_shape(row["family"], **sizes)))
+    options = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in sizes.items())
+    return AdvisorError(
+        f"--model {name}: the trainer does not build it, {row['why']}",
+        f"the nearest it builds has {ours} parameters, where {name} has {theirs}: --family {row['family']} {options}",
+        exit_code=2,
+    )
+
+
+def _experts_by_name(key: str) -> Mapping[str, float] | None:
+    """Billions of parameters, all and active, that a name says (qwen3-next-80b-a3b); empty if it says experts only."""
+    if (sizes := re.search(r"(\d+(?:\.\d+)?)b-a(\d+(?:\.\d+)?)b", key)) is not None:
+        return {"total": float(sizes[1]), "active": float(sizes[2])}
+    return {} if re.search(r"\d+x\d+(\.\d+)?b|moe|mixtral|deepseek-(v[2-9]|r\d)", key) else None
+
+
+def _mixture(name: str, billions: Mapping[str, Any]) -> AdvisorError:
+    """That mixtures of experts are not modelled, and what bounds them."""
+    if billions:
+        active, total = (f"{billions[which]:g}B" for which in ("active", "total"))
+        hint = (
+            f"a dense model of the {active} parameters that a token meets bounds the time from below: --family llama "
+            f"--params {active}; one of all {total} bounds the memory from above: --family llama --params {total}"
+        )
+    else:
+        hint = (
+            "a dense model of the parameters that a token meets bounds the time from below, one of all parameters the "
+            "memory from above: --family llama --params with each of the two numbers"
+        )
+    return AdvisorError(f"--model {name}: mixtures of experts are not modelled yet", hint, exit_code=2)
 
 
 def nearest_shape(family: str, count: int, *, vocab_size: int, seq_len: int) -> ModelShape:

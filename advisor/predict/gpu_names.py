@@ -93,7 +93,7 @@ def named_cards(text: str, memory_gib: float | None, cards: Iterable[GpuSpec]) -
     if not text:
         return "the GPU is not named"
     if re.search(r"not named|\b1 gcd\b", text.lower()):
-        return f"GPU {text!r} does not name a whole card"
+        return f"GPU {text!r} does not name a whole GPU"
     cards = list(cards)
     exact = [c for c in cards if text == c.key or text in c.nvml_names]
     found = _of_memory(exact, memory_gib) or _candidates(read_card_name(text), memory_gib, cards)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from advisor.predict.groups import group_keys
+from advisor.records import Prediction
 
 ENOUGH = 0.98  # of the best tokens/s: a smaller micro-batch this fast leaves memory free and loses nothing
+
+
+def fast_enough(answers: Sequence[Prediction]) -> Prediction | None:
+    """Of predictions of one model, the one whose micro-batch the rule takes; None where nothing surely fits."""
+    fitting = [answer for answer in answers if answer.fits]
+    rates = [answer.tokens_per_second.value if answer.tokens_per_second else 0.0 for answer in fitting]
+    near = [answer for answer, rate in zip(fitting, rates, strict=True) if rate >= ENOUGH * max(rates)]
+    return min(near, key=lambda answer: answer.workload.micro_batch, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ COLUMNS = (  # that are read; any other is ignored
     *("seq_len", "micro_batch", "grad_accum", "global_batch_tokens", "precision", "compile", "flash_attn", "act_ckpt"),
     *("parallelism", "optimizer", "notes", "software", "source"),
 )
+_OPTIONS = {"depth": "layers", "width": "dim", "vocab_size": "vocab", "gpus": "n_gpus"}  # columns named as options are
 _EMPTY = frozenset(("nan", "NaN", "null", "None", "N/A", "n/a", "NA", "?", "-", "–", "—")) | {
     said for words in ("unknown", "not stated", "unstated") for said in (words, words.capitalize(), words.upper())
 }
@@ -81,15 +82,15 @@ def row_cells(path: Path) -> Iterator[list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
-            columns = next(lines, [])
+            columns = [_OPTIONS.get(name.strip().replace("-", "_"), name) for name in next(lines, [])]
             if missing := [name for name in REQUIRED_COLUMNS if name not in columns]:
                 hint = f"the first line must name the columns, at least {', '.join(REQUIRED_COLUMNS)}"
-                raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint)
+                raise AdvisorError(f"{path} has no column {', '.join(missing)}", hint, exit_code=2)
             yield columns
             yield from filter(None, lines)
     except (UnicodeDecodeError, csv.Error) as error:
         hint = "save it as UTF-8 text with commas"
-        raise AdvisorError(f"{path} is not a CSV file: {error}", hint) from error
+        raise AdvisorError(f"{path} is not a CSV file: {error}", hint, exit_code=2) from error
     except OSError as error:
         hint = "give the path of a CSV file"
         raise AdvisorError(f"cannot read {path}: {error.strerror}", hint) from error

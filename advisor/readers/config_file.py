@@ -14,6 +14,7 @@ import yaml
 from advisor.errors import AdvisorError
 from advisor.readers.bounded import parse_json, read_text
 from advisor.readers.config_names import facts_of_settings
+from advisor.store.disk import yaml_problem
 from trainer.schema import ConfigError, RunConfig, config_from_dict
 
 MOST_BYTES = 4 * 2**20  # of a configuration; what is larger is data
@@ -107,9 +108,7 @@ def _yaml(text: str, path: Path) -> Any:
     try:
         return yaml.load(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where, reason = f"line {mark.line + 1}: " if mark is not None else "", " ".join(str(error).split())[:120]
-        raise AdvisorError(f"{path} is not valid YAML: {where}{reason}", _MEND) from None
+        raise AdvisorError(f"{path} is not valid YAML: {yaml_problem(error)}", _MEND) from None
 
 
 def _toml(text: str, path: Path) -> Any:

@@ -45,7 +45,7 @@ def read_telemetry(path: Path) -> Telemetry:
     """Columns of `run_table.TELEMETRY_COLUMNS` of a telemetry file or a run folder; AdvisorError where it has none."""
     telemetry = _read(path)[0]
     if not telemetry:
-        raise AdvisorError(f"{path} holds readings of the host only, none of a card", _RECORD)
+        raise AdvisorError(f"{path} holds readings of the host only, none of a GPU", _RECORD)
     return telemetry
 
 
@@ -133,7 +133,7 @@ def _system_metrics(path: Path) -> tuple[Telemetry, int, tuple[str, ...]]:
     """W&B's `wandb-events.jsonl`: one object a line with keys like `system.gpu.0.powerWatts`."""
     telemetry = system_metrics(_object(line) for chunk in chunks(path) for line in chunk.text.split(b"\n"))
     if telemetry is None:
-        raise AdvisorError(f"{path} holds no system metrics of a card", _RECORD)
+        raise AdvisorError(f"{path} holds no system metrics of a GPU", _RECORD)
     return telemetry, len(telemetry["unix_seconds"]), ()
 
 

@@ -33,7 +33,7 @@ _FITS = {
 }
 _MEMORY_KINDS = {
     "allocated": "allocated",
-    "device": "on the card, by NVML",
+    "device": "on the GPU, by NVML",
     "resident": "memory of its processes",
 }
 
@@ -102,7 +102,7 @@ def adoption_lines(done: Adoption) -> Iterator[str]:
             f"{model.vocab_size:,}, by its {'configuration' if adopted.by_log else 'weights'}; {_FITS[done.by_law]}"
         )
     if held is None:
-        yield "how right its step times are predicted cannot be told: fewer than four batches were measured"
+        yield "the error of its predicted step times is unknown: fewer than four batches were measured"
     else:
         yield (
             f"each batch predicted from the others: median error {format_percent(held.median)}, "

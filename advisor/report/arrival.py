@@ -14,7 +14,7 @@ _QUANTITIES = (STEP_TIME, THROUGHPUT, TIME, COST, LOSS)
 def table(before: Plan, after: Plan) -> Table:
     """Both plans, row by row."""
     rows = [
-        ("card", before.workload.gpu, after.workload.gpu),
+        ("GPU", before.workload.gpu, after.workload.gpu),
         ("depth", str(before.chosen.depth), str(after.chosen.depth)),
         ("micro-batch × accumulation", _batch(before), _batch(after)),
         ("recomputation", before.run.activation_checkpointing, after.run.activation_checkpointing),

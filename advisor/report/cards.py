@@ -193,9 +193,9 @@ def refreshed_words(done: Refreshed) -> list[str]:
     lines = [f"{len(done.rows)} prices of today from {', '.join(providers)}"]
     lines += [f"no answer from {name}: {why.splitlines()[0][:100]}" for name, why in sorted(done.failures.items())]
     if done.rejected:
-        lines.append(f"{done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a card)")
+        lines.append(f"{done.rejected} rows left out that are no prices (0.00, 700.0, hosts without a GPU)")
     if done.unmatched:
-        lines.append(f"cards not told apart or not in the catalog: {', '.join(done.unmatched)}")
+        lines.append(f"GPUs not told apart or not in the catalog: {', '.join(done.unmatched)}")
     return lines
 
 

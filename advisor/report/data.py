@@ -17,7 +17,7 @@ def facts(folder: Path, meta: TokenMeta) -> list[tuple[str, str]]:
         ("documents", format_count(meta.documents)),
         ("training", f"{format_tokens(meta.tokens)} tokens, {format_bytes(meta.bytes)}"),
         ("validation", held_out),
-        *([] if meta.counted_tokens is None else [("of them learnt", _learnt(meta))]),
+        *([] if meta.counted_tokens is None else [("of these trained on", _learnt(meta))]),
         ("bytes per token", format_number(meta.bytes_per_token)),
         ("vocabulary", f"{meta.vocab_size} tokens, stored as {meta.dtype}"),
         ("created", meta.created),

@@ -30,13 +30,13 @@ _SHORT = ("weights", "gradients", "optimizer", "activations", "logits", "rest")
 
 
 def memory(bill: MemoryBill) -> Table:
-    """Each part's expected bytes and its share of the device."""
+    """Each part's expected bytes and its share of the GPU's memory."""
     of = bill.device_bytes
     rows = [(name, format_bytes(value := getattr(bill, field)), _share(value, of)) for name, field in _PARTS]
     rows.append(("all of it", format_estimate(bill.total, format_bytes), _share(bill.total.value, of)))
     if bill.headroom_bytes is not None:
         rows.append(("free", format_bytes(bill.headroom_bytes), _share(bill.headroom_bytes, of)))
-    return Table(columns=("memory per device, by part", "expected", "of the device"), rows=tuple(rows))
+    return Table(columns=("memory per GPU at its peak, by part", "expected", "of the GPU's"), rows=tuple(rows))
 
 
 def _share(value: float, of: float | None) -> str:

@@ -17,7 +17,7 @@ from advisor.units import (
 )
 from advisor.workflows.monitor import Watched, WatchedCard
 
-LIVE = ("card", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
+LIVE = ("GPU", "power", "mean", "most", "use", "memory", "temperature", "energy", "held back")
 SUMMARY = CARDS
 _FORMATS: dict[str, Callable[[float | None], str]] = {
     "power_watts": format_watts,
@@ -30,7 +30,7 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
 def headline(watched: Watched) -> str:
     """How long, and how many readings a second."""
     rate = UNKNOWN if watched.hz is None else f"{watched.hz:.1f}"
-    return f"{format_seconds(watched.seconds)}, {rate} readings a second of each card"
+    return f"{format_seconds(watched.seconds)}, {rate} readings a second of each GPU"
 
 
 def live(watched: Watched) -> Rows:

@@ -72,8 +72,8 @@ _SCALARS = {
 # of the machine while it trained; not among the charts that every report has
 _TELEMETRY = {
     "telemetry/utilization": ("Utilisation", "share of time with a kernel"),
-    "telemetry/power_watts": ("Power", "watts of a card"),
-    "telemetry/memory_used_bytes": ("Memory in use", "of a card"),
+    "telemetry/power_watts": ("Power", "watts of a GPU"),
+    "telemetry/memory_used_bytes": ("Memory in use", "of a GPU"),
     "telemetry/temperature_celsius": ("Temperature", "°C"),
 }
 # columns that are an axis or no reading, and the learning rate's own that is the other's share
@@ -215,7 +215,7 @@ def _caption(names: Sequence[str], shown: Sequence[str], look: Look, *, marked: 
     if look.smooth:
         words += f"Running median of {look.smooth:.0%} of the rows; faint: as logged. "
     words += "Dashed upright lines: findings and phases of the learning rate; hover for their names. " if marked else ""
-    return words + (f"Not told by the logs of {', '.join(missing)}." if missing else "")
+    return words + (f"Not in the logs of {', '.join(missing)}." if missing else "")
 
 
 def write_pictures(analyses: Sequence[Analysis], folder: Path) -> None:

@@ -100,7 +100,7 @@ def _speed(analysis: Analysis) -> Iterator[Plot]:
         band=band,
     )  # fmt: skip
     per_rate = mfu_per_rate(analysis.case)
-    caption = "Blue band: what this configuration gives on this card, 80 % interval. " if band else ""
+    caption = "Blue band: what this configuration gives on this GPU, 80 % interval. " if band else ""
     if per_rate is not None:
         caption += f"An MFU of 10 % is {0.1 / per_rate:,.0f} tokens per second here."
     yield Plot(title="Throughput", caption=caption, chart=chart)
@@ -157,8 +157,8 @@ def _telemetry(analysis: Analysis) -> Iterator[Plot]:
         if len(readings) < 2:
             continue
         cards = sorted({card for _, _, card in readings})
-        rows = [{"hours": hours, "value": value, "series": f"card {card}"} for hours, value, card in readings]
-        colours = {f"card {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
+        rows = [{"hours": hours, "value": value, "series": f"GPU {card}"} for hours, value, card in readings]
+        colours = {f"GPU {card}": charts.PARTS[place % len(charts.PARTS)] for place, card in enumerate(cards)}
         words = title
         if name.endswith("_bytes"):
             rows, unit = charts.in_unit(rows, "value", format_bytes)

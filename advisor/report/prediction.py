@@ -12,7 +12,7 @@ from advisor.predict.trained import trained_parameters
 from advisor.records import Estimate, Prediction, Software, Workload
 from advisor.report.quantities import ALLOCATED, MFU, PROCESS_MEMORY, RESERVED, STEP_TIME, THROUGHPUT
 from advisor.report.table import Table
-from advisor.units import format_bytes, format_count, format_number, format_seconds
+from advisor.units import format_bytes, format_count, format_number, format_seconds, format_tokens
 
 ESTIMATES = {  # fields of a prediction, in the order in which they are shown
     "step_seconds": STEP_TIME,
@@ -41,7 +41,8 @@ def heading(prediction: Prediction) -> str:
     if words := partial_words(w):
         trained = int(trained_parameters(WorkloadArrays.of([w]))[0])
         size += f", {words} ({format_count(trained)} trained)"
-    batch = f"{w.micro_batch} x {w.shape.seq_len} tokens x {w.grad_accum}"
+    batch = f"micro-batches of {w.micro_batch} x {w.shape.seq_len} tokens"
+    batch += f", {w.grad_accum} gradient-accumulation steps," if w.grad_accum > 1 else ""
     precision = "fp8" if w.software is not None and w.software.fp8 else w.precision
     how = f"{precision}, {'compiled' if w.compile else 'eager'}"
     return f"{w.shape.family} of {size}: {batch} on {w.gpus} x {w.gpu} ({how})"
@@ -59,7 +60,7 @@ def verdict(prediction: Prediction) -> str:
     """Whether it fits the device, and how sure that is."""
     device, chance = format_bytes(prediction.device_memory_bytes), prediction.fit_probability
     if chance is None:
-        return "memory of the device unknown"
+        return "how much memory the GPU has is unknown"
     words = {True: f"fits in {device}", False: f"does NOT fit in {device}", None: f"may not fit in {device}"}
     return f"{words[prediction.fits]} (probability that it fits: {min(max(chance, 0.01), 0.99):.0%})"
 
@@ -78,6 +79,16 @@ def time_unknown(prediction: Prediction) -> str | None:
     if prediction.step_seconds is not None:
         return None
     return f"time is unknown: {_unjoined(prediction.workload)}"
+
+
+def sharding_alone(w: Workload, mfu: Estimate | None) -> str:
+    """What data parallelism with sharded state comes to, and how many GPUs of it a step has sequences for."""
+    sequences = w.step_tokens // w.shape.seq_len
+    return (
+        f"sharding alone: MFU {MFU.expected(mfu)} on {w.gpus} x {w.gpu}. Every GPU needs a sequence of its own, so "
+        f"with {sequences:,} sequences a step ({format_tokens(w.step_tokens)} tokens) it ends at {sequences:,} GPUs; "
+        "more of them need another kind of parallelism, or a larger global batch"
+    )
 
 
 def document(prediction: Prediction) -> dict[str, object]:

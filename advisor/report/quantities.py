@@ -70,8 +70,8 @@ DEVICE_MEMORY = Quantity("memory per GPU, all of it", format_bytes, "memory per 
 PROCESS_MEMORY = Quantity("process memory", format_bytes)  # a CPU's
 RESERVED = Quantity("peak memory, reserved", format_bytes)
 ALLOCATED = Quantity("peak memory, allocated", format_bytes)
-POWER = Quantity("power of the devices", format_watts)
-ENERGY = Quantity("energy of the devices", format_energy)
+POWER = Quantity("power of the GPUs", format_watts)
+ENERGY = Quantity("energy of the GPUs", format_energy)
 CARBON = Quantity("CO2e, whole site", format_mass)
 BITS = Quantity("bits per byte", format_number)
 

@@ -87,16 +87,38 @@ def show(*renderables: RenderableType) -> None:
 def _print(where: Console, item: RenderableType) -> None:
     if isinstance(item, str):
         where.print("\n".join(_wrapped(line, where.width) for line in item.split("\n")), soft_wrap=True)
-    else:
+    elif where.is_terminal:
         where.print(item)
+    else:
+        # a table is filled with blanks to its width, which nobody wants in a file or behind a pipe
+        with where.capture() as captured:
+            where.print(item)
+        lines = captured.get().split("\n")
+        where.print("\n".join(line.rstrip() for line in lines), soft_wrap=True, end="")
+
+
+_UNIT = r"%|[µm]?s|min|h|days?|weeks?|[kMBT]|[kKMGT]?i?B|k?W|[kM]?Wh|k?g|t|x|GPUs?|tok/s|samples/s|[GTP]?FLOP/s|[GT]B/s"
+_NUMBER_AND_UNIT = re.compile(rf"(?<=\d) (?:[kMBT] )?(?:{_UNIT})(?![\w/])(?: (?=\w+-\d))?|(?<=\d x) (?=\S)")
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """A text in lines of this width; no word is broken, and no number from its unit where there is room for both."""
+    wrapped = _broken(_NUMBER_AND_UNIT.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text), width)
+    if any(len(line) > width for line in wrapped):
+        wrapped = _broken(text, width)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [""]
+
+
+def _broken(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _wrapped(text: str, width: int) -> str:
-    """A line in lines of this width in which no word is broken, nor a command at its end: both can be copied."""
+    """A line in lines of this width; a command at its end is never broken, so that it can be copied."""
     if len(text) <= width:
         return text
     words, colon, command = text.partition(": advisor ")
-    filled = textwrap.fill(words, width, break_long_words=False, break_on_hyphens=False)
+    filled = "\n".join(_lines(words, width))
     return f"{filled}{colon}{command}"
 
 
@@ -105,17 +127,24 @@ def show_command(before: str, command: str) -> None:
     console().print(f"{before}{command}", soft_wrap=True)
 
 
-def points(texts: Iterable[str], *, mark: str = "-") -> Table:
+@dataclasses.dataclass(frozen=True)
+class _Points:
+    texts: Sequence[str]
+    mark: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        indent = len(self.mark) + 1
+        for text in self.texts:
+            words, colon, command = text.partition(": advisor ")
+            first, *others = _lines(f"{words}:" if colon else text, options.max_width - indent)
+            yield Text("\n".join([f"{self.mark} {first}", *(" " * indent + line for line in others)]))
+            if colon:
+                yield Text(f"{' ' * indent}advisor {command}", overflow="fold")
+
+
+def points(texts: Iterable[str], *, mark: str = "-") -> RenderableType:
     """Texts one below the other behind a mark, wrapped lines indented; a command at a text's end on its own line."""
-    made = Table.grid(padding=(0, 1, 0, 0))
-    made.add_column()
-    made.add_column(overflow="fold")
-    for text in texts:
-        words, colon, command = text.partition(": advisor ")
-        made.add_row(Text(mark), Text(f"{words}:" if colon else text))
-        if colon:
-            made.add_row(Text(""), Text(f"advisor {command}"))
-    return made
+    return _Points(tuple(texts), mark)
 
 
 def remark(text: str) -> None:
@@ -130,36 +159,55 @@ def table(
     title: str | None = None,
     right: Iterable[str] = (),
     styles: Mapping[int, str] | None = None,
-) -> Table:
+) -> RenderableType:
     """A table of texts: `right` names the columns aligned right, `styles` gives a rich style per row number.
 
-    None in a cell is shown as "unknown".
+    None in a cell is shown as "unknown". No word is broken: where columns would be too narrow for that, each row is a
+    list of its titles and cells.
     """
     texts = [["unknown" if cell is None else cell for cell in row] for row in rows]
     to_the_right = set(right)
-    made = _WholeWords([columns, *texts], [name in to_the_right for name in columns], title)
-    for name, numeric in zip(columns, made.numeric, strict=True):
-        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for number, row in enumerate(texts):
-        made.add_row(*map(Text, row), style=(styles or {}).get(number))
-    return made
+    return _WholeWords([list(columns), *texts], [name in to_the_right for name in columns], title, styles or {})
 
 
-class _WholeWords(Table):
-    """A table whose columns are never so narrow that a word is broken, as far as the terminal allows."""
-
-    def __init__(self, texts: Sequence[Sequence[str]], numeric: Sequence[bool], title: str | None):
-        super().__init__(
-            title=title and Text(title), title_justify="left", header_style="bold", box=None, pad_edge=False
-        )
-        self.texts, self.numeric, self.show_header = texts, numeric, any(texts[0])
+@dataclasses.dataclass(frozen=True)
+class _WholeWords:
+    texts: Sequence[Sequence[str]]  # the titles first
+    numeric: Sequence[bool]
+    title: str | None
+    styles: Mapping[int, str]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        titles, *rows = self.texts
         widths, gap = _widths(self.texts, self.numeric, options.max_width)
-        self.padding = (0, gap, 0, 0)
-        for column, width in zip(self.columns, widths, strict=True):
-            column.width = width
-        yield from super().__rich_console__(console, options)
+        if sum(widths) + gap * (len(widths) - 1) > options.max_width:
+            yield Text("\n".join([*filter(None, [self.title]), *self._as_lists(options.max_width)]))
+            return
+        made = Table(title=self.title and Text(self.title), title_justify="left", header_style="bold", box=None,
+                     pad_edge=False, padding=(0, gap, 0, 0), show_header=any(titles))  # fmt: skip
+        for title, numeric, width in zip(titles, self.numeric, widths, strict=True):
+            made.add_column(
+                Text(_in_column(title, width)), justify="right" if numeric else "left", overflow="fold", width=width
+            )
+        for number, row in enumerate(rows):
+            cells = (Text(_in_column(cell, width)) for cell, width in zip(row, widths, strict=True))
+            made.add_row(*cells, style=self.styles.get(number))
+        yield made
+
+    def _as_lists(self, width: int) -> Iterator[str]:
+        """Each row as its titles with what stands below them."""
+        titles, *rows = self.texts
+        for number, row in enumerate(rows):
+            if number:
+                yield ""
+            for title, cell in zip(titles, row, strict=True):
+                named = f"{' '.join(title.split())}: {cell}" if title else cell
+                first, *others = _lines(named, width - 2)
+                yield from (first, *(f"  {line}" for line in others))
+
+
+def _in_column(cell: str, width: int) -> str:
+    return "\n".join(line for text in cell.split("\n") for line in _lines(text, width))
 
 
 _UNBROKEN = re.compile(r"\d+ x \S+|\S+")  # so many of a card, or a word

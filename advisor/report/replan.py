@@ -12,7 +12,7 @@ from advisor.units import format_bytes, format_count, format_number, format_toke
 from advisor.workflows.replan import Knob, Replan, There
 
 _TOKENS = ("tokens", "global_batch")
-_NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "card",
+_NAMES = {"global_batch": "global batch", "micro_batch": "micro-batch", "grad_accum": "accumulation", "gpu": "GPU",
           "gpus": "cards", "seq_len": "sequence", "vocab_size": "vocabulary", "compile": "torch.compile",
           "kv_heads": "key/value heads", "ffn_width": "feed-forward width",
           "activation_checkpointing": "recomputation"}  # fmt: skip
@@ -73,7 +73,7 @@ def sentences(found: Replan) -> tuple[str, ...]:
     kept = ", ".join(f"{name_of(knob)} {value(knob.name, knob.here)}" for knob in found.knobs if knob.kept)
     changed = ", ".join(in_words(knob) for knob in found.knobs if not knob.kept)
     assumed = (f"assumed of the run: {text}" for text in found.unsure)
-    return (f"kept: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
+    return (f"as in the run: {kept}", f"changed: {changed or 'nothing'}", f"speed: {found.speed}", *assumed)
 
 
 def in_words(knob: Knob) -> str:

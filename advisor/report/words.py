@@ -22,6 +22,7 @@ from advisor.units import (
     format_seconds,
     format_usd,
     format_usd_rate,
+    write_duration,
 )
 from advisor.workflows.analysis import Analysis
 
@@ -98,7 +99,7 @@ def money(analysis: Analysis) -> list[tuple[str, str, str]]:
     worth = [finding for finding in analysis.findings if worth_saying(finding.saved_hours, finding.saved_usd)]
     rows += [_bill(f"saved by acting on {finding.code}", finding.saved_hours, finding.saved_usd) for finding in worth]
     if len(worth) > 1 and analysis.savings is not None:
-        rows.append(_bill("saved by all of it, no second twice", analysis.savings.hours, analysis.savings.usd))
+        rows.append(_bill("saved by all of these together", analysis.savings.hours, analysis.savings.usd))
         if any(finding.code in EXPECTED for finding in worth):
             rows.append(("(interruptions that may come are not in it)", "", ""))
     elif len(worth) > 1:
@@ -204,7 +205,7 @@ def elsewhere(analysis: Analysis) -> list[tuple[str, str, str, str]]:
 def reproduce(analysis: Analysis, source: str | None = None) -> str:
     """The command that gives this report again, of a log that is called `source` there."""
     given = analysis.given
-    seconds = None if given.targets.hours is None else f"{given.targets.hours:g}h"
+    seconds = None if given.targets.hours is None else write_duration(round(given.targets.hours * HOUR))
     stated = (
         ("--gpu", given.gpu),
         ("--gpus", given.gpus),

@@ -75,9 +75,16 @@ def read_yaml(path: str | Path, what: str) -> dict[str, Any]:
     try:
         raw = yaml.load(raw_bytes, Loader=_LOADER)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise AdvisorError(f"the {what} {path} is not valid YAML: {' '.join(str(error).split())}",
-                           "mend that line, or make the file again") from error  # fmt: skip
+        hint = f"mend that line, or name another file; a training log is read by: advisor analyze {path}"
+        raise AdvisorError(f"{path} is not a {what}: not valid YAML, {yaml_problem(error)}", hint) from error
     return _mapping(raw, what, path)
+
+
+def yaml_problem(error: Exception) -> str:
+    """Where a text ceases to be YAML, and why, in the parser's words without its own names for the text."""
+    mark = getattr(error, "problem_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or " ".join(str(error).split())[:120]
+    return reason if mark is None else f"line {mark.line + 1}: {reason}"
 
 
 def dump_yaml(document: Any) -> str:
@@ -110,7 +117,7 @@ def read_toml(path: str | Path, what: str) -> dict[str, Any]:
 def _mapping(raw: Any, what: str, path: str | Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         content = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise AdvisorError(f"the {what} {path} should hold named fields, found {content}",
+        raise AdvisorError(f"{path} is not a {what}: it should hold named fields, found {content}",
                            "was the file only half written, or is it another kind of file?")  # fmt: skip
     return raw
 

@@ -229,7 +229,7 @@ def _goal() -> AdoptedGoal:
                                   help="Passes over its data, or over so many tokens or samples.")  # fmt: skip
     gpus = second[3].number_input("Processes", 1, 1024, value=None, key="adopt_gpus", bind=QUERY,
                                   placeholder="as the command",
-                                  help="That train together: one a card. Needs a knob for it.")  # fmt: skip
+                                  help="That train together: one a GPU. Needs a knob for it.")  # fmt: skip
     return AdoptedGoal(
         gpus=int(gpus) if gpus else None,
         deadline_seconds=parse_deadline(deadline, datetime.now()) if deadline.strip() else None,

@@ -254,7 +254,7 @@ def _tables(analysis: Analysis, uploads: list[Upload]) -> None:
             ("Measured", "Mean", "Least", "Most", "Last", "Rows"),
             right=("Mean", "Least", "Most", "Last", "Rows"),
         )
-        pairs(measured.cards(analysis), ("Card", " ", "Mean", "Least", "Most"), right=("Mean", "Least", "Most"))
+        pairs(measured.cards(analysis), ("GPU", " ", "Mean", "Least", "Most"), right=("Mean", "Least", "Most"))
         pairs(words.elsewhere(analysis), ("The whole run on", "Takes", "Costs", " "), right=("Takes", "Costs"))
     with st.expander("Model and training as the log declares them"):
         left, right = st.columns(2)

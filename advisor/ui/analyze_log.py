@@ -103,23 +103,23 @@ def close() -> None:
 
 def given() -> Given:
     """What is stated beside the log, in an expander."""
-    with st.expander("What the log may not say: card, price, targets"):
+    with st.expander("What the log may not say: GPU, price, targets"):
         columns = st.columns(3)
         cards = ["cpu", *sorted(load_gpus())]
         gpu = columns[0].selectbox(
-            "Card", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
+            "GPU", cards, index=None, placeholder="as the log says", key="log_gpu", bind=QUERY, help="Type to search."
         )
         gpus = columns[1].number_input(
-            "Number of cards", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."
+            "Number of GPUs", 1, value=None, placeholder="as the log says", key="log_gpus", bind=QUERY, help="In all."
         )
         price = columns[2].number_input(
-            "Price ($ per card and hour)",
+            "Price ($ per GPU and hour)",
             min_value=0.0,
             value=None,
             placeholder="the cheapest in the catalog",
             key="log_price",
             bind=QUERY,
-            help="What you pay. Without it the catalog's cheapest price for the card is taken.",
+            help="What you pay. Without it the catalog's cheapest price for the GPU is taken.",
         )
         columns = st.columns(3)
         loss = columns[0].number_input(

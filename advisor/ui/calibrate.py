@@ -37,7 +37,7 @@ def page() -> None:
     """The machine, its calibrations, and a form to start one."""
     st.title("Calibrate", anchor=False)
     card = first_card()
-    here = f"an {card}" if card else "no NVIDIA card: its CPU can be calibrated"
+    here = f"an {card}" if card else "no NVIDIA GPU: its CPU can be calibrated"
     st.markdown(
         f"This machine has **{here}**. A calibration trains short bursts on the real device and fits its speed."
     )
@@ -118,7 +118,7 @@ def _form(has_card: bool, busy: str) -> None:
     with st.form("calibrate", border=True):
         columns = st.columns(4)
         device = columns[0].selectbox(
-            "Device", ["auto", "cpu"], help="auto: the first card of this machine, else its CPU."
+            "Device", ["auto", "cpu"], help="auto: the first GPU of this machine, else its CPU."
         )
         family = columns[1].selectbox("Model family", ["nanochat", "gpt2", "llama"], help="The shape that is trained.")
         seconds = columns[2].number_input(
@@ -184,10 +184,10 @@ def _bursts(calibration: Calibration) -> None:
 
 
 def _known(entries: list[CalibrationEntry]) -> None:
-    st.subheader("What is known of which device", anchor=False)
+    st.subheader("What is known of each GPU and of this CPU", anchor=False)
     if not entries:
         st.info(
-            "Nothing is calibrated yet. Cards that were never calibrated are predicted from their data sheets and "
+            "Nothing is calibrated yet. GPUs that were never calibrated are predicted from their data sheets and "
             "published runs, with wide intervals marked *prior*.",
             icon=":material/lightbulb:",
         )
@@ -204,7 +204,7 @@ def _known(entries: list[CalibrationEntry]) -> None:
     ).selection.rows
     st.caption(
         "Held-out error: median / p90 of configurations predicted from the others. Inside: of them, within the 80 % "
-        "interval. Tick one to remove it, two of one device to compare them."
+        "interval. Tick one to remove it, two of one GPU to compare them."
     )
     if len(picked) == 1 and picked[0] < len(entries):
         _one(entries[picked[0]])

@@ -16,7 +16,7 @@ PLAN = {
     "--value-of-time": "Value of time", "--checkpoint-every": "Checkpoint every",
 }  # fmt: skip
 LAUNCH = {"--max-usd": "Stop before more than ($)", "--max-hours": "Stop after (hours)"}
-ANALYZE = {"--gpu": "Card", "--gpus": "Number of cards", "--price": "Price ($ per card and hour)"}
+ANALYZE = {"--gpu": "GPU", "--gpus": "Number of GPUs", "--price": "Price ($ per GPU and hour)"}
 ADOPT = {
     "--deadline": "Deadline", "--budget-seconds": "Time for the bursts (seconds)", "--budget": "Budget",
     "--price": "Price ($ per hour)", "--steps": "Steps", "--tokens": "Tokens", "--samples": "Samples",

@@ -136,7 +136,7 @@ def devices(folder: Path) -> None:
         st.caption(f"Telemetry cannot be read: {plain(error.message)}")
         return
     if not devices_now:
-        st.caption("Readings of the device come once a minute; there are none yet, or telemetry is off.")
+        st.caption("Readings of the GPU come once a minute; there are none yet, or telemetry is off.")
         return
     for device in devices_now:
         _strip(device)

@@ -50,7 +50,7 @@ def profile(goal: Goal, key: str, now: World) -> Profile:
     return next(p for p in profiles if p.key == key)
 
 
-@st.cache_resource(max_entries=256, show_spinner="searching every card, count and depth")
+@st.cache_resource(max_entries=256, show_spinner="searching every GPU, count and depth")
 def plan(goal: Goal, now: World) -> Plan:
     """The plan for a goal: the function behind `advisor plan`."""
     del now

@@ -119,7 +119,7 @@ def memory(rows: Rows, ends: Rows, *, parts: Sequence[str], limit: tuple[float, 
         .mark_bar()
         .encode(
             x,
-            alt.Y("value:Q", title="GiB per device"),
+            alt.Y("value:Q", title="GiB per GPU"),
             alt.Color(
                 "part:N",
                 scale=alt.Scale(domain=list(parts), range=list(PARTS[: len(parts)])),

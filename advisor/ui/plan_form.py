@@ -10,15 +10,16 @@ from typing import Any, Final
 
 import streamlit as st
 
-from advisor.hardware.catalog import load_gpus
+from advisor.hardware.catalog import load_gpus, read_gpus
 from advisor.hardware.offers import provider_names
 from advisor.laws.flops import RATIO_COUNTS
 from advisor.plan.explore import GPU_COUNTS
 from advisor.plan.models import named_models
 from advisor.records import Goal
 from advisor.ui.controls import ENTERED
-from advisor.units import parse_deadline, parse_seconds, parse_tokens, parse_usd
+from advisor.units import moment_read, parse_deadline, parse_seconds, parse_tokens, parse_usd
 from advisor.workflows.goal import PlanOptions, goal_from
+from advisor.workflows.machines import FILES_OF_MACHINES
 
 QUERY: Final = "query-params"  # every control is in the address, so that a link restores the page
 BUDGET, DEADLINE = "$50", "24 h"  # the question that the page opens with
@@ -109,8 +110,15 @@ def _read_form() -> Goal:
     with st.expander("More: model, machines, prices", icon=":material/tune:"):
         options |= _model() | _machines() | _conditions()
     # read only now that all is drawn: a control that is not drawn forgets what it held
+    typed = options["deadline"]
     options |= {name: read(options[name]) if options[name] else None for name, read in _READ.items()}
-    return goal_from(PlanOptions(**options))
+    goal = goal_from(PlanOptions(**options))
+    names = (*options["own"], *(price.rpartition("=")[0] for price in options["prices"] if "=" in price))
+    read_as = [read_gpus(name).reading for name in names if Path(name).suffix not in FILES_OF_MACHINES]
+    read_as += [moment_read(typed, options["deadline"])] if typed else []
+    for words in filter(None, read_as):
+        st.caption(words)
+    return goal
 
 
 def _limits() -> dict[str, Any]:
@@ -126,7 +134,7 @@ def _limits() -> dict[str, Any]:
     )  # fmt: skip
     gpus = columns[2].multiselect(
         "GPUs", devices(), key="gpu", bind=QUERY, placeholder="any that somebody rents",
-        help="Cards to choose from; cpu is this machine's. None: every card with a price is searched.",
+        help="GPUs to choose from; cpu is this machine's. None: every GPU with a price is searched.",
     )  # fmt: skip
     objective = columns[3].segmented_control(
         "Minimise", OBJECTIVES, default="loss", required=True, key="objective", bind=QUERY, width="stretch",
@@ -207,7 +215,7 @@ def _machines() -> dict[str, Any]:
     columns = st.container(key="pair-machines").columns((1.5, 2, 1.5, 1, 1.5), vertical_alignment="bottom")
     own = columns[4].text_input(
         "Own machines", key="own", bind=QUERY, placeholder="rtx-4090:2 rtx-3090:1",
-        help="Cards in each machine of yours: no rent, electricity only, beside what is rented.",
+        help="GPUs in each machine of yours: no rent, electricity only, beside what is rented.",
     )  # fmt: skip
     counts = columns[0].multiselect(
         "How many GPUs", GPU_COUNTS, key="gpus", bind=QUERY, placeholder="1, or 1 to 8 of several kinds",
@@ -219,7 +227,7 @@ def _machines() -> dict[str, Any]:
     )  # fmt: skip
     prices = columns[2].text_input(
         "Own prices", key="price", bind=QUERY, placeholder="l4=0.50 h200=2.10",
-        help="Dollars per GPU and hour, by card; without a card's name where only one is chosen.",
+        help="Dollars per GPU and hour, as l4=0.50; without a name where only one GPU is chosen.",
     )  # fmt: skip
     tariff = columns[3].text_input(
         "Electricity", key="kwh", bind=QUERY, placeholder="$ per kWh", help="Added to the price: what power costs here."
@@ -236,7 +244,7 @@ def _machines() -> dict[str, Any]:
 def _conditions() -> dict[str, Any]:
     columns = st.container(key="pair-conditions").columns(4, vertical_alignment="bottom")
     cap = columns[0].number_input(
-        "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the card's own",
+        "Power cap", min_value=1.0, value=None, step=10.0, key="power_cap", bind=QUERY, placeholder="the GPU's own",
         help="Watts that each GPU is limited to, as nvidia-smi -pl sets them: it draws less, and is slower.",
     )  # fmt: skip
     interruptions = columns[1].text_input(

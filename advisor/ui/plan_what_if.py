@@ -77,7 +77,7 @@ def total(shown: Plan, *, varied: bool) -> None:
         st.markdown(plain(f"{'What if' if varied else 'As chosen'}: **{' · '.join(numbers)}**"))
         st.button(
             "Reset", icon=":material/restart_alt:", key="what-if-reset", on_click=_reset, disabled=not varied,
-            help="All sliders and the card back to the run as it was chosen.",
+            help="All sliders and the GPU back to the run as it was chosen.",
         )  # fmt: skip
 
 
@@ -90,11 +90,11 @@ def _reset() -> None:
 def sliders(answered: Plan, choice: Choice, profile: Profile, now: plan_answers.World) -> None:
     """Draw them, each with what it does alone: where it stands, or one notch further."""
     st.selectbox(
-        "Card",
+        "GPU",
         plan_form.devices(),
         key=_CARD,
-        help="The same model, tokens and global batch on another card, at its catalog price and its own best "
-        "micro-batch. The sliders speak of the card that was chosen.",
+        help="The same model, tokens and global batch on another GPU, at its catalog price and its own best "
+        "micro-batch. The sliders speak of the GPU that was chosen.",
     )
     allowed = ranges(answered, choice)
     for name, label, words, explained in _SLIDERS:

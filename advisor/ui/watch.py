@@ -149,7 +149,7 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
         format_rate(progress.tokens_per_second),
         _planned(promised.tokens_per_second, format_rate) if promised else None,
         colour=_kept(promised.tokens_per_second if promised else None, progress.tokens_per_second, least=True),
-        help="MFU: model FLOPs utilisation, the share of the device's peak that trains the model.",
+        help="MFU: model FLOPs utilisation, the share of the GPU's peak that trains the model.",
     )
     at_end = f"; {format_estimate(progress.usd_at_end, format_usd)} at the end" if progress.usd_at_end else ""
     _number(
@@ -158,7 +158,7 @@ def _numbers(progress: Progress, plan: Plan | None) -> None:
         format_usd(progress.usd_so_far),
         _planned(promised.cost_usd, format_usd) if promised else None,
         colour=_kept(promised.cost_usd if promised else None, _at_end(progress)),
-        help="Rent of all devices since the process started.",
+        help="Rent of all GPUs since the process started.",
     )
 
 

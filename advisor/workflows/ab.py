@@ -246,7 +246,7 @@ def _checks(arm: Arm, runs: Mapping[int, Reviewed], seeds: int) -> list[Check]:
 
 def _device(arm: Arm, done: Sequence[Reviewed]) -> Check:
     """The kind of device that was asked for is the kind that trained."""
-    seen = sorted({str(found.case.run.facts.get("gpu") or "a card without a name") for found in done})
+    seen = sorted({str(found.case.run.facts.get("gpu") or "a GPU without a name") for found in done})
     wanted = arm.config.device
     passed = wanted == "auto" or all((name == "cpu") == (wanted == "cpu") for name in seen)
     return Check(

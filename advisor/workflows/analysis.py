@@ -303,7 +303,7 @@ def _loss(loss: float) -> str:
 
 def _what_it_cost(case: Case, outlook: Forecast, hours: float | None, usd: float | None) -> str:
     if hours is None:
-        return "its time and cost cannot be told: the log has neither step times nor time stamps nor a total"
+        return "its time and cost are unknown: the log has neither step times nor time stamps nor a total"
     cost = f"{format_seconds(hours * 3600)}" + (f", {format_usd(usd)}" if usd is not None else ", price unknown")
     pace, share = run_metrics.pace(case), run_metrics.mfu(case)
     speed = f" at {format_rate(pace.tokens_per_second)}" if pace else ""

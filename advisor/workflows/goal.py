@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import require_gpu
+from advisor.hardware.catalog import read_gpus
 from advisor.hardware.here import device_key
 from advisor.plan.models import require_model
 from advisor.plan.offers import ANY, OWN, usual_counts
@@ -70,7 +70,7 @@ def goal_from(options: PlanOptions) -> Goal:
     """The goal that the options state; AdvisorError (exit 2) for an unknown device, or two options that exclude."""
     _refuse_two_ratios(options)
     _refuse_two_sizes_of_data(options)
-    options = _with_shape(options)
+    options = _with_counts(with_shape(options))
     alone, by_card = read_prices(options.prices)
     keys, own, by_card = _devices(options, by_card)
     gpu = ",".join(keys)
@@ -128,7 +128,7 @@ def goal_from(options: PlanOptions) -> Goal:
     return goal
 
 
-def _with_shape(options: PlanOptions) -> PlanOptions:
+def with_shape(options: PlanOptions) -> PlanOptions:
     """The options with a named model's shape; raises AdvisorError (exit 2) where the shape is said twice or by half.
 
     With data of one's own the vocabulary is their tokenizer's, so the model's is left out.
@@ -139,7 +139,7 @@ def _with_shape(options: PlanOptions) -> PlanOptions:
     said = [name for name, value in given.items() if value is not None]
     if len(said) > 1 and said[0] in ("--model", "--params"):
         raise AdvisorError(
-            f"{said[0]} says what {' and '.join(said[1:])} would say again", f"leave {said[0]} out, or the rest",
+            f"{said[0]} settles {' and '.join(said[1:])} already", f"leave {said[0]} out, or the rest",
             exit_code=2,
         )  # fmt: skip
     if said and options.depth is None and said[0] not in ("--model", "--params"):
@@ -166,6 +166,17 @@ def _with_shape(options: PlanOptions) -> PlanOptions:
     )
 
 
+def _with_counts(options: PlanOptions) -> PlanOptions:
+    """The options with GPUs by their keys, and with the number that --gpu says beside them, as in 8xh100."""
+    named = [read_gpus(text) for text in options.gpu.split(",") if text.strip()]
+    counts = {one.count for one in named}
+    if counts != {None} and (len(counts) > 1 or (options.gpus and set(options.gpus) != counts)):
+        hint = "name the GPUs alone, and all the numbers to choose from: --gpu h100,a100 --gpus 8,16"
+        raise AdvisorError(f"--gpu {options.gpu} says several numbers of GPUs", hint, exit_code=2)
+    gpus = tuple(count for count in counts if count is not None)
+    return replace(options, gpu=",".join(one.key for one in named), gpus=gpus or options.gpus)
+
+
 def _devices(
     options: PlanOptions, prices: tuple[GpuPrice, ...]
 ) -> tuple[list[str], tuple[OwnMachine, ...], tuple[GpuPrice, ...]]:
@@ -189,7 +200,7 @@ def device_keys(asked: str) -> list[str]:
     """The keys that --gpu names, each once; ["any"] stands for all."""
     names = [name.strip() for name in asked.split(",") if name.strip()]
     if not names:
-        raise AdvisorError("--gpu names no card", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
+        raise AdvisorError("--gpu names no GPU", "give --gpu l4, or --gpu any to choose from all", exit_code=2)
     if ANY in names:
         return [ANY]
     return list(dict.fromkeys(device_key(name) for name in names))
@@ -205,7 +216,7 @@ def read_prices(texts: Sequence[str]) -> tuple[float | None, tuple[GpuPrice, ...
         except AdvisorError as error:
             raise AdvisorError(f"--price {text}: {error.message}", error.hint, exit_code=2) from error
         if equals:
-            by_card.append(GpuPrice(gpu=name if name == "cpu" else require_gpu(name).key, usd_per_gpu_hour=usd))
+            by_card.append(GpuPrice(gpu=read_gpus(name).key, usd_per_gpu_hour=usd))
         else:
             alone = usd
     return alone, tuple(by_card)

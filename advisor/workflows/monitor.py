@@ -145,7 +145,7 @@ class Watching:
     def _card(self, card: dict[str, Any], tally: _Tally) -> WatchedCard:
         limit = card.get("power_limit_milliwatts")
         return WatchedCard(
-            name=str(card.get("name") or f"card {card['gpu']}"),
+            name=str(card.get("name") or f"GPU {card['gpu']}"),
             power_limit_watts=limit / 1000 if limit else None,
             readings=tally.readings(card["gpu"], self._rows, self._elapsed, card.get("memory_bytes")),
         )
@@ -195,8 +195,8 @@ def monitor(
         if csv is not None:
             csv.unlink(missing_ok=True)  # empty, and this program made it
         raise AdvisorError(
-            f"there is no NVIDIA card to monitor here: {said or 'the sampler ended without a reading'}",
-            "run it on the machine that has the cards",
+            f"there is no NVIDIA GPU to monitor here: {said or 'the sampler ended without a reading'}",
+            "run it on the machine that has the GPUs",
         )
     return watching.seen()
 

@@ -144,4 +144,4 @@ def load_profiles(goal: Goal, store: Store, seen: SeenRun | None = None) -> tupl
             too_old.append(key)
     if too_old:
         left_out.append(f"no official wheel of PyTorch {trainer_release()} or later runs {', '.join(too_old)}")
-    return profiles, [*left_out, f"no CUDA cards: {', '.join(others)}"]
+    return profiles, [*left_out, f"no CUDA GPUs: {', '.join(others)}"]

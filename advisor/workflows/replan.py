@@ -14,7 +14,7 @@ from advisor.findings.case import Case
 from advisor.findings.curves import curve
 from advisor.findings.run_facts import planned_steps, price, step_tokens, steps_done
 from advisor.findings.workload_of import infer
-from advisor.hardware.catalog import require_gpu
+from advisor.hardware.catalog import read_gpus
 from advisor.predict.batch import predict_batch
 from advisor.readers import own_log
 from advisor.readers.run_table import RunTable
@@ -113,11 +113,8 @@ def given_of(was: str | None, config: Path | None) -> Given:
     """What is stated beside a run: its cards, as "h100:8", and its configuration. Raises AdvisorError (exit 2)."""
     if was is None:
         return Given(config=config)
-    name, _, count = was.partition(":")
-    if count and not (count.isdigit() and int(count)):
-        raise AdvisorError(f"--was {was}: {count!r} is no number of cards", "write it as h100:8", exit_code=2)
-    key = name if name == "cpu" else require_gpu(name).key
-    return Given(config=config, gpu=key, gpus=int(count) if count else 1)
+    named = read_gpus(was)
+    return Given(config=config, gpu=named.key, gpus=named.count or 1)
 
 
 def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -> Origin:
@@ -146,7 +143,7 @@ def origin_of(text: str, given: Given, typed: Mapping[str, Any], store: Store) -
         seen, why = (
             None,
             (
-                f"batch and cards give {format_tokens(workload.step_tokens)} tokens a step, its log "
+                f"batch and GPUs give {format_tokens(workload.step_tokens)} tokens a step, its log "
                 f"{format_tokens(each)}: "
                 "which of them is wrong is not known, so its speed is not used"
             ),
@@ -190,7 +187,7 @@ def _seen(case: Case, work: Workload, known: bool, own: bool, path: Path) -> tup
     times, run = run_metrics.step_times(case), case.run
     seconds, timed = run_metrics.step_seconds(case), round(len(times.steady_seconds) * times.stride) if times else 0
     if not known:
-        return None, "its log does not name its card, so its speed says nothing of another"
+        return None, "its log does not name its GPU, so its speed says nothing of another"
     if seconds is None:
         return None, "its log has no step times"
     if timed < FEWEST_STEPS:
@@ -212,7 +209,7 @@ def options_of(origin: Origin, typed: Mapping[str, Any]) -> PlanOptions:
     if "gpu" not in typed and not typed.get("own"):
         if not origin.card_known:
             hint = "say what it ran on, --was h100:8, or where it shall run, --gpu l4"
-            raise AdvisorError(f"{origin.source} does not name its card", hint, exit_code=2)
+            raise AdvisorError(f"{origin.source} does not name its GPU", hint, exit_code=2)
         kept |= {"gpu": work.gpu}
     same_card = typed.get("gpu", work.gpu) == work.gpu and origin.card_known
     if not typed.get("own") and "," not in typed.get("gpu", "") and typed.get("gpu") != "any":

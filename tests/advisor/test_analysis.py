@@ -221,7 +221,7 @@ def test_the_money_table_counts_no_second_twice_and_says_nothing_of_cents(store,
     rows = {name: (hours, usd) for name, hours, usd in words.money(twice)}
     assert rows["saved by acting on overfitting"] == rows["saved by acting on loss_not_finite"]
     assert twice.savings.hours.value == pytest.approx(worst.saved_hours.value)  # the same steps
-    assert "saved by all of it, no second twice" in rows
+    assert "saved by all of these together" in rows
     tiny = replace(worst, saved_hours=worst.saved_hours.scaled(1e-3), saved_usd=worst.saved_usd.scaled(1e-3))
     rows = [name for name, _, _ in words.money(replace(found, findings=(tiny, tiny)))]
     assert not any(name.startswith("saved") for name in rows) and words.saving(tiny) == ""
@@ -354,7 +354,7 @@ def test_where_little_could_be_checked_silence_is_no_praise(tmp_path):
     log.write_text("step,loss\n" + "".join(f"{n},{3 / n**0.2:.4f}\n" for n in range(1, 40)))
     analysis = analyze(log, Given(), Store(tmp_path / "store"))
     assert not analysis.findings
-    assert "checks that were possible; log step times and the card's name for the rest" in analysis.verdict[2]
+    assert "checks that were possible; log step times and the GPU's name for the rest" in analysis.verdict[2]
     assert "nothing wrong" not in analysis.verdict[2]
 
 

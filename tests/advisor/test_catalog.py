@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import AdvisorError
-from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops, require_gpu
+from advisor.hardware.catalog import GpuSpec, find_gpu, load_gpus, peak_flops, read_gpus, require_gpu
 from advisor.predict.gpu_names import match_card
 
 
@@ -57,7 +57,7 @@ def test_finds_a_card_by_key_driver_name_or_short_name(name: str, key: str) -> N
 @pytest.mark.parametrize(
     ("name", "some_keys"),
     [
-        ("a100", ["a100-40gb-sxm", "a100-80gb-pcie"]),
+        ("a100", ["a100-80gb-sxm", "a100-40gb-sxm", "a100-80gb-pcie"]),
         ("h100", ["h100-80gb-sxm", "h100-80gb-pcie", "h100-94gb-nvl"]),
         ("a100-80gb", ["a100-80gb-sxm", "a100-80gb-pcie"]),
         ("gh200", ["gh200-96gb", "gh200-144gb"]),
@@ -68,12 +68,61 @@ def test_finds_a_card_by_key_driver_name_or_short_name(name: str, key: str) -> N
         ("RTX PRO 6000 Blackwell", ["rtx-pro-6000-bw-ws", "rtx-pro-6000-bw-maxq", "rtx-pro-6000-bw-server"]),
     ],
 )
-def test_an_ambiguous_name_lists_what_it_could_be(name: str, some_keys: list[str]) -> None:
-    assert find_gpu(name) is None
+def test_a_name_of_several_forms_is_the_usual_one_and_says_so(name: str, some_keys: list[str]) -> None:
+    assert find_gpu(name) is None  # a driver's name is never guessed at
+    read = read_gpus(name)
+    usual, *others = some_keys
+    assert read.key == usual == require_gpu(name).key
+    assert read.reading.startswith(f"{name} read as {usual} (other forms: ")
+    assert all(key in read.reading for key in others)
+
+
+def test_a_name_of_different_gpus_lists_what_it_could_be() -> None:
+    with pytest.raises(AdvisorError, match="rtx-6000-ada.*quadro-rtx-6000") as caught:
+        require_gpu("rtx-6000")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "count"),
+    [
+        ("8xh100", "h100-80gb-sxm", 8),
+        ("8 x H100", "h100-80gb-sxm", 8),
+        ("H100 x8", "h100-80gb-sxm", 8),
+        ("a100:16", "a100-80gb-sxm", 16),
+        ("2*4090", "rtx-4090", 2),
+        ("h100-80gb-sxm:4", "h100-80gb-sxm", 4),
+        ("l4", "l4", None),
+        ("any", "any", None),
+    ],
+)
+def test_a_count_stands_before_or_behind_a_name(text: str, key: str, count: int | None) -> None:
+    read = read_gpus(text)
+    assert (read.key, read.count) == (key, count)
+    assert (read.reading is None) == (text in ("l4", "any", "h100-80gb-sxm:4"))
+
+
+@pytest.mark.parametrize("text", ["h100:0", "0xh100", "h100:many", "2xh100:4", "h100:9999999"])
+def test_a_count_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(AdvisorError, match="how many GPUs") as caught:
+        read_gpus(text)
+    assert caught.value.exit_code == 2 and "h100:8" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("m3-max", "of Apple's GPUs the catalog has none"),
+        ("Apple M2 Ultra", "of Apple's GPUs the catalog has none"),
+        ("RX 7900 XTX", "of AMD's GPUs the catalog has mi100"),
+        ("mi50", "of AMD's GPUs the catalog has mi100"),
+        ("arc a770", "of Intel's GPUs the catalog has gaudi2"),
+    ],
+)
+def test_a_gpu_of_another_maker_gets_a_sentence(name: str, words: str) -> None:
     with pytest.raises(AdvisorError) as caught:
         require_gpu(name)
-    assert all(key in caught.value.message for key in some_keys)
-    assert caught.value.exit_code == 2
+    assert words in caught.value.message and "advisor calibrate --gpu cpu" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_wrong_usage_exits_2_with_the_next_step(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["plan", "--gpu", ",", "--budget", "5"], "--gpu names no card"),
+        (["plan", "--gpu", ",", "--budget", "5"], "--gpu names no GPU"),
         (["gpus", "--provider", "runpo"], "unknown provider 'runpo'"),
         (["gpus", "l4", "--provider", "runpo"], "known: aws, "),
     ],
@@ -131,11 +131,11 @@ def test_no_verb_shows_the_help_and_exits_2() -> None:
 
 
 def test_an_error_under_json_is_json_on_stdout_and_words_on_stderr() -> None:
-    done = advisor("gpus", "a100", "--json")
+    done = advisor("gpus", "rtx-6000", "--json")
     assert done.returncode == 2
     document = json.loads(done.stdout)
     assert set(document) == {"error", "hint"}
-    assert "a100-80gb-sxm" in document["error"]
+    assert "rtx-6000-ada" in document["error"]
     assert done.stderr == f"error: {document['error']}\nhint: {document['hint']}\n"
 
 

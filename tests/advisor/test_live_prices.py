@@ -35,10 +35,10 @@ def row(**changes):
     [
         ({"price": 0.0}, "no price at all"),
         ({"price": 700.0}, "means that there is none"),
-        ({"price": 0.02}, "host without its card"),
+        ({"price": 0.02}, "host without its GPU"),
         (
             {"price": 5.0, "gpu_name": "H100NVL", "gpu_memory": 94.0, "gpu_count": 8, "instance_name": "x"},
-            "host without its card",
+            "host without its GPU",
         ),
         ({"price": 250.0}, "no rent"),
     ],

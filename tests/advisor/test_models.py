@@ -45,6 +45,20 @@ def test_a_named_model_is_planned_as_it_was_published():
     assert "as in tinyllama-1.1b" in plan.reasons[1] and "1,100,048,384" in plan.reasons[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "depth", "count"),
+    [
+        ("nanochat-d12", 12, 2 * 65536 * 768 + 12 * 12 * 768**2),
+        ("nanochat-d26", 26, 2 * 65536 * 1664 + 12 * 26 * 1664**2),
+        ("meta-llama/Meta-Llama-3.1-8B", 32, 8_030_261_248),
+        ("meta-llama/Llama-2-70b-hf", 80, 68_976_648_192),
+    ],
+)
+def test_a_model_is_known_by_its_family_and_by_its_owners_spelling(name, depth, count):
+    model = require_model(name)
+    assert (model.shape.depth, parameters(model.shape), model.parameters) == (depth, count, count)
+
+
 def test_own_data_bring_their_own_vocabulary_to_a_named_model(tmp_path):
     meta = token_meta(tokens=10**9, vocab_size=8192, validation_tokens=10**6)
     plan = plan_of(f"--gpu h200-141gb-sxm --model gpt2 --tokens 2B --data {tmp_path}", big_gpu(), meta)
@@ -55,7 +69,15 @@ def test_own_data_bring_their_own_vocabulary_to_a_named_model(tmp_path):
     ("words", "problem"),
     [
         ("--model gpt2-xxl", "gpt2-xl"),
-        ("--model llama-3.2-1b", "--family llama --params 1236M"),
+        ("--model llama-3.2-1b", "--family llama --depth 16 --width 2048 --heads 32 --kv-heads 8 --ffn-width 8192"),
+        # 2 x 256,000 x 3,584 weights of embeddings where a tied head has half of them
+        (
+            "--model google/gemma-2-9b",
+            "has 9.93 B parameters, where google/gemma-2-9b has 9.24 B: --family llama --depth 42",
+        ),
+        ("--model mixtral-8x7b", "--family llama --params 12.9B; one of all 46.7B bounds the memory from above"),
+        ("--model Qwen/Qwen3-Next-80B-A3B", "--family llama --params 3B; one of all 80B bounds the memory from above"),
+        ("--model somebodys-moe", "one of all parameters the memory from above"),
         ("--model gpt2 --depth 6", "leave --model out"),
         ("--params 1B --width 512", "leave --params out"),
         ("--model gpt2 --family llama", "leave --family out"),

@@ -126,7 +126,7 @@ def test_a_machine_without_a_card_says_so_in_a_sentence(tmp_path):
     except pynvml.NVMLError:
         command = [sys.executable, "-m", "advisor", "monitor", "--for", "1s", "--csv", str(tmp_path / "m.csv")]
         done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and "there is no NVIDIA card to monitor here" in done.stderr
+    assert done.returncode == 1 and "there is no NVIDIA GPU to monitor here" in done.stderr
     assert not (tmp_path / "m.csv").exists() and "Traceback" not in done.stderr
 
 

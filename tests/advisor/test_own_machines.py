@@ -169,7 +169,7 @@ def test_a_file_without_a_machine_or_with_a_bad_number_is_refused(tmp_path):
     with pytest.raises(AdvisorError, match="names no machine"):
         read_machines(str(path))
     path.write_text("gpu,gpus\nrtx-4090,two\n")
-    with pytest.raises(AdvisorError, match="line 2: 'two' is no number of cards"):
+    with pytest.raises(AdvisorError, match="line 2: .*how many GPUs is not a whole number from 1 on: 'two'"):
         read_machines(str(path))
 
 

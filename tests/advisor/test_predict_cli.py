@@ -90,7 +90,9 @@ def test_what_does_not_fit_is_exit_code_3():
     ("arguments", "words"),
     [
         (["--gpu", "h900", *D20[2:]], "h900"),
-        (D20[:4], "--micro-batch, --seq-len, --vocab-size not given"),
+        ((), "no model is given"),
+        (D20[:2], "no model is given"),
+        (["--gpu", "h100", "--tensor-parallel", "8", *D20[2:]], "--tensor-parallel 8 needs several GPUs"),
         ([*D20, "--heads", "7"], "not a multiple of heads"),
         (["--gpu", "v100-32gb-sxm2", "--precision", "bf16", *D20[2:]], "no bf16"),
         (["--rows", "no-such-file.csv"], "does not exist"),
@@ -106,8 +108,40 @@ def test_wrong_usage_is_exit_code_2_in_words(arguments: list[str], words: str):
 def test_a_card_that_is_no_cuda_card_is_predicted_and_planned_with_the_same_warning():
     planned = advisor("plan", "--gpu", "tpu-v4", "--price", "3", "--depth", "4")
     for done in (predict("--gpu", "tpu-v4", "--depth", "4", *D20[4:]), planned):
-        assert done.returncode == 0 and done.stderr.startswith("warning: tpu-v4 is no CUDA card")
+        assert done.returncode == 0 and done.stderr.startswith("warning: tpu-v4 is no CUDA GPU")
     assert predict(*D20).stderr == ""
+
+
+def test_what_is_left_open_is_taken_as_a_plan_takes_it_and_said():
+    """gpt2: 124,439,808 parameters at its own length and vocabulary; the micro-batch is the batch rule's."""
+    done = predict("--gpu", "8xh100", "--model", "gpt2", "--json")
+    found = json.loads(done.stdout)
+    work = found["workload"]
+    assert (found["parameters"], work["gpu"], work["gpus"]) == (124_439_808, "h100-80gb-sxm", 8)
+    assert (work["shape"]["seq_len"], work["shape"]["vocab_size"]) == (1024, 50257)
+    assert "8xh100 read as 8 x h100-80gb-sxm" in done.stderr
+    assert (
+        f"--micro-batch {work['micro_batch']} (the smallest within 2 %" in done.stderr
+        and "--seq-len" not in done.stderr
+    )
+    words = ("--gpu", "h100", "--gpus", "8", "--model", "gpt2", "--json", "--micro-batch")
+    every = [json.loads(predict(*words, size).stdout) for size in ("96", "128", "192", "256")]
+    assert work["micro_batch"] == 128 and [one["fits"] for one in every] == [True, True, True, None]
+    too_slow, chosen, fastest, _ = (one["tokens_per_second"]["value"] for one in every)
+    assert too_slow < 0.98 * fastest <= chosen == found["tokens_per_second"]["value"]
+    bare = predict("--gpu", "h100", "--depth", "12")
+    assert "--seq-len 2048; --vocab-size 32768" in bare.stderr and "depth 12" in bare.stdout
+
+
+def test_parallelism_that_is_not_modelled_is_sharding_and_says_where_that_ends():
+    """Llama-3-70B on 256 GPUs with two sequences of 8192 each: 512 sequences, 4.19 M tokens a step."""
+    words = ("--gpu", "256xh100", "--model", "llama-3-70b", "--micro-batch", "2", "--activation-checkpointing", "full")
+    done, sharded = predict(*words, "--tp", "8", "--json"), predict(*words, "--sharding", "full", "--json")
+    assert json.loads(done.stdout) == json.loads(sharded.stdout)
+    said = " ".join(done.stderr.split())
+    assert "--tensor-parallel 8: tensor, pipeline, expert and context parallelism are not modelled yet" in said
+    assert "512 sequences a step (4.19 M tokens) it ends at 512 GPUs" in said and "sharding alone: MFU" in said
+    assert "parallelism" not in sharded.stderr and "parallelism" not in predict(*words, "--tp", "1").stderr
 
 
 def test_each_row_is_answered_in_order(tmp_path: Path):

@@ -73,7 +73,7 @@ def test_the_first_free_cards_are_held_until_the_last_holder_ends(machine, tmp_p
     assert taken_by() == {0: "/runs/mine"}  # by the process alone: whoever started it has let go
     with held_cards(2, (), Path("/runs/other")) as rest:
         assert rest.ids == (1, 2)
-        with pytest.raises(AdvisorError, match="1 free cards are needed: GPU 0 is taken by /runs/mine; GPU 1"), \
+        with pytest.raises(AdvisorError, match="1 free GPUs are needed: GPU 0 is taken by /runs/mine; GPU 1"), \
              held_cards(1, (), RUN):  # fmt: skip
             pass
     kill_tree(process)
@@ -89,7 +89,7 @@ def test_cards_that_are_asked_for_are_those_or_none(machine):
         assert held.ids == (1,)
         with pytest.raises(AdvisorError, match="GPU 1 is taken by /runs/mine"), held_cards(1, (1,), RUN):
             pass
-    for asked, words in (((0, 1), "names 2 cards, the plan is for 1"), ((7,), "there is no card 7")):
+    for asked, words in (((0, 1), "names 2 GPUs, the plan is for 1"), ((7,), "there is no GPU 7")):
         with pytest.raises(AdvisorError, match=words), held_cards(1, asked, RUN):
             pass
 
@@ -108,14 +108,14 @@ def test_somebody_elses_link_is_not_followed(machine, tmp_path):
     machine(H100)
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "training-advisor-gpu-0.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(AdvisorError, match="cannot lock the card"), held_cards(1, (), RUN):
+    with pytest.raises(AdvisorError, match="cannot lock the GPU"), held_cards(1, (), RUN):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("text", ["", "a", "0,", "-1", "0;1", "1e3"])
 def test_what_is_no_list_of_cards_is_refused(text):
-    with pytest.raises(AdvisorError, match="no list of cards"):
+    with pytest.raises(AdvisorError, match="no list of GPUs"):
         parse_gpu_ids(text)
     assert parse_gpu_ids("0, 3") == (0, 3) and parse_gpu_ids(None) == ()
 

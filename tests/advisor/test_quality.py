@@ -166,7 +166,9 @@ def test_an_old_file_without_a_verdict_is_judged_by_what_it_holds(good, refused,
 def test_a_cpu_with_nothing_that_is_believed_says_why(condemned, tmp_path):
     store = Store(tmp_path)
     store.save_calibration(condemned)
-    with pytest.raises(AdvisorError, match=r"cpu-condemned\) was rejected: its held-out error is") as refused:
+    with pytest.raises(
+        AdvisorError, match=r"cpu-condemned\) was rejected: the median of its held-out errors is"
+    ) as refused:
         load_profile("cpu", store)
     assert "advisor calibrate --gpu cpu" in refused.value.hint
 
@@ -244,7 +246,10 @@ def test_profiles_show_the_verdict_and_its_reason(call, good, doubtful, condemne
     assert found["cpu-condemned"]["reason"] == condemned.quality.reason
     _, out, _ = call("profiles")
     said = " ".join(out.split())
-    assert "doubtful, 1.8 × wider" in said and "! cpu-condemned: rejected, no plan uses it: its held-out error" in said
+    assert (
+        "doubtful, 1.8 × wider" in said
+        and "! cpu-condemned: rejected, no plan uses it: the median of its held-out errors" in said
+    )
     assert "advisor calibrate --gpu cpu" in said and "! cpu-good" not in said
 
 

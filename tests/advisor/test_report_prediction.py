@@ -44,7 +44,7 @@ def test_what_is_not_predicted_says_why_in_both():
     assert words.time_unknown(unjoined) == f"time is unknown: {why}" and words.time_unknown(predicted()) is None
     assert json.loads("{" + words.rest_of_line(unjoined))["error"] == f"time not predicted: {why}"
     assert ("step time", "unknown", "-") in words.quantities(unjoined).rows
-    assert words.verdict(unjoined) == "memory of the device unknown"
+    assert words.verdict(unjoined) == "how much memory the GPU has is unknown"
 
 
 def test_memory_is_called_as_in_a_plan():
@@ -55,7 +55,7 @@ def test_memory_is_called_as_in_a_plan():
     names = {row[0] for row in words.quantities(predict_batch(cpu, [workload])[0]).rows}
     assert "process memory" in names and "peak memory, reserved" not in names
     assert words.heading(predicted()) == (
-        "nanochat of depth 12, width 768, 135 M parameters: 8 x 1024 tokens x 1 on 1 x l4 (bf16, compiled)"
+        "nanochat of depth 12, width 768, 135 M parameters: micro-batches of 8 x 1024 tokens on 1 x l4 (bf16, compiled)"
     )
 
 

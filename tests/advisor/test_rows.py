@@ -283,7 +283,7 @@ def test_missing_columns_and_files_are_refused_in_words(tmp_path: Path):
         path.write_bytes(content)
         with pytest.raises(AdvisorError, match=words) as failure:
             list(row_cells(path))
-        assert failure.value.exit_code == 1
+        assert failure.value.exit_code == 2
     with pytest.raises(AdvisorError, match="cannot read"):
         list(row_cells(tmp_path / "none.csv"))
 

@@ -196,7 +196,7 @@ def test_yaml_that_is_no_mapping_is_refused(tmp_path):
     with pytest.raises(AdvisorError, match="found a list"):
         read_yaml(tmp_path / "a.yaml", "plan")
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(AdvisorError, match="not valid YAML"):
+    with pytest.raises(AdvisorError, match="is not a plan: not valid YAML, .*character"):
         read_yaml(tmp_path / "a.yaml", "plan")
 
 

@@ -137,7 +137,7 @@ def test_the_same_plan_here_and_there_has_the_same_losses_and_comes_home(there, 
     warning, offer = beforehand(store, plan, parse_place(HERE), Limits(max_hours=1))
     assert "no checkpoint is written on the way" in warning
     assert any("nobody limits" in words for words in beforehand(store, plan, parse_place(HERE), Limits()))
-    assert offer.startswith("there: no NVIDIA card; ") and "Python 3." in offer
+    assert offer.startswith("there: no NVIDIA GPU; ") and "Python 3." in offer
     folder = start(plan)
     assert read_launch(folder).handle == f"ssh://there/{folder.name}"
     status = over(folder, store)

@@ -285,7 +285,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         ("--budget needs a price", "plan", "**Budget** needs a price"),
         ("give --price 0.50 or --kwh-price 0.30", "plan", "give **Own prices** 0.50 or **Electricity** 0.30"),
         ("a spot machine: --spot any allows it", "plan", "a spot machine: **Spot machines: any** allows it"),
-        ("more cards: --gpu any, or --gpus 1", "plan", "more cards: **GPUs left empty**, or **How many GPUs** 1"),
+        ("more GPUs: --gpu any, or --gpus 1", "plan", "more GPUs: **GPUs left empty**, or **How many GPUs** 1"),
         (
             "--ratio-counts says what --ratio counts",
             "plan",
@@ -294,7 +294,7 @@ def test_a_damaged_calibration_is_one_sentence(advisor_home):
         ("there narrow them: advisor calibrate --gpu l4", "plan", "there narrow them: `advisor calibrate --gpu l4`"),
         ("drop --provider: `advisor gpus` lists all", "plan", "drop **Providers**: `advisor gpus` lists all"),
         ("--max-usd needs a price", "watch", "**Stop before more than ($)** needs a price"),
-        ("state --gpu and --gpus", "analyze", "state **Card** and **Number of cards**"),
+        ("state --gpu and --gpus", "analyze", "state **GPU** and **Number of GPUs**"),
         ("--format NAME forces one", "analyze", "`--format` (in a terminal) NAME forces one"),
         ("wait (advisor watch X), or stop", "watch", "wait (`advisor watch X`), or stop"),
         ("a-b - c, x--y", "plan", "a-b - c, x--y"),

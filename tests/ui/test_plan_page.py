@@ -292,6 +292,12 @@ def test_impossible_goals_are_one_sentence_with_the_way_out(query, message, way_
     assert len(at.text_input) >= 6  # the form is still there to mend it
 
 
+def test_the_form_says_how_it_read_a_gpu_and_a_day():
+    at = ok(app(own="2x4090", deadline="Monday", tokens="1B", depth="8").run())
+    assert any(caption.value == "2x4090 read as 2 x rtx-4090" for caption in at.caption)
+    assert any(caption.value.startswith("Monday read as Monday, ") for caption in at.caption)
+
+
 def test_a_machine_of_ones_own_and_the_first_budget_are_met_in_the_words_of_the_page(calibrated):
     """The deadline that the form begins with ends a run that costs nothing; without it the page asks for a price."""
     assert "on this CPU" in sentence(ok(app(gpu="cpu").run()))

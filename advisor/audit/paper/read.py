@@ -154,10 +154,13 @@ def _fits(entry: dict[str, Any]) -> bool:
     return not problems
 
 
+_MILLION = 1e6  # parameters and tokens are counted by it; steps, layers and years are not
+
+
 def _unplaced(document: Document, lines: set[int]) -> Iterator[str]:
-    """Sentences that state quantities with units and of which no claim was made."""
+    """Sentences that state quantities, with units or in millions, and of which no claim was made."""
     for passage in document.passages:
-        stated = [f for f in figures(passage.text) if f.dimension != "count"]
+        stated = [f for f in figures(passage.text) if f.dimension != "count" or f.value >= _MILLION]
         if stated and passage.line not in lines:
             yield f"line {passage.line}: {shortened(passage.text)}"
 

@@ -90,7 +90,7 @@ def detect_bigger_batch(case: Case) -> Verdict:
     w, promised = case.workload, promised_rate(case)
     if w is None or case.profile is None or promised is None:
         return Insufficient(
-            code="bigger_batch", missing="the shape, micro-batch and a known card, to predict other micro-batches"
+            code="bigger_batch", missing="the shape, micro-batch and a known GPU, to predict other micro-batches"
         )
     speed, choice = run_metrics.pace(case), best_batch(case)
     slow = speed is not None and promised.value > BROKEN_FACTOR * speed.tokens_per_second
@@ -133,7 +133,7 @@ def _harmless_memory(case: Case, choice: BatchChoice) -> Verdict:
     return Finding(
         code="free_memory_is_no_loss",
         severity=Severity.NOTE,
-        title=f"Only {format_percent(used)} of device memory is used, and filling it would gain "
+        title=f"Only {format_percent(used)} of GPU memory is used, and filling it would gain "
         f"{format_percent(max(0.0, choice.gain))}",
         evidence=(
             Evidence(text=f"micro-batch {choice.micro_batch} is predicted to fit, and hardly to be faster than now"),

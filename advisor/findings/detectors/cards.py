@@ -54,7 +54,7 @@ def detect_card_idle(case: Case) -> Verdict:
     """Cards without work while others have it: for the whole time, or for stretches of it."""
     cards = [card for card in _cards(case) if np.isfinite(card.use)]
     if len(cards) < 2:
-        return Insufficient(code="card_idle", missing="utilisation of each of several cards, with their numbers")
+        return Insufficient(code="card_idle", missing="utilisation of each of several GPUs, with their numbers")
     working = series.median(np.array([card.use for card in cards if card.use > _IDLE]))
     idle = [card for card in cards if card.use <= max(_IDLE, _IDLE_TO_OTHERS * working)]
     if idle and len(idle) < len(cards) and working >= _AT_WORK:
@@ -76,11 +76,11 @@ def _idle_all_along(case: Case, cards: list[_Card], idle: list[_Card], working: 
         evidence=tuple(Evidence(text=_portrait(case, card)) for card in cards[:16]),
         confidence=Confidence.LOW if snapshot else Confidence.HIGH,
         causes=(
-            "fewer processes than cards (CUDA_VISIBLE_DEVICES, --nproc-per-node)",
+            "fewer processes than GPUs (CUDA_VISIBLE_DEVICES, --nproc-per-node)",
             "a pipeline stage or expert without work",
-            "another job's card, waiting",
+            "another job's GPU, waiting",
         ),
-        actions=("start one process a card, or rent and reserve fewer cards",),
+        actions=("start one process a GPU, or rent and reserve fewer GPUs",),
         threshold=f"mean utilisation below {format_percent(_IDLE)}, or a quarter of the others'",
     )
 
@@ -126,7 +126,7 @@ def _idle_for_a_while(case: Case, cards: list[_Card]) -> Finding | None:
         confidence=Confidence.HIGH,
         causes=("uneven work: a rank that finished early or waits", "evaluation or saving on one rank alone"),
         actions=("share evaluation and data evenly between the ranks; look at the idle rank's log there",),
-        threshold=f"stretches of {format_seconds(run_metrics.IDLE_SECONDS)} beside cards at half load or more",
+        threshold=f"stretches of {format_seconds(run_metrics.IDLE_SECONDS)} beside GPUs at half load or more",
     )
 
 
@@ -134,7 +134,7 @@ def detect_card_hot(case: Case) -> Verdict:
     """One card of several that is hotter than the others, and slower for it or not."""
     cards, heat = _cards(case), run_metrics.telemetry(case, "temperature_celsius")
     if len(cards) < 2 or not len(heat):
-        return Insufficient(code="card_hot", missing="temperatures of each of several cards, with their numbers")
+        return Insufficient(code="card_hot", missing="temperatures of each of several GPUs, with their numbers")
     warm = {card.index: float(np.nanquantile(heat[card.rows], 0.95)) for card in cards
             if np.isfinite(heat[card.rows]).any()}  # fmt: skip
     hottest = max(warm, key=lambda index: warm[index])
@@ -149,7 +149,7 @@ def detect_card_hot(case: Case) -> Verdict:
         severity=Severity.WARNING if slow or alarms else Severity.NOTE,
         title=f"GPU {hottest} runs at {warm[hottest]:.0f} °C, the others at {others:.0f} °C{slow}",
         evidence=(
-            Evidence(text="95th percentile of each card's readings"),
+            Evidence(text="95th percentile of each GPU's readings"),
             *((Evidence(text=f"throttled in {format_percent(alarms)} of its readings"),) if alarms else ()),
         ),
         confidence=Confidence.HIGH if slow or alarms else Confidence.MEDIUM,
@@ -190,7 +190,7 @@ def detect_power_cap(case: Case) -> Verdict:
     """A card that runs into a power ceiling lower than the other cards' or than its datasheet's."""
     cards, watts = _cards(case), run_metrics.telemetry(case, "power_watts")
     if not cards or not len(watts):
-        return Insufficient(code="power_cap", missing="power and utilisation of each card, with its number")
+        return Insufficient(code="power_cap", missing="power and utilisation of each GPU, with its number")
     ceilings = {card.index: top for card in cards if (top := _ceiling(watts[card.rows], card.utilization)) is not None}
     spec = run_metrics.card(case)
     tops = [float(np.nanquantile(watts[card.rows], 0.99)) for card in cards if np.isfinite(watts[card.rows]).any()]
@@ -199,7 +199,7 @@ def detect_power_cap(case: Case) -> Verdict:
     if not low or limit is None:
         return None
     held = [card for card in cards if card.index in low]
-    of = "the datasheet's" if spec and spec.tdp_watts else "the highest card's"
+    of = "the datasheet's" if spec and spec.tdp_watts else "the highest GPU's"
     return Finding(
         code="power_cap",
         severity=Severity.WARNING if len(held) < len(cards) else Severity.NOTE,
@@ -227,17 +227,17 @@ def detect_unknown_load(case: Case) -> Verdict:
     cards = [card for card in _cards(case) if np.isfinite(card.use)]
     wanted = number(case.run.facts, "world_size")
     if len(cards) < 2 or wanted is None:
-        return Insufficient(code="unknown_load", missing="the run's number of devices beside telemetry of each card")
+        return Insufficient(code="unknown_load", missing="the run's number of GPUs beside telemetry of each GPU")
     at_work = [card for card in cards if card.use > _AT_WORK and len(card.rows) >= _FEW_READINGS]
     if len(at_work) <= wanted:
         return None
     return Finding(
         code="unknown_load",
         severity=Severity.NOTE,
-        title=f"{len(at_work)} cards are at work where the run has {wanted:g}: the rest is another job's",
+        title=f"{len(at_work)} GPUs are at work where the run has {wanted:g}: the rest is another job's",
         evidence=tuple(Evidence(text=_portrait(case, card)) for card in at_work[:16]),
         confidence=Confidence.MEDIUM,
         causes=("another job on the same machine: it shares host, memory bus and power",),
         actions=("nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory shows whose they are",),
-        threshold=f"mean utilisation over {format_percent(_AT_WORK)} on more cards than the run declares",
+        threshold=f"mean utilisation over {format_percent(_AT_WORK)} on more GPUs than the run declares",
     )

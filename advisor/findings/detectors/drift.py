@@ -110,7 +110,7 @@ def _data_or_compute(case: Case, times: StepTimes, cut: int) -> tuple[tuple[str,
     by_data = series.median(data[late]) - series.median(data[early])
     share = by_data / more if more else 0.0
     text = f"{format_percent(min(1.0, max(0.0, share)))} of the change is waiting for data"
-    cause = "the data loader" if share > 0.5 else "the device or the host, not the data loader"
+    cause = "the data loader" if share > 0.5 else "the GPU or the host, not the data loader"
     return (cause,), (Evidence(text=text),)
 
 

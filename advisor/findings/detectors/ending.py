@@ -72,14 +72,14 @@ def detect_nccl_timeout(case: Case) -> Verdict:
     return Finding(
         code="nccl_timeout",
         severity=Severity.ERROR if fatal else Severity.WARNING,
-        title=f"Communication between the devices timed out{_where(case)}: whoever reports it only waited",
+        title=f"Communication between the GPUs timed out{_where(case)}: whoever reports it only waited",
         evidence=_evidence(case, event),
         confidence=Confidence.HIGH,
         causes=(
             "one rank crashed, ran out of memory or hangs: its own last lines say why",
             "one rank does something alone (evaluation, checkpoint, download) for longer than the time-out",
             "ranks disagree about the number of batches",
-            "a broken link or card",
+            "a broken link or GPU",
         ),
         actions=(
             "read the log of every rank; the first one to stop is the cause",

@@ -46,7 +46,7 @@ def detect_loss_scale_skips(case: Case) -> Verdict:
         evidence=(Evidence(text=f"{total:g} skipped of {base:g}", last_step=float(step.max())), *_scale(case)),
         confidence=Confidence.HIGH,
         causes=("gradients that overflow fp16 again and again: instability, or activations too large",),
-        actions=("use bf16 where the card has it (A100, L4, RTX 30 and later)", "lower the learning rate, clip at 1.0"),
+        actions=("use bf16 where the GPU has it (A100, L4, RTX 30 and later)", "lower the learning rate, clip at 1.0"),
         saved_hours=hours,
         saved_usd=usd,
         threshold=f"the first {_START_STEPS} steps do not count; later over {_OFTEN:.0%}, an error over {_BROKEN:.0%}",
@@ -78,7 +78,7 @@ def _all(case: Case, skipped: float, done: float) -> Finding:
         causes=("the initial loss scale is far too high and the run ended before it had halved often enough",)
         if few
         else ("gradients are not finite at any scale: broken weights or data, or fp16 activations overflow",),
-        actions=("start the loss scale at 2^12 to 2^16 (`initial_scale_power`)", "use bf16 where the card has it"),
+        actions=("start the loss scale at 2^12 to 2^16 (`initial_scale_power`)", "use bf16 where the GPU has it"),
         saved_hours=hours,
         saved_usd=usd,
         threshold="every step of the log skipped",
@@ -102,7 +102,7 @@ def _stuck(event: Event, count: int) -> Finding:
         evidence=(Evidence(text=f"{event.text[:200]} ({count} times)", first_step=event.step, last_step=event.step),),
         confidence=Confidence.HIGH if count > 1 else Confidence.MEDIUM,
         causes=("loss or gradients are not finite at any scale: the model, not the scale, is the fault",),
-        actions=("use bf16 where the card has it", "look for the first module with values that are not finite"),
+        actions=("use bf16 where the GPU has it", "look for the first module with values that are not finite"),
         threshold="loss scale reduced to itself",
     )
 

@@ -19,9 +19,7 @@ def detect_nearly_full(case: Case) -> Verdict:
     if run_metrics.on_cpu(case) or case.run.status is Status.OUT_OF_MEMORY:
         return None
     if used is None or total is None:
-        return Insufficient(
-            code="memory_nearly_full", missing="device memory in use (telemetry or the log) and its size"
-        )
+        return Insufficient(code="memory_nearly_full", missing="GPU memory in use (telemetry or the log) and its size")
     if used < FIT_MARGIN or used > 1:
         return None
     return Finding(
@@ -32,7 +30,7 @@ def detect_nearly_full(case: Case) -> Verdict:
         confidence=Confidence.MEDIUM,
         causes=("a micro-batch at the limit", "a caching allocator that keeps freed blocks: then it is harmless"),
         actions=("compare reserved with allocated bytes; lower micro_batch or set expandable_segments:True",),
-        threshold="97 % of the device's memory, where allocators begin to fail",
+        threshold="97 % of the GPU's memory, where allocators begin to fail",
     )
 
 
@@ -42,13 +40,13 @@ def detect_host_spill(case: Case) -> Verdict:
     if run_metrics.on_cpu(case):
         return None
     if used is None or total is None:
-        return Insufficient(code="host_spill", missing="device memory in use (telemetry or the log) and its size")
+        return Insufficient(code="host_spill", missing="GPU memory in use (telemetry or the log) and its size")
     promised, speed = run_metrics.promised_rate(case), run_metrics.pace(case)
     factor = promised.value / speed.tokens_per_second if promised and speed else None
     if used > 1.02:
-        text, confidence = f"{format_bytes(used * total)} in use on a card of {format_bytes(total)}", Confidence.HIGH
+        text, confidence = f"{format_bytes(used * total)} in use on a GPU of {format_bytes(total)}", Confidence.HIGH
     elif used > FIT_MARGIN and factor is not None and factor > _LIKELY_SPILL:
-        text = f"the card is {format_percent(used)} full and {format_number(factor)}x slower than predicted"
+        text = f"the GPU is {format_percent(used)} full and {format_number(factor)}x slower than predicted"
         confidence = Confidence.LOW
     else:
         return None
@@ -63,14 +61,14 @@ def detect_host_spill(case: Case) -> Verdict:
             "switch off the system-memory fallback in the driver's settings: out of memory is the better message",
             *what_fits(case)[1],
         ),
-        threshold="more bytes in use than the card has; or 97 % full and three times slower than predicted",
+        threshold="more bytes in use than the GPU has; or 97 % full and three times slower than predicted",
     )
 
 
 def detect_memory_growth(case: Case) -> Verdict:
     """Memory that keeps growing through the run: a leak, until it runs out."""
     if memory_of(case) is None:
-        return Insufficient(code="memory_growth", missing=f"device memory in at least {ROWS} rows")
+        return Insufficient(code="memory_growth", missing=f"GPU memory in at least {ROWS} rows")
     grown = memory_growth(case)
     if grown is None:
         return None

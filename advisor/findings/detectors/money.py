@@ -92,7 +92,7 @@ def detect_idle_device(case: Case) -> Verdict:
         return None
     busy, clock = run_metrics.telemetry(case, "utilization"), run_metrics.telemetry(case, "unix_seconds")
     if not len(busy) or len(clock) != len(busy):
-        return Insufficient(code="idle_device", missing="device telemetry: utilisation with time stamps")
+        return Insufficient(code="idle_device", missing="GPU telemetry: utilisation with time stamps")
     watched = float(np.nanmax(clock) - np.nanmin(clock))
     spans = _all_idle(case)
     idle = sum(last - first for first, last in spans)
@@ -103,7 +103,7 @@ def detect_idle_device(case: Case) -> Verdict:
     return Finding(
         code="idle_device",
         severity=Severity.WARNING if idle / watched > _IDLE_DEAR else Severity.NOTE,
-        title=f"Nothing ran on the device for {format_seconds(idle)}{cost}: "
+        title=f"Nothing ran on the GPU for {format_seconds(idle)}{cost}: "
         f"{format_percent(idle / watched)} of the time watched",
         evidence=(
             Evidence(text=f"utilisation at most 2 % for {format_seconds(run_metrics.IDLE_SECONDS)} or longer"),

@@ -36,9 +36,7 @@ def detect_out_of_memory(case: Case) -> Verdict:
         title += f": {format_bytes(requested)} asked for" + (f", {format_bytes(free)} free" if free is not None else "")
     fitting, actions = what_fits(case, event.numbers)
     grown = memory_growth(case)  # then what fits at the start runs out later
-    growing = (
-        f"device memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
-    )
+    growing = f"GPU memory grew from {format_bytes(grown.early)} halfway to {format_bytes(grown.late)}" if grown else ""
     return Finding(
         code="out_of_memory",
         severity=Severity.ERROR if fatal else Severity.WARNING,
@@ -118,8 +116,8 @@ def what_fits(case: Case, numbers: dict[str, float] | None = None) -> tuple[tupl
     if checkpointed is not None:
         action = f"activation_checkpointing: full, {_fits_action(w, checkpointed.workload)}"
         return (_fits_evidence(checkpointed),), (action,)
-    text = "not even a micro-batch of one fits this card, with or without activation checkpointing"
-    instead = "a card with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)"
+    text = "not even a micro-batch of one fits this GPU, with or without activation checkpointing"
+    instead = "a GPU with more memory, a smaller model, or sharded optimizer state (ZeRO, FSDP)"
     return (Evidence(text=text),), (instead,)
 
 
@@ -169,15 +167,15 @@ def _memory_causes(case: Case, numbers: dict[str, float]) -> tuple[str, ...]:
     idle, others = numbers.get("unallocated_bytes"), numbers.get("other_bytes")
     causes = []
     if others and total and others > 0.05 * total:
-        causes.append(f"other processes hold {format_bytes(others)} of the card")
+        causes.append(f"other processes hold {format_bytes(others)} of the GPU")
     elif own and total and free is not None and total - free - own > 0.15 * total:
-        causes.append(f"{format_bytes(total - free - own)} of the card is not this process's: another one runs on it")
+        causes.append(f"{format_bytes(total - free - own)} of the GPU is not this process's: another one runs on it")
     if idle and total and idle > _FRAGMENTED * total:
         causes.append(f"fragmentation: {format_bytes(idle)} reserved but not in use")
     requested = numbers.get("requested_bytes")
     if requested and (name := _which_allocation(case, requested)):
         causes.append(name)
-    return tuple(causes) or ("weights, gradients, optimizer state and activations together exceed the card",)
+    return tuple(causes) or ("weights, gradients, optimizer state and activations together exceed the GPU",)
 
 
 def _which_allocation(case: Case, requested: float) -> str | None:

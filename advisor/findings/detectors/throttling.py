@@ -93,7 +93,7 @@ def _by_card(case: Case, mask: int) -> tuple[Evidence, ...]:
         return ()
     on = (np.where(np.isfinite(reasons), reasons, 0).astype(np.int64) & mask) != 0
     shares = [f"GPU {card:g} in {format_percent(float(on[gpu == card].mean()))}" for card in cards]
-    return (Evidence(text="by card: " + ", ".join(shares[:16])),)
+    return (Evidence(text="by GPU: " + ", ".join(shares[:16])),)
 
 
 def _throttled(case: Case, mask: int, slowdown: _Slowdown) -> Finding:
@@ -112,7 +112,7 @@ def _throttled(case: Case, mask: int, slowdown: _Slowdown) -> Finding:
         causes=(
             ("a power limit below what the load wants", "a shared or weak power supply")
             if "power" in words
-            else ("blocked airflow or a hot room", "a neighbour card's heat", "a failing fan or dried paste")
+            else ("blocked airflow or a hot room", "a neighbouring GPU's heat", "a failing fan or dried paste")
         ),
         actions=(
             "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE; raise the power limit or mend the cooling",
@@ -127,7 +127,7 @@ def _clock_drop(case: Case) -> Verdict:
     """Without reason bits: clocks that sink for good while the card is busy and hot."""
     clocks, busy = run_metrics.telemetry(case, "sm_clock_mhz"), run_metrics.telemetry(case, "utilization")
     if len(clocks) < 20 or len(clocks) != len(busy):
-        return Insufficient(code="throttling", missing="device telemetry with throttle reasons, or clocks under load")
+        return Insufficient(code="throttling", missing="GPU telemetry with throttle reasons, or clocks under load")
     loaded = clocks[busy >= _UNDER_LOAD]
     if len(loaded) < 20:
         return None
@@ -181,13 +181,13 @@ def _slow_card(case: Case) -> Verdict:
     gpu, clocks = run_metrics.telemetry(case, "gpu"), run_metrics.telemetry(case, "sm_clock_mhz")
     cards = np.unique(series.finite(gpu))
     if len(cards) < 2 or len(clocks) != len(gpu):
-        return Insufficient(code="straggler", missing="step times of each rank, or telemetry of each card")
+        return Insufficient(code="straggler", missing="step times of each rank, or telemetry of each GPU")
     middles = {card: series.median(clocks[gpu == card]) for card in cards}
     typical = float(np.median(list(middles.values())))
     slowest = min(middles, key=lambda card: middles[card])
     if not 0 < middles[slowest] * _STRAGGLER < typical:
         return None
-    text = f"median SM clock {middles[slowest]:.0f} MHz, the median card {typical:.0f} MHz"
+    text = f"median SM clock {middles[slowest]:.0f} MHz, the median GPU {typical:.0f} MHz"
     return _straggler(case, f"GPU {slowest:g}", typical / middles[slowest], text, Confidence.MEDIUM)
 
 
@@ -199,8 +199,8 @@ def _straggler(case: Case, who: str, factor: float, text: str, confidence: Confi
         title=f"{who} is {format_percent(factor - 1)} slower than the others, which wait for it in every step",
         evidence=(Evidence(text=text),),
         confidence=confidence,
-        causes=("a hotter or power-capped card", "a slower link or host core", "uneven sequence lengths or data"),
-        actions=("compare nvidia-smi -q -d PERFORMANCE of the cards; exclude or replace the slow one",),
-        threshold="slowest / median > 1.05 over 50 steps; up to 5 % between cards is normal (sources §7.3)",
+        causes=("a hotter or power-capped GPU", "a slower link or host core", "uneven sequence lengths or data"),
+        actions=("compare nvidia-smi -q -d PERFORMANCE of the GPUs; exclude or replace the slow one",),
+        threshold="slowest / median > 1.05 over 50 steps; up to 5 % between GPUs is normal (sources §7.3)",
         **saved_share(case, waited, 0.0, waited),
     )

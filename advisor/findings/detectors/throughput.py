@@ -30,8 +30,8 @@ _OVERHEAD_SHARE = 0.30
 _MEMORY_SHARE = 0.50
 _CARD_CAUSES = (
     "operations that run on the CPU or in a slow backend (no tensor cores, fp32, no fused attention)",
-    "the device waits for data, the host or synchronisation between small kernels",
-    "another process on the same device",
+    "the GPU waits for data, the host or synchronisation between small kernels",
+    "another process on the same GPU",
 )
 _CARD_ACTIONS = (
     "profile ten steps (torch.profiler) and look for CPU operators, copies and gaps",
@@ -53,7 +53,7 @@ def detect_software_bound(case: Case) -> Verdict:
     promised, speed = promised_rate(case), run_metrics.pace(case)
     if promised is None or speed is None:
         return Insufficient(
-            code="software_bound", missing="the shape, a known card and step times, to compare with what it should give"
+            code="software_bound", missing="the shape, a known GPU and step times, to compare with what it should give"
         )
     factor = promised.scaled(1 / speed.tokens_per_second / slowdown(case))  # the machine's own state is another finding
     if factor.low < 1 or factor.value < _SLOW_FACTOR:
@@ -68,7 +68,7 @@ def detect_software_bound(case: Case) -> Verdict:
     return Finding(
         code="software_bound",
         severity=Severity.ERROR if broken else Severity.WARNING if _is_known(case) else Severity.NOTE,
-        title=f"{format_centre(factor, format_number)}x slower than this card is at this shape{of_peak}",
+        title=f"{format_centre(factor, format_number)}x slower than this GPU is at this shape{of_peak}",
         evidence=(
             Evidence(
                 text=f"measured {format_rate(speed.tokens_per_second)} ({speed.source}); expected "
@@ -80,7 +80,7 @@ def detect_software_bound(case: Case) -> Verdict:
         causes=_CPU_CAUSES if run_metrics.without_card(case) else _CARD_CAUSES,
         actions=(
             *(_CPU_ACTIONS if run_metrics.without_card(case) else _CARD_ACTIONS),
-            *(("neither a bigger batch nor a faster card will mend it",) if broken else ()),
+            *(("neither a bigger batch nor a faster GPU will mend it",) if broken else ()),
         ),
         threshold=f"slower than the predicted 80 % interval and by {_SLOW_FACTOR:g}x ({BROKEN_FACTOR:g}x: error)",
         **saved_by_speedup(case, factor),
@@ -135,7 +135,7 @@ def time_split(profile: Profile, workload: Workload) -> TimeSplit:
 def detect_bound(case: Case) -> Verdict:
     """A shape whose time goes to memory or launches rather than products, by the model's own terms."""
     if case.workload is None or case.profile is None:
-        return Insufficient(code="time_split", missing="the shape and a known card, to split the step's time")
+        return Insufficient(code="time_split", missing="the shape and a known GPU, to split the step's time")
     split = time_split(case.profile, case.workload)
     text = (
         f"predicted: {format_percent(split.compute)} products, {format_percent(split.memory)} memory traffic, "

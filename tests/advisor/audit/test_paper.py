@@ -186,12 +186,14 @@ def test_training_state_must_fit_the_card(tmp_path: Path) -> None:
 
 def test_a_draft_is_a_card_that_can_be_corrected_and_audited(tmp_path: Path) -> None:
     report, card = tmp_path / "report.md", tmp_path / "card.yaml"
-    report.write_text("# R\n\n- Four cards: 768 / 4 = 128 steps\n\nThe disk is 40 GB.\n", encoding="utf-8")
+    report.write_text(
+        "# R\n\n- Four cards: 768 / 4 = 128 steps\n\nThe disk is 40 GB.\n\nGrok has 314B weights.\n", encoding="utf-8"
+    )
     assert write_draft(report, card) == 1
     store = Store(tmp_path / "home")
     first, second = audit_cards([report, card], store)
     assert [j.judgement for j in first.judged] == [j.judgement for j in second.judged]
-    assert first.card.unplaced == ("line 5: The disk is 40 GB.",)
+    assert first.card.unplaced == ("line 5: The disk is 40 GB.", "line 7: Grok has 314B weights.")
     raw = yaml.safe_load(card.read_text(encoding="utf-8"))
     raw["claims"][0]["value"] = "192"
     card.write_text(yaml.safe_dump(raw), encoding="utf-8")

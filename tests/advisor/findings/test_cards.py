@@ -76,7 +76,7 @@ def test_a_power_ceiling_below_the_datasheet():
 
 def test_more_cards_at_work_than_the_run_has():
     found = cards.detect_unknown_load(case(facts={"world_size": 2}))
-    assert isinstance(found, Finding) and found.title.startswith("4 cards are at work where the run has 2")
+    assert isinstance(found, Finding) and found.title.startswith("4 GPUs are at work where the run has 2")
     assert cards.detect_unknown_load(case(facts={"world_size": 4})) is None
 
 
@@ -95,4 +95,4 @@ def test_one_card_without_work_is_one_finding():
     found = money.detect_idle_device(
         build.case(build.healthy(telemetry=build.telemetry(1200, gpus=2, utilization=both)))
     )
-    assert found.title.startswith("Nothing ran on the device for 6.65 min")
+    assert found.title.startswith("Nothing ran on the GPU for 6.65 min")

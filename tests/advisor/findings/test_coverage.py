@@ -25,10 +25,10 @@ def test_of_nothing_nothing_is_judged():
 def test_what_is_lacking_is_named_and_counted():
     seen = coverage(empty("csv"), judge(empty("csv"))[1])
     assert seen.possible <= 1 and seen.checks == len(DETECTORS)
-    assert seen.lacking[:3] == ("the training loss of each step", "step times", "the card's name")
+    assert seen.lacking[:3] == ("the training loss of each step", "step times", "the GPU's name")
     full = build.case()
     more = coverage(full, judge(full)[1])
-    assert more.possible > 30 and "step times" not in more.lacking and "the card's name" not in more.lacking
+    assert more.possible > 30 and "step times" not in more.lacking and "the GPU's name" not in more.lacking
 
 
 def test_a_finding_is_a_check_that_was_possible():

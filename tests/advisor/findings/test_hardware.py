@@ -174,4 +174,4 @@ def test_throttling_names_the_cards():
     hot = np.tile([0.0, 0x40], 400)  # the second of two
     table = build.healthy(telemetry=build.telemetry(400, gpus=2, throttle_reasons=hot))
     found = throttling.detect_throttling(build.case(table))
-    assert found.evidence[1].text == "by card: GPU 0 in 0 %, GPU 1 in 100 %"
+    assert found.evidence[1].text == "by GPU: GPU 0 in 0 %, GPU 1 in 100 %"

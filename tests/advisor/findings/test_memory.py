@@ -61,7 +61,7 @@ def test_another_process_on_the_card():
             other_bytes=4.10 * GIB,
         )
     )
-    assert found.causes[0] == "other processes hold 4.1 GiB of the card"
+    assert found.causes[0] == "other processes hold 4.1 GiB of the GPU"
 
 
 def test_a_program_with_a_larger_appetite_than_predicted():
@@ -135,6 +135,6 @@ def test_memory_that_grew_until_it_ran_out_comes_before_a_smaller_micro_batch():
 
     leaked = run_out(np.linspace(13e9, 22e9, 200))
     assert "keep numbers, not tensors" in leaked.actions[0] and "never freed" in leaked.causes[0]
-    assert any("device memory grew from" in one.text for one in leaked.evidence)
+    assert any("GPU memory grew from" in one.text for one in leaked.evidence)
     steady = run_out(22e9 * (1 + 0.002 * np.random.default_rng(1).standard_normal(200)))
     assert not any("tensors;" in action for action in steady.actions) and "freed" not in steady.causes[0]

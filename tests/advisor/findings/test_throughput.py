@@ -34,7 +34,7 @@ def test_software_bound():
     found = throughput.detect_software_bound(case)
     assert isinstance(found, Finding) and found.severity is Severity.ERROR
     assert "0.438 % of peak" in found.title
-    assert "neither a bigger batch nor a faster card will mend it" in found.actions
+    assert "neither a bigger batch nor a faster GPU will mend it" in found.actions
     factor = case.expected.tokens_per_second.value / (10_240 / 2.184)
     assert factor > 20
     # 50,000 steps of 2.184 s are 30.33 h and $21.23; all but 1/factor of it is lost

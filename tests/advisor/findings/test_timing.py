@@ -41,7 +41,7 @@ def test_drift_is_split_into_data_and_compute():
     found = drift.detect_drift(case(grown, data_seconds=grown - 0.95 * NOISE))
     assert found.causes[0] == "the data loader"
     found = drift.detect_drift(case(grown, data_seconds=0.02))
-    assert found.causes[0] == "the device or the host, not the data loader"
+    assert found.causes[0] == "the GPU or the host, not the data loader"
 
 
 def test_lasting_change():

@@ -107,7 +107,7 @@ def test_telemetry_of_a_run_without_a_card_says_so(tmp_path):
     host.add(1_772_359_200_000, None, (12.5,))
     writer.write_part([host])
     (tmp_path / "log.jsonl").write_bytes((Path(__file__).parents[2] / "recorded" / "small.jsonl").read_bytes())
-    with pytest.raises(AdvisorError, match="none of a card"):
+    with pytest.raises(AdvisorError, match="none of a GPU"):
         read_telemetry(tmp_path)
     table = read_run(tmp_path)
     assert table.rows == 60 and table.telemetry is None and not table.notes
