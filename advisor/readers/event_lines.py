@@ -149,8 +149,9 @@ RULES = (
     # --- the run's own words
     _rule(
         "restart",
-        "esuming|Continuing training from|oaded checkpoint|Restor",
-        r"[Rr]esuming\b.*?(?:step|iteration|iter)[ =:]*(?P<step>\d+)|[Rr]esuming\b.*?\b(?:from|checkpoint)\b"
+        "esuming|esumed |Continuing training from|oaded checkpoint|Restor",
+        r"[Rr]esum(?:ing|ed)\b.*?(?:step|iteration|iter)[ =:]*(?P<step>\d+)"
+        r"|[Rr]esum(?:ing|ed)\b.*?\b(?:from|checkpoint)\b"
         r"|Continuing training from (?:global step (?P<step__2>\d+)|checkpoint)"
         r"|oaded checkpoint.*?(?:at iteration (?P<step__3>\d+)|@ (?P<step__4>\d+) updates)"
         r"|Restor(?:ing states|ed all states) from",

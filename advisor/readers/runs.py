@@ -7,6 +7,7 @@ events of its own lines and by its own plan, then the whole by its last.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +29,7 @@ from advisor.readers.starts import Segment, Words, segments
 from advisor.readers.status import CAUSES, DECISIVE, FAILURES, NO_END, status_of
 
 FEWEST_ALIKE = 3  # runs that end where another did; of two one may have been cut there
+SAME_TIME = 1e-3  # between two sentences about one training
 LAST_LOSSES = 20  # among which NaN decides whether a run diverged: not one skipped step, not a healthy first half
 _FAILED = (Status.CRASHED, Status.OUT_OF_MEMORY, Status.KILLED, Status.TIME_LIMIT, Status.STOPPED, Status.DIVERGED)
 _OWN_FAULT = CAUSES.keys() - {"interrupt", "killed", "nccl_error", "nccl_timeout"}  # no launcher tidying up
@@ -192,13 +194,15 @@ def _declared(events: Sequence[Event]) -> float | None:
 
 def _declared_in_turn(segment: Segment, events: Sequence[Event]) -> float | None:
     """Seconds of trainings without records that say "finished" one after the other; ranks say it on lines in a row."""
-    total, before, said = 0.0, -1, dict[float, str]()
+    total, before, said = 0.0, -1, list[tuple[float, str]]()
     for event in events:
         if event.kind != "finished" or event.line is None or "seconds" not in event.numbers:
             continue
         if segment.first_line <= event.line < segment.end_line:
             seconds, words = event.numbers["seconds"], re.sub(r"[\d.,]+", "", event.text)
-            again = said.setdefault(seconds, words) != words  # once more, in its summary
+            # once more, in its summary, in other words
+            again = any(math.isclose(s, seconds, rel_tol=SAME_TIME) and w != words for s, w in said)
+            said.append((seconds, words))
             total += 0.0 if again or event.line <= before + 1 else seconds
             before = event.line
     return total or None
