@@ -89,3 +89,64 @@ def test_an_epochs_own_clock_begins_anew_with_the_next(tmp_path):
     ]  # fmt: skip
     assert analysed(tmp_path, rows).spent_hours == pytest.approx(12 * 400 / 3600, rel=0.05)
     assert analysed(tmp_path, [row for row in rows if "end" not in row]).spent_hours == pytest.approx(12 * 390 / 3600)
+
+
+def ends(found: Analysis) -> tuple[float | None, ...]:
+    run = found.run
+    return run.first_step, run.last_step, run.first_loss, run.last_loss
+
+
+def test_rows_of_numbers_behind_a_date_are_read_with_a_header_and_without(tmp_path):
+    rows = [
+        f"[2024-01-01 {10 + i // 10}:{6 * (i % 10):02d}:00] {i * 100} {loss(i):.4f} 0.0003 {1 + i % 3}.5"
+        for i in range(50)
+    ]
+    told = (0, 4900, round(loss(0), 4), round(loss(49), 4))
+    assert ends(analysed(tmp_path, rows)) == told
+    assert ends(analysed(tmp_path, ["[2024-01-01 09:59:00] step loss lr norm", *rows], "headed.log")) == told
+
+
+def test_rows_behind_bytes_of_zero_are_read(tmp_path):
+    rows = "".join(f"step {i} loss {loss(i):.4f}\n" for i in range(1, 101))
+    (tmp_path / "cut.log").write_bytes(b"\0" * 5000 + rows[:900].encode() + b"\0" * 300 + rows[900:].encode())
+    found = analyze(tmp_path / "cut.log", Given(), Store(tmp_path / "home"))
+    assert ends(found) == (1, 100, round(loss(1), 4), round(loss(100), 4)) and found.run.rows == 100
+
+
+def held_out(epoch: int) -> float:
+    return 1.2 + 0.9 * math.exp(-epoch / 3) + max(0, epoch - 8) * 0.06
+
+
+def own(epoch: int) -> float:
+    return 0.1 + 2 * math.exp(-epoch / 7)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "epoch {e}, t_loss {t:.4f}, v_loss {v:.4f}",
+        "epoch {e} loss: {t:.4f} vloss: {v:.4f}",
+        "Epoch {e:03d} | trn_loss: {t:.4f} | dev_loss: {v:.4f}",
+        "epoch {e} - loss_train: {t:.4f} - loss_vali: {v:.4f}",
+        "epoch {e}, training-loss, overall: {t:.4f}, validation-loss, overall: {v:.4f}",
+    ],
+)
+def test_validation_under_a_short_name_shows_overfitting(tmp_path, row):
+    found = analysed(tmp_path, (row.format(e=e, t=own(e), v=held_out(e)) for e in range(1, 31)))
+    assert ends(found)[2:] == (round(own(1), 4), round(own(30), 4))
+    assert "overfitting" in {finding.code for finding in found.findings}
+
+
+@pytest.mark.parametrize(
+    "header", ["loss,v_loss", "tr_loss,vl_loss", "loss_t,loss_v", "trainLoss,valLoss", "t_loss,va_loss"]
+)
+def test_columns_of_validation_under_a_short_name_show_overfitting(tmp_path, header):
+    rows = [f"epoch,{header}", *(f"{e},{own(e):.4f},{held_out(e):.4f}" for e in range(1, 31))]
+    assert "overfitting" in {finding.code for finding in analysed(tmp_path, rows, "history.csv").findings}
+
+
+@pytest.mark.parametrize("beside", ["pg_loss", "policy_loss", "u_loss", "entropy_loss"])
+def test_a_critics_or_a_speeds_loss_is_no_validation(tmp_path, beside):
+    rows = [f"step,loss,{beside},v_loss", *(f"{e},{own(e):.4f},0.1,{held_out(e):.4f}" for e in range(1, 31))]
+    assert not {"overfitting", "no_validation"} <= {f.code for f in analysed(tmp_path, rows, "ppo.csv").findings}
+    assert "eval_loss" not in analysed(tmp_path, rows, "ppo.csv").run.columns
