@@ -109,8 +109,8 @@ RULES = (
     # --- how processes ended
     _rule(
         "signal",
-        "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15",
-        r"got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
+        "SignalException|SIGTERM|death signal|SIGHUP|Killing subprocess|Signal 15|eceived signal",
+        r"[Rr]eceived signal:? (?P<signal__6>\d+)\b|got signal: (?P<signal>\d+)|[Cc]losing signal (?P<signal__4>SIG\w+)"
         r"|(?:[Rr]ece?i[ev]+d|[Cc]aught) (?P<signal__5>SIGTERM|SIGHUP)|[Rr]eceived (?P<signal__2>\d+) death signal"
         r"|Signal (?P<signal__3>\d+) \(SIGTERM\) received|Killing subprocess \d+",
     ),

@@ -90,7 +90,7 @@ _HEAD_OF_BAR = re.compile(rb"\d{1,3}%\|[^\n]*\Z")
 
 def with_clocks(table: RunTable, path: Path) -> RunTable:
     """The table with what the clocks of a log's lines say of each of its runs; AdvisorError if it cannot be opened."""
-    if not table.runs or (table.telemetry is not None and not len(table)):
+    if not table.runs or (table.telemetry is not None and not len(table)) or table.runs[0].elsewhere:
         return table
     with _opened(path) as data:
         if table.lines is None and b"\0" in data[:4096]:

@@ -150,3 +150,42 @@ def test_a_critics_or_a_speeds_loss_is_no_validation(tmp_path, beside):
     rows = [f"step,loss,{beside},v_loss", *(f"{e},{own(e):.4f},0.1,{held_out(e):.4f}" for e in range(1, 31))]
     assert not {"overfitting", "no_validation"} <= {f.code for f in analysed(tmp_path, rows, "ppo.csv").findings}
     assert "eval_loss" not in analysed(tmp_path, rows, "ppo.csv").run.columns
+
+
+TRACE = ["Traceback (most recent call last):", '  File "train.py", line 88, in main', "    loss.backward()"]
+STOPPED = [*TRACE, "KeyboardInterrupt"]
+TRACKER = ["wandb: Run history:", "wandb: Run summary:", "wandb: best_val_acc 0.93", "wandb: Synced 5 W&B file(s)"]
+BANNER = ["Using device: cuda", "Loading dataset from data/train.bin", "Model has 12.3M parameters", "Optimizer: AdamW"]
+STEPS = [f"step {10 * i} loss {loss(i):.4f}" for i in range(1, 61)]
+HUNDREDTHS = [f"step {100 * i} loss {loss(i):.4f}" for i in range(1, 101)]
+EPOCHS = [f"Epoch {e}/20 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
+SHORT = [f"Epoch {e}/50 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        # the tail of a tracker ends nothing, and contradicts nothing
+        ([*STEPS, *STOPPED, *TRACKER], "stopped"),
+        ([*STEPS, "^C" + TRACE[0], *TRACE[1:], *TRACKER], "stopped"),
+        ([*SHORT, *TRACKER], "incomplete"),
+        ([*SHORT, *TRACE, "RuntimeError: shape mismatch", "Cleaning up", "Done.", *TRACKER], "crashed"),
+        ([*SHORT, "Received signal 15, terminating", *TRACKER], "killed"),
+        # what a program says once it has caught an interrupt
+        ([*SHORT, "Interrupted! Saving the model to out/last.pt", "Training finished, best val loss 3.2"], "stopped"),
+        ([*SHORT, "Received SIGINT, saving", "Final checkpoint saved to out/final.pt", "Done!"], "stopped"),
+        ([*EPOCHS, "Training complete.", "showing plots", *STOPPED], "completed"),
+        # a start behind a run that had finished
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *EPOCHS[:3], *STOPPED], "stopped"),
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *STOPPED, *TRACKER], "stopped"),
+        ([*BANNER, *EPOCHS, "Training complete.", *BANNER, *EPOCHS[:3]], "incomplete"),
+        # steps that look round because every hundredth is printed
+        (HUNDREDTHS, "incomplete"),
+        ([*HUNDREDTHS, "saving checkpoint to out/ckpt.pt"], "incomplete"),
+        ([f"epoch {e} train loss {loss(e):.4f} val loss {loss(e) + 0.1:.4f}" for e in range(1, 101)], "incomplete"),
+        (["max_steps: 10000", *HUNDREDTHS], "completed"),
+    ],
+)  # fmt: skip
+def test_a_run_is_complete_only_by_evidence_that_nothing_contradicts(tmp_path, lines, status):
+    found = analysed(tmp_path, lines)
+    assert found.run.status == status, found.run.status_reason
