@@ -21,9 +21,10 @@ from advisor.findings.run_metrics import (
     telemetry,
 )
 from advisor.findings.waits import seconds_beside
-from advisor.readers.line_clock import BAR, STAMPS, worked_seconds
+from advisor.readers.line_clock import BAR, STAMPS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.spoken_times import SPOKEN
+from advisor.readers.stamps import worked_seconds
 from advisor.records import Basis, Estimate
 from advisor.units import HOUR
 

@@ -184,6 +184,19 @@ RULES = (
         "Error: |Exception: |ERROR: ",
         r"^(?:ERROR: (?:LoadError|MethodError|UndefVarError)|(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:\(\w+\))?: \S)",
     ),
+    # a table or a summary of jobs: how one of them ended, or how many
+    _rule(
+        "failed_job",
+        "CRASH|FAILED|OOM|KILLED|DIVERGED|rashed|ailed|rror |ailures",
+        r"^\W*(?:[^\s|]+[ \t|,;:=]+){1,10}?(?:CRASH(?:ED)?|FAILED|OOM|KILLED|DIVERGED)\b(?:\W*|\s*[-|(,;\d].*)$"
+        r"|\|\s*(?:[Cc]rash(?:ed)?|[Ff]ailed|[Ee]rror)\s*(?:\||$)"
+        r"|\b(?P<jobs__3>\d+) (?:failed|crashed)\W{1,3}\d+ (?:ok|completed|succeeded|finished)\b"
+        r"|\b\d+ (?:ok|completed|succeeded|finished)\W{1,3}(?P<jobs__4>\d+) (?:failed|crashed)\b"
+        r"|\b(?P<jobs>\d+)(?: ?(?:/|of|out of) ?(?:the )?(?P<of>\d+))? (?:of the )?"
+        r"(?:runs|jobs|experiments|trials|trainings|configs|configurations|seeds)\b[^.\n]{0,30}\b(?:failed|crashed)\b"
+        r"|^\W*(?:[Ff]ailed|[Cc]rashed|[Ff]ailures)(?: (?:runs|jobs|experiments|trials))?\W{1,4}(?P<jobs__2>\d+)"
+        r"(?: ?(?:/|of) ?(?P<of__2>\d+))?\W*$",
+    ),
 )
 NEEDLES = tuple(dict.fromkeys(needle for rule in RULES for needle in rule.needles))
 _STEP_IN_PATH = re.compile(  # the last number that belongs to a word of counting

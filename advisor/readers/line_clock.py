@@ -6,7 +6,6 @@ through midnights, stamps without a year through new years. Days without a line 
 
 from __future__ import annotations
 
-import calendar
 import dataclasses
 import math
 import mmap
@@ -23,12 +22,11 @@ from advisor.readers.names import SECONDS
 from advisor.readers.run_table import RunPart, RunTable, Status
 from advisor.readers.runs import rejudged
 from advisor.readers.spoken_times import SPOKEN, spoken_seconds
+from advisor.readers.stamps import BETWEEN_RUNS, LONGEST_PAUSE, SPELLINGS, Spelling, moments, unwrapped, worked_seconds
 from advisor.readers.status import NO_END
 from advisor.units import format_seconds
 
 STAMPS, BAR = "time stamps of its lines", "the clock of its progress bar"
-LONGEST_PAUSE = 2 * 86400.0  # between two lines of one process
-BETWEEN_RUNS, BETWEEN_LINES = 3600.0, 20.0  # seconds, and times what lies between most lines: nobody trained then
 PARTIAL = 0.5  # of the time stamps' span: less is an account of something else
 AGREE = 0.05  # of the longer of two clocks
 COVERED = 0.8  # of the bytes of a run's rows lie before its last stamp and behind its first
@@ -39,43 +37,7 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 11  # between: enough for a midnight each in a 
 MOST_SPOKEN_BYTES = 1 << 22  # of a file whose lines' own words are looked at
 MOST_PACKED_BYTES = 1 << 24  # of a file that cannot be looked into without unpacking it
 _BLOCK = 1 << 20  # bytes whose line ends are counted at once
-_DAY, _YEAR = 86400.0, 365 * 86400.0
-_MONTHS = {name.encode(): number for number, name in enumerate(calendar.month_abbr) if name}
-_FRONT = rb"(?m)^[^\n]{0,48}?"
-_TIME = rb"(?P<h>\d\d?):(?P<min>\d\d)(?::(?P<s>\d\d(?:[.,]\d+)?))?(?: ?(?P<half>[AP]M))?"
-_NAME = rb"(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-
-_ISO = rb"(?<!\d)(?P<year>(?:19|20)\d\d)[-/.](?P<month>\d\d)[-/.](?P<day>\d\d)[T _,|-]{1,2}" + _TIME
-_OF_DATE = _NAME + rb" {1,2}(?P<day>\d\d?)[ ,]{1,2}" + _TIME + rb"(?: [A-Z]{3,4})? (?P<year>20\d\d)"
-_DATED = (re.compile(_ISO), re.compile(_OF_DATE))  # wherever they stand in a line
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spelling:
-    pattern: re.Pattern[bytes]
-    wraps: float  # after how long it starts anew; 0: never
-
-
-def _spelled(pattern: bytes, wraps: float = 0.0) -> _Spelling:
-    return _Spelling(pattern=re.compile(_FRONT + pattern), wraps=wraps)
-
-
-# the surest first: later ones count only where none before says anything
-_SPELLINGS = (
-    (
-        _spelled(_ISO),
-        _spelled(rb"(?<!\d)(?P<month>\d\d?)(?P<mark>[/.-])(?P<day>\d\d?)(?P=mark)(?P<year>20\d\d)[ ,T-]{1,2}" + _TIME),
-        _spelled(_OF_DATE),
-        _spelled(rb"(?<!\d)(?P<day>\d\d?)[ -]" + _NAME + rb"[ -](?P<year>20\d\d)[ ,]{1,2}" + _TIME),
-        _spelled(rb"^\W{0,2}(?:\"?time(?:stamp)?\"?[:=] ?)?(?P<unix>1[4-9]\d{8}(?:\.\d+)?)(?![\d])"),
-    ),
-    (
-        _spelled(rb"(?<![\d/])(?P<month>\d\d)[/-](?P<day>\d\d) " + _TIME, _YEAR),
-        _spelled(_NAME + rb" {1,2}(?P<day>\d\d?) " + _TIME, _YEAR),
-        _spelled(rb"(?<!\w)[IWEF](?P<month>[01]\d)(?P<day>[0-3]\d) " + _TIME, _YEAR),
-    ),
-    (_spelled(rb"(?<![\d:.<])(?P<h>[0-2]\d):(?P<min>[0-5]\d):(?P<s>[0-5]\d(?:[.,]\d+)?)(?![\d:<])", _DAY),),
-)
+_DAY = 86400.0
 FEWEST_ESTIMATES = 5
 NOTHING_LEFT = 0.005  # of the first estimate: what is left when the last record is printed
 _LEFT = re.compile(
@@ -301,7 +263,7 @@ def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None,
 
     `rows` are the bytes of its rows. Without rows a run is silent for as long as all goes well: no pause is too long.
     """
-    for group in _SPELLINGS:
+    for group in SPELLINGS:
         clocks = [clock for spelling in group if (clock := _clock_of(spelling, parts, rows, sessions=sessions))]
         if clocks:
             return max(clocks, key=lambda clock: clock.seconds)
@@ -309,15 +271,15 @@ def _by_stamps(parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None,
 
 
 def _clock_of(
-    spelling: _Spelling, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
+    spelling: Spelling, parts: Sequence[tuple[int, bytes]], rows: tuple[int, int] | None, *, sessions: bool
 ) -> _Clock | None:
     found = [(at + match.end(), match) for at, text in parts for match in spelling.pattern.finditer(text)]
-    printed = _moments([match for _, match in found]) if len(found) > 1 else np.zeros(0)
+    printed = moments([match for _, match in found]) if len(found) > 1 else np.zeros(0)
     known = np.isfinite(printed)
     if known.sum() < 2:
         return None
     places, printed = np.array([place for place, _ in found])[known], printed[known]
-    stamps = _unwrapped(printed, spelling.wraps)
+    stamps = unwrapped(printed, spelling.wraps)
     part, timed = (slice(0, len(stamps)), sessions) if rows is None else _of_rows(places, stamps, rows)
     stamps, printed = stamps[part], printed[part]
     if len(stamps) < 2:
@@ -354,70 +316,6 @@ def _of_rows(places: np.ndarray, stamps: np.ndarray, rows: tuple[int, int]) -> t
     while behind < len(stamps) and moves[behind - 1] <= pause:
         behind += 1
     return slice(at, behind), timed
-
-
-def _moments(found: Sequence[re.Match[bytes]]) -> np.ndarray:
-    """Seconds of stamps of one spelling. Whether 02/03 is in March or in February the whole of them decides.
-
-    The order that makes all of them days, and has them lie closest together, is the log's own.
-    """
-    stamps = np.array([_seconds(match) for match in found], np.float64)
-    if "mark" not in found[0].re.groupindex:
-        return stamps
-    other = np.array([_seconds(match, day_first=True) for match in found], np.float64)
-
-    def strange(times: np.ndarray) -> tuple[int, float]:
-        known = times[np.isfinite(times)]
-        return len(times) - len(known), float(np.abs(np.diff(known)).sum())
-
-    return min(stamps, other, key=strange)
-
-
-def _seconds(match: re.Match[bytes], *, day_first: bool = False) -> float:
-    """Seconds of a stamp since an origin that all of its spelling share; NaN for a day or hour that is none."""
-    parts = match.groupdict()
-    if unix := parts.get("unix"):
-        return float(unix)
-    month, day = int(parts.get("month") or 1), int(parts.get("day") or 1)
-    if day_first:
-        month, day = day, month
-    if name := parts.get("name"):
-        month = _MONTHS[name]
-    hours, minutes = int(parts["h"]), int(parts["min"])
-    if not 1 <= month <= 12 or not 1 <= day <= 31 or hours > 24 or minutes > 59:
-        return float("nan")
-    if half := parts.get("half"):
-        hours = hours % 12 + 12 * (half == b"PM")
-    seconds = float((parts.get("s") or b"0").replace(b",", b"."))
-    year = int(parts.get("year") or 2001)
-    return calendar.timegm((year, month, day, hours, minutes, 0, 0, 0, 0)) + seconds
-
-
-def moment(line: bytes) -> float | None:
-    """Seconds since 1970 of a line's own stamp with a date and a time, in the log's own zone; None without one."""
-    found = (match for pattern in _DATED for match in pattern.finditer(line))
-    return next((seconds for match in found if math.isfinite(seconds := _seconds(match))), None)
-
-
-def _unwrapped(stamps: np.ndarray, wraps: float) -> np.ndarray:
-    """Stamps that go on where the clock began anew at midnight or at new year."""
-    if not wraps or len(stamps) < 2:
-        return stamps
-    moves = np.diff(stamps)
-    return np.concatenate(([0.0], np.cumsum(np.where(moves < -wraps / 2, moves + wraps, moves))))
-
-
-def worked_seconds(stamps: np.ndarray, *, sessions: bool) -> float:
-    """How long stamps last, in their order; a stamp that lies days from its neighbours is of something else.
-
-    Of a run of several `sessions` shorter pauses, too, are of none.
-    """
-    if len(stamps) < 2:
-        return 0.0
-    moves = np.abs(np.diff(stamps))
-    pause = max(BETWEEN_RUNS, BETWEEN_LINES * float(np.quantile(moves, 0.9))) if sessions else LONGEST_PAUSE
-    cuts = np.flatnonzero(moves > min(pause, LONGEST_PAUSE)) + 1
-    return float(sum(np.ptp(piece) for piece in np.split(stamps, cuts)))
 
 
 @dataclass(kw_only=True)

@@ -189,3 +189,51 @@ SHORT = [f"Epoch {e}/50 train loss {loss(e, 20):.4f}" for e in range(1, 21)]
 def test_a_run_is_complete_only_by_evidence_that_nothing_contradicts(tmp_path, lines, status):
     found = analysed(tmp_path, lines)
     assert found.run.status == status, found.run.status_reason
+
+
+def findings(found: Analysis) -> dict[str, str]:
+    return {finding.code: f"{finding.severity}: {finding.title}" for finding in found.findings}
+
+
+FAILED = [*TRACE, "ValueError: bad shape"]
+
+
+def test_many_starts_that_never_trained_are_said(tmp_path):
+    lines = [line for _ in range(24) for line in (*BANNER, *FAILED)]
+    said = findings(analysed(tmp_path, [*lines, *BANNER, *EPOCHS]))["failed_runs"]
+    assert said == "warning: 24 of 25 runs in this log ended before their first step"
+    # without a word of failure, their stamps tell them from the processes of one run
+    apart = [f"2024-01-01 10:{5 * k:02d}:00 {line}" for k in range(6) for line in BANNER]
+    rows = [f"2024-01-01 11:{i:02d}:00 {row}" for i, row in enumerate(EPOCHS)]
+    assert "5 of 6 runs" in findings(analysed(tmp_path, [*apart, *rows], "apart.log"))["failed_runs"]
+    together = [f"2024-01-01 10:00:0{k} {line}" for k in range(6) for line in BANNER]
+    assert "failed_runs" not in findings(analysed(tmp_path, [*together, *rows], "ranks.log"))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ([f"| {k} | {'failed' if k < 93 else 'completed'} | |" for k in range(100)], "error: 93 runs"),
+        ([f"{k:3d}  {'CRASHED' if k < 93 else 'ok'}" for k in range(100)], "error: 93 runs"),
+        (["93 of 100 runs failed"], "error: 93 of 100 runs"),
+        (["Failed: 4/100"], "warning: 4 of 100 runs"),
+    ],
+)
+def test_the_last_of_many_jobs_does_not_speak_for_all(tmp_path, table, said):
+    assert findings(analysed(tmp_path, [*table, *STEPS, "Training complete."]))["failed_runs"].startswith(said)
+
+
+def test_of_many_jobs_in_one_log_those_that_failed_are_counted(tmp_path):
+    jobs = [
+        line
+        for k in range(30)
+        for line in (
+            f"==== job {k} ====",
+            *BANNER,
+            *(f"Epoch {e}/5 train loss {loss(e, 9) + k / 99:.4f}" for e in range(1, 3 if k < 20 else 6)),
+            *(FAILED if k < 20 else ["Training complete."]),
+        )
+    ]
+    found = analysed(tmp_path, jobs)
+    assert found.run.status == "completed" and len(found.run.runs) == 30
+    assert findings(found)["failed_runs"] == "error: 20 of 30 runs in this log failed"
