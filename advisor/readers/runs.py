@@ -185,7 +185,7 @@ def _declared(events: Sequence[Event]) -> float | None:
     A total that was said after other records too, and did not rise from one to the next, is that of an epoch.
     """
     said = [e for e in events if e.kind in ("finished", "total_time", "early_stop") and "seconds" in e.numbers]
-    after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind == "total_time"}
+    after = {e.numbers.get("rows_after", 0.0): e.numbers["seconds"] for e in said if e.kind != "early_stop"}
     each = list(after.values())
     if len(each) > 1 and any(b <= a for a, b in pairwise(each)) and each[-1] < GREW * max(each[:-1]):
         return sum(each)

@@ -237,3 +237,56 @@ def test_of_many_jobs_in_one_log_those_that_failed_are_counted(tmp_path):
     found = analysed(tmp_path, jobs)
     assert found.run.status == "completed" and len(found.run.runs) == 30
     assert findings(found)["failed_runs"] == "error: 20 of 30 runs in this log failed"
+
+
+def rounds(row: str, end: str = "", epochs: int = 19) -> list[str]:
+    lines = []
+    for epoch in range(epochs):
+        lines += [row.format(b=b, loss=loss(epoch * 5 + b // 100, 5 * epochs)) for b in range(0, 500, 100)]
+        lines += [end.format(e=epoch)] if end else []
+    return lines
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        rounds("iter {b}/500 loss {loss:.4f}"),
+        rounds("iter {b} loss {loss:.4f} lr 0.001", "Training complete for epoch {e} in 0m 32s"),
+        rounds("Training:  10%|#         | {b}/500 [00:04<00:10, 20.1it/s, loss={loss:.4f}]"),
+        [line for e in range(95) for line in ("100%|####| 500/500 [00:25<00:00, 20.1it/s]",
+                                              "100%|####| 50/50 [00:02<00:00, 20.1it/s]",
+                                              f"train loss: {loss(e, 95):.4f}, val loss: {loss(e, 95) + 0.1:.4f}")],
+    ],
+)  # fmt: skip
+def test_neither_each_epoch_nor_each_bar_is_a_run(tmp_path, lines):
+    run = analysed(tmp_path, lines).run
+    assert (len(run.runs), run.rows) == (1, 95) and run.last_loss == pytest.approx(loss(94, 95), abs=0.01)
+    assert run.first_step is None and run.last_step is None  # a batch's number is no step of the run
+
+
+def test_a_sweep_whose_runs_begin_anew_is_no_run_of_epochs(tmp_path):
+    rows = [f"iter {b}/500 loss {loss(b, 500) + k / 50:.4f}" for k in range(5) for b in range(0, 500, 20)]
+    assert len(analysed(tmp_path, rows).run.runs) == 5
+
+
+def test_what_is_said_of_each_epoch_is_added(tmp_path):
+    lines = rounds("iter {b} loss {loss:.4f} lr 0.001", "Training complete for epoch {e} in 0m 32s")
+    assert analysed(tmp_path, lines).spent_hours == pytest.approx(19 * 32 / 3600)
+
+
+def test_what_was_right_of_how_many_is_no_step(tmp_path):
+    rows = [f"epoch {e}\nloss: {loss(e):.4f}\ntest accuracy: {e / 2:.2f}%, ({e * 120}/24661)" for e in range(1, 81)]
+    assert ends(analysed(tmp_path, rows))[:2] == (1, 80)
+
+
+def test_tasks_one_after_the_other_have_losses_of_their_own(tmp_path):
+    rows = [
+        f"[Task {k}] iter {k * 200 + 10 * i} loss {(2, 30, 400, 9000)[k] * math.exp(-i / 9):.4f}"
+        for k in range(4)
+        for i in range(20)
+    ]
+    found = analysed(tmp_path, rows)
+    assert [part.name for part in found.run.runs] == ["task 0", "task 1", "task 2", "task 3"]
+    assert not {"loss_divergence", "loss_spikes"} & findings(found).keys()
+    turns = [f"step {i} task {i % 2} loss {loss(i):.4f}" for i in range(100)]
+    assert len(analysed(tmp_path, turns, "turns.log").run.runs) == 1
