@@ -20,6 +20,7 @@ from advisor.findings.detectors.data_budget import (
 from advisor.findings.detectors.dead import (
     detect_frozen,
     detect_hardly_learns,
+    detect_leaps,
     detect_loss_zero,
     detect_stuck_accuracy,
 )
@@ -96,6 +97,7 @@ LEARNING_DETECTORS: tuple[Callable[[Case], Verdict], ...] = (
     detect_no_learning,
     detect_hardly_learns,
     detect_frozen,
+    detect_leaps,
     detect_stuck_accuracy,
     detect_dead_signal,
     detect_loss_zero,

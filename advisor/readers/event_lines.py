@@ -32,6 +32,13 @@ _FRONT = re.compile(
     r"|default\d+|[a-z_]\w*(?:\.\w+)*(?::\d+:\w+)?)\]:?"
     r"|(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b:?|(?:[a-z_]\w*\.)+\w+ (?=[|-])|\([\w.]+ pid=[^)]{1,60}\)|[|-](?= )|\s)+"
 )
+# installers: what they lack, a run may not need; if it does, it says so itself
+_PACKAGES = re.compile(
+    r"^\W*(?:(?:ERROR|WARNING): )?(?:Could not (?:install packages|find a version|build wheels)"
+    r"|No matching distribution|pip's dependency|Failed building wheel"
+    r"|npm (?:ERR!|error)|E: (?:Unable|Sub-process|Could|Failed|You don)|dpkg: "
+    r"|Conda\w*Error|error: subprocess-exited)"
+)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?$")
 RULES = (
     # --- memory: the system's killer first, its lines also say "out of memory"
@@ -188,7 +195,8 @@ RULES = (
     _rule(
         "failed_job",
         "CRASH|FAILED|OOM|KILLED|DIVERGED|rashed|ailed|rror |ailures",
-        r"^\W*(?:[^\s|]+[ \t|,;:=]+){1,10}?(?:CRASH(?:ED)?|FAILED|OOM|KILLED|DIVERGED)\b(?:\W*|\s*[-|(,;\d].*)$"
+        r"^(?!\S+\.py FAILED)\W*"  # what torchrun says of a script
+        r"(?:[^\s|]+[ \t|,;:=]+){1,10}?(?:CRASH(?:ED)?|FAILED|OOM|KILLED|DIVERGED)\b(?:\W*|\s*[-|(,;\d].*)$"
         r"|\|\s*(?:[Cc]rash(?:ed)?|[Ff]ailed|[Ee]rror)\s*(?:\||$)"
         r"|\b(?P<jobs__3>\d+) (?:failed|crashed)\W{1,3}\d+ (?:ok|completed|succeeded|finished)\b"
         r"|\b\d+ (?:ok|completed|succeeded|finished)\W{1,3}(?P<jobs__4>\d+) (?:failed|crashed)\b"
@@ -226,6 +234,8 @@ class Said:
 def read_line(line: str, *, code: bool = False) -> Said | None:
     """What a line says, or None. Source code, which some logs print before they start, says nothing unless `code`."""
     line = _ANSI.sub("", line)
+    if _PACKAGES.match(line):
+        return None
     front = _FRONT.match(line)
     bare = line[front.end() :] if front else ""
     for rule in RULES:

@@ -290,3 +290,60 @@ def test_tasks_one_after_the_other_have_losses_of_their_own(tmp_path):
     assert not {"loss_divergence", "loss_spikes"} & findings(found).keys()
     turns = [f"step {i} task {i % 2} loss {loss(i):.4f}" for i in range(100)]
     assert len(analysed(tmp_path, turns, "turns.log").run.runs) == 1
+
+
+def test_a_loss_that_leaps_by_powers_of_ten_is_no_fall(tmp_path):
+    leaps = [f"step {i} loss {(1.5, 2.5e4, 3.0, 8.1e7, 40.0)[i % 5]:.4f}" for i in range(100)] + [
+        "step 100 loss 1.2000"
+    ]
+    assert findings(analysed(tmp_path, leaps))["loss_leaps"].startswith("error: The loss leaps between 1.2 and 8.1e+07")
+    noisy = [f"step {i} loss {loss(i) * (1, 9, 3, 40)[i % 4]:.4f}" for i in range(100)]
+    assert "loss_leaps" not in findings(analysed(tmp_path, noisy, "noisy.log"))
+
+
+INSTALLERS = [
+    "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
+    "E: Unable to locate package libfoo",
+    "npm ERR! code ENOSPC: No space left on device",
+    "dpkg: error processing package foo (--configure):",
+]
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_an_installers_error_is_none_of_the_run(tmp_path, place):
+    run = [*EPOCHS, "Training complete."]
+    found = analysed(tmp_path, [*INSTALLERS, *run] if place == "before" else [*run, *INSTALLERS])
+    assert found.run.status == "completed" and not {"crashed", "later_failure"} & findings(found).keys()
+
+
+def test_a_full_disk_that_the_run_went_on_after_did_not_end_it(tmp_path):
+    full = "OSError: [Errno 28] No space left on device (preview image, ignored)"
+    assert analysed(tmp_path, [*EPOCHS[:9], full, *EPOCHS[9:], "Training complete."]).run.status == "completed"
+    assert analysed(tmp_path, [*EPOCHS[:9], *TRACE, full], "full.log").run.status == "crashed"
+
+
+def test_noise_at_chance_is_no_overfitting(tmp_path):
+    rows = [
+        f"epoch {e} train_loss {0.69 - 0.005 * e:.4f} val_loss {0.693 + 0.0025 * max(0, e - 8) + math.sin(e) / 500:.4f}"
+        f" val_acc {0.5 + 0.012 * math.sin(7 * e):.3f}"
+        for e in range(1, 41)
+    ]
+    said = findings(analysed(tmp_path, rows))
+    assert "overfitting" not in said
+    assert said["at_chance"] == "warning: Held-out data are never known better than by a guess among 2 classes"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1331, unhandled cuda error",
+         "ncclUnhandledCudaError: Call to CUDA function failed.", "Last error:", "Cuda failure 'out of memory'"],
+        ["RuntimeError: NCCL communicator was aborted on rank 2. Original reason for failure was: ncclSystemError:"
+         " System call (e.g. socket, malloc) or library call failed, or out of memory"],
+        ["[rank3]:[E ProcessGroupNCCL.cpp:523] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9,"
+         " OpType=ALLREDUCE, NumelIn=33, Timeout(ms)=1800000) ran for 1800403 milliseconds before timing out."],
+    ],
+)  # fmt: skip
+def test_a_crash_of_a_collective_is_no_lack_of_memory(tmp_path, words):
+    found = analysed(tmp_path, [*SHORT, *TRACE, *words])
+    assert found.run.status == "crashed" and "out_of_memory" not in findings(found)
